@@ -1,0 +1,1 @@
+"""Compression codecs for tensors that have to cross a wire."""

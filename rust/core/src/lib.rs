@@ -1,0 +1,22 @@
+//! Compression codecs for gradients: sparsifiers, quantizers, residuals and packed frames.
+//!
+//! A [`codec::Codec`] composes four small parts, each in its own module:
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | [`sparsify`] | which entries go? |
+//! | [`quantize`] | what values do they take? |
+//! | [`memory`] | what happens to the rest? |
+//! | [`pack`] | how are the positions coded? |
+//!
+//! [`frame`] is the wire format, [`fit`] the statistics behind SIDCo, [`simd`] the kernels (the
+//! only unsafe code), and [`reference`] the naive oracles that judge all of them.
+
+pub mod dtype;
+pub mod error;
+pub mod fit;
+pub mod pack;
+pub mod quantize;
+
+pub use dtype::{Dtype, Input};
+pub use error::{Error, Result};
