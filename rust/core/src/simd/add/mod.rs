@@ -1,0 +1,35 @@
+//! `out[i] = gradient[i] + decay * residual[i]`, each operation rounded to float32 on its own.
+//!
+//! The three slices have the same length.
+
+use super::stamp::stamp;
+
+#[inline(always)]
+fn body(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) {
+    for ((o, &g), &r) in out.iter_mut().zip(gradient).zip(residual) {
+        *o = g + decay * r;
+    }
+}
+
+stamp!(fn(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) => body);
+
+#[cfg(test)]
+mod tests {
+    use crate::simd::testing::{levels_and_lengths, tensor};
+
+    #[test]
+    fn equals_two_rounded_operations_on_every_level() {
+        levels_and_lengths(|kernels, gradient| {
+            let residual = tensor(gradient.len(), 99);
+            for decay in [1.0f32, 0.9, 0.0] {
+                let mut out = vec![f32::NAN; gradient.len()];
+                (kernels.add)(&mut out, &gradient, &residual, decay);
+                for i in 0..out.len() {
+                    let product = decay * residual[i];
+                    let expected = gradient[i] + product;
+                    assert_eq!(out[i].to_bits(), expected.to_bits(), "{:?} {i}", kernels.level);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! Instruction-set levels: which this CPU has, and which one to use.
+
+use std::sync::OnceLock;
+
+/// An instruction-set level. All levels give the same bytes; they differ in speed alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// What the target's baseline offers, by plain Rust.
+    Scalar,
+    /// 128-bit Advanced SIMD, the baseline of AArch64.
+    Neon,
+    /// 256-bit vectors: AVX2, BMI1, BMI2, F16C, LZCNT and POPCNT.
+    Avx2,
+    /// 512-bit vectors: AVX-512 F, BW, DQ and VL on top of AVX2.
+    Avx512,
+}
+
+impl Level {
+    const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
+
+    /// The name that `GRADWIRE_SIMD` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// The level of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.name() == name)
+    }
+
+    /// Whether this CPU can run the level.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Scalar => true,
+            Self::Neon => cfg!(target_arch = "aarch64"),
+            Self::Avx2 => has_avx2(),
+            Self::Avx512 => has_avx2() && has_avx512(),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("lzcnt")
+        && is_x86_feature_detected!("popcnt")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx2() -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx512() -> bool {
+    false
+}
+
+/// The levels of this CPU, lowest first.
+pub fn available_levels() -> Vec<Level> {
+    Level::ALL.into_iter().filter(|level| level.is_available()).collect()
+}
+
+/// The level in use: the highest available one, unless the environment variable `GRADWIRE_SIMD`
+/// names a lower one. A name that is unknown, or not available here, is ignored: the variable may
+/// only lower the level.
+pub fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| {
+        let wanted = std::env::var("GRADWIRE_SIMD").ok();
+        let named = wanted.as_deref().and_then(Level::from_name).filter(|l| l.is_available());
+        let highest = available_levels().into_iter().next_back().unwrap_or(Level::Scalar);
+        named.unwrap_or(highest)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalar_is_always_there_and_levels_ascend() {
+        let levels = available_levels();
+        assert_eq!(levels[0], Level::Scalar);
+        assert!(levels.windows(2).all(|w| w[0] < w[1]));
+        assert!(levels.contains(&level()));
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for level in Level::ALL {
+            assert_eq!(Level::from_name(level.name()), Some(level));
+        }
+        assert_eq!(Level::from_name("avx1024"), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! The kernels: the only unsafe code of the crate, one directory each, behind one dispatch table.
+//!
+//! | kernel | what it does to a block |
+//! |---|---|
+//! | [`add`] | `out = gradient + decay * residual` |
+//! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
+//! | [`moments`] | sums of magnitudes and their squares, non-zeros counted |
+//! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
+//! | [`tail`] | sums of exceedances over a location |
+//! | [`above`] | compacts the entries whose magnitude exceeds a bound |
+//! | [`widen`] | float64, bfloat16 and float16 to float32 |
+//!
+//! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
+//! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
+//! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
+//! `above` is written by hand, because compaction is beyond a compiler.
+
+// The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
+// instruction set was detected at run time, and vector loads and stores in `above`.
+#![allow(unsafe_code)]
+
+pub mod above;
+pub mod add;
+mod level;
+pub mod log_sum;
+pub mod moments;
+pub mod peak;
+mod stamp;
+pub mod tail;
+pub mod widen;
+
+use half::bf16;
+
+pub use level::{Level, available_levels, level};
+
+/// Lanes that a sum is spread over, on every level.
+pub const LANES: usize = 16;
+
+/// Elements a kernel is called with at most: two blocks fit the smallest L1 cache.
+pub const BLOCK: usize = 2048;
+
+/// The kernels of one level.
+#[derive(Debug)]
+pub struct Kernels {
+    /// The level these are compiled for.
+    pub level: Level,
+    /// See [`add`].
+    pub add: fn(&mut [f32], &[f32], &[f32], f32),
+    /// See [`peak`].
+    pub peak: fn(&[f32]) -> u32,
+    /// See [`moments`].
+    pub moments: fn(&[f32], &mut moments::Lanes),
+    /// See [`log_sum`].
+    pub log_sum: fn(&[f32], &mut log_sum::Lanes),
+    /// See [`tail`].
+    pub tail: fn(&[f32], f32, &mut tail::Lanes),
+    /// See [`above`].
+    pub above: fn(&[f32], f32, u32, &mut [u32], &mut [f32]) -> usize,
+    /// See [`widen`].
+    pub widen_f64: fn(&[f64], &mut [f32]),
+    /// See [`widen`].
+    pub widen_bf16: fn(&[bf16], &mut [f32]),
+}
+
+macro_rules! table {
+    ($level:expr, $module:ident) => {
+        Kernels {
+            level: $level,
+            add: add::$module::run,
+            peak: peak::$module::run,
+            moments: moments::$module::run,
+            log_sum: log_sum::$module::run,
+            tail: tail::$module::run,
+            above: above::$module::run,
+            widen_f64: widen::from_f64::$module::run,
+            widen_bf16: widen::from_bf16::$module::run,
+        }
+    };
+}
+
+static SCALAR: Kernels = table!(Level::Scalar, scalar);
+#[cfg(target_arch = "x86_64")]
+static AVX2: Kernels = table!(Level::Avx2, avx2);
+#[cfg(target_arch = "x86_64")]
+static AVX512: Kernels = table!(Level::Avx512, avx512);
+#[cfg(target_arch = "aarch64")]
+static NEON: Kernels = table!(Level::Neon, neon);
+
+impl Kernels {
+    /// The kernels of a level, if this CPU can run them.
+    pub fn of(level: Level) -> Option<&'static Self> {
+        if !level.is_available() {
+            return None;
+        }
+        match level {
+            Level::Scalar => Some(&SCALAR),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => Some(&AVX2),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => Some(&AVX512),
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => Some(&NEON),
+            #[allow(unreachable_patterns)]
+            _ => None,
+        }
+    }
+
+    /// The kernels in use: those of [`level`].
+    pub fn current() -> &'static Self {
+        Self::of(level()).unwrap_or(&SCALAR)
+    }
+}
+
+/// Adds sixteen lanes in one fixed order, the same on every level.
+pub fn reduce(lanes: &[f64; LANES]) -> f64 {
+    let mut width = LANES / 2;
+    let mut sums = *lanes;
+    while width > 0 {
+        for i in 0..width {
+            sums[i] += sums[i + width];
+        }
+        width /= 2;
+    }
+    sums[0]
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Inputs that every kernel's tests share.
+
+    use super::{Kernels, available_levels};
+
+    /// A deterministic tensor with zeros of both signs, ties, subnormals and both extremes.
+    pub(crate) fn tensor(len: usize, seed: u64) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678;
+        let mut next = move || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        (0..len)
+            .map(|_| {
+                let word = next();
+                let unit = (word >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+                match word % 11 {
+                    0 => 0.0,
+                    1 => -0.0,
+                    2 => 0.25,
+                    3 => -0.25,
+                    4 => f32::from_bits((word >> 45) as u32 & 0xffff),
+                    5 => unit * 1e30,
+                    _ => unit,
+                }
+            })
+            .collect()
+    }
+
+    /// Calls `check` for every level of this CPU and every length from 0 to 130.
+    pub(crate) fn levels_and_lengths(mut check: impl FnMut(&'static Kernels, Vec<f32>)) {
+        for level in available_levels() {
+            let kernels = Kernels::of(level).expect("listed as available");
+            assert_eq!(kernels.level, level);
+            for len in (0..=130).chain([1000, 1024]) {
+                check(kernels, tensor(len, len as u64 + 1));
+            }
+        }
+    }
+}
