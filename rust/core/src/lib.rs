@@ -17,6 +17,7 @@ pub mod error;
 pub mod fit;
 pub mod pack;
 pub mod quantize;
+pub mod reference;
 pub mod simd;
 
 pub use dtype::{Dtype, Input};
