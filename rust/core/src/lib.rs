@@ -15,6 +15,7 @@
 pub mod dtype;
 pub mod error;
 pub mod fit;
+pub mod frame;
 pub mod pack;
 pub mod quantize;
 pub mod reference;

@@ -1,4 +1,34 @@
 //! Index coding: strictly ascending positions to bits, near the information bound.
+//!
+//! All four codings are one bit stream, least significant bit first, zero-padded to a whole byte:
+//!
+//! | coding | stream |
+//! |---|---|
+//! | [`Coding::EliasFano`] | low bits of each position, then the high parts as one unary vector |
+//! | [`Coding::Rice`] | low bits of each gap, then the high parts as one unary vector |
+//! | [`Coding::Bitmap`] | one bit an element |
+//! | [`Coding::None`] | nothing: every position is present, or none is |
+//!
+//! Rice keeps its low bits and its unary codes apart, unlike the interleaved textbook form. The
+//! length is the same to the bit, but no code has to wait for the end of the one before it, so
+//! that Rice reads as fast as Elias-Fano does.
+//!
+//! At the same low width Rice is never longer than Elias-Fano: the sum of `gap >> b` is at most
+//! `(sum of gaps) >> b`. What Elias-Fano has over Rice is random access and a length known from
+//! the number of elements and entries alone.
+
+mod bitmap;
+mod bits;
+mod elias_fano;
+mod rice;
+
+use crate::{Error, Result};
+
+/// Widest low part a coding may have. Positions are 32-bit, and at width 31 the high part is a bit.
+pub const MAX_LOW_BITS: u8 = 31;
+
+/// Most elements a tensor may have: positions, and their number, fit 32 bits.
+pub const MAX_NUMEL: u64 = u32::MAX as u64;
 
 /// How a codec may code positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -13,3 +43,172 @@ pub enum IndexCoding {
     /// One bit an element.
     Bitmap,
 }
+
+/// How the positions of one frame are coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Coding {
+    /// Elias-Fano with this many low bits (P. Elias, "Efficient Storage and Retrieval by Content
+    /// and Address of Static Files", J. ACM 1974; R. Fano, MIT Project MAC memo 61, 1971).
+    EliasFano {
+        /// Width of the low part, at most [`MAX_LOW_BITS`].
+        low_bits: u8,
+    },
+    /// Gaps with this many low bits (R. Rice and J. Plaunt, "Adaptive Variable-Length Coding for
+    /// Efficient Compression of Spacecraft Television Data", IEEE Trans. Commun. 1971).
+    Rice {
+        /// Width of the low part, at most [`MAX_LOW_BITS`].
+        bits: u8,
+    },
+    /// One bit an element.
+    Bitmap,
+    /// No bits: the frame is dense and holds every position.
+    None,
+}
+
+/// The smallest coding of these positions that is allowed, and its exact length in bytes.
+///
+/// A full support is always [`Coding::None`]. Equal lengths go to the bitmap, then to Elias-Fano.
+/// Costs a pass over the indices where Rice is allowed, and nothing that grows with them otherwise.
+///
+/// `indices` must be strictly ascending and below `numel`, and `numel` at most [`MAX_NUMEL`].
+pub fn choose(allowed: IndexCoding, indices: &[u32], numel: u64) -> (Coding, usize) {
+    let count = indices.len() as u64;
+    if count == numel {
+        return (Coding::None, 0);
+    }
+    let by_bitmap = || (Coding::Bitmap, if count == 0 { 0 } else { bitmap::len(numel) });
+    let by_elias_fano = || {
+        let (low_bits, len) = elias_fano::best(numel, count);
+        (Coding::EliasFano { low_bits }, len)
+    };
+    let by_rice = || {
+        let (bits, len) = rice::best(indices);
+        (Coding::Rice { bits }, len)
+    };
+    match allowed {
+        IndexCoding::EliasFano => by_elias_fano(),
+        IndexCoding::Rice => by_rice(),
+        IndexCoding::Bitmap => by_bitmap(),
+        IndexCoding::Auto => {
+            let shorter = |a: (Coding, usize), b: (Coding, usize)| if b.1 < a.1 { b } else { a };
+            shorter(shorter(by_bitmap(), by_elias_fano()), by_rice())
+        }
+    }
+}
+
+/// Longest that [`choose`] can come out, in bytes, over all supports of `count` positions.
+///
+/// Never falls as `count` grows, but for the full support, which takes no bytes.
+pub fn max_len(allowed: IndexCoding, numel: u64, count: u64) -> usize {
+    if count == 0 || count >= numel {
+        return 0;
+    }
+    match allowed {
+        IndexCoding::Bitmap => bitmap::len(numel),
+        // Rice at the width of the best Elias-Fano is no longer than it.
+        IndexCoding::EliasFano | IndexCoding::Rice => elias_fano::best(numel, count).1,
+        IndexCoding::Auto => bitmap::len(numel).min(elias_fano::best(numel, count).1),
+    }
+}
+
+/// Writes the positions over the whole of `out`, which is as long as [`choose`] said.
+///
+/// # Panics
+///
+/// If `coding`, `indices`, `numel` and the length of `out` do not belong together.
+pub fn encode_into(coding: Coding, indices: &[u32], numel: u64, out: &mut [u8]) {
+    assert!(
+        lengths(coding, numel, indices.len() as u64).contains(&(out.len() as u64)),
+        "{} bytes are no length of {} positions out of {numel} as {coding:?}",
+        out.len(),
+        indices.len(),
+    );
+    if indices.is_empty() {
+        return;
+    }
+    match coding {
+        Coding::EliasFano { low_bits } => elias_fano::encode(low_bits, indices, out),
+        Coding::Rice { bits } => rice::encode(bits, indices, out),
+        Coding::Bitmap => bitmap::encode(indices, out),
+        Coding::None => {}
+    }
+}
+
+/// Reads exactly `count` positions, strictly ascending and below `numel`, into `out` (replaced).
+///
+/// Any other bytes, padding that is not zero included, are [`Error::Corrupt`]; `out` is then
+/// unspecified. `count` positions are allocated only after as many were seen in `bytes`
+/// ([`Coding::None`], where there are none to see, takes the caller's word).
+pub fn decode_into(
+    coding: Coding,
+    bytes: &[u8],
+    numel: u64,
+    count: u64,
+    out: &mut Vec<u32>,
+) -> Result<()> {
+    check_len(coding, numel, count, bytes.len() as u64)?;
+    out.clear();
+    if count == 0 {
+        return Ok(());
+    }
+    match coding {
+        Coding::EliasFano { low_bits } => elias_fano::decode(low_bits, bytes, numel, count, out),
+        Coding::Rice { bits } => rice::decode(bits, bytes, numel, count, out),
+        Coding::Bitmap => bitmap::decode(bytes, numel, count, out),
+        Coding::None => {
+            // `check_len` has bounded `numel`.
+            out.extend(0..numel as u32);
+            Ok(())
+        }
+    }
+}
+
+/// Checks that `len` bytes can be `count` positions out of `numel`: exactly, or for Rice within
+/// what any support of that size can take.
+pub(crate) fn check_len(coding: Coding, numel: u64, count: u64, len: u64) -> Result<()> {
+    if numel > MAX_NUMEL {
+        return Err(Error::TooLarge { numel, limit: MAX_NUMEL });
+    }
+    if count > numel {
+        return Err(Error::corrupt(format!("{count} entries in a tensor of {numel} elements")));
+    }
+    if coding == Coding::None && count != numel {
+        return Err(Error::corrupt(format!(
+            "a dense frame of {numel} elements says that it holds {count}"
+        )));
+    }
+    if let Coding::EliasFano { low_bits: width } | Coding::Rice { bits: width } = coding
+        && width > MAX_LOW_BITS
+    {
+        return Err(Error::corrupt(format!("low parts of {width} bits, the most is 31")));
+    }
+    let allowed = lengths(coding, numel, count);
+    if allowed.contains(&len) {
+        return Ok(());
+    }
+    let (from, to) = (allowed.start(), allowed.end());
+    let expected = if from == to { from.to_string() } else { format!("{from} to {to}") };
+    Err(Error::corrupt(format!("index section has {len} bytes instead of {expected}")))
+}
+
+/// Lengths in bytes that `count` positions out of `numel` may have.
+fn lengths(coding: Coding, numel: u64, count: u64) -> std::ops::RangeInclusive<u64> {
+    if count == 0 {
+        return 0..=0;
+    }
+    match coding {
+        Coding::EliasFano { low_bits } => {
+            let len = elias_fano::len(low_bits, numel, count);
+            len..=len
+        }
+        Coding::Rice { bits } => rice::lengths(bits, numel, count),
+        Coding::Bitmap => {
+            let len = numel.div_ceil(8);
+            len..=len
+        }
+        Coding::None => 0..=0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

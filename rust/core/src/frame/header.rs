@@ -1,0 +1,191 @@
+//! The fixed part of a frame: 48 bytes, little-endian.
+
+use crate::pack::{self, Coding};
+use crate::quantize::{Quantizer, SCALE_EXPONENTS};
+use crate::{Dtype, Error, Result};
+
+/// The first three bytes of every frame.
+pub const MAGIC: [u8; 3] = *b"GWF";
+
+/// The version that this crate writes, and the only one that it reads.
+pub const VERSION: u8 = 1;
+
+/// Length of the header in bytes.
+pub const HEADER_LEN: usize = 48;
+
+/// Where the checksum stands: the only bytes that it does not cover.
+pub(super) const CHECKSUM: std::ops::Range<usize> = 12..16;
+
+/// Which sparsifier chose the entries. Told to people and tools; decoding does not depend on it,
+/// so readers accept the ids of sparsifiers that they do not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SparsifierId(pub u8);
+
+impl SparsifierId {
+    /// Every entry.
+    pub const ALL: Self = Self(0);
+    /// Magnitudes above a given threshold.
+    pub const THRESHOLD: Self = Self(1);
+    /// The k largest magnitudes.
+    pub const TOP_K: Self = Self(2);
+    /// Magnitudes above a threshold fitted by SIDCo.
+    pub const SID: Self = Self(3);
+
+    /// The name, if this version knows it.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::ALL => Some("all"),
+            Self::THRESHOLD => Some("threshold"),
+            Self::TOP_K => Some("top-k"),
+            Self::SID => Some("sid"),
+            _ => None,
+        }
+    }
+}
+
+/// What a frame says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Version of the format.
+    pub version: u8,
+    /// Element type of the tensor that was encoded.
+    pub dtype: Dtype,
+    /// Which sparsifier chose the entries.
+    pub sparsifier: SparsifierId,
+    /// How values are coded.
+    pub quantizer: Quantizer,
+    /// How positions are coded.
+    pub coding: Coding,
+    /// Values were multiplied by two to this power before they were rounded.
+    pub exponent: i16,
+    /// Elements of the tensor.
+    pub numel: u64,
+    /// Entries in the frame.
+    pub count: u64,
+    /// Bytes of the index section.
+    pub index_len: u64,
+    /// Bytes of the value section.
+    pub value_len: u64,
+    /// CRC-32C of all bytes of the frame but its own four.
+    pub checksum: u32,
+}
+
+impl Header {
+    /// The header as bytes.
+    pub(super) fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let (coding, parameter) = coding_id(self.coding);
+        let mut out = [0; HEADER_LEN];
+        out[..3].copy_from_slice(&MAGIC);
+        out[3] = self.version;
+        // out[4] holds flags, of which version 1 has none.
+        out[5] = self.dtype as u8;
+        out[6] = self.sparsifier.0;
+        out[7] = quantizer_id(self.quantizer);
+        out[8] = coding;
+        out[9] = parameter;
+        out[10..12].copy_from_slice(&self.exponent.to_le_bytes());
+        out[CHECKSUM].copy_from_slice(&self.checksum.to_le_bytes());
+        out[16..24].copy_from_slice(&self.numel.to_le_bytes());
+        out[24..32].copy_from_slice(&self.count.to_le_bytes());
+        out[32..40].copy_from_slice(&self.index_len.to_le_bytes());
+        out[40..48].copy_from_slice(&self.value_len.to_le_bytes());
+        out
+    }
+
+    /// Reads every field on its own. What fields must be together is for [`Header::check`].
+    pub(super) fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Result<Self> {
+        let unsupported = |what, found: u8| Error::Unsupported { what, found: u32::from(found) };
+        Ok(Self {
+            version: bytes[3],
+            dtype: dtype(bytes[5]).ok_or(unsupported("dtype", bytes[5]))?,
+            sparsifier: SparsifierId(bytes[6]),
+            quantizer: quantizer(bytes[7]).ok_or(unsupported("quantizer", bytes[7]))?,
+            coding: coding(bytes[8], bytes[9])?.ok_or(unsupported("index coding", bytes[8]))?,
+            exponent: i16::from_le_bytes([bytes[10], bytes[11]]),
+            numel: u64_at(bytes, 16),
+            count: u64_at(bytes, 24),
+            index_len: u64_at(bytes, 32),
+            value_len: u64_at(bytes, 40),
+            checksum: (u64_at(bytes, 8) >> 32) as u32,
+        })
+    }
+
+    /// Section lengths from the bytes of a header.
+    pub(super) fn section_lens(bytes: &[u8; HEADER_LEN]) -> (u64, u64) {
+        (u64_at(bytes, 32), u64_at(bytes, 40))
+    }
+
+    /// Checks what the fields must be together.
+    pub(super) fn check(&self) -> Result<()> {
+        let exponents = match self.quantizer {
+            Quantizer::Float16 { scaled: true } => SCALE_EXPONENTS,
+            _ => 0..=0,
+        };
+        if !exponents.contains(&self.exponent) {
+            let (exponent, quantizer) = (self.exponent, self.quantizer);
+            return Err(Error::corrupt(format!("exponent {exponent} with {quantizer:?} values")));
+        }
+        pack::check_len(self.coding, self.numel, self.count, self.index_len)?;
+        // `count` fits 32 bits now.
+        let expected = self.count * self.quantizer.bytes_per_value() as u64;
+        if self.value_len != expected {
+            return Err(Error::corrupt(format!(
+                "value section has {} bytes instead of {expected}",
+                self.value_len
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Eight bytes of the header as a number.
+fn u64_at(bytes: &[u8; HEADER_LEN], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |field| u64::from_le_bytes(*field))
+}
+
+fn dtype(id: u8) -> Option<Dtype> {
+    [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::BF16].into_iter().find(|d| *d as u8 == id)
+}
+
+fn quantizer_id(quantizer: Quantizer) -> u8 {
+    match quantizer {
+        Quantizer::Float32 => 0,
+        Quantizer::BFloat16 => 1,
+        Quantizer::Float16 { scaled: false } => 2,
+        Quantizer::Float16 { scaled: true } => 3,
+    }
+}
+
+fn quantizer(id: u8) -> Option<Quantizer> {
+    match id {
+        0 => Some(Quantizer::Float32),
+        1 => Some(Quantizer::BFloat16),
+        2 => Some(Quantizer::Float16 { scaled: false }),
+        3 => Some(Quantizer::Float16 { scaled: true }),
+        _ => None,
+    }
+}
+
+/// Id and parameter of a coding.
+fn coding_id(coding: Coding) -> (u8, u8) {
+    match coding {
+        Coding::None => (0, 0),
+        Coding::EliasFano { low_bits } => (1, low_bits),
+        Coding::Rice { bits } => (2, bits),
+        Coding::Bitmap => (3, 0),
+    }
+}
+
+fn coding(id: u8, parameter: u8) -> Result<Option<Coding>> {
+    let coding = match id {
+        0 => Coding::None,
+        1 => Coding::EliasFano { low_bits: parameter },
+        2 => Coding::Rice { bits: parameter },
+        3 => Coding::Bitmap,
+        _ => return Ok(None),
+    };
+    if coding_id(coding).1 != parameter {
+        return Err(Error::corrupt(format!("parameter {parameter} for a coding without one")));
+    }
+    Ok(Some(coding))
+}

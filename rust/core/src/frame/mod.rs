@@ -1,0 +1,19 @@
+//! The wire format: one tensor, or what was selected of it, as self-describing bytes.
+//!
+//! `docs/frame-format.md` is the normative text. A frame is a [`Header`] of 48 bytes, the index
+//! section and the value section; a CRC-32C covers every other byte. [`write_into`] makes one,
+//! [`Frame::parse`] checks one, and a [`Frame`] adds itself to a tensor.
+//!
+//! Readers take any bytes: all is checked before anything is allocated in its size or written to
+//! the caller's memory.
+
+mod header;
+mod read;
+mod write;
+
+pub use header::{HEADER_LEN, Header, MAGIC, SparsifierId, VERSION};
+pub use read::{Frame, Scratch};
+pub use write::{Layout, dense_len, max_len, write_into};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! From a frame back to positions, values and tensors.
+
+use super::header::{CHECKSUM, HEADER_LEN, Header, MAGIC, VERSION};
+use crate::pack::{self, Coding, MAX_NUMEL};
+use crate::quantize::BLOCK;
+use crate::{Error, Result};
+
+/// CRC-32C of a frame: all its bytes but the four of the checksum.
+pub(super) fn checksum(frame: &[u8]) -> u32 {
+    let (before, after) = (&frame[..CHECKSUM.start], &frame[CHECKSUM.end..]);
+    crc32c::crc32c_append(crc32c::crc32c(before), after)
+}
+
+/// A frame that was checked, borrowed from its bytes.
+///
+/// Magic, version, part ids, lengths, limits and the checksum hold. Whether the sections mean
+/// something (positions that ascend, values that are finite) is checked when they are read.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    header: Header,
+    indices: &'a [u8],
+    values: &'a [u8],
+}
+
+/// Memory for decoding, to be used again: no call allocates once it has grown.
+#[derive(Debug, Clone, Default)]
+pub struct Scratch {
+    indices: Vec<u32>,
+}
+
+impl<'a> Frame<'a> {
+    /// Checks the bytes of a frame of at most `max_numel` elements. Allocates nothing.
+    pub fn parse(bytes: &'a [u8], max_numel: Option<u64>) -> Result<Self> {
+        let (head, sections) = split_header(bytes)?;
+        let (index_len, value_len) = Header::section_lens(head);
+        let have = bytes.len() as u64;
+        let need =
+            (HEADER_LEN as u64).checked_add(index_len).and_then(|n| n.checked_add(value_len));
+        let need = need.ok_or_else(|| Error::corrupt("section lengths overflow"))?;
+        if have < need {
+            return Err(Error::Truncated { what: "frame", need, have });
+        }
+        if have > need {
+            let extra = have - need;
+            return Err(Error::corrupt(format!("{extra} bytes follow the frame")));
+        }
+        let (computed, stored) = (checksum(bytes), &head[CHECKSUM]);
+        if computed.to_le_bytes() != *stored {
+            return Err(Error::corrupt("the checksum does not match"));
+        }
+        let header = Header::from_bytes(head)?;
+        let limit = max_numel.unwrap_or(MAX_NUMEL).min(MAX_NUMEL);
+        if header.numel > limit {
+            return Err(Error::TooLarge { numel: header.numel, limit });
+        }
+        header.check()?;
+        // The lengths add up to that of `bytes`.
+        let (indices, values) = sections.split_at(index_len as usize);
+        Ok(Self { header, indices, values })
+    }
+
+    /// What the frame says about itself.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Bytes of the index section.
+    pub fn index_section(&self) -> &'a [u8] {
+        self.indices
+    }
+
+    /// Bytes of the value section.
+    pub fn value_section(&self) -> &'a [u8] {
+        self.values
+    }
+
+    /// The positions, strictly ascending and below `numel`, in place of what `out` held.
+    pub fn indices_into(&self, out: &mut Vec<u32>) -> Result<()> {
+        let Header { coding, numel, count, .. } = self.header;
+        // Of a dense frame, too, `count` is bounded by the bytes of the values.
+        pack::decode_into(coding, self.indices, numel, count, out)
+    }
+
+    /// The values in the order of their positions, in place of what `out` held.
+    pub fn values_into(&self, out: &mut Vec<f32>) -> Result<()> {
+        self.check_values()?;
+        out.resize(self.header.count as usize, 0.0);
+        self.header.quantizer.decode_into(self.header.exponent, self.values, out);
+        Ok(())
+    }
+
+    /// Writes the tensor: values at their positions, zeros elsewhere.
+    ///
+    /// `out` has `numel` elements. It is not touched if this fails.
+    pub fn decode_into(&self, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+        self.check_all(out.len(), scratch)?;
+        let Header { quantizer, exponent, .. } = self.header;
+        if self.is_dense() {
+            quantizer.decode_into(exponent, self.values, out);
+            return Ok(());
+        }
+        out.fill(0.0);
+        self.for_each_block(|first, values| {
+            for (&index, &value) in scratch.indices[first..].iter().zip(values) {
+                out[index as usize] = value;
+            }
+        });
+        Ok(())
+    }
+
+    /// Adds the tensor times `scale`: `out[i] += value * scale`, a float32 product and then a
+    /// float32 sum, each rounded.
+    ///
+    /// `out` has `numel` elements. It is not touched if this fails.
+    pub fn decode_add(&self, out: &mut [f32], scale: f32, scratch: &mut Scratch) -> Result<()> {
+        self.check_all(out.len(), scratch)?;
+        if self.is_dense() {
+            self.for_each_block(|first, values| {
+                for (out, &value) in out[first..].iter_mut().zip(values) {
+                    *out += value * scale;
+                }
+            });
+            return Ok(());
+        }
+        self.for_each_block(|first, values| {
+            for (&index, &value) in scratch.indices[first..].iter().zip(values) {
+                out[index as usize] += value * scale;
+            }
+        });
+        Ok(())
+    }
+
+    fn is_dense(&self) -> bool {
+        self.header.coding == Coding::None
+    }
+
+    /// All that must hold before the first write; leaves the positions in `scratch`.
+    fn check_all(&self, out_len: usize, scratch: &mut Scratch) -> Result<()> {
+        if out_len as u64 != self.header.numel {
+            let numel = self.header.numel;
+            return Err(Error::argument(format!(
+                "out has {out_len} elements, the frame {numel}: give as many"
+            )));
+        }
+        self.check_values()?;
+        if self.is_dense() { Ok(()) } else { self.indices_into(&mut scratch.indices) }
+    }
+
+    fn check_values(&self) -> Result<()> {
+        if self.header.quantizer.all_finite(self.values) {
+            return Ok(());
+        }
+        Err(Error::corrupt("a value is not finite"))
+    }
+
+    /// Decodes the values block by block in the cache; `visit` gets the rank of the first of each.
+    fn for_each_block(&self, mut visit: impl FnMut(usize, &[f32])) {
+        let Header { quantizer, exponent, .. } = self.header;
+        let mut block = [0.0; BLOCK];
+        let codes = self.values.chunks(BLOCK * quantizer.bytes_per_value());
+        for (i, codes) in codes.enumerate() {
+            let values = &mut block[..codes.len() / quantizer.bytes_per_value()];
+            quantizer.decode_into(exponent, codes, values);
+            visit(i * BLOCK, values);
+        }
+    }
+}
+
+/// The header and what follows it, once magic, version and flags are those of a known format.
+fn split_header(bytes: &[u8]) -> Result<(&[u8; HEADER_LEN], &[u8])> {
+    if !bytes.iter().zip(&MAGIC).all(|(byte, magic)| byte == magic) {
+        return Err(Error::corrupt("no frame: the first bytes are not the magic number"));
+    }
+    let unsupported = |what, found: u8| Error::Unsupported { what, found: u32::from(found) };
+    if let Some(&version) = bytes.get(MAGIC.len())
+        && version != VERSION
+    {
+        return Err(unsupported("version", version));
+    }
+    let Some((head, sections)) = bytes.split_first_chunk() else {
+        let (need, have) = (HEADER_LEN as u64, bytes.len() as u64);
+        return Err(Error::Truncated { what: "header", need, have });
+    };
+    // Flags come before the lengths, because a flag may say that there is another section.
+    if head[4] != 0 {
+        return Err(unsupported("flags", head[4]));
+    }
+    Ok((head, sections))
+}

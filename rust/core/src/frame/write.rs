@@ -1,0 +1,107 @@
+//! From positions and values to a frame.
+
+use super::header::{CHECKSUM, HEADER_LEN, Header, SparsifierId, VERSION};
+use super::read::checksum;
+use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL};
+use crate::quantize::Quantizer;
+use crate::{Dtype, Error, Result};
+
+/// What a writer decides about its frames, apart from the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// Element type of the tensor that was encoded.
+    pub dtype: Dtype,
+    /// Which sparsifier chose the entries.
+    pub sparsifier: SparsifierId,
+    /// How values are coded.
+    pub quantizer: Quantizer,
+    /// How positions may be coded.
+    pub indices: IndexCoding,
+}
+
+/// Longest frame of at most `count` entries out of `numel`, in bytes.
+pub fn max_len(quantizer: Quantizer, indices: IndexCoding, numel: u64, count: u64) -> usize {
+    let count = count.min(numel);
+    // The full support takes no index bytes, so that the longest frame may have an entry less.
+    let with_indices =
+        |count| pack::max_len(indices, numel, count) + count as usize * quantizer.bytes_per_value();
+    let sections = with_indices(count).max(with_indices(count.min(numel.saturating_sub(1))));
+    HEADER_LEN + sections
+}
+
+/// Exact length of a dense frame, in bytes.
+pub fn dense_len(quantizer: Quantizer, numel: u64) -> usize {
+    HEADER_LEN + numel as usize * quantizer.bytes_per_value()
+}
+
+/// Writes a frame of these entries, in place of what `out` held. Allocates nothing if `out` has
+/// the capacity.
+///
+/// `indices` are strictly ascending positions below `numel`, as many as values; `None` means every
+/// position. Values must be finite. Anything else is [`Error::Argument`] or [`Error::NonFinite`]
+/// (its position counted among the values), and leaves `out` unspecified.
+pub fn write_into(
+    layout: &Layout,
+    numel: u64,
+    indices: Option<&[u32]>,
+    values: &[f32],
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    check_arguments(numel, indices, values)?;
+    let (coding, index_len) = match indices {
+        Some(indices) => pack::choose(layout.indices, indices, numel),
+        None => (Coding::None, 0),
+    };
+    let value_len = values.len() * layout.quantizer.bytes_per_value();
+    let exponent = layout.quantizer.scale_exponent(values);
+    // Not cleared first: a buffer used again is not filled with zeros again.
+    out.resize(HEADER_LEN + index_len + value_len, 0);
+    let (head, sections) = out.split_at_mut(HEADER_LEN);
+    let (index_section, value_section) = sections.split_at_mut(index_len);
+    pack::encode_into(coding, indices.unwrap_or_default(), numel, index_section);
+    layout.quantizer.encode_into(exponent, values, value_section);
+    let header = Header {
+        version: VERSION,
+        dtype: layout.dtype,
+        sparsifier: layout.sparsifier,
+        quantizer: layout.quantizer,
+        coding,
+        exponent,
+        numel,
+        count: values.len() as u64,
+        index_len: index_len as u64,
+        value_len: value_len as u64,
+        checksum: 0,
+    };
+    head.copy_from_slice(&header.to_bytes());
+    let sum = checksum(out);
+    out[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+    Ok(())
+}
+
+/// The promises of [`write_into`]'s caller.
+fn check_arguments(numel: u64, indices: Option<&[u32]>, values: &[f32]) -> Result<()> {
+    if numel > MAX_NUMEL {
+        return Err(Error::argument(format!("{numel} elements, a frame takes up to {MAX_NUMEL}")));
+    }
+    let count = indices.map_or(numel, |indices| indices.len() as u64);
+    if values.len() as u64 != count {
+        return Err(Error::argument(format!("{} values for {count} positions", values.len())));
+    }
+    if let Some(indices) = indices {
+        let ascending = indices.is_sorted_by(|a, b| a < b);
+        let last = indices.last().copied().map_or(0, |last| u64::from(last) + 1);
+        if !ascending || last > numel {
+            return Err(Error::argument(format!(
+                "positions must ascend strictly and be below {numel}"
+            )));
+        }
+    }
+    let finite = values.iter().fold(true, |all, value| all & value.is_finite());
+    if !finite {
+        let bad = || values.iter().enumerate().filter(|(_, value)| !value.is_finite());
+        let first = bad().next().map_or(0, |(at, _)| at as u64);
+        return Err(Error::NonFinite { count: bad().count() as u64, first });
+    }
+    Ok(())
+}

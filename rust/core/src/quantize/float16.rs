@@ -1,0 +1,73 @@
+//! IEEE binary16, after an exact multiplication by a power of two.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::{BLOCK, SCALE_EXPONENTS};
+
+/// Largest finite value.
+const MAX: f32 = 65504.0;
+
+/// See [`super::Quantizer::scale_exponent`].
+pub(super) fn scale_exponent(values: &[f32]) -> i16 {
+    // Magnitudes compare as their bits do.
+    let bits = values.iter().fold(0, |largest, v| (v.to_bits() & 0x7FFF_FFFF).max(largest));
+    if bits == 0 {
+        return 0;
+    }
+    // magnitude = significand * 2^(exponent - 23), with bit 23 the leading one of the significand
+    let shift = (bits.leading_zeros() as i32 - 8).max(0);
+    let (significand, exponent) = match bits >> 23 {
+        0 => (bits << shift, -126 - shift),
+        biased => (bits & 0x7F_FFFF | 0x80_0000, biased as i32 - 127),
+    };
+    // 65504 = 0xFFE000 * 2^(15 - 23)
+    let fits = significand <= 0xFF_E000;
+    let scale = if fits { 15 - exponent } else { 14 - exponent };
+    (scale as i16).max(*SCALE_EXPONENTS.start())
+}
+
+pub(super) fn encode(exponent: i16, values: &[f32], out: &mut [u8]) {
+    let (mut scaled, mut halves) = ([0.0; BLOCK], [f16::ZERO; BLOCK]);
+    let (codes, _) = out.as_chunks_mut();
+    for (values, codes) in values.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)) {
+        let (scaled, halves) = (&mut scaled[..values.len()], &mut halves[..values.len()]);
+        scale(i64::from(exponent), values, scaled);
+        // What lies between the largest code and the next step would round up to infinity.
+        for x in scaled.iter_mut() {
+            *x = x.clamp(-MAX, MAX);
+        }
+        halves.convert_from_f32_slice(scaled);
+        for (code, half) in codes.iter_mut().zip(halves) {
+            *code = half.to_le_bytes();
+        }
+    }
+}
+
+pub(super) fn decode(exponent: i16, bytes: &[u8], out: &mut [f32]) {
+    let (mut plain, mut halves) = ([0.0; BLOCK], [f16::ZERO; BLOCK]);
+    let (codes, _) = bytes.as_chunks();
+    for (out, codes) in out.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)) {
+        let (plain, halves) = (&mut plain[..codes.len()], &mut halves[..codes.len()]);
+        for (half, code) in halves.iter_mut().zip(codes) {
+            *half = f16::from_le_bytes(*code);
+        }
+        halves.convert_to_f32_slice(plain);
+        scale(-i64::from(exponent), plain, out);
+    }
+}
+
+/// `out = values * 2^exponent`, rounded once.
+///
+/// A power that is itself a normal float32 gives the product with one rounding. The others, which
+/// only frames of magnitudes below 2^-111 need, go through float64, where the product is exact.
+fn scale(exponent: i64, values: &[f32], out: &mut [f32]) {
+    if (-126..=127).contains(&exponent) {
+        let factor = f32::from_bits(((exponent + 127) as u32) << 23);
+        out.iter_mut().zip(values).for_each(|(out, x)| *out = x * factor);
+    } else {
+        // Clamped, so that any exponent gives a defined power; frames hold none outside of ±164.
+        let factor = f64::from_bits(((exponent.clamp(-1000, 1000) + 1023) as u64) << 52);
+        out.iter_mut().zip(values).for_each(|(out, x)| *out = (f64::from(*x) * factor) as f32);
+    }
+}

@@ -1,0 +1,201 @@
+//! All codes, all rounding laws.
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::*;
+
+const ALL: [Quantizer; 4] = [
+    Quantizer::Float32,
+    Quantizer::BFloat16,
+    Quantizer::Float16 { scaled: false },
+    Quantizer::Float16 { scaled: true },
+];
+
+fn encode(quantizer: Quantizer, exponent: i16, values: &[f32]) -> Vec<u8> {
+    let mut out = vec![0xAA; values.len() * quantizer.bytes_per_value()];
+    quantizer.encode_into(exponent, values, &mut out);
+    out
+}
+
+fn decode(quantizer: Quantizer, exponent: i16, bytes: &[u8]) -> Vec<f32> {
+    let mut out = vec![f32::NAN; bytes.len() / quantizer.bytes_per_value()];
+    quantizer.decode_into(exponent, bytes, &mut out);
+    out
+}
+
+/// Codes of the scaled quantizer's own choice of exponent, decoded.
+fn round(quantizer: Quantizer, values: &[f32]) -> Vec<f32> {
+    let exponent = quantizer.scale_exponent(values);
+    let decoded = decode(quantizer, exponent, &encode(quantizer, exponent, values));
+    let mut rounded = vec![f32::NAN; values.len()];
+    quantizer.round_into(exponent, values, &mut rounded);
+    assert_eq!(bits(&rounded), bits(&decoded), "round_into is encode, then decode");
+    decoded
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Any finite float32, each exponent as likely as any other.
+fn finite() -> impl Strategy<Value = f32> {
+    any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite())
+}
+
+#[test]
+fn every_finite_code_decodes_as_the_half_crate_says_and_comes_back() {
+    let codes: Vec<u16> = (0..=u16::MAX).collect();
+    let check = |quantizer, value: fn(u16) -> f32| {
+        let codes: Vec<u16> = codes.iter().copied().filter(|&c| value(c).is_finite()).collect();
+        let bytes: Vec<u8> = codes.iter().flat_map(|c| c.to_le_bytes()).collect();
+        let values = decode(quantizer, 0, &bytes);
+        let expected: Vec<f32> = codes.iter().map(|&c| value(c)).collect();
+        assert_eq!(bits(&values), bits(&expected), "{quantizer:?}");
+        assert_eq!(encode(quantizer, 0, &values), bytes, "{quantizer:?}");
+    };
+    check(Quantizer::BFloat16, |c| bf16::from_bits(c).to_f32());
+    check(Quantizer::Float16 { scaled: false }, |c| f16::from_bits(c).to_f32());
+    check(Quantizer::Float16 { scaled: true }, |c| f16::from_bits(c).to_f32());
+}
+
+#[test]
+fn every_code_is_finite_or_not_as_ieee_says() {
+    for code in 0..=u16::MAX {
+        let mut bytes = vec![0; 2 * 300];
+        bytes[2 * 270..2 * 271].copy_from_slice(&code.to_le_bytes());
+        let is_bf16 = bf16::from_bits(code).is_finite();
+        assert_eq!(Quantizer::BFloat16.all_finite(&bytes), is_bf16, "{code:#06x}");
+        let is_f16 = f16::from_bits(code).is_finite();
+        assert_eq!(Quantizer::Float16 { scaled: true }.all_finite(&bytes), is_f16, "{code:#06x}");
+    }
+    for (value, finite) in [(f32::MAX, true), (f32::INFINITY, false), (f32::NAN, false)] {
+        let mut bytes = vec![0; 4 * 300];
+        bytes[4 * 290..4 * 291].copy_from_slice(&(-value).to_le_bytes());
+        assert_eq!(Quantizer::Float32.all_finite(&bytes), finite, "{value}");
+    }
+}
+
+#[test]
+fn the_largest_values_saturate() {
+    let halves = Quantizer::Float16 { scaled: false };
+    let past = [65504.0, 65519.9, 65520.0, 1e6, f32::MAX];
+    assert!(round(halves, &past).iter().all(|&v| v == 65504.0));
+    assert!(round(halves, &past.map(|v| -v)).iter().all(|&v| v == -65504.0));
+    let largest = bf16::MAX.to_f32();
+    assert_eq!(round(Quantizer::BFloat16, &[f32::MAX, -f32::MAX]), [largest, -largest]);
+    // Scaled codes reach up to 65504 * 2^112 and no further.
+    let largest = 65504.0 * 2_f32.powi(112);
+    let scaled = Quantizer::Float16 { scaled: true };
+    assert_eq!(round(scaled, &[f32::MAX, -f32::MAX]), [largest, -largest]);
+}
+
+#[test]
+fn zeros_need_no_scale_and_keep_their_sign() {
+    for quantizer in ALL {
+        assert_eq!(quantizer.scale_exponent(&[]), 0);
+        assert_eq!(quantizer.scale_exponent(&[0.0, -0.0]), 0);
+        assert_eq!(bits(&round(quantizer, &[0.0, -0.0])), bits(&[0.0, -0.0]));
+    }
+}
+
+#[test]
+fn the_scale_puts_the_largest_magnitude_just_below_the_largest_code() {
+    let scaled = Quantizer::Float16 { scaled: true };
+    for (value, exponent) in [
+        (1.0, 15),
+        (65504.0, 0),
+        (f32::from_bits(65504.0_f32.to_bits() + 1), -1),
+        (32752.0, 1),
+        (f32::MIN_POSITIVE, 141),
+        (f32::from_bits(1), 164),
+        (f32::from_bits(0x007F_FFFF), 141),
+        (f32::from_bits(0x007F_F000), 142),
+        (f32::MAX, -112),
+    ] {
+        assert_eq!(scaled.scale_exponent(&[0.0, -value, value / 4.0]), exponent, "{value:e}");
+    }
+}
+
+/// Every subnormal is a whole number of the smallest one, and the scaled codes keep 11 bits of it.
+#[test]
+fn subnormals_are_scaled_exactly() {
+    let scaled = Quantizer::Float16 { scaled: true };
+    let values: Vec<f32> = (0..=2048).map(f32::from_bits).collect();
+    assert_eq!(bits(&round(scaled, &values)), bits(&values));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn bfloat16_is_the_nearest_and_saturates(value in finite()) {
+        let nearest = bf16::from_f32(value);
+        let expected = if nearest.is_finite() { nearest } else { bf16::MAX.copysign(nearest) };
+        prop_assert_eq!(encode(Quantizer::BFloat16, 0, &[value]), expected.to_le_bytes());
+    }
+
+    #[test]
+    fn float16_is_the_nearest_and_saturates(value in finite()) {
+        let nearest = f16::from_f32(value);
+        let expected = if nearest.is_finite() { nearest } else { f16::MAX.copysign(nearest) };
+        let codes = encode(Quantizer::Float16 { scaled: false }, 0, &[value]);
+        prop_assert_eq!(codes, expected.to_le_bytes());
+    }
+
+    /// The scale is right against float64, where products by powers of two are exact.
+    #[test]
+    fn scaled_float16_is_the_nearest_of_the_scaled(values in prop::collection::vec(finite(), 1..20)) {
+        let quantizer = Quantizer::Float16 { scaled: true };
+        let exponent = quantizer.scale_exponent(&values);
+        prop_assert!(SCALE_EXPONENTS.contains(&exponent));
+        let power = 2_f64.powi(exponent.into());
+        let largest = values.iter().fold(0.0, |m, v| v.abs().max(m));
+        let scaled = f64::from(largest) * power;
+        prop_assert!(scaled <= 65504.0 || exponent == -112);
+        prop_assert!(scaled * 2.0 > 65504.0 || largest == 0.0);
+        for (value, rounded) in values.iter().zip(round(quantizer, &values)) {
+            let exact = (f64::from(*value) * power).clamp(-65504.0, 65504.0);
+            // half rounds from float64 once, to nearest even.
+            let expected = f16::from_f64(exact).to_f64() / power;
+            prop_assert_eq!(f64::from(rounded), expected, "{} at 2^{}", value, exponent);
+        }
+    }
+
+    #[test]
+    fn rounding_keeps_order_and_sign_and_is_idempotent(values in prop::collection::vec(finite(), 1..40)) {
+        let mut values = values;
+        values.sort_by(f32::total_cmp);
+        for quantizer in ALL {
+            let rounded = round(quantizer, &values);
+            prop_assert!(rounded.is_sorted_by(|a, b| a <= b), "{:?}", quantizer);
+            let signs = |v: &[f32]| v.iter().map(|v| v.is_sign_negative()).collect::<Vec<_>>();
+            prop_assert_eq!(signs(&rounded), signs(&values));
+            let exponent = quantizer.scale_exponent(&values);
+            let again = decode(quantizer, exponent, &encode(quantizer, exponent, &rounded));
+            prop_assert_eq!(bits(&again), bits(&rounded));
+        }
+    }
+
+    /// Half a unit in the last place: 2^-9 of the value with 8 bits, 2^-12 with 11. Below, half of
+    /// the smallest code.
+    #[test]
+    fn the_error_is_half_a_unit(values in prop::collection::vec(finite(), 1..40)) {
+        let scaled = Quantizer::Float16 { scaled: true };
+        let smallest = 2_f64.powi(-24 - i32::from(scaled.scale_exponent(&values)));
+        for (quantizer, relative, absolute) in [
+            (Quantizer::Float32, 0.0, 0.0),
+            (Quantizer::BFloat16, 2_f64.powi(-9), 2_f64.powi(-134)),
+            (scaled, 2_f64.powi(-12), smallest / 2.0),
+        ] {
+            for (&value, rounded) in values.iter().zip(round(quantizer, &values)) {
+                // What saturates has a test of its own.
+                if f64::from(value.abs()) > 65504.0 * 2_f64.powi(112) { continue; }
+                let value = f64::from(value);
+                let error = (f64::from(rounded) - value).abs();
+                // A unit is taken at the power of two at or below the value.
+                prop_assert!(error <= (2.0 * relative * value.abs()).max(absolute));
+            }
+        }
+    }
+}
