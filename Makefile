@@ -1,0 +1,84 @@
+# `make help` says what there is. Every target sets up what it needs; a second call finds it done.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.NOTPARALLEL:
+.SUFFIXES:
+
+# The interpreter to make the environment from, and the environment.
+PYTHON ?= python3
+VENV ?= .venv
+export VENV TORCH TORCH_INDEX SYSTEM_TORCH UV PYTEST_ARGS
+export CARGO_TERM_COLOR ?= auto
+
+# The interpreter in use, so that one build of the bindings serves cargo and maturin alike.
+bin := $(abspath $(VENV))/bin
+export PYO3_PYTHON := $(bin)/python
+python := $(bin)/python
+environment := $(PYTHON) scripts/environment.py
+
+.PHONY: help
+help: ## This page
+	@awk -f scripts/help.awk $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Train two models over a slow link, with and without compression (ARGS="--help" for choices)
+	@$(environment) demo
+	@$(bin)/gradwire demo $(ARGS)
+
+.PHONY: test
+test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
+	@$(environment) test
+	@$(python) scripts/run_tests.py
+
+.PHONY: test-rust test-python
+test-rust test-python: ## One half of the tests
+	@$(environment) test
+	@$(python) scripts/run_tests.py $(@:test-%=%)
+
+.PHONY: neon
+neon: ## The Rust tests on NEON, cross-compiled and run under qemu-aarch64
+	@scripts/neon.sh
+
+.PHONY: lint
+lint: ## Formatters in check mode, clippy, ruff, mypy --strict, stubtest
+	@$(environment) test
+	@PATH="$(bin):$$PATH" scripts/lint.sh
+
+.PHONY: format
+format: ## Format Rust and Python
+	@$(environment) test
+	cargo fmt --all
+	$(bin)/ruff check --fix-only --quiet .
+	$(bin)/ruff format --quiet .
+
+.PHONY: bench
+bench: ## The codecs beside a plain copy and their peers, in one process (ARGS="--quick" for a look)
+	@$(environment) bench
+	@$(python) -m benches.compare $(ARGS)
+
+.PHONY: bench-history
+bench-history: ## asv over the package's history (ARGS="NEW" for what is new, by default HEAD alone)
+	@$(environment) bench
+	@PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
+
+.PHONY: docs
+docs: ## The documentation as HTML, under .cache/docs
+	@$(environment) docs
+	@$(python) -m sphinx -W --keep-going -b html docs .cache/docs
+
+.PHONY: wheel
+wheel: ## The abi3 wheel, under dist
+	@$(environment) demo
+	@$(bin)/maturin build --release --locked --out dist
+
+.PHONY: lock
+lock: ## Rewrite requirements/*.txt with the newest versions that the .in files allow
+	@$(environment) test
+	@PATH="$(bin):$$PATH" scripts/lock.sh
+
+.PHONY: clean
+clean: ## Remove all that these targets have made: environment, caches, builds, results
+	rm -rf $(VENV) .cache target dist demo-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f python/gradwire/_native*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

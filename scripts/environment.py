@@ -1,0 +1,193 @@
+"""Make the project's virtual environment, layer by layer, and build the extension into it.
+
+    python3 scripts/environment.py LAYER [LAYER ...]
+
+A layer is a lock file, ``requirements/LAYER.txt``, and every environment has the layer ``demo``,
+torch and the extension. Each step keeps a stamp: the hash of all that decides its outcome. A
+step whose stamp still fits is not run again, so a second call does nothing at all.
+
+Settings come from the environment; ``make help`` describes them: ``VENV``, ``TORCH``,
+``TORCH_INDEX``, ``SYSTEM_TORCH``, ``UV``. The interpreter that runs this file is the one that the
+environment is made from. Only the standard library is used here: nothing is installed yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+UV_VERSION = "0.13.8"
+MINIMUM = (3, 11)
+
+# All that the compiled extension is made from.
+SOURCES = (
+    "Cargo.toml",
+    "Cargo.lock",
+    "rust-toolchain.toml",
+    "pyproject.toml",
+    "rust/*/Cargo.toml",
+    "rust/*/build.rs",
+    "rust/*/src/**/*.rs",
+)
+
+
+def setting(name: str, default: str = "") -> str:
+    return os.environ.get(name, "").strip() or default
+
+
+def say(text: str) -> None:
+    print(f"==> {text}", flush=True)
+
+
+def run(*command: str | Path, **extra: str) -> None:
+    """Run a command; when it fails, say which and stop."""
+    words = [str(word) for word in command]
+    if subprocess.run(words, cwd=ROOT, env={**os.environ, **extra}).returncode != 0:
+        sys.exit(f"error: this command failed: {' '.join(words)}")
+
+
+def fingerprint(*parts: object) -> str:
+    """Return a hash of these values; a path stands for the content of its file."""
+    total = hashlib.sha256()
+    for part in parts:
+        name = part.relative_to(ROOT) if isinstance(part, Path) else part
+        data = part.read_bytes() if isinstance(part, Path) else b""
+        total.update(f"{name}\0{len(data)}\0".encode() + data)
+    return total.hexdigest()
+
+
+class Environment:
+    """One virtual environment and the stamps of the steps that made it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.stamps = root / "gradwire-stamps.json"
+        self.python = root / "bin" / "python"
+
+    def fresh(self, step: str, key: str) -> bool:
+        return self._read().get(step) == key
+
+    def stamp(self, step: str, key: str) -> None:
+        self.stamps.write_text(json.dumps({**self._read(), step: key}, indent=1) + "\n")
+
+    def _read(self) -> dict[str, str]:
+        try:
+            return dict(json.loads(self.stamps.read_text()))
+        except (OSError, ValueError):
+            return {}
+
+
+@functools.cache
+def find_uv() -> str:
+    """Return a uv: the one asked for, the one installed, or one brought along into .cache."""
+    for candidate in (setting("UV"), shutil.which("uv")):
+        if candidate:
+            return candidate
+    home = ROOT / ".cache" / f"uv-{UV_VERSION}"
+    uv = home / "bin" / "uv"
+    if not uv.exists():
+        say(f"fetching uv {UV_VERSION} into {home.relative_to(ROOT)}")
+        made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)])
+        if made.returncode != 0:
+            sys.exit(
+                "error: this Python cannot make virtual environments. Install its venv module "
+                "(Debian: python3-venv) or uv itself, then try again."
+            )
+        run(home / "bin" / "python", "-m", "pip", "install", "--quiet", f"uv=={UV_VERSION}")
+    return str(uv)
+
+
+def create(env: Environment) -> None:
+    """Make the environment anew when the interpreter or the choice of torch has changed."""
+    system = setting("SYSTEM_TORCH")
+    wanted = fingerprint(
+        sys.executable, sys.version, setting("TORCH"), setting("TORCH_INDEX"), system
+    )
+    if env.python.exists() and env.fresh("venv", wanted):
+        return
+    if env.root.exists() and not env.stamps.exists() and any(env.root.iterdir()):
+        sys.exit(f"error: {env.root} was not made by this script; remove it or set VENV=elsewhere.")
+    version = ".".join(map(str, sys.version_info[:3]))
+    say(f"making {env.root.name} with Python {version}")
+    run(find_uv(), "venv", "--quiet", "--clear", "--python", sys.executable, env.root)
+    env.stamp("made", "by scripts/environment.py")
+    if system:
+        share_torch(env)
+    env.stamp("venv", wanted)
+
+
+def share_torch(env: Environment) -> None:
+    """Let the environment see the packages of the interpreter it was made from, after its own.
+
+    A path file does what ``--system-site-packages`` does, and also where that interpreter
+    belongs to a virtual environment itself.
+    """
+    question = "import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))"
+    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True)
+    if answer.returncode != 0:
+        sys.exit(f"error: SYSTEM_TORCH is set, but {sys.executable} cannot import torch.")
+    ours = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.check_output([str(env.python), "-c", ours], text=True).strip()
+    Path(site, "system-torch.pth").write_text(answer.stdout)
+
+
+def pip(env: Environment) -> tuple[str | Path, ...]:
+    return (find_uv(), "pip", "install", "--python", env.python)
+
+
+def install(env: Environment, layers: list[str]) -> None:
+    """Install the lock files of these layers, and torch, where they have changed."""
+    torch, index = setting("TORCH"), setting("TORCH_INDEX")
+    if not (torch or index or setting("SYSTEM_TORCH")):
+        layers = [*layers, "torch"]
+    keys = {layer: fingerprint(ROOT / "requirements" / f"{layer}.txt") for layer in layers}
+    stale = [layer for layer in layers if not env.fresh(layer, keys[layer])]
+    if stale:
+        say(f"installing {', '.join(stale)} (torch is large: the first time takes minutes)")
+        run(*pip(env), *(f"--requirements=requirements/{layer}.txt" for layer in stale))
+        for layer in stale:
+            env.stamp(layer, keys[layer])
+    key = fingerprint(torch, index)
+    if (torch or index) and not env.fresh("own torch", key):
+        torch = torch or (ROOT / "requirements" / "torch.in").read_text().strip()
+        say(f"installing {torch}")
+        where = ("--index", index) if index else ()
+        run(*pip(env), "--constraints", "requirements/demo.txt", *where, torch)
+        env.stamp("own torch", key)
+
+
+def build(env: Environment) -> None:
+    """Build the release extension into the source tree and link the package to it."""
+    key = fingerprint(*sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)))
+    built = (ROOT / "python" / "gradwire").glob("_native*")
+    if env.fresh("extension", key) and any(path.suffix in {".so", ".pyd"} for path in built):
+        return
+    if not shutil.which("cargo"):
+        sys.exit(
+            "error: Rust is needed to build the extension: install it (rustup), then try again."
+        )
+    say("building the release extension")
+    path = os.pathsep.join([str(env.root / "bin"), str(Path(find_uv()).parent), os.environ["PATH"]])
+    maturin = env.root / "bin" / "maturin"
+    run(maturin, "develop", "--release", "--locked", "--uv", VIRTUAL_ENV=str(env.root), PATH=path)
+    env.stamp("extension", key)
+
+
+def main(layers: list[str]) -> None:
+    if sys.version_info < MINIMUM:
+        sys.exit("error: Python 3.11 or newer is needed: make ... PYTHON=/path/to/python3.11")
+    env = Environment(ROOT / setting("VENV", ".venv"))
+    create(env)
+    install(env, ["demo", *(layer for layer in layers if layer != "demo")])
+    build(env)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Every static check. All of them run; the exit status tells whether all were clean.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+failed=()
+check() {
+    local name=$1
+    shift
+    printf '==> %s\n' "$name"
+    "$@" || failed+=("$name")
+}
+
+# Promises about length that nothing else would hold: limit, then file.
+short_enough() {
+    local status=0 limit file lines
+    while read -r limit file; do
+        [ -f "$file" ] || continue
+        lines=$(wc -l <"$file")
+        if ((lines > limit)); then
+            echo "$file has $lines lines; the limit is $limit"
+            status=1
+        fi
+    done <<<"250 docs/frame-format.md
+150 README.md
+120 Makefile"
+    return $status
+}
+
+check "cargo fmt" cargo fmt --all --check
+check "cargo clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+check "cargo doc" env RUSTDOCFLAGS="-D warnings" \
+    cargo doc --quiet --locked --workspace --no-deps --document-private-items
+check "ruff check" ruff check --quiet .
+check "ruff format" ruff format --check --quiet .
+check "mypy --strict" mypy
+check "stubtest" stubtest gradwire._native --mypy-config-file pyproject.toml
+check "lengths" short_enough
+
+if ((${#failed[@]})); then
+    printf 'lint: FAILED: %s\n' "$(IFS=,; echo "${failed[*]}")"
+    exit 1
+fi
+echo "lint: all clean"
