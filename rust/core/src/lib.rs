@@ -12,14 +12,20 @@
 //! [`frame`] is the wire format, [`fit`] the statistics behind SIDCo, [`simd`] the kernels (the
 //! only unsafe code), and [`reference`] the naive oracles that judge all of them.
 
+mod buffer;
+pub mod codec;
 pub mod dtype;
 pub mod error;
 pub mod fit;
 pub mod frame;
+pub mod memory;
 pub mod pack;
+pub mod pool;
 pub mod quantize;
 pub mod reference;
+mod scan;
 pub mod simd;
+pub mod sparsify;
 
 pub use dtype::{Dtype, Input};
 pub use error::{Error, Result};

@@ -13,6 +13,7 @@ mod write;
 
 pub use header::{HEADER_LEN, Header, MAGIC, SparsifierId, VERSION};
 pub use read::{Frame, Scratch};
+pub(crate) use write::write_dense;
 pub use write::{Layout, dense_len, max_len, write_into};
 
 #[cfg(test)]

@@ -52,15 +52,40 @@ pub fn write_into(
         Some(indices) => pack::choose(layout.indices, indices, numel),
         None => (Coding::None, 0),
     };
-    let value_len = values.len() * layout.quantizer.bytes_per_value();
     let exponent = layout.quantizer.scale_exponent(values);
-    // Not cleared first: a buffer used again is not filled with zeros again.
-    out.resize(HEADER_LEN + index_len + value_len, 0);
-    let (head, sections) = out.split_at_mut(HEADER_LEN);
-    let (index_section, value_section) = sections.split_at_mut(index_len);
-    pack::encode_into(coding, indices.unwrap_or_default(), numel, index_section);
-    layout.quantizer.encode_into(exponent, values, value_section);
-    let header = Header {
+    let count = values.len() as u64;
+    let header = header(*layout, numel, count, coding, index_len, exponent);
+    seal(header, out, |index_section, value_section| {
+        pack::encode_into(coding, indices.unwrap_or_default(), numel, index_section);
+        layout.quantizer.encode_into(exponent, values, value_section);
+    });
+    Ok(())
+}
+
+/// Writes a dense frame whose value section `fill` writes, in place of what `out` held: for values
+/// that are nowhere together. They must be finite, and coded with this exponent.
+pub(crate) fn write_dense(
+    layout: Layout,
+    numel: u64,
+    exponent: i16,
+    out: &mut Vec<u8>,
+    fill: impl FnOnce(&mut [u8]),
+) -> Result<()> {
+    check_numel(numel)?;
+    let header = header(layout, numel, numel, Coding::None, 0, exponent);
+    seal(header, out, |_, value_section| fill(value_section));
+    Ok(())
+}
+
+fn header(
+    layout: Layout,
+    numel: u64,
+    count: u64,
+    coding: Coding,
+    index_len: usize,
+    exponent: i16,
+) -> Header {
+    Header {
         version: VERSION,
         dtype: layout.dtype,
         sparsifier: layout.sparsifier,
@@ -68,22 +93,36 @@ pub fn write_into(
         coding,
         exponent,
         numel,
-        count: values.len() as u64,
+        count,
         index_len: index_len as u64,
-        value_len: value_len as u64,
+        value_len: count * layout.quantizer.bytes_per_value() as u64,
         checksum: 0,
-    };
+    }
+}
+
+/// Lays out a frame in `out`, has its sections filled, and puts the checksum in.
+fn seal(header: Header, out: &mut Vec<u8>, fill: impl FnOnce(&mut [u8], &mut [u8])) {
+    let (index_len, value_len) = (header.index_len as usize, header.value_len as usize);
+    // Not cleared first: a buffer used again is not filled with zeros again.
+    out.resize(HEADER_LEN + index_len + value_len, 0);
+    let (head, sections) = out.split_at_mut(HEADER_LEN);
+    let (index_section, value_section) = sections.split_at_mut(index_len);
+    fill(index_section, value_section);
     head.copy_from_slice(&header.to_bytes());
     let sum = checksum(out);
     out[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn check_numel(numel: u64) -> Result<()> {
+    if numel > MAX_NUMEL {
+        return Err(Error::argument(format!("{numel} elements, a frame takes up to {MAX_NUMEL}")));
+    }
     Ok(())
 }
 
 /// The promises of [`write_into`]'s caller.
 fn check_arguments(numel: u64, indices: Option<&[u32]>, values: &[f32]) -> Result<()> {
-    if numel > MAX_NUMEL {
-        return Err(Error::argument(format!("{numel} elements, a frame takes up to {MAX_NUMEL}")));
-    }
+    check_numel(numel)?;
     let count = indices.map_or(numel, |indices| indices.len() as u64);
     if values.len() as u64 != count {
         return Err(Error::argument(format!("{} values for {count} positions", values.len())));

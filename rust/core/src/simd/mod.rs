@@ -39,6 +39,9 @@ pub const LANES: usize = 16;
 /// Elements a kernel is called with at most: two blocks fit the smallest L1 cache.
 pub const BLOCK: usize = 2048;
 
+/// The type of [`above`].
+pub type Above = fn(&[f32], f32, u32, &mut [u32], &mut [f32]) -> usize;
+
 /// The kernels of one level.
 #[derive(Debug)]
 pub struct Kernels {
@@ -55,7 +58,7 @@ pub struct Kernels {
     /// See [`tail`].
     pub tail: fn(&[f32], f32, &mut tail::Lanes),
     /// See [`above`].
-    pub above: fn(&[f32], f32, u32, &mut [u32], &mut [f32]) -> usize,
+    pub above: Above,
     /// See [`widen`].
     pub widen_f64: fn(&[f64], &mut [f32]),
     /// See [`widen`].

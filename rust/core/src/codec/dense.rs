@@ -1,0 +1,149 @@
+//! Encoding every entry.
+//!
+//! Each block is read, rounded to codes right where the frame wants them, and what rounding took
+//! away goes to the residual, all while the block is in the cache.
+
+use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
+use crate::frame;
+use crate::memory::Memory;
+use crate::pool;
+use crate::quantize::Quantizer;
+use crate::scan::{Accumulated, CHUNK, Field, Request, Source};
+use crate::simd::peak::NON_FINITE;
+use crate::simd::{BLOCK, Kernels};
+use crate::{Input, Result};
+
+impl Codec {
+    pub(super) fn encode_dense(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        max_len: Option<usize>,
+        workspace: &mut Workspace,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded> {
+        let numel = input.len();
+        let need = frame::dense_len(self.quantizer, numel as u64);
+        if let Some(limit) = max_len.filter(|&limit| need > limit) {
+            return Err(limit_too_small(limit, need));
+        }
+        let exponent = self.exponent(input, state, workspace);
+        let layout = self.layout(input);
+        let mut peak = 0;
+        frame::write_dense(layout, numel as u64, exponent, out, |codes| {
+            peak = match (&mut state.residual, self.memory) {
+                (Some(residual), Memory::Residual { decay }) => {
+                    let (residual, sum) = residual.begin();
+                    let gradient = Field(input);
+                    let source = Accumulated { gradient, residual, decay, sum };
+                    self.round(source, exponent, codes, workspace)
+                }
+                _ => self.round(Field(input), exponent, codes, workspace),
+            };
+        })?;
+        if peak >= NON_FINITE {
+            // The sum, not what is left of it: infinity minus infinity is no more finite.
+            let field = state.residual.as_ref().map_or(Field(input), |r| Field::plain(r.next()));
+            return Err(non_finite(field, workspace.scanner.kernels));
+        }
+        let tracker = state.tracker.clone();
+        state.commit(tracker);
+        Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
+    }
+
+    /// The exponent of a scaled quantizer, which takes a read of its own.
+    fn exponent(&self, input: Input<'_>, state: &mut State, workspace: &mut Workspace) -> i16 {
+        if !matches!(self.quantizer, Quantizer::Float16 { scaled: true }) {
+            return 0;
+        }
+        let scanner = &mut workspace.scanner;
+        let gradient = Field(input);
+        let peak = match (&mut state.residual, self.memory) {
+            (Some(residual), Memory::Residual { decay }) => {
+                let (residual, sum) = residual.begin();
+                let source = Accumulated { gradient, residual, decay, sum };
+                scanner.scan(source, &Request::default()).peak
+            }
+            _ => scanner.scan(gradient, &Request::default()).peak,
+        };
+        // What is not finite is found, and named, by the read that follows.
+        if peak >= NON_FINITE { 0 } else { self.quantizer.scale_exponent(&[f32::from_bits(peak)]) }
+    }
+
+    /// Rounds all of a source to codes; the bits of its largest magnitude.
+    fn round<S: Source + Subtract>(
+        &self,
+        source: S,
+        exponent: i16,
+        codes: &mut [u8],
+        workspace: &mut Workspace,
+    ) -> u32 {
+        let scanner = &workspace.scanner;
+        let job = Job { kernels: scanner.kernels, quantizer: self.quantizer, exponent };
+        let width = scanner.width(source.len());
+        match pool::acquire(width) {
+            Some(pool) => pool.install(|| job.spread(source, codes, width)),
+            None => job.run(source, codes),
+        }
+    }
+}
+
+/// A source that can lose what was sent of it.
+trait Subtract {
+    /// Subtracts `sent` from the elements from position `at`.
+    fn subtract(&mut self, at: usize, sent: &[f32]);
+}
+
+impl Subtract for Field<'_> {
+    fn subtract(&mut self, _at: usize, _sent: &[f32]) {}
+}
+
+impl Subtract for Accumulated<'_> {
+    fn subtract(&mut self, at: usize, sent: &[f32]) {
+        for (left, sent) in self.sum[at..].iter_mut().zip(sent) {
+            *left -= sent;
+        }
+    }
+}
+
+/// How blocks are rounded.
+#[derive(Clone, Copy)]
+struct Job {
+    kernels: &'static Kernels,
+    quantizer: Quantizer,
+    exponent: i16,
+}
+
+impl Job {
+    /// Shares the work between threads, in whole chunks.
+    fn spread<S: Source + Subtract>(self, source: S, codes: &mut [u8], width: usize) -> u32 {
+        if width < 2 {
+            return self.run(source, codes);
+        }
+        let half = width / 2;
+        let middle = source.len().div_ceil(CHUNK) * half / width * CHUNK;
+        let (head, rest) = source.split_at(middle);
+        let (front, back) = codes.split_at_mut(middle * self.quantizer.bytes_per_value());
+        let (left, right) = rayon::join(
+            || self.spread(head, front, half),
+            || self.spread(rest, back, width - half),
+        );
+        left.max(right)
+    }
+
+    fn run<S: Source + Subtract>(self, mut source: S, codes: &mut [u8]) -> u32 {
+        let bytes = self.quantizer.bytes_per_value();
+        let (mut scratch, mut sent) = ([0.0; BLOCK], [0.0; BLOCK]);
+        let mut peak = 0;
+        for at in (0..source.len()).step_by(BLOCK) {
+            let len = BLOCK.min(source.len() - at);
+            let codes = &mut codes[at * bytes..(at + len) * bytes];
+            let block = source.block(self.kernels, at, len, &mut scratch);
+            peak = peak.max((self.kernels.peak)(block));
+            self.quantizer.encode_into(self.exponent, block, codes);
+            self.quantizer.decode_into(self.exponent, codes, &mut sent[..len]);
+            source.subtract(at, &sent[..len]);
+        }
+        peak
+    }
+}

@@ -1,0 +1,154 @@
+//! Codecs: a sparsifier, a quantizer, a memory and an index coding, put together.
+//!
+//! A [`Codec`] says what is done and never changes. What changes from step to step is a [`State`]
+//! for each tensor. What is merely scratch is a [`Workspace`] for each thread.
+
+mod dense;
+mod sparse;
+mod state;
+mod workspace;
+
+pub use state::State;
+pub use workspace::Workspace;
+
+use crate::frame::{self, Layout};
+use crate::memory::Memory;
+use crate::pack::{IndexCoding, MAX_NUMEL};
+use crate::quantize::Quantizer;
+use crate::scan::{Field, Source};
+use crate::sparsify::Sparsifier;
+use crate::{Error, Input, Result};
+
+/// A way to turn tensors into frames.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Codec {
+    sparsifier: Sparsifier,
+    quantizer: Quantizer,
+    memory: Memory,
+    indices: IndexCoding,
+}
+
+/// What an encode came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Encoded {
+    /// Entries in the frame.
+    pub count: u64,
+    /// Entries that the sparsifier was asked for, if it was asked for a number.
+    pub target: Option<u64>,
+    /// Entries up to this magnitude were left out (some of exactly this magnitude may be in).
+    pub threshold: f32,
+    /// Entries that were selected, but left out again to fit the frame into its limit.
+    pub trimmed: u64,
+}
+
+impl Codec {
+    /// A codec of these parts.
+    pub fn new(
+        sparsifier: Sparsifier,
+        quantizer: Quantizer,
+        memory: Memory,
+        indices: IndexCoding,
+    ) -> Result<Self> {
+        sparsifier.check()?;
+        memory.check()?;
+        Ok(Self { sparsifier, quantizer, memory, indices })
+    }
+
+    /// Which entries go.
+    pub fn sparsifier(&self) -> Sparsifier {
+        self.sparsifier
+    }
+
+    /// What values they take.
+    pub fn quantizer(&self) -> Quantizer {
+        self.quantizer
+    }
+
+    /// What happens to the rest.
+    pub fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// How positions are coded.
+    pub fn indices(&self) -> IndexCoding {
+        self.indices
+    }
+
+    /// The state of a tensor of `numel` elements that nothing was encoded of yet. With
+    /// [`Memory::Residual`] it takes eight bytes an element.
+    pub fn init_state(&self, numel: usize) -> Result<State> {
+        if numel as u64 > MAX_NUMEL {
+            return Err(Error::argument(format!(
+                "a tensor has at most {MAX_NUMEL} elements, got {numel}: split it"
+            )));
+        }
+        Ok(State::new(self, numel))
+    }
+
+    /// The longest frame of a tensor of `numel` elements, in bytes.
+    pub fn max_encoded_len(&self, numel: usize) -> usize {
+        match self.sparsifier {
+            Sparsifier::All => frame::dense_len(self.quantizer, numel as u64),
+            sparsifier => {
+                let count = sparsifier.max_count(numel);
+                frame::max_len(self.quantizer, self.indices, numel as u64, count)
+            }
+        }
+    }
+
+    /// Encodes a tensor into a frame of at most `max_len` bytes, in place of what `out` held.
+    ///
+    /// Where the frame would be longer, the smallest selected entries are left out and stay in the
+    /// residual. On any error the state is as before (but the encode before it can no longer be
+    /// rolled back), and `out` is empty.
+    pub fn encode_into(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        max_len: Option<usize>,
+        workspace: &mut Workspace,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded> {
+        let encoded = state.prepare(self, input.len()).and_then(|()| match self.sparsifier {
+            Sparsifier::All => self.encode_dense(input, state, max_len, workspace, out),
+            _ => self.encode_sparse(input, state, max_len, workspace, out),
+        });
+        if encoded.is_err() {
+            out.clear();
+        }
+        encoded
+    }
+
+    fn layout(&self, input: Input<'_>) -> Layout {
+        Layout {
+            dtype: input.dtype(),
+            sparsifier: self.sparsifier.id(),
+            quantizer: self.quantizer,
+            indices: self.indices,
+        }
+    }
+}
+
+/// The error for a field in which a scan found something that is not finite.
+fn non_finite(mut field: Field<'_>, kernels: &crate::simd::Kernels) -> Error {
+    let mut scratch = [0.0; crate::simd::BLOCK];
+    let (mut count, mut first) = (0, None);
+    for at in (0..field.len()).step_by(scratch.len()) {
+        let len = scratch.len().min(field.len() - at);
+        for (i, value) in field.block(kernels, at, len, &mut scratch).iter().enumerate() {
+            if !value.is_finite() {
+                count += 1;
+                first = first.or(Some((at + i) as u64));
+            }
+        }
+    }
+    Error::NonFinite { count, first: first.unwrap_or(0) }
+}
+
+/// The error for a limit that not even the smallest frame keeps.
+fn limit_too_small(limit: usize, need: usize) -> Error {
+    Error::argument(format!("max_len is {limit} bytes, the smallest possible frame has {need}"))
+}
+
+#[cfg(test)]
+mod tests;

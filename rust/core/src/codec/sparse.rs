@@ -1,0 +1,103 @@
+//! Encoding a selection of the entries.
+//!
+//! With a residual this is one transaction. The first read adds the gradient to the residual and
+//! writes the sum into the spare buffer; what is sent is then subtracted there, as the receiver
+//! decodes it; and only when the frame is complete does that buffer become the residual.
+
+use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
+use crate::frame::{self, HEADER_LEN, Layout};
+use crate::memory::{Memory, Residual};
+use crate::scan::{Accumulated, Field, Request, Survivors, Totals};
+use crate::simd::peak::NON_FINITE;
+use crate::sparsify::{Scanned, Tracker, narrow};
+use crate::{Input, Result};
+
+impl Codec {
+    pub(super) fn encode_sparse(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        max_len: Option<usize>,
+        workspace: &mut Workspace,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded> {
+        let mut tracker = state.tracker.clone();
+        let (request, totals) = self.accumulate(input, state, &tracker, workspace);
+        let field = match &state.residual {
+            Some(residual) => Field::plain(residual.next()),
+            None => Field(input),
+        };
+        if totals.peak >= NON_FINITE {
+            return Err(non_finite(field, workspace.scanner.kernels));
+        }
+        let Workspace { scanner, keys, rounded } = workspace;
+        let mut scanned = Scanned { field, request, totals, scanner, scratch: keys };
+        let selected = self.sparsifier.select(&mut tracker, &mut scanned);
+        let survivors = scanner.survivors_mut();
+        let trimmed = fit(self.layout(input), input.len() as u64, survivors, max_len, out)?;
+        if let Some(residual) = &mut state.residual {
+            self.subtract(survivors, rounded, residual);
+        }
+        state.commit(tracker);
+        let (target, threshold) = (selected.target, selected.threshold);
+        Ok(Encoded { count: survivors.len() as u64, target, threshold, trimmed })
+    }
+
+    /// The first read: adds the residual, if there is one, and gathers what the sparsifier wants.
+    fn accumulate(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        tracker: &Tracker,
+        workspace: &mut Workspace,
+    ) -> (Request, Totals) {
+        let gradient = Field(input);
+        let (sparsifier, numel) = (self.sparsifier, input.len());
+        let Workspace { scanner, keys, .. } = workspace;
+        if let (Some(residual), Memory::Residual { decay }) = (&mut state.residual, self.memory) {
+            let (residual, sum) = residual.begin();
+            let source = Accumulated { gradient, residual, decay, sum };
+            let request = sparsifier.request(numel, tracker, |i| source.at(i), keys);
+            (request, scanner.scan(source, &request))
+        } else {
+            let request = sparsifier.request(numel, tracker, |i| gradient.at(i), keys);
+            (request, scanner.scan(gradient, &request))
+        }
+    }
+
+    /// Takes what is sent, as the receiver decodes it, out of the sum that will be the residual.
+    fn subtract(&self, survivors: &Survivors, rounded: &mut Vec<f32>, residual: &mut Residual) {
+        let values = survivors.values();
+        rounded.resize(values.len(), 0.0);
+        self.quantizer.round_into(self.quantizer.scale_exponent(values), values, rounded);
+        let next = residual.next_mut();
+        for ((&index, &value), &sent) in survivors.indices().iter().zip(values).zip(&*rounded) {
+            next[index as usize] = value - sent;
+        }
+    }
+}
+
+/// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until it is
+/// not. How many were left out.
+fn fit(
+    layout: Layout,
+    numel: u64,
+    survivors: &mut Survivors,
+    max_len: Option<usize>,
+    out: &mut Vec<u8>,
+) -> Result<u64> {
+    let selected = survivors.len();
+    loop {
+        frame::write_into(&layout, numel, Some(survivors.indices()), survivors.values(), out)?;
+        let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
+            return Ok((selected - survivors.len()) as u64);
+        };
+        if survivors.len() == 0 {
+            return Err(limit_too_small(limit, out.len()));
+        }
+        // In proportion to the bytes there are, and one less, so that this ends.
+        let room = limit.saturating_sub(HEADER_LEN) as f64 / (out.len() - HEADER_LEN) as f64;
+        let fewer = (survivors.len() as f64 * room) as usize;
+        narrow(survivors, fewer.min(survivors.len() - 1) as u64);
+    }
+}

@@ -1,0 +1,171 @@
+//! All that changes from one encode of a tensor to the next.
+
+use super::Codec;
+use crate::memory::{Memory, Residual};
+use crate::sparsify::{Sparsifier, Tracker};
+use crate::{Error, Result};
+
+/// The state of one tensor under one codec: residual, tracked bound, stage controller.
+///
+/// Use it with codecs of the same memory kind; another ratio, sparsifier or quantizer is taken from
+/// the next encode on, as schedules need it.
+#[derive(Debug, Clone)]
+pub struct State {
+    numel: usize,
+    step: u64,
+    pub(super) residual: Option<Residual>,
+    pub(super) tracker: Tracker,
+    /// What the tracker was made for.
+    sparsifier: Sparsifier,
+    /// The tracker before the last encode, for as long as that can be rolled back.
+    previous: Option<Tracker>,
+}
+
+/// The name under which a controller's scalars are saved.
+const CONTROLLER: &str = "controller.";
+
+impl State {
+    pub(super) fn new(codec: &Codec, numel: usize) -> Self {
+        let residual = match codec.memory() {
+            Memory::None => None,
+            Memory::Residual { .. } => Some(Residual::zeros(numel)),
+        };
+        let sparsifier = codec.sparsifier();
+        let tracker = sparsifier.tracker(numel);
+        Self { numel, step: 0, residual, tracker, sparsifier, previous: None }
+    }
+
+    /// Begins an encode: checks that this state and a tensor of `numel` elements go with the codec,
+    /// and makes the tracker fit its sparsifier. The encode before it can no longer be undone.
+    pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
+        if numel != self.numel {
+            let expected = self.numel;
+            return Err(Error::argument(format!(
+                "the tensor has {numel} elements, the state was made for {expected}"
+            )));
+        }
+        let remembers = codec.memory() != Memory::None;
+        if remembers != self.residual.is_some() {
+            let (given, wanted) = if remembers { ("no", "a") } else { ("a", "no") };
+            return Err(Error::argument(format!(
+                "the state has {given} residual, the codec's memory needs {wanted} residual: make \
+                 the state with init_state of this codec"
+            )));
+        }
+        if codec.sparsifier() != self.sparsifier {
+            let bound = self.tracker.bound;
+            self.sparsifier = codec.sparsifier();
+            self.tracker = Tracker { bound, ..self.sparsifier.tracker(numel) };
+        }
+        self.previous = None;
+        Ok(())
+    }
+
+    /// Takes over what an encode has written; from now on it can be rolled back.
+    pub(super) fn commit(&mut self, tracker: Tracker) {
+        if let Some(residual) = &mut self.residual {
+            residual.commit();
+        }
+        self.previous = Some(std::mem::replace(&mut self.tracker, tracker));
+        self.step += 1;
+    }
+
+    /// Elements of the tensor.
+    pub fn numel(&self) -> usize {
+        self.numel
+    }
+
+    /// Successful encodes so far.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// What was not sent yet, if the codec remembers it.
+    pub fn residual(&self) -> Option<&[f32]> {
+        self.residual.as_ref().map(Residual::as_slice)
+    }
+
+    /// Replaces the residual by these finite values.
+    pub fn set_residual(&mut self, values: &[f32]) -> Result<()> {
+        let Some(residual) = &mut self.residual else {
+            return Err(Error::argument("the codec of this state has no residual to set"));
+        };
+        residual.set(values)?;
+        self.previous = None;
+        Ok(())
+    }
+
+    /// Whether [`State::rollback`] would succeed.
+    pub fn can_roll_back(&self) -> bool {
+        self.previous.is_some() && self.residual.as_ref().is_none_or(Residual::can_roll_back)
+    }
+
+    /// Undoes the last encode exactly. Possible once after each successful encode, until the next
+    /// one begins.
+    pub fn rollback(&mut self) -> Result<()> {
+        if !self.can_roll_back() {
+            return Err(Error::argument(
+                "there is no encode to roll back: none was made since the last rollback, load, \
+                 reset or failed encode",
+            ));
+        }
+        if let Some(tracker) = self.previous.take() {
+            self.tracker = tracker;
+        }
+        if let Some(residual) = &mut self.residual {
+            residual.rollback();
+        }
+        self.step -= 1;
+        Ok(())
+    }
+
+    /// Forgets everything: the state is as new.
+    pub fn reset(&mut self) {
+        if self.residual.is_some() {
+            self.residual = Some(Residual::zeros(self.numel));
+        }
+        self.tracker = self.sparsifier.tracker(self.numel);
+        self.previous = None;
+        self.step = 0;
+    }
+
+    /// All of the state but the residual, by name, for a checkpoint.
+    pub fn scalars(&self) -> Vec<(String, f64)> {
+        let mut scalars = vec![("step".to_owned(), self.step as f64)];
+        if let Some(bound) = self.tracker.bound {
+            scalars.push(("bound".to_owned(), f64::from(bound)));
+        }
+        if let Some(controller) = &self.tracker.controller {
+            let own = controller.scalars().into_iter();
+            scalars.extend(own.map(|(name, value)| (format!("{CONTROLLER}{name}"), value)));
+        }
+        scalars
+    }
+
+    /// Restores what [`State::scalars`] gave. Checks all of it before it changes anything.
+    pub fn load_scalars(&mut self, scalars: &[(String, f64)]) -> Result<()> {
+        let get = |name| scalars.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
+        let step = get("step").ok_or_else(|| Error::argument("the state has no 'step'"))?;
+        if !((0.0..9e15).contains(&step) && libm::trunc(step) == step) {
+            return Err(Error::argument(format!("'step' must be a whole number, got {step}")));
+        }
+        let bound = get("bound").map(|bound| bound as f32);
+        if let Some(bound) = bound
+            && !(bound >= 0.0 && bound.is_finite())
+        {
+            return Err(Error::argument(format!("'bound' must be finite and >= 0, got {bound}")));
+        }
+        let mut controller = self.tracker.controller.clone();
+        if let Some(controller) = &mut controller {
+            let own: Vec<_> = scalars
+                .iter()
+                .filter_map(|(name, value)| Some((name.strip_prefix(CONTROLLER)?.into(), *value)))
+                .collect();
+            controller.load_scalars(&own)?;
+        }
+        self.step = step as u64;
+        self.tracker = Tracker { bound, controller };
+        self.previous = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! Scratch memory of an encode.
+
+use crate::scan::Scanner;
+use crate::simd::Kernels;
+
+/// Memory for encodes to be used again, one for each thread that encodes. No call allocates once it
+/// has grown to what the largest tensor needs.
+#[derive(Debug)]
+pub struct Workspace {
+    pub(super) scanner: Scanner,
+    /// Magnitudes of a sample, and the like.
+    pub(super) keys: Vec<u32>,
+    /// Selected values as the receiver will see them.
+    pub(super) rounded: Vec<f32>,
+}
+
+impl Workspace {
+    /// A workspace whose encodes run these kernels on so many threads, instead of the defaults.
+    /// For tests and measurements: neither changes a byte of a frame.
+    pub fn with(kernels: &'static Kernels, threads: usize) -> Self {
+        Self {
+            scanner: Scanner::new(kernels, Some(threads)),
+            keys: Vec::new(),
+            rounded: Vec::new(),
+        }
+    }
+}
+
+impl Default for Workspace {
+    fn default() -> Self {
+        Self {
+            scanner: Scanner::new(Kernels::current(), None),
+            keys: Vec::new(),
+            rounded: Vec::new(),
+        }
+    }
+}

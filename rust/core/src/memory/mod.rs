@@ -1,0 +1,34 @@
+//! Memory: what happens to the entries, and the parts of entries, that were not sent.
+
+mod residual;
+
+pub use residual::Residual;
+
+use crate::{Error, Result};
+
+/// The memory of a codec.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Memory {
+    /// What is not sent is lost.
+    None,
+    /// Error feedback: what is not sent is added to the next gradient, times `decay`.
+    ///
+    /// Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
+    /// Distributed Training of Speech DNNs", Interspeech 2014; Stich et al., "Sparsified SGD with
+    /// Memory", NeurIPS 2018.
+    Residual {
+        /// What the residual is multiplied by before the gradient is added, in (0, 1].
+        decay: f32,
+    },
+}
+
+impl Memory {
+    pub(crate) fn check(self) -> Result<()> {
+        match self {
+            Self::Residual { decay } if !(decay > 0.0 && decay <= 1.0) => {
+                Err(Error::argument(format!("decay must be in (0, 1], got {decay}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

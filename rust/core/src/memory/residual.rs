@@ -1,0 +1,81 @@
+//! The residual buffer pair of error feedback.
+
+use crate::buffer::Buffer;
+use crate::{Error, Result};
+
+/// Two buffers that swap on success.
+///
+/// An encode reads one and writes the other; only when the frame is done do they change roles. So
+/// a failed encode leaves the residual as it was, a successful one can be undone exactly, and no
+/// pass over memory is spent on either.
+#[derive(Debug, Clone)]
+pub struct Residual {
+    current: Buffer,
+    other: Buffer,
+    /// Whether `other` holds the residual before the last encode.
+    undoable: bool,
+}
+
+impl Residual {
+    /// A residual of `len` zeros.
+    pub fn zeros(len: usize) -> Self {
+        Self { current: Buffer::zeros(len), other: Buffer::zeros(len), undoable: false }
+    }
+
+    /// The residual.
+    pub fn as_slice(&self) -> &[f32] {
+        self.current.as_slice()
+    }
+
+    /// The residual, and the buffer that the next one is written to. Ends the chance to undo.
+    pub(crate) fn begin(&mut self) -> (&[f32], &mut [f32]) {
+        self.undoable = false;
+        (self.current.as_slice(), self.other.as_mut_slice())
+    }
+
+    /// The buffer that [`Residual::begin`] gave out to be written.
+    pub(crate) fn next(&self) -> &[f32] {
+        self.other.as_slice()
+    }
+
+    /// As [`Residual::next`], to patch it.
+    pub(crate) fn next_mut(&mut self) -> &mut [f32] {
+        self.other.as_mut_slice()
+    }
+
+    /// Makes the written buffer the residual.
+    pub(crate) fn commit(&mut self) {
+        std::mem::swap(&mut self.current, &mut self.other);
+        self.undoable = true;
+    }
+
+    /// Whether [`Residual::rollback`] would succeed.
+    pub(crate) fn can_roll_back(&self) -> bool {
+        self.undoable
+    }
+
+    /// Goes back to the residual before the last commit.
+    pub(crate) fn rollback(&mut self) {
+        std::mem::swap(&mut self.current, &mut self.other);
+        self.undoable = false;
+    }
+
+    /// Replaces the residual.
+    pub(crate) fn set(&mut self, values: &[f32]) -> Result<()> {
+        let expected = self.current.as_slice().len();
+        if values.len() != expected {
+            let given = values.len();
+            return Err(Error::argument(format!(
+                "the residual has {given} elements, {expected} were expected"
+            )));
+        }
+        let bad = |v: &f32| !v.is_finite();
+        if let Some(first) = values.iter().position(bad) {
+            let count = values.iter().filter(|v| bad(v)).count() as u64;
+            return Err(Error::NonFinite { count, first: first as u64 });
+        }
+        self.current.as_mut_slice().copy_from_slice(values);
+        self.undoable = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,285 @@
+//! One read of a tensor that gathers all that a sparsifier asks for.
+//!
+//! A tensor is read in chunks of [`CHUNK`] elements, each in blocks that stay in the L1 cache while
+//! one kernel after the other runs over them. Sums are kept for each chunk and added in the order
+//! of chunks, entries above the bound are kept in the order of positions: neither depends on how
+//! many threads took part.
+
+mod sample;
+mod source;
+mod survivors;
+
+pub(crate) use sample::magnitude_above;
+pub(crate) use source::{Accumulated, Field, Source};
+pub(crate) use survivors::Survivors;
+
+use crate::fit::Moments;
+use crate::pool;
+use crate::simd::{self, BLOCK, Kernels, log_sum, moments, tail};
+
+/// Elements whose sums are added up before they join those of other chunks. A multiple of the
+/// block, and what one thread takes at least.
+pub(crate) const CHUNK: usize = 32 * BLOCK;
+
+/// What to gather while reading.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Request {
+    /// Sums of magnitudes and squares.
+    pub moments: bool,
+    /// Sum of logarithms.
+    pub logs: bool,
+    /// Sums of exceedances over this location.
+    pub location: Option<f32>,
+    /// Entries whose magnitude is above this bound.
+    pub bound: Option<f32>,
+    /// How many entries to keep at most: beyond that, none are.
+    pub cap: usize,
+}
+
+/// What was gathered.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    /// Bits of the largest magnitude.
+    pub peak: u32,
+    /// Sums over the non-zero magnitudes.
+    pub moments: Moments,
+    /// Sums over the exceedances.
+    pub tail: Moments,
+    /// Whether all entries above the bound were kept.
+    pub complete: bool,
+}
+
+/// The sums of one chunk, or of several in order.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    moments: Moments,
+    tail: Moments,
+}
+
+impl Sums {
+    fn add(&mut self, other: &Self) {
+        add(&mut self.moments, &other.moments);
+        add(&mut self.tail, &other.tail);
+    }
+}
+
+fn add(total: &mut Moments, part: &Moments) {
+    total.count += part.count;
+    total.zeros += part.zeros;
+    total.sum += part.sum;
+    total.sum_sq += part.sum_sq;
+    total.sum_ln += part.sum_ln;
+}
+
+/// What one thread gathers.
+#[derive(Debug, Default)]
+struct Part {
+    peak: u32,
+    sums: Vec<Sums>,
+    survivors: Survivors,
+    complete: bool,
+}
+
+/// Memory and kernels for scans, to be used again: no scan allocates once it has grown.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    pub kernels: &'static Kernels,
+    /// How many threads to use; none asks the pool's setting.
+    pub threads: Option<usize>,
+    parts: Vec<Part>,
+}
+
+impl Scanner {
+    pub fn new(kernels: &'static Kernels, threads: Option<usize>) -> Self {
+        Self { kernels, threads, parts: vec![Part::default()] }
+    }
+
+    /// The entries above the bound of the last scan that had one.
+    pub fn survivors(&self) -> &Survivors {
+        &self.parts[0].survivors
+    }
+
+    /// As [`Scanner::survivors`], to narrow them down.
+    pub fn survivors_mut(&mut self) -> &mut Survivors {
+        &mut self.parts[0].survivors
+    }
+
+    /// How many threads a scan of `len` elements is worth: two chunks each at least.
+    pub fn width(&self, len: usize) -> usize {
+        let most = len / (2 * CHUNK);
+        if most < 2 { 1 } else { self.threads.unwrap_or_else(pool::num_threads).clamp(1, most) }
+    }
+
+    /// Reads the source once.
+    pub fn scan<S: Source>(&mut self, source: S, request: &Request) -> Totals {
+        let width = self.width(source.len());
+        let pool = pool::acquire(width);
+        let width = if pool.is_some() { width } else { 1 };
+        if self.parts.len() < width {
+            self.parts.resize_with(width, Part::default);
+        }
+        let (kernels, parts) = (self.kernels, &mut self.parts[..width]);
+        match pool {
+            Some(pool) => pool.install(|| spread(kernels, source, 0, request, parts)),
+            None => spread(kernels, source, 0, request, parts),
+        }
+        self.collect(width, request)
+    }
+
+    /// Puts the parts together in order.
+    fn collect(&mut self, width: usize, request: &Request) -> Totals {
+        let parts = &mut self.parts[..width];
+        let mut sums = Sums::default();
+        for chunk in parts.iter().flat_map(|part| &part.sums) {
+            sums.add(chunk);
+        }
+        let peak = parts.iter().map(|part| part.peak).max().unwrap_or(0);
+        let mut complete = request.bound.is_some() && parts.iter().all(|part| part.complete);
+        if request.bound.is_some() {
+            let found: usize = parts.iter().map(|part| part.survivors.len()).sum();
+            complete &= found <= request.cap;
+            let (first, rest) = parts.split_at_mut(1);
+            let survivors = &mut first[0].survivors;
+            if complete {
+                for part in rest {
+                    survivors.append(&part.survivors);
+                }
+            } else {
+                survivors.clear();
+            }
+        }
+        Totals { peak, moments: sums.moments, tail: sums.tail, complete }
+    }
+}
+
+/// Gives each part an equal share of whole chunks.
+fn spread<S: Source>(
+    kernels: &'static Kernels,
+    source: S,
+    start: usize,
+    request: &Request,
+    parts: &mut [Part],
+) {
+    if let [part] = parts {
+        part.read(kernels, source, start, request);
+        return;
+    }
+    let half = parts.len() / 2;
+    let chunks = source.len().div_ceil(CHUNK);
+    let middle = (chunks * half / parts.len()) * CHUNK;
+    let (left, right) = parts.split_at_mut(half);
+    let (head, rest) = source.split_at(middle);
+    rayon::join(
+        || spread(kernels, head, start, request, left),
+        || spread(kernels, rest, start + middle, request, right),
+    );
+}
+
+impl Part {
+    /// Reads a share of the tensor that begins at position `start`.
+    fn read<S: Source>(
+        &mut self,
+        kernels: &Kernels,
+        mut source: S,
+        start: usize,
+        request: &Request,
+    ) {
+        self.peak = 0;
+        self.sums.clear();
+        self.complete = true;
+        if request.bound.is_some() {
+            self.survivors.clear();
+        }
+        let mut at = 0;
+        while at < source.len() {
+            let len = CHUNK.min(source.len() - at);
+            self.read_chunk(kernels, &mut source, start, at..at + len, request);
+            at += len;
+        }
+    }
+
+    fn read_chunk<S: Source>(
+        &mut self,
+        kernels: &Kernels,
+        source: &mut S,
+        start: usize,
+        range: std::ops::Range<usize>,
+        request: &Request,
+    ) {
+        let mut body = moments::Lanes::default();
+        let mut logs = log_sum::Lanes::default();
+        let mut exceedances = tail::Lanes::default();
+        let mut scratch = [0.0; BLOCK];
+        for at in range.clone().step_by(BLOCK) {
+            let len = BLOCK.min(range.end - at);
+            let block = source.block(kernels, at, len, &mut scratch);
+            self.peak = self.peak.max((kernels.peak)(block));
+            if request.moments {
+                (kernels.moments)(block, &mut body);
+            }
+            if request.logs {
+                (kernels.log_sum)(block, &mut logs);
+            }
+            if let Some(location) = request.location {
+                (kernels.tail)(block, location, &mut exceedances);
+            }
+            if let Some(bound) = request.bound
+                && self.complete
+            {
+                self.survivors.push_above(kernels, block, bound, (start + at) as u32);
+                self.complete = self.survivors.len() <= request.cap;
+            }
+        }
+        if request.moments || request.logs || request.location.is_some() {
+            let tail = tail_moments(&exceedances);
+            let moments = body_moments(&body, &logs, range.len(), request);
+            self.sums.push(Sums { moments, tail });
+        }
+    }
+}
+
+fn body_moments(
+    body: &moments::Lanes,
+    logs: &log_sum::Lanes,
+    len: usize,
+    request: &Request,
+) -> Moments {
+    if !request.moments {
+        return Moments::default();
+    }
+    let count = body.nonzero();
+    Moments {
+        count,
+        zeros: len as u64 - count,
+        sum: body.sum(),
+        sum_sq: body.sum_sq(),
+        sum_ln: if request.logs { logs.sum_ln() } else { 0.0 },
+    }
+}
+
+fn tail_moments(lanes: &tail::Lanes) -> Moments {
+    Moments { count: lanes.count(), sum: lanes.sum(), sum_sq: lanes.sum_sq(), ..Moments::default() }
+}
+
+/// Sums of exceedances over a location, from entries that were compacted before: the same to the
+/// last bit as [`Request::location`] gives, if the entries are all that exceed it.
+pub(crate) fn tail_of(survivors: &Survivors, location: f32) -> Moments {
+    let mut total = Moments::default();
+    let mut lanes = tail::Lanes::default();
+    let mut chunk = 0;
+    for (&index, &value) in survivors.indices().iter().zip(survivors.values()) {
+        let home = index as usize / CHUNK;
+        if home != chunk {
+            add(&mut total, &tail_moments(&std::mem::take(&mut lanes)));
+            chunk = home;
+        }
+        lanes.push(index, value, location);
+    }
+    add(&mut total, &tail_moments(&lanes));
+    total
+}
+
+const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && BLOCK.is_multiple_of(simd::LANES));
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! The entries that are still in the running, in the order of their positions.
+
+use crate::simd::{Kernels, above::SLACK};
+
+/// Positions and values, ascending by position.
+#[derive(Debug, Default)]
+pub(crate) struct Survivors {
+    indices: Vec<u32>,
+    values: Vec<f32>,
+    len: usize,
+}
+
+impl Survivors {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    pub fn indices(&self) -> &[u32] {
+        &self.indices[..self.len]
+    }
+
+    pub fn values(&self) -> &[f32] {
+        &self.values[..self.len]
+    }
+
+    /// Makes room for `more` entries and the slack of the kernel.
+    fn reserve(&mut self, more: usize) {
+        let room = self.len + more + SLACK;
+        if self.indices.len() < room {
+            let room = room.next_power_of_two();
+            self.indices.resize(room, 0);
+            self.values.resize(room, 0.0);
+        }
+    }
+
+    /// Adds the entries of a block that are above a bound; `base` is the block's position.
+    pub fn push_above(&mut self, kernels: &Kernels, block: &[f32], bound: f32, base: u32) {
+        self.reserve(block.len());
+        let (indices, values) = (&mut self.indices[self.len..], &mut self.values[self.len..]);
+        self.len += (kernels.above)(block, bound, base, indices, values);
+    }
+
+    /// Adds one entry, which comes after all that are here.
+    pub fn push(&mut self, index: u32, value: f32) {
+        self.reserve(1);
+        self.indices[self.len] = index;
+        self.values[self.len] = value;
+        self.len += 1;
+    }
+
+    /// Adds entries that come after all that are here.
+    pub fn append(&mut self, later: &Self) {
+        self.reserve(later.len);
+        let end = self.len + later.len;
+        self.indices[self.len..end].copy_from_slice(later.indices());
+        self.values[self.len..end].copy_from_slice(later.values());
+        self.len = end;
+    }
+
+    /// Keeps the entries of which `keep` is true, asked in order.
+    pub fn retain(&mut self, mut keep: impl FnMut(f32) -> bool) {
+        let mut kept = 0;
+        for i in 0..self.len {
+            let (index, value) = (self.indices[i], self.values[i]);
+            self.indices[kept] = index;
+            self.values[kept] = value;
+            kept += usize::from(keep(value));
+        }
+        self.len = kept;
+    }
+}

@@ -1,0 +1,104 @@
+//! Scans against naive loops, on every level and thread count.
+
+use super::*;
+use crate::Input;
+use crate::simd::{Level, available_levels, testing::tensor};
+
+fn scanners() -> Vec<Scanner> {
+    let mut scanners = Vec::new();
+    for level in available_levels() {
+        for threads in [1, 2, 3] {
+            scanners.push(Scanner::new(Kernels::of(level).unwrap(), Some(threads)));
+        }
+    }
+    scanners
+}
+
+const ALL: Request =
+    Request { moments: true, logs: true, location: Some(0.3), bound: Some(0.3), cap: usize::MAX };
+
+#[test]
+fn levels_and_threads_give_the_same_bits() {
+    let x = tensor(9 * CHUNK + 12_345, 5);
+    let scalar = Kernels::of(Level::Scalar).unwrap();
+    let mut first = Scanner::new(scalar, Some(1));
+    let expected = first.scan(Field::plain(&x), &ALL);
+    assert!(expected.complete);
+    for mut scanner in scanners() {
+        let totals = scanner.scan(Field::plain(&x), &ALL);
+        assert_eq!(totals.moments, expected.moments);
+        assert_eq!(totals.tail, expected.tail);
+        assert_eq!(totals.peak, expected.peak);
+        assert_eq!(scanner.survivors().indices(), first.survivors().indices());
+        assert_eq!(scanner.survivors().values(), first.survivors().values());
+    }
+}
+
+#[test]
+fn finds_what_a_filter_finds() {
+    let x = tensor(5 * CHUNK + 77, 6);
+    let naive: Vec<u32> = (0..x.len() as u32).filter(|&i| x[i as usize].abs() > 0.3).collect();
+    for mut scanner in scanners() {
+        let totals = scanner.scan(Field::plain(&x), &ALL);
+        assert_eq!(scanner.survivors().indices(), naive);
+        assert_eq!(totals.tail.count, naive.len() as u64);
+        assert_eq!(totals.moments.zeros, x.iter().filter(|v| **v == 0.0).count() as u64);
+    }
+}
+
+#[test]
+fn sums_over_survivors_equal_sums_over_everything() {
+    let x = tensor(5 * CHUNK + 77, 7);
+    let mut scanner = Scanner::new(Kernels::current(), Some(2));
+    scanner.scan(Field::plain(&x), &Request { bound: Some(0.1), ..ALL });
+    let from_survivors = tail_of(scanner.survivors(), 0.3);
+    let from_everything = scanner.scan(Field::plain(&x), &ALL).tail;
+    assert_eq!(from_survivors, from_everything);
+}
+
+#[test]
+fn too_many_survivors_are_given_up_whole() {
+    let x = vec![1.0; 3 * CHUNK];
+    for mut scanner in scanners() {
+        let request = Request { cap: 1000, ..ALL };
+        assert!(!scanner.scan(Field::plain(&x), &request).complete);
+        assert_eq!(scanner.survivors().len(), 0);
+    }
+}
+
+#[test]
+fn accumulates_what_it_reads_for_every_dtype() {
+    let n = 4 * CHUNK + 9;
+    let gradient: Vec<f32> =
+        tensor(n, 8).iter().map(|v| half::f16::from_f32(*v % 1000.0).to_f32()).collect();
+    let gradient: Vec<f32> =
+        gradient.iter().map(|v| f32::from_bits(v.to_bits() & 0xffff_0000)).collect();
+    let wide: Vec<f64> = gradient.iter().map(|&v| f64::from(v)).collect();
+    let narrow: Vec<half::f16> = gradient.iter().map(|&v| half::f16::from_f32(v)).collect();
+    let brain: Vec<half::bf16> = gradient.iter().map(|&v| half::bf16::from_f32(v)).collect();
+    let exact: Vec<f32> = narrow.iter().map(|v| v.to_f32()).collect();
+    let residual = tensor(n, 9);
+    let cases = [
+        (Input::F32(&gradient), &gradient),
+        (Input::F64(&wide), &gradient),
+        (Input::F16(&narrow), &exact),
+        (Input::BF16(&brain), &gradient),
+    ];
+    for (input, values) in cases {
+        for mut scanner in scanners() {
+            let mut sum = vec![0.0; n];
+            let source = Accumulated {
+                gradient: Field(input),
+                residual: &residual,
+                decay: 0.5,
+                sum: &mut sum,
+            };
+            assert_eq!(source.at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
+            scanner.scan(source, &Request::default());
+            for i in 0..n {
+                let kept = 0.5 * residual[i];
+                assert_eq!(sum[i].to_bits(), (values[i] + kept).to_bits());
+            }
+        }
+    }
+}

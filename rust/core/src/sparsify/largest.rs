@@ -1,0 +1,115 @@
+//! The k entries of largest magnitude, exactly, from whatever the first read brought.
+
+use super::Scanned;
+use super::radix::{self, Search};
+use crate::scan::{Source, Survivors, magnitude_above};
+use crate::simd::BLOCK;
+
+/// How many survivors to keep at most in a search for the `k` largest: enough for a bound that is
+/// off by two thirds, and never the size of the tensor unless `k` is.
+pub(super) fn cap(k: u64, numel: usize) -> usize {
+    (3 * k as usize).max(numel / 64).max(4096)
+}
+
+/// How many survivors to aim at: so many more than `k` that chance rarely leaves fewer.
+pub(super) fn aim(k: u64) -> f64 {
+    let k = k as f64;
+    2.0 * k + 4.0 * libm::sqrt(k) + 8.0
+}
+
+/// A bound to begin with for the `k` largest of a tensor that nothing is known of.
+pub(super) fn first_bound(
+    k: u64,
+    numel: usize,
+    at: impl Fn(usize) -> f32,
+    scratch: &mut Vec<u32>,
+) -> f32 {
+    if aim(k) >= numel as f64 { 0.0 } else { magnitude_above(numel, aim(k), at, scratch) }
+}
+
+/// Keeps the `k` largest magnitudes of the tensor, ties by lower position, and returns the smallest
+/// magnitude kept. Fewer are kept only where the tensor has fewer that are not zero.
+///
+/// The survivors of the first read serve if there are enough of them: the largest of the tensor
+/// are then the largest of the survivors. If not, a sample gives another bound and the tensor is
+/// read once more. Only a tensor that fools the sample (most of its entries equal, say) costs a
+/// search over all of it.
+pub(super) fn keep(k: u64, scanned: &mut Scanned<'_, '_>) -> f32 {
+    let numel = scanned.numel();
+    if !suffices(k, scanned) {
+        let field = scanned.field;
+        let bound = first_bound(k, numel, |i| field.at(i), scanned.scratch);
+        scanned.compact(bound, cap(k, numel));
+    }
+    if !suffices(k, scanned) {
+        search(k, scanned);
+    }
+    narrow(scanned.scanner.survivors_mut(), k)
+}
+
+/// Whether the `k` largest of the tensor are among the survivors.
+fn suffices(k: u64, scanned: &Scanned<'_, '_>) -> bool {
+    // Above a bound of zero is every entry that can be selected at all.
+    scanned.totals.complete
+        && (scanned.covers(0.0) || scanned.scanner.survivors().len() as u64 >= k)
+}
+
+/// Keeps the `k` largest survivors; the smallest magnitude kept.
+pub(crate) fn narrow(survivors: &mut Survivors, k: u64) -> f32 {
+    if survivors.len() as u64 <= k {
+        return survivors.values().iter().fold(f32::MAX, |least, v| least.min(v.abs()));
+    }
+    let (least, mut ties) = radix::find(survivors.values(), k);
+    survivors.retain(|value| {
+        let bits = value.to_bits() & 0x7fff_ffff;
+        let tie = bits == least && ties > 0;
+        ties -= u64::from(tie);
+        bits > least || tie
+    });
+    f32::from_bits(least)
+}
+
+/// Searches the whole tensor, a digit of the k-th magnitude in each read, until few enough entries
+/// are left to keep; the survivors then hold the `k` largest.
+fn search(k: u64, scanned: &mut Scanned<'_, '_>) {
+    let cap = cap(k, scanned.numel());
+    let mut search = Search::new(k);
+    while !search.is_done() {
+        let mut field = scanned.field;
+        let mut scratch = [0.0; BLOCK];
+        for at in (0..field.len()).step_by(BLOCK) {
+            let len = BLOCK.min(field.len() - at);
+            search.count(field.block(scanned.scanner.kernels, at, len, &mut scratch));
+        }
+        search.next_digit();
+        if k - search.rank() + search.inside() <= cap as u64 {
+            // Above the magnitude just below the digits found, or above zero.
+            scanned.compact(f32::from_bits(search.bits().saturating_sub(1)), cap);
+            return;
+        }
+    }
+    take_ties(&search, scanned);
+}
+
+/// Collects what is above the k-th magnitude, and of those equal to it, too many to keep, as many
+/// as are wanted in the order of positions.
+fn take_ties(search: &Search, scanned: &mut Scanned<'_, '_>) {
+    let mut field = scanned.field;
+    let kernels = scanned.scanner.kernels;
+    let survivors = scanned.scanner.survivors_mut();
+    survivors.clear();
+    let mut ties = if search.bits() == 0 { 0 } else { search.rank() };
+    let mut scratch = [0.0; BLOCK];
+    for at in (0..field.len()).step_by(BLOCK) {
+        let len = BLOCK.min(field.len() - at);
+        for (i, &value) in field.block(kernels, at, len, &mut scratch).iter().enumerate() {
+            let bits = value.to_bits() & 0x7fff_ffff;
+            let tie = bits == search.bits() && ties > 0;
+            if bits > search.bits() || tie {
+                ties -= u64::from(tie);
+                survivors.push((at + i) as u32, value);
+            }
+        }
+    }
+    scanned.totals.complete = true;
+}

@@ -1,0 +1,185 @@
+//! Sparsifiers: which entries go?
+//!
+//! Zeros never go: they are what a missing entry means.
+
+mod largest;
+mod radix;
+mod sid;
+mod threshold;
+mod topk;
+
+pub(crate) use largest::narrow;
+pub use sid::Sid;
+
+use crate::fit::Controller;
+use crate::frame::SparsifierId;
+use crate::scan::{Field, Request, Scanner, Totals};
+use crate::{Error, Result};
+
+/// The sparsifier of a codec.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Sparsifier {
+    /// Every entry.
+    All,
+    /// Entries whose magnitude is strictly above a threshold.
+    ///
+    /// Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
+    /// Interspeech 2015.
+    Threshold {
+        /// The threshold, finite and not negative.
+        threshold: f32,
+    },
+    /// The entries of largest magnitude, exactly; among equals those of lower position.
+    ///
+    /// Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
+    TopK {
+        /// How many.
+        amount: Amount,
+    },
+    /// Entries above a threshold that SIDCo fits.
+    Sid(Sid),
+}
+
+/// How many entries to keep.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Amount {
+    /// A share of the tensor's entries, in (0, 1], rounded down, but one entry at least.
+    Ratio(f64),
+    /// A number of entries, at least one.
+    Count(u64),
+}
+
+impl Amount {
+    /// The number of entries of a tensor of `numel`.
+    pub fn of(self, numel: usize) -> u64 {
+        let numel = numel as u64;
+        let wanted = match self {
+            Self::Ratio(ratio) => ((numel as f64 * ratio) as u64).max(1),
+            Self::Count(count) => count,
+        };
+        wanted.min(numel)
+    }
+
+    fn check(self) -> Result<()> {
+        match self {
+            Self::Ratio(ratio) if !(ratio > 0.0 && ratio <= 1.0) => {
+                Err(Error::argument(format!("ratio must be in (0, 1], got {ratio}")))
+            }
+            Self::Count(0) => Err(Error::argument("k must be at least 1, got 0")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a sparsifier remembers of a tensor from one encode to the next.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Tracker {
+    /// A magnitude that a little more than the wanted entries exceeded the last time.
+    pub bound: Option<f32>,
+    /// SIDCo's stage controller.
+    pub controller: Option<Controller>,
+}
+
+/// What was selected; the entries themselves are the scanner's survivors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Selected {
+    /// How many entries were wanted.
+    pub target: Option<u64>,
+    /// Entries at most this large were left out.
+    pub threshold: f32,
+}
+
+/// A tensor that was scanned once as [`Sparsifier::request`] asked, and what came of it.
+pub(crate) struct Scanned<'a, 's> {
+    pub field: Field<'a>,
+    pub request: Request,
+    pub totals: Totals,
+    pub scanner: &'s mut Scanner,
+    pub scratch: &'s mut Vec<u32>,
+}
+
+impl Sparsifier {
+    pub(crate) fn check(self) -> Result<()> {
+        match self {
+            Self::Threshold { threshold } if !(threshold >= 0.0 && threshold.is_finite()) => {
+                Err(Error::argument(format!("threshold must be finite and >= 0, got {threshold}")))
+            }
+            Self::All | Self::Threshold { .. } => Ok(()),
+            Self::TopK { amount } => amount.check(),
+            Self::Sid(sid) => sid.check(),
+        }
+    }
+
+    pub(crate) fn id(self) -> SparsifierId {
+        match self {
+            Self::All => SparsifierId::ALL,
+            Self::Threshold { .. } => SparsifierId::THRESHOLD,
+            Self::TopK { .. } => SparsifierId::TOP_K,
+            Self::Sid(_) => SparsifierId::SID,
+        }
+    }
+
+    /// The most entries that can be selected of a tensor.
+    pub fn max_count(self, numel: usize) -> u64 {
+        match self {
+            Self::All | Self::Threshold { .. } => numel as u64,
+            Self::TopK { amount } => amount.of(numel),
+            Self::Sid(sid) => sid.max_count(numel),
+        }
+    }
+
+    /// The tracker of a new tensor.
+    pub(crate) fn tracker(self, numel: usize) -> Tracker {
+        let controller = match self {
+            Self::Sid(sid) => Some(sid.controller(numel)),
+            _ => None,
+        };
+        Tracker { bound: None, controller }
+    }
+
+    /// What to gather in the first read; `at` tells what an entry of the tensor is.
+    pub(crate) fn request(
+        self,
+        numel: usize,
+        tracker: &Tracker,
+        at: impl Fn(usize) -> f32,
+        scratch: &mut Vec<u32>,
+    ) -> Request {
+        match self {
+            Self::All => Request::default(),
+            Self::Threshold { threshold } => threshold::request(threshold),
+            Self::TopK { amount } => topk::request(amount.of(numel), numel, tracker, at, scratch),
+            Self::Sid(sid) => sid.request(numel, tracker, at, scratch),
+        }
+    }
+
+    /// Selects: narrows the scanner's survivors down to the entries that go.
+    pub(crate) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let numel = scanned.numel();
+        match self {
+            Self::All => Selected { target: None, threshold: 0.0 },
+            Self::Threshold { threshold } => Selected { target: None, threshold },
+            Self::TopK { amount } => topk::select(amount.of(numel), tracker, scanned),
+            Self::Sid(sid) => sid.select(tracker, scanned),
+        }
+    }
+}
+
+impl Scanned<'_, '_> {
+    fn numel(&self) -> usize {
+        use crate::scan::Source;
+        self.field.len()
+    }
+
+    /// Reads the tensor once more for the entries above `bound`; whether all could be kept.
+    fn compact(&mut self, bound: f32, cap: usize) -> bool {
+        self.request = Request { bound: Some(bound), cap, ..Request::default() };
+        self.totals.complete = self.scanner.scan(self.field, &self.request).complete;
+        self.totals.complete
+    }
+
+    /// Whether the survivors are all entries above `bound`, and possibly more.
+    fn covers(&self, bound: f32) -> bool {
+        self.totals.complete && self.request.bound.is_some_and(|below| below <= bound)
+    }
+}
