@@ -1,7 +1,7 @@
 //! How many stages the next encode of a tensor takes, learnt from what the last ones achieved.
 
 use super::Distribution;
-use super::stages::{Plan, max_stages, split};
+use super::stages::{FIRST_RATIO, Plan, max_stages, split};
 use crate::error::{Error, Result};
 
 /// Who chooses the number of stages.
@@ -28,11 +28,12 @@ pub struct Controller {
     mode: Mode,
     stages: u32,
     max: u32,
-    /// Sum of the ratios of this window, and how many there are (`Mode::Paper`).
+    /// Sum of the ratios of this window (`Mode::Paper`).
     sum: f64,
+    /// Ratios in that sum (`Mode::Paper`), or running misses of the band (`Mode::Adaptive`).
     seen: u32,
-    /// The correction of the aim, a logarithm (`Mode::Adaptive`).
-    bias: f64,
+    /// Logarithm of what is aimed at over the target (`Mode::Adaptive`).
+    aim: f64,
 }
 
 /// Steps between two decisions of the published rule.
@@ -40,16 +41,28 @@ const WINDOW: u32 = 5;
 /// Its tolerance to either side of 1.
 const TOLERANCE: f64 = 0.2;
 
+/// The share of a miss, in logarithm, that the next aim makes up for.
+const GAIN: f64 = 0.25;
+/// No single step counts for more than this miss, however wild it was.
+const WILD: f64 = 0.5;
+/// The aim stays within a factor `e^1.5` of the target.
+const FARTHEST: f64 = 1.5;
+/// A miss beyond this is out of the band 0.8 to 1.25.
+const BAND: f64 = 0.223;
+
 impl Controller {
-    /// A controller for a target share `delta` of a tensor's entries.
+    /// A controller for a law and a target share `delta` of a tensor's entries.
     pub fn new(mode: Mode, distribution: Distribution, delta: f64) -> Self {
         let max = max_stages(delta);
-        let stages = match mode {
-            Mode::Fixed(stages) => stages.max(1),
-            Mode::Paper => 1,
-            Mode::Adaptive => start(distribution, delta).min(max),
+        let (stages, max) = match mode {
+            Mode::Fixed(stages) => (stages.max(1), stages.max(1)),
+            Mode::Paper => (1, max),
+            Mode::Adaptive => {
+                let start = start(distribution, delta);
+                (start, start + 3)
+            }
         };
-        Self { mode, stages, max, sum: 0.0, seen: 0, bias: 0.0 }
+        Self { mode, stages, max, sum: 0.0, seen: 0, aim: 0.0 }
     }
 
     /// The stages of the next encode.
@@ -59,12 +72,13 @@ impl Controller {
 
     /// The next encode of `numel` entries, `target` of which are wanted.
     pub fn plan(&self, target: u64, numel: u64, first_ratio: f64) -> Plan {
-        let delta = target as f64 / numel as f64;
-        if self.mode != Mode::Adaptive {
-            return Plan::fixed(split(delta, self.stages, first_ratio));
+        let target = target as f64;
+        match self.mode {
+            Mode::Adaptive => {
+                Plan::aimed(target * libm::exp(self.aim), numel, self.stages, first_ratio)
+            }
+            _ => Plan::fixed(split(target / numel as f64, self.stages, first_ratio)),
         }
-        let aim = libm::exp(-self.bias);
-        Plan::aimed(split((delta * aim).min(1.0), self.stages, first_ratio), target as f64 * aim)
     }
 
     /// Learns from an encode: entries above the fitted threshold, before any correction of their
@@ -73,10 +87,21 @@ impl Controller {
         match self.mode {
             Mode::Fixed(_) => {}
             Mode::Paper => self.observe_paper(achieved_over_target),
-            Mode::Adaptive => {
-                let miss = libm::log(achieved_over_target.clamp(0.25, 4.0));
-                self.bias = (self.bias + 0.3 * miss).clamp(-1.5, 1.5);
-            }
+            Mode::Adaptive => self.observe_adaptive(achieved_over_target),
+        }
+    }
+
+    fn observe_adaptive(&mut self, ratio: f64) {
+        let miss = libm::log(ratio.clamp(1e-6, 1e6));
+        self.aim = (self.aim - GAIN * miss.clamp(-WILD, WILD)).clamp(-FARTHEST, FARTHEST);
+        if miss.abs() <= BAND {
+            self.seen = 0;
+            return;
+        }
+        self.seen += 1;
+        if self.seen == 3 {
+            self.stages = (self.stages + 1).min(self.max);
+            self.seen = 0;
         }
     }
 
@@ -101,7 +126,7 @@ impl Controller {
             ("stages", self.stages as f64),
             ("sum", self.sum),
             ("seen", self.seen as f64),
-            ("bias", self.bias),
+            ("aim", self.aim),
         ]
     }
 
@@ -115,19 +140,22 @@ impl Controller {
                 .filter(|value| value.is_finite())
                 .ok_or_else(|| Error::argument(format!("controller state lacks a finite '{name}'")))
         };
-        let (stages, sum, seen, bias) = (get("stages")?, get("sum")?, get("seen")?, get("bias")?);
+        let (stages, sum, seen, aim) = (get("stages")?, get("sum")?, get("seen")?, get("aim")?);
         self.stages = stages as u32;
         self.sum = sum;
         self.seen = seen as u32;
-        self.bias = bias;
+        self.aim = aim;
         Ok(())
     }
 }
 
+/// Stages of an aimed plan to begin with: a quarter first, a half last, and between them as many as
+/// it takes for none to reach further than the law can be trusted to.
 fn start(distribution: Distribution, delta: f64) -> u32 {
-    match distribution {
-        Distribution::Exponential => 3,
-        _ if delta < 5e-4 => 4,
-        _ => 3,
-    }
+    let reach = match distribution {
+        Distribution::Exponential => 13.0,
+        Distribution::Gamma | Distribution::GeneralizedPareto => 130.0,
+    };
+    let between = libm::log(0.5 * FIRST_RATIO / delta) / libm::log(reach);
+    2 + (libm::ceil(between) as u32).clamp(1, 16)
 }

@@ -33,32 +33,67 @@ pub fn max_stages(delta: f64) -> u32 {
 }
 
 /// The stages of one encode, handed out one by one.
-///
-/// A plan that re-aims asks each later stage for the share that leads from the survivors it really
-/// has to the target, so that only the error of the last stage remains. The published split asks
-/// every stage for the same share and multiplies the errors of all stages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
-    ratios: StageRatios,
-    /// Entries aimed at, where later stages re-aim.
-    aim: Option<f64>,
+    first: f64,
+    later: Later,
     left: u32,
 }
 
+/// What the stages after the first ask for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Later {
+    /// This share of the survivors.
+    Share(f64),
+    /// The share of the survivors that leads to this many entries.
+    Entries(f64),
+}
+
+/// What the last stage of an aimed plan keeps. A quantile that near is right for nearly any law,
+/// and the count of what it starts from is known, not fitted.
+const LAST_RATIO: f64 = 0.5;
+
 impl Plan {
-    /// The published split of `ratios`.
+    /// The published split: every stage after the first asks for the same share, and the errors
+    /// of all stages multiply.
     pub fn fixed(ratios: StageRatios) -> Self {
-        Self { ratios, aim: None, left: ratios.stages - 1 }
+        Self { first: ratios.first, later: Later::Share(ratios.rest), left: ratios.stages - 1 }
     }
 
-    /// The same first stage, then always towards `entries` selected entries.
-    pub fn aimed(ratios: StageRatios, entries: f64) -> Self {
-        Self { ratios, aim: Some(entries), left: ratios.stages - 1 }
+    /// A split that corrects itself: every stage after the first asks for the share that leads
+    /// from the survivors it really has to `entries` of `numel`, so that the errors of all stages
+    /// but the last cancel, and the last has little left to do.
+    ///
+    /// `stages` is 1, 2, or more; there are no more than the target leaves room for.
+    pub fn aimed(entries: f64, numel: u64, stages: u32, first_ratio: f64) -> Self {
+        let delta = (entries / numel as f64).min(1.0);
+        if stages <= 1 {
+            return Self { first: delta, later: Later::Entries(entries), left: 0 };
+        }
+        // Room above the target, also where that is as large as the first share.
+        let first = first_ratio.max((2.0 * delta).min(0.5 * (1.0 + delta)));
+        Self { first, later: Later::Entries(entries), left: stages - 1 }
     }
 
     /// The share for [`first_threshold`](super::first_threshold).
     pub fn first(&self) -> f64 {
-        self.ratios.first
+        self.first
+    }
+
+    /// Stages of a plan that has not begun.
+    pub fn stages(&self) -> u32 {
+        self.left + 1
+    }
+
+    /// Entries that a plan for `numel` which has not begun expects above the threshold of `stage`
+    /// (1 is the first; past the last, the last).
+    pub fn expected(mut self, numel: u64, stage: u32) -> f64 {
+        let mut above = self.first * numel as f64;
+        for _ in 1..stage {
+            let Some(rho) = self.next(above as u64) else { break };
+            above *= rho;
+        }
+        above
     }
 
     /// The share `rho` for the next [`tail_threshold`](super::tail_threshold), given how many
@@ -69,13 +104,22 @@ impl Plan {
         if self.left == 0 {
             return None;
         }
-        let rho = match self.aim {
-            None => self.ratios.rest,
-            Some(entries) => root(entries / survivors as f64, self.left),
+        let rho = match self.later {
+            Later::Share(rho) => rho,
+            Later::Entries(entries) => self.towards(entries / survivors as f64),
         };
         self.left -= 1;
         // Too few survive already: nothing is left for a higher threshold. Also refuses NaN.
         (rho < 1.0).then_some(rho)
+    }
+
+    /// The next of the stages left, which together keep `share`.
+    fn towards(&self, share: f64) -> f64 {
+        let equal = root(share, self.left);
+        if self.left == 1 || equal > LAST_RATIO {
+            return equal;
+        }
+        root(share / LAST_RATIO, self.left - 1)
     }
 }
 
@@ -126,15 +170,43 @@ mod tests {
 
     #[test]
     fn an_aimed_plan_makes_up_for_earlier_stages() {
-        let mut plan = Plan::aimed(split(0.001, 3, FIRST_RATIO), 100.0);
-        let rho = plan.next(40_000).unwrap();
-        assert!((rho - 0.05).abs() < 1e-15);
-        assert_eq!(plan.next(4_000), Some(100.0 / 4_000.0));
-        assert_eq!(plan.next(150), None);
+        let plan = || Plan::aimed(100.0, 100_000, 4, FIRST_RATIO);
+        let near = |got: Option<f64>, want: f64| (got.unwrap() / want - 1.0).abs() < 1e-12;
+        let mut steady = plan();
+        assert_eq!(steady.first(), 0.25);
+        // 20000 -> 2000 -> 200 -> 100, as long as all goes to plan.
+        assert!(near(steady.next(20_000), 0.1));
+        assert!(near(steady.next(2_000), 0.1));
+        assert!(near(steady.next(200), 0.5));
+        assert_eq!(steady.next(100), None);
+        assert_eq!(plan().stages(), 4);
+        for (stage, want) in [25_000.0, 2_236.0, 200.0, 100.0, 100.0].into_iter().enumerate() {
+            let got = plan().expected(100_000, stage as u32 + 1);
+            assert!((got / want - 1.0).abs() < 1e-2, "{stage}: {got}");
+        }
+        // It does not.
+        let mut missed = plan();
+        assert!(near(missed.next(50_000), libm::sqrt(0.004)));
+        assert!(near(missed.next(500), libm::sqrt(0.2).min(0.4)));
+        assert!(near(missed.next(1_000), 0.1));
         // Nothing is left to raise the threshold for.
-        let mut plan = Plan::aimed(split(0.001, 3, FIRST_RATIO), 100.0);
-        assert_eq!(plan.next(100), None);
-        let mut plan = Plan::aimed(split(0.001, 3, FIRST_RATIO), 100.0);
-        assert_eq!(plan.next(0), None);
+        for survivors in [100, 99, 0] {
+            assert_eq!(plan().next(survivors), None);
+        }
+    }
+
+    #[test]
+    fn an_aimed_plan_leaves_room_above_any_target() {
+        for (entries, stages, first) in [
+            (1.0, 3, 0.25),
+            (100.0, 3, 0.25),
+            (150.0, 3, 0.3),
+            (500.0, 2, 0.75),
+            (1000.0, 2, 1.0),
+            (2000.0, 2, 1.0),
+            (300.0, 1, 0.3),
+        ] {
+            assert_eq!(Plan::aimed(entries, 1000, stages, FIRST_RATIO).first(), first);
+        }
     }
 }
