@@ -150,7 +150,8 @@ def install(env: Environment, layers: list[str]) -> None:
     keys = {layer: fingerprint(ROOT / "requirements" / f"{layer}.txt") for layer in layers}
     stale = [layer for layer in layers if not env.fresh(layer, keys[layer])]
     if stale:
-        say(f"installing {', '.join(stale)} (torch is large: the first time takes minutes)")
+        note = " (torch is large: the first time takes minutes)" if "torch" in stale else ""
+        say(f"installing {', '.join(stale)}{note}")
         run(*pip(env), *(f"--requirements=requirements/{layer}.txt" for layer in stale))
         for layer in stale:
             env.stamp(layer, keys[layer])

@@ -1,0 +1,55 @@
+"""Time, bytes and memory of one training step, for each codec, size and ratio."""
+
+from __future__ import annotations
+
+import gradwire
+
+from .data import gradients
+
+RATIOS = {"0.01": 0.01, "0.001": 0.001}
+CODECS = {
+    "topk": lambda ratio: gradwire.topk(ratio=ratio),
+    "sidco": lambda ratio: gradwire.sidco(ratio=ratio),
+    "topk bf16": lambda ratio: gradwire.topk(ratio=ratio, quantize=gradwire.quantize.BFloat16()),
+}
+
+
+class Step:
+    """A steady step: the state has seen a few gradients of the same law."""
+
+    params = [list(CODECS), list(RATIOS), [1_000, 1_000_000, 25_000_000]]
+    param_names = ["codec", "ratio", "numel"]
+    timeout = 300
+
+    def setup(self, codec: str, ratio: str, numel: int) -> None:
+        gradwire.set_num_threads(1)
+        self.codec = CODECS[codec](RATIOS[ratio])
+        self.state = self.codec.init_state(numel)
+        self.gradients = gradients(numel, 2)
+        self.turn = 0
+        for _ in range(4):
+            self.frame = self.encode()
+        self.total = self.gradients[0].copy()
+
+    def encode(self) -> gradwire.Frame:
+        self.turn ^= 1
+        return self.codec.encode(self.gradients[self.turn], self.state)
+
+    def time_encode(self, codec: str, ratio: str, numel: int) -> None:
+        self.encode()
+
+    def time_decode_add(self, codec: str, ratio: str, numel: int) -> None:
+        gradwire.decode_add(self.frame, self.total, scale=0.5)
+
+    def peakmem_encode(self, codec: str, ratio: str, numel: int) -> None:
+        self.encode()
+
+    def track_bits_per_entry_sent(self, codec: str, ratio: str, numel: int) -> float:
+        return 8 * self.frame.nbytes / max(1, self.frame.count)
+
+    def track_sent_over_asked(self, codec: str, ratio: str, numel: int) -> float:
+        return self.frame.count / max(1, int(RATIOS[ratio] * numel))
+
+
+Step.track_bits_per_entry_sent.unit = "bits"  # type: ignore[attr-defined]
+Step.track_sent_over_asked.unit = "ratio"  # type: ignore[attr-defined]

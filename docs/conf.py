@@ -1,0 +1,31 @@
+"""Sphinx configuration: Markdown by MyST, the API from numpydoc docstrings."""
+
+from importlib.metadata import version as installed_version
+
+project = "gradwire"
+author = "the gradwire authors"
+copyright = "2026, the gradwire authors"
+version = release = installed_version("gradwire")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+# Code fences in guides may elide with an ellipsis.
+suppress_warnings = ["misc.highlighting_failure"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_google_docstring = False
+# Fields and methods are documented once, where autodoc finds them.
+napoleon_use_ivar = True
+
+html_theme = "furo"
+html_title = "gradwire"
+exclude_patterns = ["_build"]
+nitpicky = False
