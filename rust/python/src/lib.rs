@@ -1,9 +1,81 @@
 //! Python bindings of [`gradwire_core`]: thin, typed, and holding no algorithm.
+//!
+//! | file | what it binds |
+//! |---|---|
+//! | `buffer` | arrays and bytes of Python as slices, and back (the only unsafe code) |
+//! | `config` | a plain dict to a codec |
+//! | `codec` | encoding |
+//! | `state` | what changes from one encode to the next |
+//! | `frame` | frames, and decoding |
+//! | `errors` | the core's errors as the exceptions of `gradwire.errors` |
+//!
+//! Every call that touches a whole tensor lets other Python threads run.
+
+// Documentation of what Python sees is numpydoc, for readers of Python.
+#![allow(clippy::doc_markdown)]
+
+mod buffer;
+mod codec;
+mod config;
+mod errors;
+mod frame;
+mod state;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+#[pymodule(gil_used = false)]
 mod _native {
+    use gradwire_core::{pool, simd};
+    use pyo3::exceptions::PyValueError;
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::buffer::ReadOnlyBuffer;
+    #[pymodule_export]
+    use crate::codec::Codec;
+    #[pymodule_export]
+    use crate::frame::{Frame, decode, decode_add};
+    #[pymodule_export]
+    use crate::state::State;
+
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    /// Entries that bytes from outside may claim unless the caller says otherwise.
+    #[pymodule_export]
+    const DEFAULT_MAX_NUMEL: u64 = crate::frame::DEFAULT_MAX_NUMEL;
+
+    /// Set how many threads one call may use, for the whole process.
+    ///
+    /// Results do not depend on it.
+    ///
+    /// Parameters
+    /// ----------
+    /// count : int
+    ///     At least 1.
+    #[pyfunction]
+    fn set_num_threads(count: i64) -> PyResult<()> {
+        match usize::try_from(count) {
+            Ok(count) if count > 0 => {
+                pool::set_num_threads(count);
+                Ok(())
+            }
+            _ => Err(PyValueError::new_err(format!("count must be at least 1, got {count}"))),
+        }
+    }
+
+    /// Return how many threads one call may use.
+    #[pyfunction]
+    fn get_num_threads() -> usize {
+        pool::num_threads()
+    }
+
+    /// Return the SIMD level in use: "scalar", "avx2", "avx512" or "neon".
+    ///
+    /// It is the best of this CPU, or a lower one set by the environment variable GRADWIRE_SIMD.
+    /// Results do not depend on it.
+    #[pyfunction]
+    fn simd_level() -> &'static str {
+        simd::level().name()
+    }
 }

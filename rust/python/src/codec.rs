@@ -1,0 +1,190 @@
+//! Encoding.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use gradwire_core::codec::{self, Encoded, Workspace};
+use gradwire_core::memory::Memory;
+use gradwire_core::sparsify::{Sid, Sparsifier};
+use gradwire_core::{Dtype, Result};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::buffer::{Tensor, Writable};
+use crate::config;
+use crate::errors::to_py;
+use crate::frame::Frame;
+use crate::state::State;
+
+thread_local! {
+    /// Scratch of this thread's calls, so that the steady state allocates the frame alone.
+    static WORKSPACE: RefCell<Workspace> = RefCell::default();
+    /// The frame of this thread's last `encode_into`, before it is copied out.
+    static STAGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The part of `gradwire.Codec` that lives in the core.
+#[pyclass(frozen, module = "gradwire._native")]
+pub(crate) struct Codec(Arc<codec::Codec>);
+
+impl Codec {
+    pub(crate) fn inner(&self) -> &Arc<codec::Codec> {
+        &self.0
+    }
+
+    /// Encode into `out` with the state given, or with a fresh one where nothing is remembered.
+    fn run(
+        &self,
+        py: Python<'_>,
+        tensor: &Tensor,
+        state: Option<&Bound<'_, PyAny>>,
+        max_nbytes: Option<usize>,
+        out: &mut Vec<u8>,
+    ) -> PyResult<Encoded> {
+        let Some(state) = state else {
+            let mut fresh = self.fresh(py, tensor.numel())?;
+            return py
+                .detach(|| encode(&self.0, tensor, &mut fresh, max_nbytes, out))
+                .map_err(|error| to_py(py, error, None));
+        };
+        let state = self.check(tensor, state)?;
+        let mut inner = state.lock(py)?;
+        let core = &mut inner.state;
+        let encoded = py
+            .detach(|| encode(&self.0, tensor, core, max_nbytes, out))
+            .map_err(|error| to_py(py, error, state.name()))?;
+        inner.last = Some(encoded);
+        Ok(encoded)
+    }
+
+    fn fresh(&self, py: Python<'_>, numel: usize) -> PyResult<codec::State> {
+        if self.0.memory() != Memory::None {
+            return Err(PyValueError::new_err(
+                "state is missing: this codec has a memory; \
+                 make one with codec.init_state(x.size) and keep it for the next call",
+            ));
+        }
+        self.0.init_state(numel).map_err(|error| to_py(py, error, None))
+    }
+
+    /// The state, if it is one, and one for this codec and tensor.
+    fn check<'a>(&self, tensor: &Tensor, object: &'a Bound<'_, PyAny>) -> PyResult<&'a State> {
+        let Ok(state) = object.cast::<State>() else {
+            let class = object.get_type().name()?;
+            return Err(PyTypeError::new_err(format!(
+                "state must be what codec.init_state returns, got {class}"
+            )));
+        };
+        let state = state.get();
+        if !Arc::ptr_eq(&self.0, state.codec()) && !same_kind(&self.0, state.codec()) {
+            let made_by = object.getattr("codec")?.repr()?;
+            return Err(PyValueError::new_err(format!(
+                "the state belongs to another codec, {made_by}; only ratio, k or threshold may \
+                 change: make a new one with codec.init_state(x.size)"
+            )));
+        }
+        if tensor.numel() != state.numel() {
+            let of = state.name().map_or_else(String::new, |name| format!(" of '{name}'"));
+            return Err(PyValueError::new_err(format!(
+                "x has {} elements, the state{of} {}",
+                tensor.numel(),
+                state.numel()
+            )));
+        }
+        Ok(state)
+    }
+}
+
+#[pymethods]
+impl Codec {
+    #[new]
+    fn new(config: &Bound<'_, PyDict>) -> PyResult<Self> {
+        Ok(Self(Arc::new(config::codec(config)?)))
+    }
+
+    #[pyo3(signature = (x, state=None, max_nbytes=None, bfloat16=false))]
+    fn encode(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        state: Option<&Bound<'_, PyAny>>,
+        max_nbytes: Option<usize>,
+        bfloat16: bool,
+    ) -> PyResult<Py<Frame>> {
+        let tensor = Tensor::get("x", x, bfloat16)?;
+        let mut bytes = Vec::new();
+        let encoded = self.run(py, &tensor, state, max_nbytes, &mut bytes)?;
+        Frame::create(py, bytes, tensor.numel() as u64, encoded.count, tensor.dtype())
+    }
+
+    #[pyo3(signature = (x, state, out, max_nbytes=None, bfloat16=false))]
+    fn encode_into(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        state: Option<&Bound<'_, PyAny>>,
+        out: &Bound<'_, PyAny>,
+        max_nbytes: Option<usize>,
+        bfloat16: bool,
+    ) -> PyResult<usize> {
+        let tensor = Tensor::get("x", x, bfloat16)?;
+        let mut out = Writable::bytes("out", out)?;
+        let limit = max_nbytes.map_or(out.len(), |limit| limit.min(out.len()));
+        // Taken rather than borrowed: the allocation is kept, and nothing can find it in use.
+        let mut staged = STAGED.take();
+        let result = self.run(py, &tensor, state, Some(limit), &mut staged);
+        if result.is_ok() {
+            out.as_mut_slice()[..staged.len()].copy_from_slice(&staged);
+        }
+        let len = staged.len();
+        STAGED.set(staged);
+        result.map(|_| len)
+    }
+
+    fn max_encoded_len(&self, numel: usize) -> usize {
+        self.0.max_encoded_len(numel)
+    }
+
+    /// Whether a state of one codec may be used with the other.
+    #[pyo3(name = "same_kind")]
+    fn py_same_kind(&self, other: &Bound<'_, Self>) -> bool {
+        same_kind(&self.0, &other.get().0)
+    }
+}
+
+fn encode(
+    codec: &codec::Codec,
+    tensor: &Tensor,
+    state: &mut codec::State,
+    max_nbytes: Option<usize>,
+    out: &mut Vec<u8>,
+) -> Result<Encoded> {
+    // The closure holds no reference to Python, so nothing on this thread can come back in here.
+    WORKSPACE.with_borrow_mut(|workspace| {
+        codec.encode_into(tensor.input(), state, max_nbytes, workspace, out)
+    })
+}
+
+/// Whether two codecs differ in nothing but how much they send.
+fn same_kind(a: &codec::Codec, b: &codec::Codec) -> bool {
+    let sparsifiers = match (a.sparsifier(), b.sparsifier()) {
+        (Sparsifier::All, Sparsifier::All)
+        | (Sparsifier::Threshold { .. }, Sparsifier::Threshold { .. })
+        | (Sparsifier::TopK { .. }, Sparsifier::TopK { .. }) => true,
+        (Sparsifier::Sid(a), Sparsifier::Sid(b)) => Sid { ratio: b.ratio, ..a } == b,
+        _ => false,
+    };
+    sparsifiers
+        && (a.quantizer(), a.memory(), a.indices()) == (b.quantizer(), b.memory(), b.indices())
+}
+
+/// The name of an element type, as numpy and torch spell it.
+pub(crate) fn dtype_name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => "float32",
+        Dtype::F64 => "float64",
+        Dtype::F16 => "float16",
+        Dtype::BF16 => "bfloat16",
+    }
+}

@@ -1,0 +1,288 @@
+//! Frames, and decoding.
+
+use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use gradwire_core::frame::{self, HEADER_LEN, Scratch};
+use gradwire_core::pack::Coding;
+use gradwire_core::quantize::Quantizer;
+use gradwire_core::{Dtype, Result};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::buffer::{Bytes, ReadOnlyBuffer, Writable, disjoint, empty, to_numpy};
+use crate::codec::dtype_name;
+use crate::errors::to_py;
+
+/// Entries that bytes from outside may claim unless the caller says otherwise: 1 GiB of float32.
+pub(crate) const DEFAULT_MAX_NUMEL: u64 = 1 << 28;
+
+thread_local! {
+    /// Scratch of this thread's calls.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// One encoded tensor: an immutable buffer of bytes that describe themselves.
+///
+/// `codec.encode` makes frames. `Frame(data)` makes one of bytes that came over a wire or from a
+/// file: it copies them and checks lengths, limits and checksum. Whatever takes bytes takes a
+/// frame: `memoryview(frame)`, `file.write(frame)`, `socket.sendall(frame)`, `bytes(frame)`.
+///
+/// Parameters
+/// ----------
+/// data : bytes-like
+///     A whole frame and nothing after it.
+/// max_numel : int, optional
+///     The longest tensor to accept, `DEFAULT_MAX_NUMEL` entries by default.
+///
+/// Raises
+/// ------
+/// CorruptFrameError, TruncatedFrameError, FrameTooLargeError, UnsupportedFrameError
+///     The bytes are not a whole frame, or not one to accept.
+#[pyclass(frozen, extends = ReadOnlyBuffer, module = "gradwire")]
+pub(crate) struct Frame {
+    numel: u64,
+    count: u64,
+    dtype: Dtype,
+}
+
+impl Frame {
+    /// A frame of bytes that are known to be one.
+    pub(crate) fn create(
+        py: Python<'_>,
+        bytes: Vec<u8>,
+        numel: u64,
+        count: u64,
+        dtype: Dtype,
+    ) -> PyResult<Py<Self>> {
+        let base = PyClassInitializer::from(ReadOnlyBuffer(bytes));
+        Py::new(py, base.add_subclass(Self { numel, count, dtype }))
+    }
+}
+
+fn bytes<'a>(frame: &'a Bound<'_, Frame>) -> &'a [u8] {
+    &frame.as_super().get().0
+}
+
+#[pymethods]
+impl Frame {
+    #[new]
+    #[pyo3(signature = (data, max_numel=None))]
+    fn new(
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        max_numel: Option<u64>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let data = Bytes::get("data", data)?;
+        let limit = max_numel.unwrap_or(DEFAULT_MAX_NUMEL);
+        let (data, header) = py
+            .detach(|| {
+                let data = data.as_slice();
+                frame::Frame::parse(data, Some(limit)).map(|frame| (data.to_vec(), *frame.header()))
+            })
+            .map_err(|error| to_py(py, error, None))?;
+        Ok(PyClassInitializer::from(ReadOnlyBuffer(data)).add_subclass(Self {
+            numel: header.numel,
+            count: header.count,
+            dtype: header.dtype,
+        }))
+    }
+
+    /// int: Entries of the tensor that was encoded.
+    #[getter]
+    fn numel(&self) -> u64 {
+        self.numel
+    }
+
+    /// int: Entries in the frame.
+    #[getter]
+    fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// str: Element type of the tensor that was encoded; decoding gives float32.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype_name(self.dtype)
+    }
+
+    /// int: Size of the frame in bytes, the same as ``len(frame)``.
+    #[getter]
+    fn nbytes(slf: &Bound<'_, Self>) -> usize {
+        bytes(slf).len()
+    }
+
+    fn __len__(slf: &Bound<'_, Self>) -> usize {
+        bytes(slf).len()
+    }
+
+    /// Return the positions of the entries: a new uint32 array of shape (count,), ascending.
+    fn indices<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let mut indices = Vec::new();
+        read(slf, |frame| frame.indices_into(&mut indices))?;
+        to_numpy(slf.py(), "uint32", &indices)
+    }
+
+    /// Return the values of the entries, in order of position: a new float32 array of shape
+    /// (count,).
+    fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let mut values = Vec::new();
+        read(slf, |frame| frame.values_into(&mut values))?;
+        to_numpy(slf.py(), "float32", &values)
+    }
+
+    /// Return what the header says, as a dict of str and int.
+    ///
+    /// ``version``, ``dtype``, ``sparsifier``, ``quantizer``, ``exponent`` (values were multiplied
+    /// by two to this power), ``coding`` and ``parameter`` (of the positions), ``numel``,
+    /// ``count``, ``checksum``, and the sections' lengths in bytes: ``header_nbytes``,
+    /// ``index_nbytes`` and ``value_nbytes``.
+    fn header<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let mut header = None;
+        read(slf, |frame| {
+            header = Some(*frame.header());
+            Ok(())
+        })?;
+        let fields = PyDict::new(slf.py());
+        let Some(header) = header else { return Ok(fields) };
+        let sparsifier = header.sparsifier;
+        let (coding, parameter) = coding_name(header.coding);
+        fields.set_item("version", header.version)?;
+        fields.set_item("dtype", dtype_name(header.dtype))?;
+        match sparsifier.name() {
+            Some(name) => fields.set_item("sparsifier", name)?,
+            None => fields.set_item("sparsifier", format!("unknown ({})", sparsifier.0))?,
+        }
+        fields.set_item("quantizer", quantizer_name(header.quantizer))?;
+        fields.set_item("exponent", header.exponent)?;
+        fields.set_item("coding", coding)?;
+        fields.set_item("parameter", parameter)?;
+        fields.set_item("numel", header.numel)?;
+        fields.set_item("count", header.count)?;
+        fields.set_item("checksum", header.checksum)?;
+        fields.set_item("header_nbytes", HEADER_LEN)?;
+        fields.set_item("index_nbytes", header.index_len)?;
+        fields.set_item("value_nbytes", header.value_len)?;
+        Ok(fields)
+    }
+
+    fn __bytes__<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyBytes> {
+        PyBytes::new(slf.py(), bytes(slf))
+    }
+
+    fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, Self>) -> bool {
+        bytes(slf) == bytes(other)
+    }
+
+    fn __hash__(slf: &Bound<'_, Self>) -> u64 {
+        // The checksum in the header tells frames apart; all of a dense one need not be read.
+        let mut hasher = DefaultHasher::new();
+        bytes(slf)[..HEADER_LEN.min(bytes(slf).len())].hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        let Self { numel, count, dtype } = *slf.get();
+        let nbytes = bytes(slf).len();
+        format!("<gradwire.Frame: {count} of {numel} {} in {nbytes} bytes>", dtype_name(dtype))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyAny>, (Bound<'py, PyBytes>, u64)) {
+        (slf.get_type().into_any(), (Self::__bytes__(slf), slf.get().numel))
+    }
+}
+
+/// Decode into `out`, or into a new array.
+#[pyfunction]
+#[pyo3(signature = (frame, out=None, max_numel=None))]
+pub(crate) fn decode<'py>(
+    frame: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+    max_numel: Option<u64>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = frame.py();
+    let data = Bytes::get("frame", frame)?;
+    let given = out.map(|out| Writable::floats("out", out)).transpose()?;
+    let limit = match (max_numel, &given) {
+        (Some(limit), Some(out)) => Some(limit.min(out.len() as u64)),
+        (Some(limit), None) => Some(limit),
+        (None, Some(out)) => Some(out.len() as u64),
+        // A frame was either made here or accepted by its constructor.
+        (None, None) if frame.is_instance_of::<Frame>() => None,
+        (None, None) => Some(DEFAULT_MAX_NUMEL),
+    };
+    if let Some(out) = &given {
+        disjoint("frame", out, &data)?;
+    }
+    let parsed = py
+        .detach(|| frame::Frame::parse(data.as_slice(), limit))
+        .map_err(|error| to_py(py, error, None))?;
+    let (array, mut target) = if let (Some(out), Some(given)) = (out, given) {
+        (out.clone(), given)
+    } else {
+        let array = empty(py, parsed.header().numel as usize, "float32")?;
+        let target = Writable::floats("out", &array)?;
+        (array, target)
+    };
+    let target = target.as_mut_slice();
+    py.detach(|| with_scratch(|scratch| parsed.decode_into(target, scratch)))
+        .map_err(|error| to_py(py, error, None))?;
+    Ok(array)
+}
+
+/// Add a frame's entries, scaled, to `out`.
+#[pyfunction]
+#[pyo3(signature = (frame, out, scale=1.0))]
+pub(crate) fn decode_add(
+    frame: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    scale: f64,
+) -> PyResult<()> {
+    let py = frame.py();
+    let data = Bytes::get("frame", frame)?;
+    let mut out = Writable::floats("out", out)?;
+    disjoint("frame", &out, &data)?;
+    let factor = scale as f32;
+    if !factor.is_finite() {
+        return Err(PyValueError::new_err(format!("scale must be a finite float32, got {scale}")));
+    }
+    let out = out.as_mut_slice();
+    py.detach(|| {
+        let parsed = frame::Frame::parse(data.as_slice(), Some(out.len() as u64))?;
+        with_scratch(|scratch| parsed.decode_add(out, factor, scratch))
+    })
+    .map_err(|error| to_py(py, error, None))
+}
+
+/// Read a frame's own bytes with other threads running.
+fn read(
+    frame: &Bound<'_, Frame>,
+    with: impl FnOnce(&frame::Frame<'_>) -> Result<()> + Send,
+) -> PyResult<()> {
+    let (py, data) = (frame.py(), bytes(frame));
+    py.detach(|| with(&frame::Frame::parse(data, None)?)).map_err(|error| to_py(py, error, None))
+}
+
+fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
+    // The work holds no reference to Python, so nothing on this thread can come back in here.
+    SCRATCH.with_borrow_mut(work)
+}
+
+fn quantizer_name(quantizer: Quantizer) -> &'static str {
+    match quantizer {
+        Quantizer::Float32 => "float32",
+        Quantizer::BFloat16 => "bfloat16",
+        Quantizer::Float16 { scaled: false } => "float16",
+        Quantizer::Float16 { scaled: true } => "float16 (scaled)",
+    }
+}
+
+fn coding_name(coding: Coding) -> (&'static str, u8) {
+    match coding {
+        Coding::EliasFano { low_bits } => ("elias-fano", low_bits),
+        Coding::Rice { bits } => ("rice", bits),
+        Coding::Bitmap => ("bitmap", 0),
+        Coding::None => ("none", 0),
+    }
+}

@@ -1,0 +1,174 @@
+//! The state of one tensor, shared between Python threads without ever waiting.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use gradwire_core::codec::{self, Encoded};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::buffer::{Tensor, to_numpy};
+use crate::codec::Codec;
+use crate::errors::{state_in_use, to_py};
+
+/// The part of `gradwire.State` that lives in the core.
+#[pyclass(frozen, subclass, module = "gradwire._native")]
+pub(crate) struct State {
+    codec: Arc<codec::Codec>,
+    numel: usize,
+    name: Option<String>,
+    inner: Mutex<Inner>,
+}
+
+/// What a thread must own to encode.
+pub(crate) struct Inner {
+    pub(crate) state: codec::State,
+    pub(crate) last: Option<Encoded>,
+}
+
+impl State {
+    /// Take hold of the state, or say that another thread has it. Never waits: a second thread
+    /// here is a mistake of the caller, and one that waited with the GIL held could deadlock.
+    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::WouldBlock) => Err(state_in_use(py, self.name())),
+            Err(TryLockError::Poisoned(_)) => Err(PyRuntimeError::new_err(
+                "an earlier call with this state failed half-way; load a state_dict into a new one",
+            )),
+        }
+    }
+
+    pub(crate) fn codec(&self) -> &Arc<codec::Codec> {
+        &self.codec
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    pub(crate) fn numel(&self) -> usize {
+        self.numel
+    }
+}
+
+#[pymethods]
+impl State {
+    #[new]
+    #[pyo3(signature = (codec, numel, name=None))]
+    fn new(
+        py: Python<'_>,
+        codec: &Bound<'_, Codec>,
+        numel: usize,
+        name: Option<String>,
+    ) -> PyResult<Self> {
+        let codec = Arc::clone(codec.get().inner());
+        let state = codec.init_state(numel).map_err(|error| to_py(py, error, name.as_deref()))?;
+        Ok(Self { codec, numel, name, inner: Mutex::new(Inner { state, last: None }) })
+    }
+
+    #[getter(numel)]
+    fn py_numel(&self) -> usize {
+        self.numel
+    }
+
+    #[getter(name)]
+    fn py_name(&self) -> Option<&str> {
+        self.name()
+    }
+
+    #[getter]
+    fn step(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.lock(py)?.state.step())
+    }
+
+    #[getter]
+    fn residual<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let inner = self.lock(py)?;
+        inner.state.residual().map(|values| to_numpy(py, "float32", values)).transpose()
+    }
+
+    #[getter]
+    fn last<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(last) = self.lock(py)?.last else { return Ok(None) };
+        let fields = PyDict::new(py);
+        fields.set_item("count", last.count)?;
+        fields.set_item("target", last.target)?;
+        fields.set_item("threshold", last.threshold)?;
+        fields.set_item("trimmed", last.trimmed)?;
+        Ok(Some(fields))
+    }
+
+    /// Undo the last encode exactly. There is one step to undo, not a history.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     There is no encode to undo.
+    fn rollback(&self, py: Python<'_>) -> PyResult<()> {
+        let mut inner = self.lock(py)?;
+        inner.state.rollback().map_err(|error| to_py(py, error, self.name()))?;
+        inner.last = None;
+        Ok(())
+    }
+
+    /// Forget everything: residual zero, step 0, as after `Codec.init_state`.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        let mut inner = self.lock(py)?;
+        inner.state.reset();
+        inner.last = None;
+        Ok(())
+    }
+
+    /// One consistent view: a copy of the residual, and all else by name.
+    #[allow(clippy::type_complexity)]
+    fn _get<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Option<Bound<'py, PyAny>>, HashMap<String, f64>)> {
+        let inner = self.lock(py)?;
+        let state = &inner.state;
+        let residual =
+            state.residual().map(|values| to_numpy(py, "float32", values)).transpose()?;
+        Ok((residual, state.scalars().into_iter().collect()))
+    }
+
+    /// Replace everything at once, or nothing on an error, by what a state of `codec` was.
+    fn _set(
+        &self,
+        py: Python<'_>,
+        codec: &Bound<'_, Codec>,
+        residual: Option<&Bound<'_, PyAny>>,
+        scalars: HashMap<String, f64>,
+    ) -> PyResult<()> {
+        let residual = residual.map(|array| Tensor::get("residual", array, false)).transpose()?;
+        let residual = residual.as_ref().map(Tensor::floats).transpose()?;
+        let mut inner = self.lock(py)?;
+        let with_memory = inner.state.residual().is_some();
+        if residual.is_some() != with_memory {
+            return Err(PyValueError::new_err(if with_memory {
+                "residual must be an array: the codec has a memory, got None"
+            } else {
+                "residual must be None: the codec has no memory, got an array"
+            }));
+        }
+        let given: Vec<(String, f64)> = scalars.into_iter().collect();
+        let restore = || -> gradwire_core::Result<codec::State> {
+            let mut state = codec.get().inner().init_state(self.numel)?;
+            if let Some(values) = residual {
+                state.set_residual(values)?;
+            }
+            state.load_scalars(&given)?;
+            Ok(state)
+        };
+        let restored = restore().map_err(|error| to_py(py, error, self.name()))?;
+        let known: HashMap<String, f64> = restored.scalars().into_iter().collect();
+        if let Some((name, _)) = given.iter().find(|(name, _)| !known.contains_key(name)) {
+            return Err(PyValueError::new_err(format!("scalars has an unknown entry '{name}'")));
+        }
+        inner.state = restored;
+        inner.last = None;
+        Ok(())
+    }
+}
