@@ -1,1 +1,69 @@
-"""Compression codecs for tensors that have to cross a wire."""
+"""Compression codecs for tensors that have to cross a wire.
+
+>>> codec = gradwire.sidco(ratio=0.001)
+>>> state = codec.init_state(x.size)
+>>> frame = codec.encode(x, state)
+>>> y = gradwire.decode(frame)
+
+Arrays are numpy's here; `gradwire.torch` gives the same calls on torch tensors and is imported on
+first use.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from gradwire import errors, memory, presets, quantize, sparsify
+from gradwire._native import VERSION as __version__
+from gradwire._native import get_num_threads, set_num_threads, simd_level
+from gradwire.codec import Codec
+from gradwire.errors import (
+    CorruptFrameError,
+    FrameTooLargeError,
+    GradwireError,
+    NonFiniteError,
+    StateInUseError,
+    TruncatedFrameError,
+    UnsupportedFrameError,
+)
+from gradwire.frame import Frame, decode, decode_add
+from gradwire.presets import dense, sidco, threshold, topk
+from gradwire.state import State
+
+if TYPE_CHECKING:
+    from gradwire import torch as torch
+
+__all__ = [
+    "Codec",
+    "CorruptFrameError",
+    "Frame",
+    "FrameTooLargeError",
+    "GradwireError",
+    "NonFiniteError",
+    "State",
+    "StateInUseError",
+    "TruncatedFrameError",
+    "UnsupportedFrameError",
+    "__version__",
+    "decode",
+    "decode_add",
+    "dense",
+    "errors",
+    "get_num_threads",
+    "memory",
+    "presets",
+    "quantize",
+    "set_num_threads",
+    "sidco",
+    "simd_level",
+    "sparsify",
+    "threshold",
+    "topk",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # PEP 562: `gradwire.torch` without `import gradwire.torch`, and without torch until it is used.
+    if name == "torch":
+        import importlib
+
+        return importlib.import_module("gradwire.torch")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

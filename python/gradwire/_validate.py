@@ -1,0 +1,69 @@
+"""Checks of arguments that say what was given, what was expected and where."""
+
+import math
+import operator
+from collections.abc import Collection
+from numbers import Real
+
+__all__ = ["MAX_NUMEL", "choice", "instance", "integer", "positive", "real", "unit_interval"]
+
+MAX_NUMEL = 2**32 - 1
+"""Entries a tensor may have: positions take 32 bits."""
+
+
+def real(name: str, value: object) -> float:
+    """Return a real number as a float; no bool, no str, but any numpy scalar."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a real number, got {value!r} ({type(value).__name__})")
+    return float(value)
+
+
+def unit_interval(name: str, value: object) -> float:
+    """Return a number of the interval (0, 1]."""
+    number = real(name, value)
+    if not 0.0 < number <= 1.0:
+        raise ValueError(f"{name} must be greater than 0 and at most 1, got {value!r}")
+    return number
+
+
+def positive(name: str, value: object) -> float:
+    """Return a finite number >= 0."""
+    number = real(name, value)
+    if not 0.0 <= number < math.inf:
+        raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+    return number
+
+
+def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int:
+    """Return an integer of low..high; a float is an error even where it is whole."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r} (bool)")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"{name} must be an integer, got {value!r} ({type(value).__name__})"
+        ) from None
+    if number < low:
+        raise ValueError(f"{name} must be at least {low}, got {number}")
+    if number > high:
+        raise ValueError(f"{name} must be at most {high}, got {number}")
+    return number
+
+
+def choice(name: str, value: object, allowed: Collection[str]) -> str:
+    """Return one of the allowed strings."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {value!r} ({type(value).__name__})")
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
+    return value
+
+
+def instance(name: str, value: object, classes: tuple[type, ...], module: str) -> None:
+    """Check that value is an instance of one of the classes of a module of parts."""
+    if not isinstance(value, classes):
+        names = ", ".join(cls.__name__ for cls in classes)
+        given = value.__name__ if isinstance(value, type) else repr(value)
+        hint = "; call the class" if isinstance(value, type) and value in classes else ""
+        raise TypeError(f"{name} must be one of {module}.{{{names}}}, got {given}{hint}")

@@ -1,0 +1,51 @@
+"""``gradwire codecs``: the presets and the papers they come from."""
+
+import argparse
+import inspect
+import json
+import textwrap
+from collections.abc import Sequence
+
+from gradwire.presets import PRESETS, Preset
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """List the presets; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire codecs", description="List the presets and the papers they come from."
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    options = parser.parse_args(argv)
+    if options.json:
+        print(json.dumps([_as_dict(preset) for preset in PRESETS.values()], indent=2))
+    else:
+        print("\n\n".join(_as_text(preset) for preset in PRESETS.values()))
+    return 0
+
+
+def _as_dict(preset: Preset) -> dict[str, str | None]:
+    return {
+        "name": preset.name,
+        "call": _call(preset),
+        "summary": preset.summary,
+        "paper": preset.paper,
+    }
+
+
+def _as_text(preset: Preset) -> str:
+    lines = [_call(preset), textwrap.indent(textwrap.fill(preset.summary, 76), "    ")]
+    if preset.paper is not None:
+        lines.append(textwrap.indent(textwrap.fill(preset.paper, 76), "    "))
+    return "\n".join(lines)
+
+
+def _call(preset: Preset) -> str:
+    parameters = inspect.signature(preset.build).parameters.values()
+    own = [str(p.replace(annotation=p.empty)) for p in parameters if p.name not in _COMMON]
+    return f"gradwire.{preset.name}({', '.join(own)})"
+
+
+_COMMON = ("quantize", "memory")
+"""Options that all presets share."""

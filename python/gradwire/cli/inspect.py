@@ -1,0 +1,120 @@
+"""``gradwire inspect FILE``: what is in a frame, or why it is corrupt."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradwire import Frame
+from gradwire._validate import MAX_NUMEL
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a frame; return 0, or 1 if it is corrupt or cannot be read."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire inspect",
+        description="Print a frame's header and sections, or why it is corrupt (exit code 1).",
+    )
+    parser.add_argument("file", metavar="FILE", help="a file with one frame; - for standard input")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    options = parser.parse_args(argv)
+    try:
+        data = _read(options.file)
+    except OSError as error:
+        return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
+    try:
+        # Reading the sections takes memory in proportion to the file, whatever it claims.
+        report = _report(Frame(data, max_numel=MAX_NUMEL))
+    except ValueError as error:
+        return _fail(options, error, f"{options.file}: {error}")
+    print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
+    return 0
+
+
+def _read(file: str) -> bytes:
+    return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+
+
+def _fail(options: argparse.Namespace, error: Exception, message: str) -> int:
+    if options.json:
+        print(json.dumps({"error": type(error).__name__, "message": message}, indent=2))
+    else:
+        print(f"gradwire inspect: {message}", file=sys.stderr)
+    return 1
+
+
+def _report(frame: Frame) -> dict[str, Any]:
+    """Everything to show, computed from a frame whose sections are read whole."""
+    header = frame.header()
+    values = frame.values()
+    frame.indices()
+    count, numel = frame.count, frame.numel
+    magnitudes = np.abs(values)
+    index_bits = 8 * header["index_nbytes"] / count if count else None
+    return header | {
+        "nbytes": frame.nbytes,
+        "density": count / numel if numel else None,
+        "bits_per_entry": 8 * frame.nbytes / count if count else None,
+        "index_bits_per_entry": index_bits,
+        "index_bits_bound": entropy_bound(numel, count) if count else None,
+        "compression": 4 * numel / frame.nbytes,
+        "largest_magnitude": float(magnitudes.max()) if count else None,
+        "smallest_magnitude": float(magnitudes.min()) if count else None,
+    }
+
+
+def entropy_bound(numel: int, count: int) -> float:
+    """Return log2(C(numel, count)) / count: no coding of positions takes fewer bits an entry."""
+    log_choices = math.lgamma(numel + 1) - math.lgamma(count + 1) - math.lgamma(numel - count + 1)
+    return max(log_choices, 0.0) / math.log(2) / count
+
+
+def _as_text(file: str, report: dict[str, Any]) -> str:
+    numel, count = report["numel"], report["count"]
+    rows = [
+        ("frame", f"version {report['version']}, {report['nbytes']:,} bytes"),
+        ("checksum", f"CRC-32C {report['checksum']:08x}, correct"),
+        ("tensor", f"{numel:,} elements, {report['dtype']}"),
+        ("entries", f"{count:,}" + _percent(report["density"])),
+        ("sparsifier", report["sparsifier"]),
+        ("header", f"{report['header_nbytes']:,} bytes"),
+        ("indices", f"{report['index_nbytes']:,} bytes, {_coding(report)}"),
+        ("values", f"{report['value_nbytes']:,} bytes, {_quantizer(report)}"),
+    ]
+    if count:
+        low, high = report["smallest_magnitude"], report["largest_magnitude"]
+        rows += [
+            ("magnitudes", f"{low:.6g} to {high:.6g}"),
+            ("bits an entry", f"{report['bits_per_entry']:.2f}"),
+            ("of them index", f"{report['index_bits_per_entry']:.2f}{_bound(report)}"),
+        ]
+    rows.append(("compression", f"{report['compression']:.1f} times against dense float32"))
+    return "\n".join([file, *(f"  {name:<14} {text}" for name, text in rows)])
+
+
+def _percent(density: float | None) -> str:
+    return "" if density is None else f" ({100 * density:.4g} %)"
+
+
+def _coding(report: dict[str, Any]) -> str:
+    if report["coding"] == "none":
+        return "none needed: every position"
+    parameter = {"elias-fano": "low bits", "rice": "bits"}.get(report["coding"])
+    return f"{report['coding']}, {report['parameter']} {parameter}" if parameter else "bitmap"
+
+
+def _quantizer(report: dict[str, Any]) -> str:
+    scale = f", scaled by 2**{report['exponent']}" if report["exponent"] else ""
+    return f"{report['quantizer']}{scale}"
+
+
+def _bound(report: dict[str, Any]) -> str:
+    bound = report["index_bits_bound"]
+    return f" (entropy bound {bound:.2f}, {report['index_bits_per_entry'] - bound:+.2f})"

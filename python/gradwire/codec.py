@@ -1,0 +1,208 @@
+"""The codec: one sparsifier, one quantizer and one memory, composed and immutable."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from gradwire import _native, _validate
+from gradwire._part import Part, option_names, part_from_config
+from gradwire.memory import Memory, NoMemory, Residual
+from gradwire.quantize import BFloat16, Float16, Float32, Quantizer
+from gradwire.sparsify import SID, All, Sparsifier, Threshold, TopK
+from gradwire.state import State
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Codec"]
+
+IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]
+"""How positions may be coded; "auto" takes the smallest for each frame."""
+
+# The defaults: parts are immutable, so that one of each serves all codecs.
+_EXACT = Float32()
+_KEEP = Residual()
+
+_SPARSIFIERS: tuple[type[Part], ...] = (All, Threshold, TopK, SID)
+_QUANTIZERS: tuple[type[Part], ...] = (Float32, BFloat16, Float16)
+_MEMORIES: tuple[type[Part], ...] = (NoMemory, Residual)
+_PARTS = {"sparsify": _SPARSIFIERS, "quantize": _QUANTIZERS, "memory": _MEMORIES}
+_CODINGS = ("auto", "elias-fano", "rice", "bitmap")
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class Codec(Part):
+    """A way to turn tensors into frames. Frozen; all that changes lives in a `State`.
+
+    Parameters
+    ----------
+    sparsify : Sparsifier
+        Which entries go; see `gradwire.sparsify`.
+    quantize : Quantizer
+        What values they take; see `gradwire.quantize`. Exact float32 by default.
+    memory : Memory
+        What happens to the rest; see `gradwire.memory`. A residual by default.
+    indices : {"auto", "elias-fano", "rice", "bitmap"}
+        How positions are coded: the smallest for each frame, or always the same.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A part of the wrong kind, a value out of range, or a composition without meaning.
+
+    Examples
+    --------
+    >>> codec = gradwire.Codec(sparsify=gradwire.sparsify.TopK(ratio=0.01))
+    >>> state = codec.init_state(x.size)
+    >>> frame = codec.encode(x, state)
+    >>> y = gradwire.decode(frame)
+    """
+
+    sparsify: Sparsifier
+    quantize: Quantizer = _EXACT
+    memory: Memory = _KEEP
+    indices: IndexCoding = "auto"
+    _codec: _native.Codec = dataclasses.field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, classes in _PARTS.items():
+            _validate.instance(name, getattr(self, name), classes, f"gradwire.{name}")
+        _validate.choice("indices", self.indices, _CODINGS)
+        self._set("_codec", _native.Codec(self.get_config()))
+
+    def init_state(self, numel: int, *, name: str | None = None) -> State:
+        """Make the state of one tensor: residual, controller, step count.
+
+        Parameters
+        ----------
+        numel : int
+            Entries of the tensor, at most 2**32 - 1.
+        name : str, optional
+            Named in errors about this tensor, such as `NonFiniteError`.
+        """
+        return State(self, _numel(numel), name=name)
+
+    def encode(
+        self, x: "NDArray[Any]", state: State | None = None, *, max_nbytes: int | None = None
+    ) -> _native.Frame:
+        """Encode one tensor.
+
+        A transaction: on any error the state is what it was. The tensor is read in place, twice;
+        a residual is written once. Other Python threads run meanwhile.
+
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float32, float64 or float16 (or ``ml_dtypes.bfloat16``), any shape, C-contiguous;
+            float64 is rounded to float32 first. Encoded flat, never written to.
+        state : State, optional
+            What `init_state` of this codec made; updated. Without a memory it may be left out.
+        max_nbytes : int, optional
+            Limit of the frame's size: the smallest selected entries are left to the residual until
+            it fits.
+
+        Returns
+        -------
+        Frame
+            A read-only buffer of bytes to put onto a wire.
+
+        Raises
+        ------
+        NonFiniteError
+            NaN or infinity in ``x``, or in ``x`` plus residual.
+        StateInUseError
+            Another thread is encoding with this state.
+        ValueError
+            Not contiguous; another length than the state's; a state of another codec;
+            no frame can fit into ``max_nbytes``.
+        TypeError
+            Not an array, or of another dtype.
+        """
+        if max_nbytes is not None:
+            max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
+        frame = self._codec.encode(x, state, max_nbytes)
+        if state is not None:
+            state.codec = self
+        return frame
+
+    def encode_into(
+        self,
+        x: "NDArray[Any]",
+        state: State | None,
+        out: "bytearray | memoryview | NDArray[np.uint8]",
+        *,
+        max_nbytes: int | None = None,
+    ) -> int:
+        """Encode like `encode`, into a buffer of the caller's.
+
+        Parameters
+        ----------
+        x, state
+            As in `encode`.
+        out : numpy.ndarray
+            uint8, writable, C-contiguous. The frame is trimmed to fit into it, its smallest entries
+            first; they stay in the residual.
+        max_nbytes : int, optional
+            A limit below the length of ``out``.
+
+        Returns
+        -------
+        int
+            Bytes written at the start of ``out``; the rest of it is left alone.
+
+        Raises
+        ------
+        As `encode`. Bytes of ``out`` are written on success only.
+        """
+        if max_nbytes is not None:
+            max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
+        written = self._codec.encode_into(x, state, out, max_nbytes)
+        if state is not None:
+            state.codec = self
+        return written
+
+    def max_encoded_len(self, numel: int) -> int:
+        """Return the size in bytes that no frame of a tensor of numel entries exceeds."""
+        return self._codec.max_encoded_len(_numel(numel))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the codec as a plain, JSON-able dict; `from_config` is the way back."""
+        return {
+            "sparsify": self.sparsify.get_config(),
+            "quantize": self.quantize.get_config(),
+            "memory": self.memory.get_config(),
+            "indices": self.indices,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Build the codec that `get_config` describes.
+
+        Raises
+        ------
+        ValueError, TypeError
+            A missing or unknown entry, or a value that the part refuses.
+        """
+        expected = option_names(cls).keys()
+        if not isinstance(config, dict):
+            raise TypeError(f"config must be a dict, got {config!r} ({type(config).__name__})")
+        if config.keys() != expected:
+            raise ValueError(
+                f"config must have exactly the keys {', '.join(sorted(expected))}, "
+                f"got {', '.join(sorted(map(str, config)))}"
+            )
+        parts: dict[str, Any] = {
+            name: part_from_config(name, config[name], classes) for name, classes in _PARTS.items()
+        }
+        return cls(indices=config["indices"], **parts)
+
+    def __repr__(self) -> str:
+        # `gradwire.codec.Codec` is exported as `gradwire.Codec`.
+        return super().__repr__().replace("gradwire.codec.", "gradwire.", 1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_config, (self.get_config(),)
+
+
+def _numel(value: object) -> int:
+    return _validate.integer("numel", value, low=0, high=_validate.MAX_NUMEL)

@@ -1,0 +1,47 @@
+"""Memories: what happens to the part of a tensor that is not sent."""
+
+import dataclasses
+from typing import ClassVar
+
+from gradwire import _validate
+from gradwire._part import Part
+
+__all__ = ["Memory", "NoMemory", "Residual"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class NoMemory(Part):
+    """It is dropped."""
+
+    kind: ClassVar[str] = "none"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Residual(Part):
+    """It is kept and added to the next tensor (error feedback).
+
+    The state holds two float32 buffers of n elements that swap on success, so that a failed encode
+    changes nothing and a successful one can be rolled back exactly.
+
+    Parameters
+    ----------
+    decay : float
+        The next tensor is encoded as ``tensor + decay * residual``; 0 < decay <= 1.
+
+    References
+    ----------
+    Seide, Fu, Droppo, Li, Yu, "1-bit Stochastic Gradient Descent and its Application to
+    Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014, section 3.
+
+    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+    """
+
+    decay: float = 1.0
+    kind: ClassVar[str] = "residual"
+
+    def __post_init__(self) -> None:
+        self._set("decay", _validate.unit_interval("decay", self.decay))
+
+
+Memory = NoMemory | Residual
+"""Any of the memories."""

@@ -1,0 +1,51 @@
+"""Quantizers: what values the selected entries take on the wire.
+
+All round to nearest, ties to even. What rounding takes off an entry stays in the residual, where
+the codec has one.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from gradwire._part import Part
+
+__all__ = ["BFloat16", "Float16", "Float32", "Quantizer"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Float32(Part):
+    """32 bits, exact for float32, float16 and bfloat16 tensors."""
+
+    kind: ClassVar[str] = "float32"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class BFloat16(Part):
+    """16 bits: the range of float32 with 8 bits of precision; saturates instead of overflowing."""
+
+    kind: ClassVar[str] = "bfloat16"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Float16(Part):
+    """16 bits: IEEE binary16 with 11 bits of precision; saturates instead of overflowing.
+
+    Parameters
+    ----------
+    scaled : bool
+        Multiply each frame by the power of two that just makes its largest value fit, which keeps
+        small gradients out of the subnormals. Costs one more read of the selected values.
+    """
+
+    scaled: bool = True
+    kind: ClassVar[str] = "float16"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scaled, bool):
+            raise TypeError(
+                f"scaled must be a bool, got {self.scaled!r} ({type(self.scaled).__name__})"
+            )
+
+
+Quantizer = Float32 | BFloat16 | Float16
+"""Any of the quantizers."""

@@ -1,0 +1,23 @@
+"""The calls of `gradwire` on torch tensors, without a copy for those on the CPU.
+
+>>> import gradwire.torch
+>>> codec = gradwire.sidco(ratio=0.001)
+>>> state = codec.init_state(grad.numel())
+>>> frame = gradwire.torch.encode(codec, grad, state)
+>>> gradwire.torch.decode_add(frame, out, scale=0.5)
+
+`gradwire.torch.ddp` puts a codec under DistributedDataParallel. The operators
+``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "gradwire.torch needs PyTorch 2.4 or later: pip install 'gradwire[torch]'"
+    ) from error
+
+from gradwire.torch import ops
+from gradwire.torch.tensors import decode, decode_add, encode, encode_into
+
+__all__ = ["decode", "decode_add", "encode", "encode_into", "ops"]

@@ -1,0 +1,63 @@
+"""Operators of ``torch.ops.gradwire``: what they are called, and what they return without running.
+
+=================  ============================================================
+``decode``         ``(Tensor frame, int numel) -> Tensor``: a new float32 tensor
+``decode_``        ``(Tensor(a!) out, Tensor frame) -> ()``: overwrites
+``decode_add_``    ``(Tensor(a!) out, Tensor frame, float scale) -> ()``: adds
+=================  ============================================================
+
+``frame`` is a uint8 tensor with the bytes of one frame. They are for graphs (``torch.compile``,
+``torch.export``); eager code is served as well by `gradwire.torch.decode` and `decode_add`.
+Encoding is no operator: its state is not a tensor.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from gradwire import errors
+from gradwire.torch import tensors
+
+__all__ = ["LIBRARY"]
+
+LIBRARY = torch.library.Library("gradwire", "DEF")  # type: ignore[no-untyped-call]
+"""Kept alive: the operators go when it goes."""
+
+
+def _decode(frame: torch.Tensor, numel: int) -> torch.Tensor:
+    out = tensors.decode(frame, max_numel=numel)
+    if out.numel() != numel:
+        # A graph was traced with this length, and the fake below promises it.
+        raise errors.CorruptFrameError(f"{out.numel()} elements, {numel} were expected")
+    return out
+
+
+def _decode_out(out: torch.Tensor, frame: torch.Tensor) -> None:
+    tensors.decode(frame, out)
+
+
+def _decode_add(out: torch.Tensor, frame: torch.Tensor, scale: float) -> None:
+    tensors.decode_add(frame, out, scale)
+
+
+def _fake_decode(frame: torch.Tensor, numel: int) -> torch.Tensor:
+    return frame.new_empty((numel,), dtype=torch.float32)
+
+
+def _fake_in_place(*_: object) -> None:
+    return None
+
+
+def _register(schema: str, run: Callable[..., object], fake: Callable[..., object]) -> None:
+    name = schema.partition("(")[0]
+    # torch's own functions have no types.
+    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+    LIBRARY.impl(name, run, "CPU")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"gradwire::{name}", fake, lib=LIBRARY)
+
+
+_register("decode(Tensor frame, int numel) -> Tensor", _decode, _fake_decode)
+_register("decode_(Tensor(a!) out, Tensor frame) -> ()", _decode_out, _fake_in_place)
+_register(
+    "decode_add_(Tensor(a!) out, Tensor frame, float scale) -> ()", _decode_add, _fake_in_place
+)
