@@ -1,0 +1,87 @@
+"""What several tests share: codecs to try, naive oracles, forged frames, child processes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import gradwire
+import numpy as np
+from gradwire.memory import Memory, NoMemory, Residual
+from gradwire.quantize import BFloat16, Float16, Float32, Quantizer
+from gradwire.sparsify import SID, All, Sparsifier, Threshold, TopK
+
+SPARSIFIERS: list[Sparsifier] = [
+    All(),
+    Threshold(0.5),
+    TopK(ratio=0.01),
+    TopK(k=7),
+    SID(0.01),
+    SID(0.01, distribution="exponential", stages="paper", band=None),
+    SID(0.05, distribution="gamma", stages=2, band=(0.9, 1.1)),
+]
+QUANTIZERS: list[Quantizer] = [Float32(), BFloat16(), Float16(), Float16(scaled=False)]
+MEMORIES: list[Memory] = [NoMemory(), Residual(), Residual(decay=0.9)]
+CODINGS = ["auto", "elias-fano", "rice", "bitmap"]
+
+CODECS = [
+    gradwire.Codec(sparsify=sparsify, quantize=quantize, memory=memory)
+    for sparsify in SPARSIFIERS
+    for quantize in QUANTIZERS
+    for memory in MEMORIES
+]
+"""Every composition of parts, each with a few of its options."""
+
+
+def name_of(codec: Any) -> str:
+    """A short test id for a codec or a part."""
+    return str(codec).replace("gradwire.", "").replace(" ", "")
+
+
+def same_state(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two state dicts are equal to the last bit."""
+
+    def plain(state: dict[str, Any]) -> dict[str, Any]:
+        residual = state["residual"]
+        return state | {"residual": None if residual is None else residual.tobytes()}
+
+    return plain(a) == plain(b)
+
+
+def largest(x: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k largest magnitudes, ascending; no zeros; ties to the lower position."""
+    order = np.argsort(-np.abs(x), kind="stable")[:k]
+    return np.sort(order[x[order] != 0]).astype(np.uint32)
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def forge(frame: bytes, at: int, field: bytes) -> bytes:
+    """Overwrite bytes of a frame and make its checksum right again."""
+    data = bytearray(frame)
+    data[at : at + len(field)] = field
+    data[12:16] = crc32c(bytes(data[:12] + data[16:])).to_bytes(4, "little")
+    return bytes(data)
+
+
+def run_python(source: str, *arguments: str, **environment: str) -> str:
+    """Run a script in a fresh interpreter; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

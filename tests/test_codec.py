@@ -1,0 +1,285 @@
+"""Codecs: composition, configuration, and what encoding gives."""
+
+import copy
+import json
+import pickle
+
+import gradwire
+import ml_dtypes
+import numpy as np
+import pytest
+from gradwire.memory import NoMemory, Residual
+from gradwire.quantize import BFloat16
+from gradwire.sparsify import All, TopK
+
+from tests.support import CODECS, CODINGS, largest, name_of
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+class TestEveryCodec:
+    def test_describes_itself(self, codec):
+        assert eval(repr(codec), {"gradwire": gradwire}) == codec
+        assert gradwire.Codec.from_config(json.loads(json.dumps(codec.get_config()))) == codec
+        assert pickle.loads(pickle.dumps(codec)) == copy.deepcopy(codec) == codec
+        assert len({codec, copy.copy(codec)}) == 1
+
+    def test_what_arrives_and_what_is_left_make_the_input(self, codec, gradient):
+        state = codec.init_state(gradient.size)
+        for step in range(3):
+            before = state.residual
+            total = gradient * np.float32(1 + step)
+            if before is not None:
+                total = total + np.float32(codec.memory.decay) * before
+            frame = codec.encode(gradient * np.float32(1 + step), state)
+            sent = gradwire.decode(frame)
+            if before is None:
+                assert np.allclose(
+                    sent[frame.indices()], total[frame.indices()], rtol=2**-8, atol=2**-24
+                )
+            else:
+                # The residual is the rounded difference: exact wherever float32 can say it.
+                assert np.array_equal(state.residual, total - sent)
+            assert frame.count == np.count_nonzero(sent) or codec.sparsify == All()
+            assert state.step == step + 1
+
+    def test_frames_stay_below_the_promised_length(self, codec, gradient):
+        state = codec.init_state(gradient.size)
+        assert codec.encode(gradient, state).nbytes <= codec.max_encoded_len(gradient.size)
+
+    @pytest.mark.parametrize("values", [[], [0.0], [3.0], [0.0] * 9, [2.0] * 33, [0.0, 1e-45]])
+    def test_degenerate_tensors(self, codec, values):
+        x = np.array(values, np.float32)
+        state = codec.init_state(x.size)
+        sent = gradwire.decode(codec.encode(x, state))
+        assert sent.shape == x.shape
+        if state.residual is not None:
+            assert np.array_equal(sent + state.residual, x)
+
+
+def test_the_length_promised_is_reached():
+    for quantize in (gradwire.quantize.Float32(), BFloat16()):
+        codec = gradwire.dense(quantize=quantize)
+        frame = codec.encode(np.ones(1000, np.float32))
+        assert frame.nbytes == codec.max_encoded_len(1000)
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 1000, 65_537])
+@pytest.mark.parametrize("ratio", [1e-4, 0.01, 0.3, 1.0])
+def test_top_k_is_exact(n, ratio, rng):
+    x = rng.standard_normal(n).astype(np.float32)
+    frame = gradwire.topk(ratio, memory=NoMemory()).encode(x)
+    k = max(1, int(n * ratio))
+    assert np.array_equal(frame.indices(), largest(x, k))
+    assert np.array_equal(frame.values(), x[frame.indices()])
+
+
+def test_ties_go_to_the_lower_position():
+    x = np.tile(np.array([1, -1, 0.5, 0], np.float32), 500)
+    frame = gradwire.topk(k=700, memory=NoMemory()).encode(x)
+    assert np.array_equal(frame.indices(), np.flatnonzero(np.abs(x) == 1)[:700])
+
+
+def test_zeros_never_go():
+    x = np.zeros(100, np.float32)
+    x[[3, 50]] = [1, -1e-45]
+    frame = gradwire.topk(ratio=1.0, memory=NoMemory()).encode(x)
+    assert frame.indices().tolist() == [3, 50]
+
+
+def test_sidco_stays_in_its_band(gradient):
+    codec = gradwire.sidco(ratio=0.01)
+    state = codec.init_state(gradient.size)
+    for _ in range(20):
+        codec.encode(gradient, state)
+        assert 0.8 <= state.last["count"] / state.last["target"] <= 1.25
+
+
+@pytest.mark.parametrize("coding", CODINGS[1:])
+def test_positions_are_coded_as_asked(coding, gradient):
+    codec = gradwire.Codec(sparsify=TopK(ratio=0.1), memory=NoMemory(), indices=coding)
+    auto = gradwire.Codec(sparsify=TopK(ratio=0.1), memory=NoMemory())
+    frame = codec.encode(gradient)
+    assert frame.header()["coding"] == coding
+    assert np.array_equal(frame.indices(), auto.encode(gradient).indices())
+    assert auto.encode(gradient).nbytes <= frame.nbytes
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=["float64", "float16", "bfloat16"]
+)
+@pytest.mark.parametrize(
+    "codec", [gradwire.topk(0.05), gradwire.sidco(0.05), gradwire.dense()], ids=name_of
+)
+def test_other_dtypes_are_read_as_float32(codec, dtype, gradient):
+    narrow = gradient.astype(dtype)
+    wide = narrow.astype(np.float32)
+    state, expected_state = codec.init_state(narrow.size), codec.init_state(narrow.size)
+    frame, expected = codec.encode(narrow, state), codec.encode(wide, expected_state)
+    assert frame.dtype == np.dtype(dtype).name
+    assert np.array_equal(frame.indices(), expected.indices())
+    assert np.array_equal(frame.values(), expected.values())
+    if state.residual is not None:
+        assert np.array_equal(state.residual, expected_state.residual)
+
+
+def test_a_float64_beyond_float32_is_not_finite():
+    with pytest.raises(gradwire.NonFiniteError) as caught:
+        gradwire.dense().encode(np.array([1.0, 1e39]))
+    assert (caught.value.count, caught.value.first) == (1, 1)
+
+
+def test_shape_does_not_matter_and_the_input_is_not_written_to(gradient):
+    codec = gradwire.topk(0.01)
+    gradient.setflags(write=False)
+    flat = codec.encode(gradient, codec.init_state(gradient.size))
+    shaped = codec.encode(gradient.reshape(10, 50, 20), codec.init_state(gradient.size))
+    scalar = codec.encode(gradient[:1].reshape(()), codec.init_state(1))
+    assert flat == shaped
+    assert scalar.numel == 1
+
+
+class TestMaxNbytes:
+    def test_the_smallest_are_left_to_the_residual(self, gradient):
+        codec = gradwire.topk(0.1)
+        whole = codec.encode(gradient, codec.init_state(gradient.size))
+        for limit in (whole.nbytes, whole.nbytes - 1, whole.nbytes // 3, 100, 48):
+            state = codec.init_state(gradient.size)
+            frame = codec.encode(gradient, state, max_nbytes=limit)
+            assert frame.nbytes <= limit
+            assert state.last["trimmed"] == 1000 - frame.count
+            assert np.array_equal(frame.indices(), largest(gradient, frame.count))
+            assert np.array_equal(gradwire.decode(frame) + state.residual, gradient)
+
+    @pytest.mark.parametrize("limit", [0, 47])
+    def test_a_limit_below_an_empty_frame_is_an_error(self, limit, gradient):
+        codec = gradwire.topk(0.1)
+        state = codec.init_state(gradient.size)
+        with pytest.raises(ValueError, match=str(limit)):
+            codec.encode(gradient, state, max_nbytes=limit)
+        assert state.step == 0
+
+    @pytest.mark.parametrize(
+        ("limit", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError)]
+    )
+    def test_a_limit_that_is_no_size_is_named(self, limit, error, gradient):
+        codec = gradwire.topk(0.1)
+        with pytest.raises(error, match="max_nbytes must be"):
+            codec.encode(gradient, codec.init_state(gradient.size), max_nbytes=limit)
+
+
+class TestEncodeInto:
+    def test_writes_the_same_bytes(self, gradient):
+        codec = gradwire.sidco(0.01)
+        frame = codec.encode(gradient, codec.init_state(gradient.size))
+        for make in (lambda n: np.full(n, 7, np.uint8), lambda n: bytearray(b"\x07" * n)):
+            out = make(frame.nbytes + 9)
+            written = codec.encode_into(gradient, codec.init_state(gradient.size), out)
+            assert written == frame.nbytes
+            assert bytes(out) == bytes(frame) + b"\x07" * 9
+
+    def test_trims_to_the_buffer(self, gradient):
+        codec = gradwire.topk(0.1)
+        state = codec.init_state(gradient.size)
+        out = np.empty(500, np.uint8)
+        written = codec.encode_into(gradient, state, out)
+        assert written <= 500
+        assert state.last["trimmed"] > 0
+        sent = gradwire.decode(out[:written])
+        assert np.array_equal(sent + state.residual, gradient)
+
+    def test_max_nbytes_may_be_less_than_the_buffer(self, gradient):
+        codec = gradwire.topk(0.1)
+        out = np.empty(5000, np.uint8)
+        state = codec.init_state(gradient.size)
+        assert codec.encode_into(gradient, state, out, max_nbytes=300) <= 300
+
+    @pytest.mark.parametrize(
+        ("out", "error", "message"),
+        [
+            (b"\0" * 9999, ValueError, "out is read-only"),
+            (np.zeros(9999, np.float32), TypeError, "out must be a numpy array of uint8"),
+            (np.zeros(9999, np.uint8)[::2], ValueError, "out must be C-contiguous"),
+            ([0] * 99, TypeError, "out must be a numpy array of uint8, got list"),
+        ],
+    )
+    def test_a_bad_buffer_is_named_and_nothing_is_encoded(self, out, error, message, gradient):
+        codec = gradwire.topk(0.1)
+        state = codec.init_state(gradient.size)
+        with pytest.raises(error, match=message):
+            codec.encode_into(gradient, state, out)
+        assert state.step == 0
+
+    def test_a_failed_encode_leaves_the_buffer_alone(self, gradient):
+        codec = gradwire.topk(0.1)
+        out = np.full(5000, 7, np.uint8)
+        gradient[5] = np.nan
+        with pytest.raises(gradwire.NonFiniteError):
+            codec.encode_into(gradient, codec.init_state(gradient.size), out)
+        assert (out == 7).all()
+
+
+class TestComposition:
+    def test_parts_are_checked(self):
+        with pytest.raises(TypeError, match=r"sparsify must be one of gradwire\.sparsify\."):
+            gradwire.Codec(sparsify=Residual())
+        with pytest.raises(TypeError, match="got TopK; call the class"):
+            gradwire.Codec(sparsify=TopK)
+        with pytest.raises(TypeError, match="quantize must be one of"):
+            gradwire.Codec(sparsify=All(), quantize="bfloat16")
+        with pytest.raises(TypeError, match="memory must be one of"):
+            gradwire.Codec(sparsify=All(), memory=None)
+        with pytest.raises(ValueError, match="indices must be one of auto, bitmap"):
+            gradwire.Codec(sparsify=All(), indices="huffman")
+
+    def test_codecs_are_frozen(self):
+        with pytest.raises(AttributeError):
+            gradwire.topk(0.1).memory = NoMemory()
+
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            ({"memory": None}, TypeError, "memory must be a dict"),
+            ({"memory": {"kind": "elephant"}}, ValueError, "memory has kind 'elephant'"),
+            ({"sparsify": {"kind": "topk"}}, TypeError, "either ratio= or k="),
+            ({"extra": 1}, ValueError, "exactly the keys"),
+        ],
+    )
+    def test_bad_configurations_are_refused(self, change, error, message):
+        with pytest.raises(error, match=message):
+            gradwire.Codec.from_config(gradwire.topk(0.1).get_config() | change)
+
+    def test_a_configuration_is_a_dict(self):
+        with pytest.raises(TypeError, match="config must be a dict"):
+            gradwire.Codec.from_config("topk")
+
+    @pytest.mark.parametrize(
+        ("numel", "error"),
+        [(-1, ValueError), (2**32, ValueError), (1.0, TypeError), (True, TypeError)],
+    )
+    def test_bad_lengths_are_named(self, numel, error):
+        with pytest.raises(error, match="numel must be"):
+            gradwire.topk(0.1).init_state(numel)
+        with pytest.raises(error, match="numel must be"):
+            gradwire.topk(0.1).max_encoded_len(numel)
+
+
+def test_threads_do_not_change_a_byte(rng):
+    # Long enough for several threads to get a part of it.
+    x = rng.standard_normal(2_000_000).astype(np.float32)
+    codecs = (gradwire.topk(0.01), gradwire.sidco(0.01))
+    before = gradwire.get_num_threads()
+    frames = []
+    try:
+        for threads in (1, 2, 3, 8):
+            gradwire.set_num_threads(threads)
+            assert gradwire.get_num_threads() == threads
+            frames += [bytes(codec.encode(x, codec.init_state(x.size))) for codec in codecs]
+    finally:
+        gradwire.set_num_threads(before)
+    assert len(set(frames)) == len(codecs)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_bad_number_of_threads_is_named(count):
+    with pytest.raises(ValueError, match="count must be at least 1"):
+        gradwire.set_num_threads(count)

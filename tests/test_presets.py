@@ -1,0 +1,51 @@
+"""Presets: what they are composed of, and how tools find them."""
+
+import inspect
+
+import gradwire
+import pytest
+from gradwire.memory import NoMemory, Residual
+from gradwire.presets import PRESETS
+from gradwire.quantize import BFloat16, Float32
+from gradwire.sparsify import SID, All, Threshold, TopK
+
+
+def test_compositions():
+    assert gradwire.topk(0.01) == gradwire.Codec(sparsify=TopK(ratio=0.01), memory=Residual())
+    assert gradwire.topk(k=5) == gradwire.Codec(sparsify=TopK(k=5))
+    assert gradwire.sidco(0.01) == gradwire.Codec(sparsify=SID(0.01), quantize=Float32())
+    assert gradwire.threshold(0.5) == gradwire.Codec(sparsify=Threshold(0.5))
+    assert gradwire.dense() == gradwire.Codec(sparsify=All(), memory=NoMemory())
+
+
+@pytest.mark.parametrize(
+    "options", [("topk", (0.1,)), ("sidco", (0.1,)), ("threshold", (0.1,)), ("dense", ())]
+)
+def test_every_preset_takes_quantizer_and_memory(options):
+    name, arguments = options
+    memory = Residual(decay=0.5)
+    codec = getattr(gradwire, name)(*arguments, quantize=BFloat16(), memory=memory)
+    assert (codec.quantize, codec.memory) == (BFloat16(), memory)
+
+
+def test_the_paper_is_one_call_away():
+    codec = gradwire.sidco(0.001, distribution="exponential", stages="paper", band=None)
+    assert codec.sparsify == SID(0.001, distribution="exponential", stages="paper", band=None)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
+def test_the_registry_lists_what_is_exported(preset):
+    assert getattr(gradwire, preset.name) is preset.build
+    assert "\n" not in preset.summary
+    # The paper of the list is the one the documentation cites.
+    if preset.paper is not None:
+        cited = " ".join(inspect.getdoc(preset.build).split())
+        for paper in preset.paper.split("; "):
+            authors, _, rest = paper.partition(": ")
+            title, _, venue = rest.rpartition(", ")
+            assert f'{authors}, "{title}", {venue}' in cited
+
+
+def test_the_registry_cannot_be_changed():
+    with pytest.raises(TypeError):
+        PRESETS["mine"] = PRESETS["topk"]
