@@ -1,0 +1,78 @@
+//! Laws of every codec, against the naive oracles, on every level and thread count.
+
+mod conservation;
+mod selection;
+mod state;
+
+use super::*;
+use crate::Dtype;
+use crate::fit::{Distribution, Mode};
+use crate::frame::{Frame, Scratch};
+use crate::reference;
+use crate::simd::{Kernels, available_levels, testing};
+use crate::sparsify::{Amount, Sid};
+
+/// A bounded tensor: bell-shaped around zero, with zeros of both signs, ties and subnormals.
+fn gradient(len: usize, seed: u64) -> Vec<f32> {
+    let (a, b) = (testing::tensor(len, seed), testing::tensor(len, seed + 1_000_003));
+    a.iter()
+        .zip(&b)
+        .map(|(a, b)| if a.abs() > 1.0 { 0.25 * b.signum() } else { a * b.clamp(-2.0, 2.0) })
+        .collect()
+}
+
+fn sid(ratio: f64, distribution: Distribution) -> Sparsifier {
+    Sparsifier::Sid(Sid { distribution, ..Sid::new(ratio) })
+}
+
+fn sparsifiers() -> Vec<Sparsifier> {
+    let mut all = vec![Sparsifier::All];
+    all.extend([0.0, 0.1, 1e9].map(|threshold| Sparsifier::Threshold { threshold }));
+    all.extend([1e-4, 0.01, 0.3, 1.0].map(|r| Sparsifier::TopK { amount: Amount::Ratio(r) }));
+    all.extend([1, 5, 1 << 40].map(|k| Sparsifier::TopK { amount: Amount::Count(k) }));
+    for law in [Distribution::Exponential, Distribution::Gamma, Distribution::GeneralizedPareto] {
+        all.extend([1e-3, 0.01, 0.1, 0.5].map(|ratio| sid(ratio, law)));
+    }
+    let paper = Sid { mode: Mode::Paper, band: None, ..Sid::new(0.01) };
+    all.extend([Sparsifier::Sid(paper), Sparsifier::Sid(Sid { mode: Mode::Fixed(3), ..paper })]);
+    all
+}
+
+const QUANTIZERS: [Quantizer; 4] = [
+    Quantizer::Float32,
+    Quantizer::BFloat16,
+    Quantizer::Float16 { scaled: true },
+    Quantizer::Float16 { scaled: false },
+];
+
+fn codecs(memory: Memory) -> Vec<Codec> {
+    let mut codecs = Vec::new();
+    for sparsifier in sparsifiers() {
+        for quantizer in QUANTIZERS {
+            codecs.push(Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap());
+        }
+    }
+    codecs
+}
+
+const FEEDBACK: Memory = Memory::Residual { decay: 1.0 };
+
+fn encode(codec: &Codec, x: &[f32], state: &mut State) -> (Vec<u8>, Encoded) {
+    let (mut out, mut workspace) = (Vec::new(), Workspace::default());
+    let encoded = codec.encode_into(Input::F32(x), state, None, &mut workspace, &mut out).unwrap();
+    assert!(out.len() <= codec.max_encoded_len(x.len()), "{codec:?} {}", x.len());
+    (out, encoded)
+}
+
+fn decode(frame: &[u8], numel: usize) -> Vec<f32> {
+    let mut out = vec![f32::NAN; numel];
+    let frame = Frame::parse(frame, Some(numel as u64)).unwrap();
+    frame.decode_into(&mut out, &mut Scratch::default()).unwrap();
+    out
+}
+
+fn positions(frame: &[u8]) -> Vec<u32> {
+    let mut out = Vec::new();
+    Frame::parse(frame, None).unwrap().indices_into(&mut out).unwrap();
+    out
+}
