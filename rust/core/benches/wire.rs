@@ -9,6 +9,8 @@ use gradwire_core::{Dtype, quantize::Quantizer};
 
 const NUMEL: u64 = 10_000_000;
 const DENSITIES: [f64; 3] = [1e-3, 1e-2, 1e-1];
+const QUANTIZERS: [Quantizer; 3] =
+    [Quantizer::Float32, Quantizer::BFloat16, Quantizer::Float16 { scaled: true }];
 const CODINGS: [IndexCoding; 3] = [IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
 
 /// Independent picks with this probability, the same in every run (`SplitMix64`).
@@ -52,8 +54,30 @@ fn codings(c: &mut Criterion) {
     }
 }
 
+/// Values from and to the second-level cache.
+fn values_alone(c: &mut Criterion) {
+    let source = values(1 << 16);
+    let mut out = source.clone();
+    let mut group = c.benchmark_group("quantize");
+    group.throughput(Throughput::Elements(source.len() as u64));
+    for quantizer in QUANTIZERS {
+        let name = format!("{quantizer:?}");
+        let exponent = quantizer.scale_exponent(&source);
+        group.bench_function(BenchmarkId::new("scale", &name), |b| {
+            b.iter(|| quantizer.scale_exponent(black_box(&source)));
+        });
+        let mut bytes = vec![0; source.len() * quantizer.bytes_per_value()];
+        group.bench_function(BenchmarkId::new("encode", &name), |b| {
+            b.iter(|| quantizer.encode_into(exponent, black_box(&source), &mut bytes));
+        });
+        group.bench_function(BenchmarkId::new("decode", &name), |b| {
+            b.iter(|| quantizer.decode_into(exponent, black_box(&bytes), &mut out));
+        });
+    }
+    group.finish();
+}
+
 fn frames(c: &mut Criterion) {
-    let quantizers = [Quantizer::Float32, Quantizer::BFloat16, Quantizer::Float16 { scaled: true }];
     let mut target = vec![0.0; NUMEL as usize];
     let mut scratch = Scratch::default();
     for density in [1e-3, 1e-2, 1e-1, 1.0] {
@@ -62,7 +86,7 @@ fn frames(c: &mut Criterion) {
         let values = values(indices.as_ref().map_or(NUMEL as usize, Vec::len));
         let mut group = c.benchmark_group(format!("frame/{density}"));
         group.throughput(Throughput::Elements(values.len() as u64));
-        for quantizer in quantizers {
+        for quantizer in QUANTIZERS {
             let layout = Layout {
                 dtype: Dtype::F32,
                 sparsifier: SparsifierId::TOP_K,
@@ -88,5 +112,27 @@ fn frames(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, codings, frames);
+/// Ten entries of a thousand: what a frame costs before its size matters.
+fn small(c: &mut Criterion) {
+    let indices: Vec<u32> = (0..10).map(|i| i * 97 + 5).collect();
+    let values = values(10);
+    let layout = Layout {
+        dtype: Dtype::F32,
+        sparsifier: SparsifierId::TOP_K,
+        quantizer: Quantizer::Float32,
+        indices: IndexCoding::Auto,
+    };
+    let (mut bytes, mut scratch, mut target) = (Vec::new(), Scratch::default(), vec![0.0; 1000]);
+    let mut group = c.benchmark_group("frame/small");
+    group.throughput(Throughput::Elements(10));
+    group.bench_function("write", |b| {
+        b.iter(|| frame::write_into(&layout, 1000, black_box(Some(&indices)), &values, &mut bytes));
+    });
+    group.bench_function("decode_add", |b| {
+        b.iter(|| Frame::parse(&bytes, None)?.decode_add(&mut target, 0.5, &mut scratch));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, codings, values_alone, frames, small);
 criterion_main!(benches);

@@ -1,0 +1,25 @@
+//! Any bytes, with the checksum they would need, as a frame: an error or a tensor, never a panic.
+#![no_main]
+
+use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let mut bytes = data.to_vec();
+    if bytes.len() >= HEADER_LEN {
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..]);
+        bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    }
+    let Ok(frame) = Frame::parse(&bytes, Some(1 << 16)) else { return };
+    let (mut indices, mut values) = (Vec::new(), Vec::new());
+    let lists = frame.indices_into(&mut indices).and_then(|()| frame.values_into(&mut values));
+    let mut out = vec![7.0; frame.header().numel as usize];
+    if frame.decode_into(&mut out, &mut Scratch::default()).is_err() {
+        assert!(lists.is_err() && out.iter().all(|&v| v == 7.0));
+        return;
+    }
+    lists.unwrap();
+    assert!(indices.is_sorted_by(|a, b| a < b) && values.iter().all(|v| v.is_finite()));
+    let mut sum = vec![0.0; out.len()];
+    frame.decode_add(&mut sum, 1.0, &mut Scratch::default()).unwrap();
+    assert_eq!(out, sum);
+});
