@@ -1,0 +1,23 @@
+"""Compressed gradients for DistributedDataParallel.
+
+>>> model = torch.nn.parallel.DistributedDataParallel(model)
+>>> handle = gradwire.torch.ddp.attach(model, gradwire.sidco(ratio=0.001))
+
+That is all; the training loop stays as it is. See `attach`, and ``docs/ddp.md``.
+"""
+
+from gradwire.torch.ddp.attachment import attach
+from gradwire.torch.ddp.errors import ExchangeError, GradientError
+from gradwire.torch.ddp.handle import Handle
+from gradwire.torch.ddp.hook import gradwire_hook
+from gradwire.torch.ddp.report import ParameterReport, Report
+
+__all__ = [
+    "ExchangeError",
+    "GradientError",
+    "Handle",
+    "ParameterReport",
+    "Report",
+    "attach",
+    "gradwire_hook",
+]

@@ -1,0 +1,214 @@
+"""Attaching a codec to a DDP model: what is checked, and what all ranks must agree on."""
+
+import zlib
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.memory import NoMemory
+from gradwire.sparsify import All
+from gradwire.torch.ddp.capacity import SizeLimit
+from gradwire.torch.ddp.handle import GradScaler, Handle
+from gradwire.torch.ddp.hook import Switch, gradwire_hook
+from gradwire.torch.ddp.layout import Parameter
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["attach"]
+
+_SWITCH = "_gradwire_switch"
+_COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def attach(
+    model: torch.nn.Module,
+    codec: "Codec",
+    *,
+    grad_scaler: GradScaler | None = None,
+    min_numel: int = 1024,
+    min_ndim: int = 1,
+    process_group: dist.ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+) -> Handle:
+    """Send a DDP model's gradients compressed. A collective: call it on every rank.
+
+    From the next backward pass on, each bucket is one all-gather of compressed frames instead of
+    an all-reduce, started while the backward pass goes on. All ranks decode the same bytes in the
+    same order, so replicas stay bit-identical. What is not sent stays in a residual, one for each
+    parameter and rank, and is sent later.
+
+    Parameters
+    ----------
+    model : torch.nn.parallel.DistributedDataParallel
+        On the CPU, or the result of `torch.compile` on one. No other communication hook may be
+        registered on it.
+    codec : gradwire.Codec
+        Used for all parameters that are compressed.
+    grad_scaler : torch.amp.GradScaler, optional
+        The one that scales the loss. Residuals are then kept in unscaled units, and if a gradient
+        is not finite on some rank, or an average overflows, every gradient of that step becomes
+        infinite on every rank and every residual is what it was before the step, so that the
+        scaler skips the step everywhere and nothing is lost. Without it, a gradient that is not
+        finite is a `GradientError`.
+    min_numel : int
+        Parameters with fewer entries travel dense, in their own dtype, in the same collective.
+    min_ndim : int
+        Parameters with fewer dimensions likewise: 2 for all biases and norms, however long.
+    process_group : torch.distributed.ProcessGroup, optional
+        The ranks to average over; the model's own by default.
+    timeout : datetime.timedelta, optional
+        How long to wait for other ranks; that of the process group by default.
+
+    Returns
+    -------
+    Handle
+        To save, restore, report and detach.
+
+    Raises
+    ------
+    TypeError
+        Not a DDP model.
+    ValueError
+        Parameters that are not on the CPU, a model that has another hook, options that do not go
+        together, or ranks that disagree on any of this.
+
+    Notes
+    -----
+    With a model over some ranks only, the others have to make a group at the same time, for
+    example ``new_group([rank], use_local_synchronization=True)``: torch names groups by counting.
+
+    Memory: two float32 buffers for each compressed parameter, and slots of compressed size.
+    Gradients in float64 are rounded to float32 before they are compressed.
+    """
+    ddp = _unwrap(model)
+    _check(ddp, grad_scaler)
+    over = ddp.process_group if process_group is None else process_group
+    group = _own_group(over, timeout)
+    module: torch.nn.Module = ddp.module
+    named = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    dense = {
+        name
+        for name, each in named.items()
+        if each.numel() < min_numel or each.ndim < min_ndim or each.dtype not in _COMPRESSIBLE
+    }
+    _agree(group, codec, named, dense, grad_scaler)
+    parameters = [_parameter(name, named[name], codec, name in dense) for name in named]
+    switch = _switch(ddp, over)
+    handle = Handle(
+        switch,
+        codec,
+        parameters,
+        group,
+        grad_scaler=grad_scaler,
+        whole=not getattr(ddp, "skip_all_reduce_unused_params", False),
+    )
+    switch.process_group = over
+    switch.handle = handle
+    return handle
+
+
+def _unwrap(model: torch.nn.Module) -> Any:
+    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
+    if not isinstance(inner, DistributedDataParallel):
+        raise TypeError(
+            "attach() takes a model wrapped in torch.nn.parallel.DistributedDataParallel, "
+            f"got {type(inner).__name__}"
+        )
+    return inner
+
+
+def _check(model: Any, grad_scaler: GradScaler | None) -> None:
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad and parameter.device.type != "cpu":
+            raise ValueError(
+                f"parameter {name!r} is on {parameter.device}: gradwire.torch.ddp handles CPU "
+                "tensors only so far"
+            )
+    if getattr(model, "_use_python_reducer", False):
+        raise ValueError(
+            'torch._dynamo.config.optimize_ddp = "python_reducer" gives hooks no buckets; set it '
+            "to True before the model is wrapped"
+        )
+    if getattr(model, "mixed_precision", None) is not None:
+        raise ValueError("DDP's mixed_precision= registers a hook of its own; use autocast instead")
+    if grad_scaler is not None and getattr(model, "skip_all_reduce_unused_params", False):
+        raise ValueError(
+            "grad_scaler= needs to know where a step ends, which skip_all_reduce_unused_params "
+            "hides; use find_unused_parameters instead"
+        )
+    switch = getattr(model, _SWITCH, None)
+    if switch is not None and switch.handle is not None:
+        raise ValueError("a codec is attached to this model already; detach() its handle first")
+
+
+def _own_group(over: dist.ProcessGroup, timeout: timedelta | None) -> dist.ProcessGroup:
+    """Make a group of the same ranks, so that DDP's own collectives and ours cannot mix."""
+    if timeout is None:
+        try:
+            timeout = over._get_backend(torch.device("cpu")).options._timeout
+        except (RuntimeError, AttributeError):
+            timeout = None  # not Gloo: torch's default
+    group = dist.new_group(
+        dist.get_process_group_ranks(over),
+        timeout=timeout,
+        backend="gloo",
+        use_local_synchronization=over is not dist.group.WORLD,
+        group_desc="gradwire",
+    )
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError("this rank is not in the process group that it attaches a codec to")
+    return group
+
+
+def _agree(
+    group: dist.ProcessGroup,
+    codec: "Codec",
+    named: dict[str, torch.nn.Parameter],
+    dense: set[str],
+    grad_scaler: GradScaler | None,
+) -> None:
+    """Compare options over the ranks: a difference found later would be a hang or garbage."""
+    shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
+    mine = {
+        "codec": codec.get_config(),
+        "grad_scaler": grad_scaler is not None and grad_scaler.is_enabled(),
+        "min_numel or min_ndim": zlib.crc32(repr(sorted(dense)).encode()),
+        "parameters": (len(shapes), zlib.crc32(repr(shapes).encode())),
+    }
+    every: list[Any] = [None] * group.size()
+    dist.all_gather_object(every, mine, group=group)
+    for rank, theirs in enumerate(every):
+        for what, value in theirs.items():
+            if value != every[0][what]:
+                raise ValueError(
+                    f"rank {rank} and rank 0 attached with different {what}: "
+                    f"{value!r} and {every[0][what]!r}"
+                )
+
+
+def _parameter(name: str, tensor: torch.Tensor, codec: "Codec", dense: bool) -> Parameter:
+    if dense:
+        return Parameter(name, tensor)
+    state = codec.init_state(tensor.numel(), name=name)
+    bound = codec.max_encoded_len(tensor.numel())
+    # Without a memory, what is trimmed would be lost; and a frame of all entries cannot be trimmed.
+    fixed = isinstance(codec.memory, NoMemory) or isinstance(codec.sparsify, All)
+    limit = SizeLimit(bound, fixed=fixed)
+    return Parameter(name, tensor, state, limit)
+
+
+def _switch(model: Any, over: dist.ProcessGroup) -> Switch:
+    """Return the model's switch; register it as a hook the first time."""
+    switch: Switch | None = getattr(model, _SWITCH, None)
+    if switch is None:
+        switch = Switch(over)
+        try:
+            model.register_comm_hook(switch, gradwire_hook)
+        except RuntimeError as error:
+            raise ValueError(f"the model has a communication hook already ({error})") from error
+        setattr(model, _SWITCH, switch)
+    return switch

@@ -1,0 +1,221 @@
+"""Saving and restoring the state of all parameters, also into another number of ranks."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gradwire.torch.ddp.layout import Parameter
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+    from gradwire.state import State
+
+__all__ = ["Policy", "load", "save"]
+
+Policy = Literal["sum-and-split", "keep", "drop"]
+"""What becomes of residuals when the number of ranks has changed."""
+
+VERSION = 1
+
+Saved = Mapping[str, Any]
+
+
+def save(
+    parameters: Mapping[str, Parameter], codec: "Codec", rank: int, world_size: int, step: int
+) -> dict[str, Any]:
+    """Return the checkpoint of one rank: plain tensors, numbers and strings."""
+    return {
+        "version": VERSION,
+        "rank": rank,
+        "world_size": world_size,
+        "step": step,
+        "codec": codec.get_config(),
+        "parameters": {name: _save(parameter) for name, parameter in parameters.items()},
+    }
+
+
+def _save(parameter: Parameter) -> dict[str, Any]:
+    assert parameter.limit is not None
+    saved: dict[str, Any] = parameter.state.state_dict()
+    if saved["residual"] is not None:
+        saved["residual"] = torch.from_numpy(saved["residual"])
+    return {**saved, "sizes": parameter.limit.state()}
+
+
+def load(
+    parameters: Mapping[str, Parameter],
+    codec: "Codec",
+    group: dist.ProcessGroup,
+    saved: Saved | Sequence[Saved] | None,
+    policy: Policy,
+) -> int:
+    """Restore all parameters, or none, on all ranks alike. Returns the step to go on from."""
+    try:
+        loaded = _Loaded(parameters, codec, group.rank(), group.size(), saved, policy)
+        mine: tuple[str | None, Any] = (None, loaded.summary)
+    except (ValueError, TypeError, KeyError) as error:
+        mine = (f"{type(error).__name__}: {error}", None)
+    answers: list[Any] = [None] * group.size()
+    dist.all_gather_object(answers, mine, group=group)
+    for rank, (error_text, _) in enumerate(answers):
+        if error_text is not None:
+            raise ValueError(f"rank {rank} cannot load its state_dict: {error_text}")
+    known = {rank: summary for rank, (_, summary) in enumerate(answers) if summary is not None}
+    if len(set(known.values())) > 1:
+        raise ValueError(
+            "the ranks were given checkpoints of different runs or steps (world size, step, sizes "
+            f"seen): {known}"
+        )
+    loaded.apply()
+    return max((summary[1] for summary in known.values()), default=0)
+
+
+class _Loaded:
+    """New states, made and checked before any old one is given up.
+
+    Attributes
+    ----------
+    summary : tuple or None
+        What must be the same on all ranks; None for a rank that was given nothing.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        codec: "Codec",
+        rank: int,
+        world_size: int,
+        saved: Saved | Sequence[Saved] | None,
+        policy: Policy,
+    ) -> None:
+        if policy not in get_args(Policy):
+            raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}")
+        self._parameters = parameters
+        self._codec = codec
+        self.states: dict[str, State] = {}
+        self.sizes: dict[str, list[int]] = {}
+        self.summary: tuple[int, int, int] | None = None
+        by_rank = _by_rank(saved)
+        if not by_rank:
+            if policy == "sum-and-split":
+                raise ValueError('got no state_dict; only policy "keep" or "drop" may go without')
+            self._fresh()
+            return
+        for one in by_rank.values():
+            _check(one, parameters)
+        first = next(iter(by_rank.values()))
+        old_size = int(first["world_size"])
+        if any(
+            (one["world_size"], one["step"]) != (old_size, first["step"])
+            for one in by_rank.values()
+        ):
+            raise ValueError("the state_dicts are of different runs or steps")
+        if old_size == world_size:
+            self._same_size(by_rank, rank)
+        else:
+            self._other_size(by_rank, rank, world_size, old_size, policy)
+        self.summary = (old_size, int(first["step"]), hash_of(self.sizes))
+
+    def _fresh(self) -> None:
+        for name, parameter in self._parameters.items():
+            self.states[name] = self._codec.init_state(parameter.numel, name=name)
+
+    def _same_size(self, by_rank: Mapping[int, Saved], rank: int) -> None:
+        if rank not in by_rank:
+            raise ValueError(
+                f"this is rank {rank}, got the state_dict of rank {', '.join(map(str, by_rank))}: "
+                "every rank has a residual of its own, save and load all of them"
+            )
+        for name, entry in by_rank[rank]["parameters"].items():
+            self._restore(name, entry, entry["residual"])
+            self.sizes[name] = entry["sizes"]
+
+    def _other_size(
+        self,
+        by_rank: Mapping[int, Saved],
+        rank: int,
+        world_size: int,
+        old_size: int,
+        policy: Policy,
+    ) -> None:
+        self._fresh()
+        if policy == "drop":
+            return
+        if policy == "keep":
+            if rank < old_size and rank not in by_rank:
+                raise ValueError(
+                    f'policy "keep" needs the state_dict of rank {rank} on rank {rank}'
+                )
+            own = by_rank.get(rank)
+            for name, entry in own["parameters"].items() if own else ():
+                self._restore(name, entry, entry["residual"])
+            return
+        missing = [str(old) for old in range(old_size) if old not in by_rank]
+        if missing:
+            raise ValueError(
+                f"the world had {old_size} ranks and has {world_size}: policy {policy!r} needs the "
+                f"state_dicts of all {old_size} as a list on every rank, missing "
+                f"{', '.join(missing)}; or name another policy"
+            )
+        for name in self._parameters:
+            entries = [by_rank[old]["parameters"][name] for old in range(old_size)]
+            self._restore(name, entries[rank % old_size], _share(entries, world_size))
+
+    def _restore(self, name: str, entry: Saved, residual: torch.Tensor | None) -> None:
+        state = self._codec.init_state(self._parameters[name].numel, name=name)
+        plain = {key: value for key, value in entry.items() if key != "sizes"}
+        plain["residual"] = None if residual is None else residual.numpy()
+        state.load_state_dict(plain)
+        self.states[name] = state
+
+    def apply(self) -> None:
+        """Replace the parameters' states. Sizes seen count for the same world only."""
+        for name, parameter in self._parameters.items():
+            assert parameter.limit is not None
+            parameter.state = self.states[name]
+            parameter.limit.reset()
+            if name in self.sizes:
+                parameter.limit.load(self.sizes[name])
+
+
+def _by_rank(saved: Saved | Sequence[Saved] | None) -> dict[int, Saved]:
+    if saved is None:
+        return {}
+    if isinstance(saved, Mapping):
+        saved = [saved]
+    by_rank: dict[int, Saved] = {}
+    for one in saved:
+        if not isinstance(one, Mapping) or one.get("version") != VERSION:
+            raise ValueError(f"expected what Handle.state_dict() returned, version {VERSION}")
+        if one["rank"] in by_rank:
+            raise ValueError(f"got two state_dicts of rank {one['rank']}")
+        by_rank[int(one["rank"])] = one
+    return by_rank
+
+
+def _check(saved: Saved, parameters: Mapping[str, Parameter]) -> None:
+    theirs = saved["parameters"]
+    missing, unknown = parameters.keys() - theirs.keys(), theirs.keys() - parameters.keys()
+    if missing or unknown:
+        raise ValueError(
+            f"the state_dict is of another model or other options: it lacks {sorted(missing)} and "
+            f"has {sorted(unknown)} besides"
+        )
+
+
+def _share(entries: Sequence[Saved], world_size: int) -> torch.Tensor | None:
+    if entries[0]["residual"] is None:
+        return None
+    total = np.zeros(entries[0]["numel"], np.float64)
+    for entry in entries:
+        total += entry["residual"].numpy()
+    return torch.from_numpy((total / world_size).astype(np.float32))
+
+
+def hash_of(sizes: Mapping[str, list[int]]) -> int:
+    """Return a checksum of sizes seen, the same in every process."""
+    return zlib.crc32(repr(sorted(sizes.items())).encode())

@@ -1,0 +1,256 @@
+"""What `attach` returns: reports, checkpoints, and the way back to plain DDP."""
+
+import math
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it is there, unlisted
+
+from gradwire.torch.ddp import checkpoint
+from gradwire.torch.ddp.checkpoint import Policy
+from gradwire.torch.ddp.errors import ExchangeError
+from gradwire.torch.ddp.exchange import Exchange
+from gradwire.torch.ddp.hook import Switch
+from gradwire.torch.ddp.jobs import Job, Step
+from gradwire.torch.ddp.layout import Layouts, Parameter
+from gradwire.torch.ddp.report import ParameterReport, Report, StepTimes, Tally
+from gradwire.torch.ddp.worker import Worker
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["GradScaler", "Handle"]
+
+
+class GradScaler(Protocol):
+    """The part of `torch.amp.GradScaler` that is used."""
+
+    def get_scale(self) -> float:
+        """Return the factor on the loss."""
+
+    def is_enabled(self) -> bool:
+        """Tell whether the loss is scaled, and bad steps skipped."""
+
+
+class Handle:
+    """Compression of one DDP model; made by `attach`.
+
+    Attributes
+    ----------
+    codec : gradwire.Codec
+    world_size, rank : int
+        Of the process group.
+    step : int
+        Backward passes exchanged, over resumes.
+    error : BaseException or None
+        The last error with its type, `GradientError` or `ExchangeError`: what backward raises is a
+        RuntimeError with its text, because DDP keeps no more of it.
+    """
+
+    def __init__(
+        self,
+        switch: Switch,
+        codec: "Codec",
+        parameters: Sequence[Parameter],
+        group: dist.ProcessGroup,
+        *,
+        grad_scaler: GradScaler | None,
+        whole: bool,
+    ) -> None:
+        self.codec = codec
+        self.world_size = group.size()
+        self.rank = group.rank()
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+        self._layouts = Layouts(parameters)
+        self._group = group
+        self._switch: Switch | None = switch
+        scaled = grad_scaler is not None and grad_scaler.is_enabled()
+        self._grad_scaler = grad_scaler if scaled else None
+        self._exchange = Exchange(codec, group, check_result=scaled)
+        self._worker = Worker(self._exchange, hold=scaled, whole=whole)
+        self._steps_before = 0
+        self._step: Step | None = None
+        self._next_index = 0
+        self._scale = 1.0
+        self._finalizer = weakref.finalize(self, self._worker.stop, 1.0)
+
+    def __repr__(self) -> str:
+        state = (
+            "detached" if self._switch is None else "broken" if self._worker.broken else "attached"
+        )
+        return f"<gradwire.torch.ddp.Handle: {self.codec!r}, {state}, step {self.step}>"
+
+    @property
+    def step(self) -> int:
+        """Backward passes exchanged, over resumes."""
+        return self._steps_before + self._exchange.times.steps_ever
+
+    @property
+    def error(self) -> BaseException | None:
+        """The last error, with its type."""
+        return self._worker.broken or self._worker.last_error
+
+    # What the hook calls ----------------------------------------------------------------------
+
+    def _submit(self, bucket: GradBucket) -> "torch.futures.Future[Any]":
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        if self._worker.broken is not None:
+            # Not raised here: DDP would be left half-way through its backward pass for ever.
+            future.set_result(ExchangeError(f"gradwire is broken since: {self._worker.broken}"))
+            return future
+        buffer, index = bucket.buffer(), bucket.index()
+        layout = self._layouts.of(bucket.parameters(), buffer)
+        if self._step is None or index < self._next_index or index == 0:
+            self._step = Step()
+            self._scale = 1.0 if self._grad_scaler is None else self._grad_scaler.get_scale()
+        self._next_index = index + 1
+        self._worker.submit(
+            Job(
+                layout=layout,
+                buffer=buffer,
+                step=self._step,
+                last=bucket.is_last(),
+                scale=self._scale,
+                future=future,
+                enqueued=time.perf_counter(),
+            )
+        )
+        return future
+
+    # What users call --------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's residuals and all else that resuming bit for bit needs.
+
+        Call it between steps, on every rank, and save every rank's: each has a residual of its
+        own. Tensors, numbers and strings only, so ``torch.load(weights_only=True)`` reads it.
+
+        Returns
+        -------
+        dict
+            ``version``, ``rank``, ``world_size``, ``step``, ``codec`` (its config), and
+            ``parameters``: for each compressed parameter its state, with the residual as a float32
+            tensor of shape (numel,).
+        """
+        self._worker.settle()
+        return checkpoint.save(
+            self._compressed(), self.codec, self.rank, self.world_size, self.step
+        )
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        policy: Policy = "sum-and-split",
+    ) -> None:
+        """Take over what `state_dict` returned. A collective: call it on every rank.
+
+        Parameters
+        ----------
+        state_dict : dict, list of dict or None
+            This rank's own, or those of all old ranks in any order.
+        policy : {"sum-and-split", "keep", "drop"}
+            For another world size than the saved one. ``sum-and-split`` adds up the residuals of
+            all old ranks (so it needs the whole list) and gives every rank an equal share;
+            ``keep`` gives each old rank that is still there its own and new ranks none;
+            ``drop`` starts without residuals.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if one of them was given what does not fit the model, the codec, its
+            rank or the policy, or if ranks were given different steps. Nothing changes then.
+        """
+        self._worker.settle()
+        step = checkpoint.load(self._compressed(), self.codec, self._group, state_dict, policy)
+        self._steps_before = step - self._exchange.times.steps_ever
+        self._worker.restart()
+
+    def report(self, *, reset: bool = False) -> Report:
+        """Return what this rank sent, saved and spent; ``str()`` and ``.to_json()`` it.
+
+        Parameters
+        ----------
+        reset : bool
+            Start counting anew afterwards.
+        """
+        self._worker.drain()
+        times = self._exchange.times
+        parameters = tuple(_describe(each) for each in self._parameters.values())
+        norms = [each.residual_norm or 0.0 for each in parameters]
+        tallies = [each.tally for each in self._parameters.values()]
+        steps = max(times.steps, 1)
+        wire = times.slot_bytes * (self.world_size - 1) / steps
+        dense = 2 * times.dense_bytes * (self.world_size - 1) / self.world_size / steps
+        target = sum(tally.target for tally in tallies)
+        report = Report(
+            rank=self.rank,
+            world_size=self.world_size,
+            codec=repr(self.codec),
+            steps=times.steps,
+            collectives=times.collectives,
+            wire_bytes=wire,
+            dense_wire_bytes=dense,
+            compression=dense / wire if wire else 1.0,
+            slot_use=sum(tally.nbytes for tally in tallies) / max(times.slot_bytes, 1),
+            achieved=sum(tally.count for tally in tallies) / target if target else None,
+            **{f"{stage}_ms": 1e3 * total / steps for stage, total in times.seconds.items()},
+            residual_norm=math.sqrt(math.fsum(norm * norm for norm in norms)),
+            parameters=parameters,
+        )
+        if reset:
+            self._exchange.times = StepTimes(steps_ever=times.steps_ever)
+            for parameter in self._parameters.values():
+                parameter.tally = Tally()
+        return report
+
+    def detach(self) -> None:
+        """Go back to DDP's plain averaged all-reduce. Call it on every rank, between steps.
+
+        What is left in the residuals does not reach the model any more; `state_dict` still
+        returns it. Calling it twice is harmless. `attach` may be called again.
+        """
+        if self._switch is None:
+            return
+        self._switch.handle = None
+        self._switch = None
+        try:
+            if self._worker.broken is None and dist.is_initialized():
+                self._worker.settle()
+                dist.barrier(self._group)  # nobody closes a connection that another still reads
+                dist.destroy_process_group(self._group)
+        finally:
+            self._finalizer()
+
+    def _compressed(self) -> dict[str, Parameter]:
+        return {
+            name: parameter
+            for name, parameter in self._parameters.items()
+            if parameter.state is not None
+        }
+
+
+def _describe(parameter: Parameter) -> ParameterReport:
+    tally = parameter.tally
+    steps = max(tally.steps, 1)
+    dense = parameter.numel * parameter.tensor.element_size()
+    residual = None if parameter.state is None else parameter.state.residual
+    return ParameterReport(
+        name=parameter.name,
+        numel=parameter.numel,
+        dense=parameter.state is None,
+        steps=tally.steps,
+        bytes_per_step=tally.nbytes / steps,
+        compression=dense * tally.steps / tally.nbytes if tally.nbytes else 1.0,
+        achieved=tally.count / tally.target if tally.target else None,
+        trimmed=tally.trimmed,
+        encode_ms=1e3 * tally.encode_s / steps,
+        decode_ms=1e3 * tally.decode_s / steps,
+        residual_norm=None
+        if residual is None
+        else float(np.linalg.norm(residual.astype(np.float64))),
+    )

@@ -1,0 +1,97 @@
+"""What passes from the hook to the threads: steps, their buckets, and buckets under way."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.torch.ddp.layout import Layout, Parameter
+from gradwire.torch.ddp.slots import Plan
+
+__all__ = ["Buffers", "Flight", "Job", "Step"]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One backward pass: what has to be undone if it must not count.
+
+    Attributes
+    ----------
+    encoded : dict
+        Parameters encoded in this step and not rolled back, by name.
+    error : BaseException or None
+        Why the step does not count.
+    held : list of Job
+        Buckets that are done, but wait for the verdict on the whole step.
+    """
+
+    encoded: dict[str, Parameter] = field(default_factory=dict)
+    error: BaseException | None = None
+    held: list["Job"] = field(default_factory=list)
+    finished: bool = False
+
+    def encode(self, parameter: Parameter) -> None:
+        """Note that the parameter's state has moved on."""
+        self.encoded[parameter.name] = parameter
+
+    def undo(self, parameter: Parameter) -> None:
+        """Roll the parameter's state back to what it was before this step."""
+        del self.encoded[parameter.name]
+        parameter.state.rollback()
+
+    def undo_all(self) -> None:
+        """Roll back all that this step has encoded."""
+        for parameter in list(self.encoded.values()):
+            self.undo(parameter)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One bucket, as the hook hands it over. ``scale`` is the loss scale, 1.0 without one."""
+
+    layout: Layout
+    buffer: torch.Tensor
+    step: Step
+    last: bool
+    scale: float
+    future: "torch.futures.Future[Any]"
+    enqueued: float
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One bucket whose slots are under way."""
+
+    job: Job
+    sequence: int
+    plan: Plan | None = None
+    slot: torch.Tensor | None = None
+    gathered: torch.Tensor | None = None
+    work: "dist.Work | None" = None
+    error: BaseException | None = None
+
+
+class Buffers:
+    """Reusable byte tensors: a fresh one in each step would be page faults in each step."""
+
+    def __init__(self) -> None:
+        self._free: list[torch.Tensor] = []
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one."""
+        with self._lock:
+            self._free.sort(key=torch.Tensor.numel)
+            for index, tensor in enumerate(self._free):
+                if tensor.numel() >= nbytes:
+                    return self._free.pop(index)
+            if self._free:  # too small for what is asked now: let it go rather than keep both
+                self._free.pop()
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def give(self, tensor: torch.Tensor) -> None:
+        """Take a tensor back."""
+        with self._lock:
+            self._free.append(tensor)

@@ -1,0 +1,133 @@
+"""What a bucket holds: named parameters, and how each of them travels."""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradwire.torch.ddp.capacity import SizeLimit
+from gradwire.torch.ddp.report import Tally
+
+__all__ = ["Layout", "Layouts", "Parameter", "Piece"]
+
+
+@dataclass(slots=True, eq=False)
+class Parameter:
+    """One parameter, known by its name for as long as training lasts.
+
+    Attributes
+    ----------
+    state : gradwire.State or None
+        Residual and controller; None for a parameter that travels dense.
+    limit : SizeLimit or None
+        Bytes its frames may take; None likewise.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    state: Any = None
+    limit: SizeLimit | None = None
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def numel(self) -> int:
+        """Entries."""
+        return self.tensor.numel()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A compressed parameter's place in a bucket's flat buffer: entries start to stop."""
+
+    parameter: Parameter
+    start: int
+    stop: int
+
+
+class Layout:
+    """The parameters of one bucket, in the order of its buffer.
+
+    Attributes
+    ----------
+    pieces : tuple of Piece
+        What is compressed, one frame each.
+    dense : tuple of Piece
+        What travels as it is.
+    runs : tuple of (int, int)
+        Entries (start, stop) of the dense parameters, neighbours merged.
+    dense_numel : int
+        Entries in the runs, all together.
+    digest : int
+        CRC-32 of all of it; ranks compare it before they read each other's bytes.
+    """
+
+    __slots__ = ("dense", "dense_numel", "digest", "dtype", "numel", "pieces", "runs")
+
+    def __init__(self, parameters: Iterable[Parameter], dtype: torch.dtype) -> None:
+        pieces: list[Piece] = []
+        dense: list[Piece] = []
+        runs: list[tuple[int, int]] = []
+        at = 0
+        digest = zlib.crc32(str(dtype).encode())
+        for parameter in parameters:
+            piece = Piece(parameter, at, at + parameter.numel)
+            at = piece.stop
+            if parameter.state is not None:
+                pieces.append(piece)
+            else:
+                dense.append(piece)
+                if runs and runs[-1][1] == piece.start:
+                    runs[-1] = (runs[-1][0], piece.stop)
+                else:
+                    runs.append((piece.start, piece.stop))
+            described = f"{parameter.name}\0{parameter.numel}\0{parameter.state is None}\0"
+            digest = zlib.crc32(described.encode(), digest)
+        self.pieces = tuple(pieces)
+        self.dense = tuple(dense)
+        self.runs = tuple(runs)
+        self.dense_numel = sum(stop - start for start, stop in runs)
+        self.numel = at
+        self.dtype = dtype
+        self.digest = digest
+
+
+class Layouts:
+    """Finds the layout of a bucket. DDP regroups its buckets, so nothing here is keyed by index."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        # The parameters are kept alive here, which keeps their ids valid.
+        self._by_id = {id(parameter.tensor): parameter for parameter in parameters}
+        self._known: dict[tuple[int, ...], Layout] = {}
+
+    def of(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor) -> Layout:
+        """Return the layout of a bucket, from its parameters and its flat buffer."""
+        key = tuple(map(id, tensors))
+        layout = self._known.get(key)
+        if layout is None:
+            layout = self._known[key] = self._make(key, tensors, buffer)
+        return layout
+
+    def _make(
+        self, key: tuple[int, ...], tensors: Sequence[torch.Tensor], buffer: torch.Tensor
+    ) -> Layout:
+        if buffer.layout != torch.strided:
+            raise TypeError(
+                "gradwire cannot compress sparse gradients: build nn.Embedding and "
+                "nn.EmbeddingBag with sparse=False"
+            )
+        unknown = [
+            tensor for tensor, id_ in zip(tensors, key, strict=True) if id_ not in self._by_id
+        ]
+        if unknown:
+            raise RuntimeError(
+                f"a bucket holds a parameter of shape {tuple(unknown[0].shape)} that the model did "
+                "not have when gradwire was attached; attach again after changing the model"
+            )
+        layout = Layout([self._by_id[id_] for id_ in key], buffer.dtype)
+        if layout.numel != buffer.numel():
+            raise RuntimeError(
+                f"a bucket of {buffer.numel()} entries holds parameters of {layout.numel}"
+            )
+        return layout

@@ -1,0 +1,208 @@
+"""What the exchange cost and what it saved."""
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ParameterReport", "Report", "StepTimes", "Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running sums of one parameter. Two threads write them, each its own fields."""
+
+    steps: int = 0
+    nbytes: int = 0
+    count: int = 0
+    target: int = 0
+    trimmed: int = 0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+
+    def encoded(self, nbytes: int, last: dict[str, Any], seconds: float) -> None:
+        """Add one frame of this rank; ``last`` is what the state says of it."""
+        self.steps += 1
+        self.nbytes += nbytes
+        self.trimmed += last["trimmed"]
+        if last["target"] is not None:
+            self.count += last["count"]
+            self.target += last["target"]
+        self.encode_s += seconds
+
+    def decoded(self, seconds: float) -> None:
+        """Add the decoding of all ranks' frames."""
+        self.decode_s += seconds
+
+    def dense(self, nbytes: int, seconds: float) -> None:
+        """Add one dense exchange."""
+        self.steps += 1
+        self.nbytes += nbytes
+        self.decode_s += seconds
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Running sums over all buckets. ``steps_ever`` survives a reset of the others."""
+
+    steps: int = 0
+    steps_ever: int = 0
+    collectives: int = 0
+    slot_bytes: int = 0
+    dense_bytes: int = 0
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("encode", "exchange", "decode", "wait"), 0.0)
+    )
+
+    def add(self, stage: str, start: float) -> float:
+        """Add the time since start to a stage; returns now."""
+        now = time.perf_counter()
+        self.seconds[stage] += now - start
+        return now
+
+    def sent(self, slot_bytes: int, dense_bytes: int) -> None:
+        """Add one collective."""
+        self.collectives += 1
+        self.slot_bytes += slot_bytes
+        self.dense_bytes += dense_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterReport:
+    """One parameter, on this rank.
+
+    Attributes
+    ----------
+    dense : bool
+        It travels as it is: too small to compress.
+    bytes_per_step : float
+        Mean size of its frames (or of its dense values) on this rank.
+    compression : float
+        Dense bytes over that.
+    achieved : float or None
+        Entries sent over entries asked for (k-hat / k), over all steps; None where the sparsifier
+        asks for no number.
+    trimmed : int
+        Entries selected, then left to the residual because the slot was full.
+    residual_norm : float or None
+        Euclidean norm of what has not been sent, now; None without a memory.
+    """
+
+    name: str
+    numel: int
+    dense: bool
+    steps: int
+    bytes_per_step: float
+    compression: float
+    achieved: float | None
+    trimmed: int
+    encode_ms: float
+    decode_ms: float
+    residual_norm: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What gradwire did on this rank since `attach` or the last reset.
+
+    Attributes
+    ----------
+    steps : int
+        Backward passes that were exchanged.
+    collectives : int
+        Collectives in all of them: one a bucket.
+    wire_bytes : float
+        Bytes that this rank sends in one step, slots' unused room included: a ring all-gather
+        passes each slot on to all but one rank.
+    dense_wire_bytes : float
+        What plain DDP would send: a ring all-reduce of the same buckets.
+    compression : float
+        Their ratio.
+    slot_use : float
+        Part of the slots that held something.
+    achieved : float or None
+        Entries sent over entries asked for, over all compressed parameters.
+    encode_ms, exchange_ms, decode_ms : float
+        Mean milliseconds of one step; most of it overlaps the backward pass.
+    wait_ms : float
+        Mean milliseconds between the last gradient and the end of the exchange: what the backward
+        pass really had to wait.
+    residual_norm : float
+        Euclidean norm over all residuals, now.
+    """
+
+    rank: int
+    world_size: int
+    codec: str
+    steps: int
+    collectives: int
+    wire_bytes: float
+    dense_wire_bytes: float
+    compression: float
+    slot_use: float
+    achieved: float | None
+    encode_ms: float
+    exchange_ms: float
+    decode_ms: float
+    wait_ms: float
+    residual_norm: float
+    parameters: tuple[ParameterReport, ...]
+
+    def to_json(self) -> str:
+        """Return all of it as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def __str__(self) -> str:
+        wire, dense = _size(self.wire_bytes), _size(self.dense_wire_bytes)
+        buckets = self.collectives / max(self.steps, 1)
+        stages = ("encode", "exchange", "decode")
+        milliseconds = ", ".join(f"{stage} {getattr(self, stage + '_ms'):.2f}" for stage in stages)
+        lines = [
+            f"gradwire, rank {self.rank} of {self.world_size}: {self.steps} steps",
+            f"  codec           {self.codec}",
+            f"  on the wire     {wire} a step, plain DDP {dense}: {self.compression:.1f} x less",
+            f"  collectives     {buckets:.1f} a step, slots {self.slot_use:.0%} full",
+            f"  sent / asked    {_ratio(self.achieved)}",
+            f"  milliseconds    {milliseconds}; backward waited {self.wait_ms:.2f}",
+            f"  residual norm   {self.residual_norm:.4g}",
+            "",
+            _HEADINGS,
+            *(_row(parameter) for parameter in self._largest()),
+        ]
+        if len(self.parameters) > _ROWS:
+            lines.append(f"... {len(self.parameters) - _ROWS} smaller ones: see to_json()")
+        return "\n".join(lines)
+
+    def _largest(self) -> list[ParameterReport]:
+        return sorted(self.parameters, key=lambda each: -each.numel)[:_ROWS]
+
+
+_ROWS = 20
+_HEADINGS = (
+    f"{'parameter':<40} {'entries':>11} {'bytes/step':>11} {'ratio':>8} {'sent/asked':>10} "
+    f"{'enc ms':>8} {'dec ms':>8} {'residual':>10}"
+)
+
+
+def _row(each: ParameterReport) -> str:
+    name = each.name if len(each.name) <= 40 else "..." + each.name[-37:]
+    norm = (
+        "dense" if each.dense else "" if each.residual_norm is None else f"{each.residual_norm:.4g}"
+    )
+    return (
+        f"{name:<40} {each.numel:>11,} {each.bytes_per_step:>11,.0f} {each.compression:>8.1f} "
+        f"{_ratio(each.achieved):>10} {each.encode_ms:>8.3f} {each.decode_ms:>8.3f} {norm:>10}"
+    )
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _size(nbytes: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} GB"

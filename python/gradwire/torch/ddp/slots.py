@@ -1,0 +1,142 @@
+"""The bytes one rank contributes to the collective of one bucket.
+
+A slot has the same length on every rank: header, one record a frame, the dense parameters in their
+own dtype, the frames one after another, and unused room. A rank that cannot fill its slot puts the
+reason there instead, so that the collective happens in any case and all ranks learn of it.
+"""
+
+import enum
+import itertools
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.torch.ddp.errors import ExchangeError
+from gradwire.torch.ddp.layout import Layout
+
+__all__ = ["Plan", "Reading", "Status", "read", "write_failure", "write_header"]
+
+Bytes = NDArray[np.uint8]
+
+_HEADER = struct.Struct("<4sB3xIIQ")  # magic, status, layout digest, message bytes, sequence number
+_MAGIC = b"GWS1"
+_RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
+_ALIGN = 64
+_MINIMUM = 1024  # so that a readable message always fits
+_MESSAGE_AT = _HEADER.size
+
+
+class Status(enum.IntEnum):
+    """What a slot holds."""
+
+    OK = 0
+    NON_FINITE = 1
+    FAILED = 2
+
+
+def _align(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where things are in the slots of one bucket, in bytes; the same on every rank."""
+
+    limits: tuple[int, ...]
+    records_at: int
+    dense_at: int
+    dense_end: int
+    frames_at: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, layout: Layout, itemsize: int) -> "Plan":
+        """Plan the slots of a bucket from the limits that hold now."""
+        limits = tuple(
+            piece.parameter.limit.nbytes for piece in layout.pieces if piece.parameter.limit
+        )
+        records_at = _align(_HEADER.size)
+        dense_at = _align(records_at + len(limits) * _RECORD.itemsize)
+        dense_end = dense_at + layout.dense_numel * itemsize
+        frames_at = _align(dense_end)
+        nbytes = max(_MINIMUM, _align(frames_at + sum(limits)))
+        return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes)
+
+    def records(self, slot: Bytes) -> NDArray[np.void]:
+        """Return a slot's records, one a frame: size, wanted size, and whether its input was 0."""
+        end = self.records_at + len(self.limits) * _RECORD.itemsize
+        return slot[self.records_at : end].view(_RECORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One rank's slot, taken apart and checked against the plan."""
+
+    status: Status
+    message: str  # of a failure
+    reason: list[int]  # of a non-finite gradient: parameter's place, count, first position
+    sizes: list[int]
+    wanted: list[int]
+    zeros: list[bool]
+    frames: list[Bytes]
+
+
+def write_header(slot: Bytes, layout: Layout, sequence: int) -> None:
+    """Head a slot whose contents are complete."""
+    _HEADER.pack_into(slot.data, 0, _MAGIC, Status.OK, layout.digest, 0, sequence)
+
+
+def write_failure(
+    slot: Bytes, layout: Layout, sequence: int, status: Status, reason: str | list[int]
+) -> None:
+    """Replace a slot's contents by the reason why there are none."""
+    text = reason if isinstance(reason, str) else json.dumps(reason)
+    message = text.encode()[: _MINIMUM - _MESSAGE_AT]
+    _HEADER.pack_into(slot.data, 0, _MAGIC, status, layout.digest, len(message), sequence)
+    slot[_MESSAGE_AT : _MESSAGE_AT + len(message)] = np.frombuffer(message, np.uint8)
+
+
+def read(slot: Bytes, rank: int, plan: Plan, layout: Layout, sequence: int) -> Reading:
+    """Take apart the slot of a rank.
+
+    Raises
+    ------
+    ExchangeError
+        The rank is at another bucket, or its slot contradicts the plan.
+    """
+    magic, status, digest, length, theirs = _HEADER.unpack_from(slot.data)
+    if magic != _MAGIC or status not in set(Status) or length > _MINIMUM - _MESSAGE_AT:
+        raise ExchangeError(f"the slot of rank {rank} is not one of gradwire's", rank)
+    if (digest, theirs) != (layout.digest, sequence):
+        raise ExchangeError(
+            f"rank {rank} is at bucket {theirs} since attach(), this rank at bucket {sequence}, "
+            f"and they hold {'the same' if digest == layout.digest else 'different'} parameters: "
+            "the ranks did not run the same backward passes",
+            rank,
+        )
+    if status != Status.OK:
+        message = bytes(slot[_MESSAGE_AT : _MESSAGE_AT + length]).decode(errors="replace")
+        reason = json.loads(message) if status == Status.NON_FINITE else []
+        return Reading(Status(status), message, reason, [], [], [], [])
+    records = plan.records(slot)
+    sizes = records["size"].tolist()
+    if any(size > limit for size, limit in zip(sizes, plan.limits, strict=True)):
+        raise ExchangeError(f"a frame of rank {rank} is longer than its limit", rank)
+    return Reading(
+        Status.OK,
+        "",
+        [],
+        sizes,
+        records["wanted"].tolist(),
+        [bool(zero) for zero in records["zero"]],
+        _split(slot, plan.frames_at, sizes),
+    )
+
+
+def _split(slot: Bytes, start: int, sizes: Sequence[int]) -> list[Bytes]:
+    ends = itertools.accumulate(sizes, initial=start)
+    return [slot[begin:end] for begin, end in itertools.pairwise(ends)]

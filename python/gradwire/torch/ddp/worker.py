@@ -1,0 +1,157 @@
+"""Two threads and two queues: buckets in, averages out, in the order that all ranks share."""
+
+import os
+import queue
+import threading
+
+import torch
+
+from gradwire.torch.ddp.errors import ExchangeError, GradientError
+from gradwire.torch.ddp.exchange import Exchange
+from gradwire.torch.ddp.jobs import Flight, Job, Step
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """Takes jobs from the hook and resolves their futures.
+
+    One thread encodes and starts the collectives, the other waits for them and decodes, so that
+    encoding a bucket overlaps the exchange of the one before. Both are first in, first out, and
+    whatever a gradient holds, each job is exactly one collective: nothing that only one rank knows
+    can bring the ranks out of step.
+
+    Futures are resolved with the bucket's buffer, or with an exception *as a value* for the
+    callback in `hook` to raise: DDP reports those readably, and `set_exception` not at all.
+
+    Parameters
+    ----------
+    exchange : Exchange
+    hold : bool
+        Resolve the futures of a step together, once all of its buckets are known to be good. With
+        a loss scaler a bad bucket then spoils the early ones as well, and every optimizer that
+        shares the scaler skips the step.
+    whole : bool
+        Whether a step whose last bucket never comes is one whose backward pass failed.
+    """
+
+    def __init__(self, exchange: Exchange, *, hold: bool, whole: bool) -> None:
+        self._exchange = exchange
+        self._hold = hold
+        self._whole = whole
+        self._jobs: queue.Queue[Job | None] = queue.Queue()
+        self._flights: queue.Queue[Flight | None] = queue.Queue()
+        self._step: Step | None = None
+        self._sequence = 0
+        self._pid = os.getpid()
+        self.broken: BaseException | None = None
+        self.last_error: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._send, name="gradwire-send", daemon=True),
+            threading.Thread(target=self._receive, name="gradwire-receive", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Enqueue a bucket and return at once."""
+        self._jobs.put(job)
+
+    def drain(self) -> None:
+        """Wait until every bucket submitted so far is done."""
+        self._jobs.join()
+        self._flights.join()
+
+    def settle(self) -> None:
+        """Drain, and undo a step that ended half-way. Not to be called from inside a backward."""
+        self.drain()
+        self._close(None)
+
+    def restart(self) -> None:
+        """Count buckets from zero again, on all ranks alike. Call after `settle`."""
+        self._sequence = 0
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End both threads once the queues are empty."""
+        if os.getpid() != self._pid:
+            return  # forked after attach(): no threads here, and locks may be held for ever
+        self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+
+    # The sending thread -----------------------------------------------------------------------
+
+    def _send(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if job.step is not self._step:
+                self._flights.join()
+                self._close(job.step)
+            self._flights.put(self._launch(job))
+            self._jobs.task_done()
+        self._flights.put(None)
+        self._jobs.task_done()
+
+    def _launch(self, job: Job) -> Flight:
+        sequence = self._sequence
+        self._sequence += 1
+        if self.broken is not None:
+            return Flight(job, sequence, error=self.broken)
+        try:
+            return self._exchange.send(job, sequence)
+        except Exception as error:  # the collective could not even be started
+            return Flight(job, sequence, error=error)
+
+    def _close(self, following: Step | None) -> None:
+        """End the previous step. A backward pass that raised half-way must leave no trace."""
+        previous, self._step = self._step, following
+        if previous is not None and not previous.finished and self._whole:
+            previous.undo_all()
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        while (flight := self._flights.get()) is not None:
+            job = flight.job
+            try:
+                if self.broken is not None:
+                    raise self.broken
+                self._exchange.receive(flight)
+            except GradientError as error:
+                self.last_error = job.step.error = job.step.error or error
+            except Exception as error:
+                self._break(job.step, error)
+            self._deliver(job)
+            self._flights.task_done()
+        self._flights.task_done()
+
+    def _break(self, step: Step, error: Exception) -> None:
+        if self.broken is None:
+            if not isinstance(error, ExchangeError):
+                text = f"gradwire failed on this rank: {type(error).__name__}: {error}"
+                cause, error = error, ExchangeError(text)
+                error.__cause__ = cause
+            self.broken = error
+        step.error = self.broken
+
+    def _deliver(self, job: Job) -> None:
+        step = job.step
+        step.held.append(job)
+        if job.last:
+            self._finish(step)
+        if self._hold and not job.last and self.broken is None:
+            return
+        spoilt = self._hold and isinstance(step.error, GradientError)
+        for each in step.held:
+            if spoilt:
+                each.buffer.fill_(torch.inf)
+            each.future.set_result(each.buffer if spoilt or step.error is None else step.error)
+        step.held.clear()
+
+    def _finish(self, step: Step) -> None:
+        step.finished = True
+        if step.error is not None:
+            step.undo_all()
+        times = self._exchange.times
+        times.steps += 1
+        times.steps_ever += 1
+        times.add("wait", step.held[-1].enqueued)

@@ -1,0 +1,78 @@
+"""Imports torch once and forks ranks that join a process group and run scenarios. See `ranks`."""
+
+import datetime
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import gradwire.torch.ddp  # noqa: F401
+import torch
+import torch._dynamo  # DDP's constructor imports it
+import torch.distributed as dist
+
+
+def main(address: str) -> None:
+    """Fork a rank for each request, until the pipe is closed."""
+    assert threading.active_count() == 1, "a fork would lose the other threads"
+    # Nobody waits for the ranks: their ids stay taken, so whoever kills one kills no stranger.
+    with Client(address) as pipe:
+        while True:
+            try:
+                rank, world_size, timeout, folder = pipe.recv()
+            except EOFError:
+                return
+            pid = os.fork()
+            if pid == 0:
+                os.close(pipe.fileno())
+                _be_rank(rank, world_size, timeout, Path(folder))
+            pipe.send(pid)
+
+
+def _be_rank(rank: int, world_size: int, timeout: float, folder: Path) -> None:
+    status = 1
+    try:
+        log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        _serve(rank, world_size, timeout, folder)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)  # not back into the loop of the process that was forked
+
+
+def _serve(rank: int, world_size: int, timeout: float, folder: Path) -> None:
+    pipe = Client(str(folder / "ranks"))
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=timeout),
+    )
+    while True:
+        try:
+            scenario, arguments = pipe.recv()
+        except EOFError:
+            return
+        module, function = scenario.rsplit(".", 1)
+        try:
+            run = getattr(importlib.import_module(f"{__package__}.scenarios.{module}"), function)
+            answer = ("returned", run(rank, world_size, **arguments))
+        except BaseException:
+            answer = ("raised", traceback.format_exc())
+        pipe.send(answer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

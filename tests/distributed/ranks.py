@@ -1,0 +1,138 @@
+"""Real ranks for tests: processes that stay up and run one scenario after another.
+
+Importing torch costs seconds, so one process imports it, and every rank is forked from there; and
+one set of ranks serves many tests.
+
+A scenario is a function `module.function` under `scenarios/`, called on every rank as
+``function(rank, world_size, **arguments)``; what it returns on each rank comes back as a list.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+class RanksFailed(Exception):
+    """A scenario raised, died or hung on some rank; the message shows every rank's log."""
+
+
+class Nursery:
+    """The process that has torch imported, and forks ranks."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="gradwire-ranks-")
+        self.path = Path(self._directory.name)
+        self._sets = 0
+        with Listener(str(self.path / "nursery"), "AF_UNIX") as listener:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.distributed.nursery", str(self.path / "nursery")],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                env={
+                    **os.environ,
+                    "GLOO_SOCKET_IFNAME": "lo",
+                    "OMP_NUM_THREADS": "1",
+                    "OPENBLAS_NUM_THREADS": "1",  # no threads before the fork
+                },
+            )
+            self._pipe = listener.accept()
+
+    def fork(self, world_size: int, timeout: float) -> tuple[Path, list[int], list[Connection]]:
+        """Start a set of ranks; return their folder, process ids and pipes."""
+        self._sets += 1
+        folder = self.path / str(self._sets)
+        folder.mkdir()
+        pids, pipes = [], []
+        with Listener(str(folder / "ranks"), "AF_UNIX") as listener:
+            for rank in range(world_size):
+                self._pipe.send((rank, world_size, timeout, str(folder)))
+                pids.append(self._pipe.recv())
+                pipes.append(listener.accept())  # one after the other: in the order of ranks
+        return folder, pids, pipes
+
+    def stop(self) -> None:
+        """End the process. Its ranks end with their pipes."""
+        self._pipe.close()
+        self._process.kill()  # an orderly exit unloads torch, which takes seconds
+        self._process.wait()
+        self._directory.cleanup()
+
+
+class Ranks:
+    """A set of processes in one Gloo process group.
+
+    Parameters
+    ----------
+    world_size : int
+    timeout : float
+        Seconds after which collectives give up.
+    """
+
+    def __init__(self, nursery: Nursery, world_size: int, timeout: float = 30.0) -> None:
+        self.world_size = world_size
+        self._nursery = nursery
+        self._timeout = timeout
+        self._pids: list[int] = []
+        self._pipes: list[Connection] = []
+        self._folder = nursery.path
+
+    def run(self, scenario: str, *, limit: float = 60.0, **arguments: Any) -> list[Any]:
+        """Run a scenario on all ranks, and return what it returned on each.
+
+        Raises
+        ------
+        RanksFailed
+            Any rank raised, died, or took longer than ``limit`` seconds.
+        """
+        outcomes = self.try_run(scenario, limit=limit, **arguments)
+        if all(kind == "returned" for kind, _ in outcomes):
+            return [value for _, value in outcomes]
+        report = [
+            f"--- rank {rank}: {scenario} {kind} ---\n{value}\n{self._log(rank)}"
+            for rank, (kind, value) in enumerate(outcomes)
+        ]
+        self.stop()  # whatever they are doing, they are no longer in step
+        raise RanksFailed("\n\n".join(report))
+
+    def try_run(
+        self, scenario: str, *, limit: float = 60.0, **arguments: Any
+    ) -> list[tuple[str, Any]]:
+        """Run a scenario; each rank's outcome is "returned", "raised", "died" or "hung"."""
+        if not self._pipes:
+            self._folder, self._pids, self._pipes = self._nursery.fork(
+                self.world_size, self._timeout
+            )
+        for pipe in self._pipes:
+            pipe.send((scenario, arguments))
+        deadline = time.monotonic() + limit
+        return [self._answer(rank, deadline) for rank in range(self.world_size)]
+
+    def stop(self) -> None:
+        """End the processes; the next scenario starts new ones."""
+        for pipe, pid in zip(self._pipes, self._pids, strict=True):
+            os.kill(pid, signal.SIGKILL)
+            pipe.close()
+        self._pids, self._pipes = [], []
+
+    def _answer(self, rank: int, deadline: float) -> tuple[str, Any]:
+        pipe = self._pipes[rank]
+        try:
+            if pipe.poll(max(0.0, deadline - time.monotonic())):
+                kind, value = pipe.recv()
+                return kind, value
+        except (EOFError, ConnectionResetError):
+            return "died", ""
+        os.kill(self._pids[rank], signal.SIGUSR1)  # faulthandler: where does every thread stand?
+        time.sleep(0.5)
+        return "hung", ""
+
+    def _log(self, rank: int) -> str:
+        return (self._folder / f"rank{rank}.log").read_text(errors="replace")[-6000:]

@@ -1,0 +1,125 @@
+"""Models whose gradients are known, and what every scenario needs."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import gradwire.torch.ddp
+import numpy as np
+import torch
+from gradwire.torch.ddp import Handle
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+SMALL_BUCKETS = 0.01  # MiB: every weight below gets a bucket of its own once DDP rebuilds them
+
+SHAPES = {"a": (64, 40), "b": (50, 30), "bias": (40,), "c": (1200,), "scalar": ()}
+
+
+class Given(nn.Module):
+    """Parameters whose gradients are exactly the tensors that forward is given.
+
+    A parameter that is given nothing is not used. With integers for gradients every sum is exact,
+    so that a test can ask for equality where rounding would force a tolerance.
+    """
+
+    def __init__(self, dtypes: dict[str, torch.dtype] | None = None) -> None:
+        super().__init__()
+        for name, shape in SHAPES.items():
+            dtype = (dtypes or {}).get(name, torch.float32)
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape, dtype=dtype)))
+
+    def forward(self, gradients: dict[str, torch.Tensor]) -> torch.Tensor:
+        named = dict(self.named_parameters())
+        terms = [(named[name] * each).sum().double() for name, each in gradients.items()]
+        return torch.stack(terms).sum()
+
+
+def integers(seed: int, rank: int, step: int, names: Any = SHAPES) -> dict[str, torch.Tensor]:
+    """Small integers, other ones on each rank and step; few of them large, as gradients have it."""
+    random = np.random.default_rng([seed, rank, step])
+    made = {}
+    for name, shape in SHAPES.items():
+        values = random.integers(-8, 9, shape) * np.where(random.random(shape) < 0.05, 16, 1)
+        made[name] = torch.from_numpy(np.asarray(values, np.float32))
+    return {name: made[name] for name in names}
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    """A small network with weights worth compressing, biases and a norm."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(32, 96),
+        nn.LayerNorm(96),
+        nn.GELU(),
+        nn.Linear(96, 64),
+        nn.Tanh(),
+        nn.Linear(64, 16),
+    )
+
+
+def batch(rank: int, step: int, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets, other ones on each rank and step."""
+    random = torch.Generator().manual_seed(1000 * step + rank)
+    return (
+        torch.randn(rows, 32, generator=random),
+        torch.randn(rows, 16, generator=random),
+    )
+
+
+def train(
+    model: nn.Module, rank: int, steps: range, *, lr: float = 0.05, scaler: Any = None
+) -> None:
+    """Plain SGD: no state of its own, so that a resume has nothing else to restore."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for step in steps:
+        inputs, targets = batch(rank, step)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@contextlib.contextmanager
+def attached(
+    module: nn.Module, codec: Any, *, options: dict[str, Any] | None = None, **ddp: Any
+) -> Iterator[tuple[DistributedDataParallel, Handle]]:
+    """A DDP model with a codec, detached at the end."""
+    model = DistributedDataParallel(module, **ddp)
+    handle = gradwire.torch.ddp.attach(model, codec, **(options or {}))
+    try:
+        yield model, handle
+    finally:
+        handle.detach()
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash over the bits of all parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(module.named_parameters()):
+        digest.update(name.removeprefix("module.").encode())
+        digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def residuals(handle: Handle) -> dict[str, np.ndarray]:
+    """Every residual, by parameter name."""
+    return {
+        name: saved["residual"].numpy().copy()
+        for name, saved in handle.state_dict()["parameters"].items()
+    }
+
+
+def gradients_of(module: nn.Module) -> dict[str, np.ndarray]:
+    """Every gradient that is there, flat, in float64."""
+    return {
+        name: each.grad.detach().double().numpy().ravel()
+        for name, each in module.named_parameters()
+        if each.grad is not None
+    }

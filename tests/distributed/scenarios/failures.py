@@ -1,0 +1,228 @@
+"""Ranks that raise, die, or do something else than the others."""
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import gradwire
+import gradwire.torch.ddp
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.distributed.scenarios.common import (
+    SMALL_BUCKETS,
+    Given,
+    attached,
+    integers,
+    network,
+    residuals,
+    train,
+)
+
+
+class Trouble(torch.autograd.Function):
+    """Does something bad in the middle of the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, trouble: Callable[[], None]) -> torch.Tensor:
+        ctx.trouble = trouble
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.trouble()
+        return gradient, None
+
+
+class Troubled(torch.nn.Module):
+    """A network that can be told to fail in its backward pass, between its buckets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(network())
+        self.trouble: Callable[[], None] = lambda: None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, layer in enumerate(self.layers):
+            x = layer(x)
+            if index == 2:
+                x = Trouble.apply(x, self.trouble)
+        return x
+
+
+def die() -> None:
+    os._exit(7)
+
+
+def stay() -> None:
+    """Longer than the timeout: the other rank is to see silence, and not a closed connection."""
+    time.sleep(6.0)
+    die()
+
+
+def fail() -> None:
+    raise ArithmeticError("trouble in the backward pass")
+
+
+def one_rank_fails(rank: int, world_size: int, how: str) -> dict[str, Any]:
+    """After two good steps rank 1 fails; say what the other one sees, and after what time."""
+    module = Troubled()
+    model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)
+    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    train(model, rank, range(2))
+    if rank == 1:
+        if how == "before the hook":
+            stay()
+        module.trouble = {"raises": fail, "dies": die}.get(how, module.trouble)
+    start = time.monotonic()
+    error = later = ""
+    try:
+        train(model, rank, range(2, 3))
+    except (RuntimeError, ArithmeticError) as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    seconds = time.monotonic() - start
+    if rank == 1:
+        stay()
+    try:
+        train(model, rank, range(3, 4))
+    except RuntimeError as caught:
+        later = str(caught)
+    return {
+        "seconds": seconds,
+        "error": error,
+        "kept": type(handle.error).__name__,
+        "later": later,
+        "repr": repr(handle),
+    }
+
+
+def encoding_fails(rank: int, world_size: int) -> dict[str, str]:
+    """Something unforeseen in the worker of rank 1: here, its state is in use elsewhere."""
+    model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
+    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    train(model, rank, range(2))
+    if rank == 1:
+        handle._parameters["3.weight"].state = None
+    found = {}
+    for when in ("first", "later"):
+        try:
+            train(model, rank, range(2, 3))
+        except RuntimeError as caught:
+            found[when] = str(caught)
+    found["kept"] = type(handle.error).__name__
+    handle.detach()  # broken: must not wait for anyone
+    train(model, rank, range(3, 5))
+    found["plain"] = "works"
+    return found
+
+
+def backward_fails_everywhere(rank: int, world_size: int) -> dict[str, Any]:
+    """All ranks raise half-way through a backward pass, catch it, wrap anew, and train on.
+
+    DDP itself refuses to go on with a model whose backward pass did not end.
+    """
+    module = Troubled()
+    codec = gradwire.topk(ratio=0.05)
+    with attached(module, codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        train(model, rank, range(3))
+        before = residuals(handle)
+        collectives = handle.report().collectives
+        module.trouble = fail
+        try:
+            train(model, rank, range(3, 4))
+            raised = False
+        except ArithmeticError:
+            raised = True
+        half_way = handle.report().collectives > collectives
+        saved = handle.state_dict()
+        error = repr(handle.error)
+    module.trouble = lambda: None
+    with attached(module, codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        handle.load_state_dict(saved)
+        after = residuals(handle)
+        train(model, rank, range(4, 6))
+        return {
+            "raised": raised,
+            "half_way": half_way,
+            "rolled_back": all(before[name].tobytes() == after[name].tobytes() for name in before),
+            "steps": handle.step,
+            "error": error,
+        }
+
+
+def disagreement(rank: int, world_size: int) -> list[str]:
+    """Attach with options that differ between ranks."""
+    texts = []
+    for codec, options in (
+        (gradwire.topk(ratio=0.05 if rank == 0 else 0.1), {}),
+        (gradwire.topk(ratio=0.05), {"min_numel": 1024 if rank == 0 else 5000}),
+        (
+            gradwire.topk(ratio=0.05),
+            {"grad_scaler": torch.amp.GradScaler("cpu", enabled=rank == 0)},
+        ),
+    ):
+        model = DistributedDataParallel(network())
+        try:
+            gradwire.torch.ddp.attach(model, codec, **options)
+            texts.append("")
+        except ValueError as error:
+            texts.append(str(error))
+    return texts
+
+
+def out_of_step(rank: int, world_size: int) -> str:
+    """Rank 1 leaves out a step that rank 0 makes; both then meet in the same collective."""
+    model = DistributedDataParallel(Given())
+    handle = gradwire.torch.ddp.attach(
+        model, gradwire.dense(), timeout=timedelta(seconds=3)
+    )  # dense: all slots have one size
+    model(integers(1, rank, 0)).backward()
+    handle._worker.drain()
+    if rank == 1:
+        handle._worker._sequence += 1  # as if it had made one more
+    try:
+        model(integers(1, rank, 1)).backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def refusals(rank: int, world_size: int) -> dict[str, str]:
+    """What attach refuses before it does anything."""
+    codec = gradwire.topk(ratio=0.05)
+    hooked = DistributedDataParallel(network())
+    hooked.register_comm_hook(
+        dist.group.WORLD,
+        allreduce_hook,
+    )
+    skipping = DistributedDataParallel(
+        network(), find_unused_parameters=True, skip_all_reduce_unused_params=True
+    )
+    scaler = torch.amp.GradScaler("cpu")
+    found = {}
+    for name, call in {
+        "not DDP": lambda: gradwire.torch.ddp.attach(network(), codec),
+        "other hook": lambda: gradwire.torch.ddp.attach(hooked, codec),
+        "skipping": lambda: gradwire.torch.ddp.attach(skipping, codec, grad_scaler=scaler),
+    }.items():
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def sparse_gradients(rank: int, world_size: int) -> str:
+    """An embedding with sparse gradients is named as the cause."""
+    module = torch.nn.Embedding(200, 16, sparse=True)
+    model = DistributedDataParallel(module)
+    gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    try:
+        model(torch.arange(5)).sum().backward()
+    except TypeError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,112 @@
+"""Compressed against plain DDP."""
+
+from typing import Any
+
+import gradwire
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.distributed.scenarios.common import (
+    SHAPES,
+    SMALL_BUCKETS,
+    Given,
+    attached,
+    fingerprint,
+    gradients_of,
+    integers,
+    network,
+    residuals,
+    train,
+)
+
+
+def preset(name: str, **options: Any) -> Any:
+    return getattr(gradwire, name)(**options)
+
+
+def against_plain(rank: int, world_size: int, codec: tuple[str, dict[str, Any]]) -> float:
+    """Train twice and return the largest difference of a parameter."""
+    plain = DistributedDataParallel(network())
+    train(plain, rank, range(6))
+    name, options = codec
+    with attached(network(), preset(name, **options)) as (model, _):
+        train(model, rank, range(6))
+    pairs = zip(plain.parameters(), model.parameters(), strict=True)
+    return max(float((one - other).detach().abs().max()) for one, other in pairs)
+
+
+def replicas(
+    rank: int, world_size: int, codec: tuple[str, dict[str, Any]], ddp: dict[str, Any]
+) -> tuple[str, float]:
+    """Train and return the hash of the parameters, and the compression."""
+    name, options = codec
+    with attached(network(), preset(name, **options), **ddp) as (model, handle):
+        train(model, rank, range(10))
+        return fingerprint(model), handle.report().compression
+
+
+def conservation(
+    rank: int, world_size: int, ddp: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Sum up what went in, what came out and what is left; integers, so the sums are exact."""
+    given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
+    applied = {name: np.zeros_like(zero) for name, zero in given.items()}
+    collectives = []
+    codec = gradwire.topk(ratio=0.05)
+    with attached(Given(), codec, options=options, **ddp) as (model, handle):
+        for step in range(6):
+            gradients = integers(1, rank, step)
+            model.zero_grad()
+            model(gradients).backward()
+            for name, each in gradients.items():
+                given[name] += each.numpy().ravel()
+            for name, average in gradients_of(model.module).items():
+                applied[name] += average * world_size
+            collectives.append(handle.report().collectives)
+        left = residuals(handle)
+    counts = [after - before for before, after in zip([0, *collectives], collectives, strict=False)]
+    return {"given": given, "applied": applied, "left": left, "collectives": counts}
+
+
+def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:
+    """Count the calls of torch's collectives during a few steps, and the buckets in them."""
+    calls: list[str] = []
+    buckets = 0
+    originals = {
+        name: getattr(torch.distributed, name)
+        for name in (
+            "all_gather",
+            "all_gather_into_tensor",
+            "all_reduce",
+            "broadcast",
+            "all_gather_object",
+            "barrier",
+            "send",
+            "recv",
+        )
+    }
+
+    def spy(name: str) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            calls.append(name)
+            return originals[name](*arguments, **keywords)
+
+        return call
+
+    with attached(network(), gradwire.topk(ratio=0.01), bucket_cap_mb=SMALL_BUCKETS) as (
+        model,
+        handle,
+    ):
+        train(model, rank, range(3))
+        for name in originals:
+            setattr(torch.distributed, name, spy(name))
+        try:
+            before = handle.report().collectives
+            train(model, rank, range(3, 5))
+            buckets = handle.report().collectives - before
+        finally:
+            for name, original in originals.items():
+                setattr(torch.distributed, name, original)
+    gathers = calls.count("all_gather_into_tensor")
+    return buckets, gathers, len(calls) - gathers

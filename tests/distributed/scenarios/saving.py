@@ -1,0 +1,153 @@
+"""Checkpoints: resume, other numbers of ranks, the wrong file."""
+
+from pathlib import Path
+from typing import Any
+
+import gradwire
+import gradwire.torch.ddp
+import numpy as np
+import torch
+from gradwire.torch.ddp.checkpoint import Policy
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.distributed.scenarios.common import (
+    SMALL_BUCKETS,
+    Given,
+    attached,
+    fingerprint,
+    integers,
+    network,
+    residuals,
+    train,
+)
+from tests.distributed.scenarios.parity import preset
+
+
+def resume(
+    rank: int, world_size: int, codec: tuple[str, dict[str, Any]], folder: str
+) -> dict[str, Any]:
+    """Train 9 steps; or 5, save, start again from the file, and 4."""
+    name, options = codec
+    made = preset(name, **options)
+    with attached(network(), made, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        train(model, rank, range(9), lr=0.5)
+        whole = (fingerprint(model), residuals(handle), handle.step)
+        trimmed = sum(each.trimmed for each in handle.report().parameters)
+
+    path = Path(folder) / f"rank{rank}.pt"
+    with attached(network(), made, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        train(model, rank, range(5), lr=0.5)
+        torch.save({"model": model.module.state_dict(), "gradwire": handle.state_dict()}, path)
+
+    saved = torch.load(path, weights_only=True)
+    module = network(seed=99)
+    module.load_state_dict(saved["model"])
+    with attached(module, made, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        handle.load_state_dict(saved["gradwire"])
+        train(model, rank, range(5, 9), lr=0.5)
+        parts = (fingerprint(model), residuals(handle), handle.step)
+    return {
+        "parameters": whole[0] == parts[0],
+        "residuals": all(whole[1][key].tobytes() == parts[1][key].tobytes() for key in whole[1]),
+        "steps": (whole[2], parts[2]),
+        "trimmed": trimmed,
+        "left": sum(float(np.abs(each).sum()) for each in whole[1].values()),
+    }
+
+
+def save(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
+    """Leave something in the residuals, and a file for each rank."""
+    with attached(Given(), gradwire.topk(ratio=0.05)) as (model, handle):
+        for step in range(3):
+            model.zero_grad()
+            model(integers(9, rank, step)).backward()
+        torch.save(handle.state_dict(), Path(folder) / f"rank{rank}.pt")
+        return residuals(handle)
+
+
+def load(
+    rank: int, world_size: int, folder: str, old_size: int, policy: Policy, only_own: bool = False
+) -> dict[str, Any]:
+    """Load the files of another number of ranks; then train a step to see that it goes on."""
+    files = [Path(folder) / f"rank{old}.pt" for old in range(old_size)]
+    saved: Any = [torch.load(file, weights_only=True) for file in files]
+    if only_own:
+        saved = saved[rank] if rank < old_size else None
+    with attached(Given(), gradwire.topk(ratio=0.05)) as (model, handle):
+        handle.load_state_dict(saved, policy=policy)
+        left, step = residuals(handle), handle.step
+        model(integers(9, rank, 3)).backward()
+        return {"left": left, "step": step, "after": handle.step}
+
+
+def wrong_files(rank: int, world_size: int, folder: str) -> dict[str, str]:
+    """What load_state_dict refuses, on every rank, and leaves everything as it was."""
+    own = torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True)
+    first = torch.load(Path(folder) / "rank0.pt", weights_only=True)
+    later = {**own, "step": own["step"] + rank}
+    of_three = {**own, "world_size": 3}
+    pruned = {**own, "parameters": {"a": own["parameters"]["a"]}}
+    found = {}
+    with attached(Given(), gradwire.topk(ratio=0.05)) as (model, handle):
+        model(integers(9, rank, 0)).backward()
+        before = residuals(handle)
+        for name, saved in {
+            "rank 0's on every rank": first,
+            "different steps": later,
+            "other world, own only": of_three,
+            "other model": pruned,
+            "not a state_dict": {"a": 1},
+            "nothing": None,
+        }.items():
+            try:
+                handle.load_state_dict(saved)
+            except ValueError as error:
+                found[name] = str(error)
+        after = residuals(handle)
+        found["untouched"] = str(
+            all(before[name].tobytes() == after[name].tobytes() for name in before)
+        )
+    with attached(Given(), gradwire.sidco(ratio=0.05)) as (_, handle):
+        try:
+            handle.load_state_dict(own)
+        except ValueError as error:
+            found["other codec"] = str(error)
+    return found
+
+
+def report(rank: int, world_size: int) -> dict[str, Any]:
+    """What the report says after some steps, and after a reset."""
+    with attached(network(), gradwire.topk(ratio=0.05), bucket_cap_mb=SMALL_BUCKETS) as (
+        model,
+        handle,
+    ):
+        train(model, rank, range(6))
+        first = handle.report(reset=True)
+        left = residuals(handle)
+        train(model, rank, range(6, 8))
+        second = handle.report()
+        norm = float(np.sqrt(sum((each.astype(np.float64) ** 2).sum() for each in left.values())))
+        sizes = {name: each.numel() for name, each in model.module.named_parameters()}
+        return {
+            "text": str(first),
+            "json": first.to_json(),
+            "norm": norm,
+            "second": second.to_json(),
+            "sizes": sizes,
+            "steps": handle.step,
+            "repr": repr(handle),
+        }
+
+
+def copies(rank: int, world_size: int) -> bool:
+    """A pickled copy of the wrapped module is free of threads and process groups."""
+    import copy
+    import pickle
+
+    model = DistributedDataParallel(network())
+    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    train(model, rank, range(2))
+    again = pickle.loads(pickle.dumps(model.module))
+    deep = copy.deepcopy(model.module)
+    handle.detach()
+    return fingerprint(again) == fingerprint(model.module) == fingerprint(deep)

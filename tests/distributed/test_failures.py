@@ -1,0 +1,69 @@
+"""Failures are errors that can be read, on every rank, in time; never a hang."""
+
+import pytest
+
+from tests.distributed.ranks import Ranks
+
+TIMEOUT = 3.0  # seconds, of the ranks in `short_lived`
+
+
+@pytest.mark.parametrize("how", ["before the hook", "raises"])
+def test_a_rank_that_stops_does_not_hang_the_others(short_lived: Ranks, how: str) -> None:
+    (kind, seen), _ = short_lived.try_run("failures.one_rank_fails", how=how, limit=20.0)
+    assert kind == "returned", seen
+    assert seen["seconds"] < TIMEOUT + 3.0
+    assert "was not exchanged" in seen["error"]
+    assert seen["kept"] == "ExchangeError"
+    assert "broken since" in seen["later"]
+    assert "broken" in seen["repr"]
+
+
+def test_a_rank_that_dies_is_noticed_at_once(short_lived: Ranks) -> None:
+    (kind, seen), other = short_lived.try_run("failures.one_rank_fails", how="dies", limit=20.0)
+    assert other[0] == "died"
+    assert kind == "returned", seen
+    assert seen["seconds"] < TIMEOUT
+    assert "another rank has stopped" in seen["error"]
+
+
+def test_a_failure_to_encode_reaches_every_rank(two: Ranks) -> None:
+    for found in two.run("failures.encoding_fails"):
+        assert "ExchangeError: rank 1 could not encode: " in found["first"]
+        assert "gradwire is broken since: rank 1 could not encode: " in found["later"]
+        assert found["kept"] == "ExchangeError"
+        assert found["plain"] == "works"
+
+
+def test_a_backward_that_fails_on_all_ranks_leaves_no_trace(two: Ranks) -> None:
+    for found in two.run("failures.backward_fails_everywhere"):
+        assert found == {
+            "raised": True,
+            "half_way": True,
+            "rolled_back": True,
+            "steps": 5,
+            "error": "None",
+        }
+
+
+def test_ranks_that_disagree_are_told_so_when_attaching(two: Ranks) -> None:
+    for texts in two.run("failures.disagreement"):
+        for text, what in zip(texts, ("codec", "min_numel", "grad_scaler"), strict=True):
+            assert "rank 1 and rank 0 attached with different " + what in text
+
+
+def test_ranks_out_of_step_do_not_read_each_other(short_lived: Ranks) -> None:
+    first, second = short_lived.run("failures.out_of_step")
+    assert "rank 1 is at bucket 2 since attach(), this rank at bucket 1" in first
+    assert "rank 0 is at bucket 1 since attach(), this rank at bucket 2" in second
+
+
+def test_what_cannot_work_is_refused(two: Ranks) -> None:
+    for found in two.run("failures.refusals"):
+        assert "DistributedDataParallel, got Sequential" in found["not DDP"]
+        assert "has a communication hook already" in found["other hook"]
+        assert "find_unused_parameters instead" in found["skipping"]
+
+
+def test_sparse_gradients_are_refused_by_name(short_lived: Ranks) -> None:
+    for text in short_lived.run("failures.sparse_gradients"):
+        assert "sparse=False" in text

@@ -1,0 +1,139 @@
+"""The parts that need no second process: size limits and slots."""
+
+import numpy as np
+import pytest
+import torch
+from gradwire.torch.ddp import ExchangeError, slots
+from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
+from gradwire.torch.ddp.layout import Layout, Parameter
+from gradwire.torch.ddp.slots import Plan, Status
+
+
+def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
+    limit = SizeLimit(100_000)
+    assert limit.nbytes == 100_000
+    limit.observe(4000)
+    assert 4000 < limit.nbytes <= 2 * 4000 + 100
+    for _ in range(40):
+        limit.observe(4000)
+    assert 4000 < limit.nbytes < 4000 * 1.05
+
+
+def test_a_limit_follows_growth_in_a_few_steps_and_forgets_a_peak() -> None:
+    limit = SizeLimit(1_000_000)
+    for _ in range(40):
+        limit.observe(4000)
+    steps = 0
+    while limit.nbytes < 20_000:
+        limit.observe(20_000)
+        steps += 1
+    assert steps <= 3
+    for _ in range(60):
+        limit.observe(4000)
+    assert limit.nbytes < 4000 * 1.05
+
+
+def test_a_limit_stays_between_the_floor_and_the_bound() -> None:
+    limit = SizeLimit(5000)
+    for wanted in (5000, 0, 5000, 0):
+        limit.observe(wanted)
+        assert limit.nbytes <= 5000
+    for _ in range(100):
+        limit.observe(0)
+    assert limit.nbytes == FLOOR
+    assert SizeLimit(50).nbytes == 50
+
+
+def test_a_fixed_limit_never_trims() -> None:
+    limit = SizeLimit(5000, fixed=True)
+    limit.observe(10)
+    assert limit.nbytes == 5000
+
+
+def test_a_limit_can_be_saved_and_refuses_nonsense() -> None:
+    limit, other = SizeLimit(5000), SizeLimit(5000)
+    for wanted in (100, 140, 90):
+        limit.observe(wanted)
+    other.load(limit.state())
+    assert other.nbytes == limit.nbytes
+    for bad in ([-2, 0], [0, -1]):
+        with pytest.raises(ValueError, match="two counts"):
+            other.load(bad)
+    with pytest.raises(ValueError, match="unpack"):
+        other.load([1])
+
+
+@pytest.fixture
+def layout() -> Layout:
+    tensors = {"w": torch.zeros(2000), "b1": torch.zeros(7), "b2": torch.zeros(9)}
+    return Layout(
+        [
+            Parameter(name, each, *((object(), SizeLimit(500)) if name == "w" else ()))
+            for name, each in tensors.items()
+        ],
+        torch.float32,
+    )
+
+
+@pytest.fixture
+def plan(layout: Layout) -> Plan:
+    return Plan.of(layout, 4)
+
+
+@pytest.fixture
+def slot(layout: Layout, plan: Plan) -> np.ndarray:
+    slot = np.zeros(plan.nbytes, np.uint8)
+    plan.records(slot)[0] = (120, 130, 1)
+    slots.write_header(slot, layout, 41)
+    return slot
+
+
+def test_neighbouring_dense_parameters_are_one_run(layout: Layout) -> None:
+    assert layout.runs == ((2000, 2016),)
+    assert layout.dense_numel == 16
+    assert [piece.parameter.name for piece in layout.pieces] == ["w"]
+
+
+def test_a_slot_reads_as_it_was_written(layout: Layout, plan: Plan, slot: np.ndarray) -> None:
+    reading = slots.read(slot, 0, plan, layout, 41)
+    assert reading.status is Status.OK
+    assert (reading.sizes, reading.wanted, reading.zeros) == ([120], [130], [True])
+    assert [frame.nbytes for frame in reading.frames] == [120]
+    assert plan.frames_at % 64 == plan.dense_at % 64 == plan.nbytes % 64 == 0
+
+
+def test_a_slot_of_another_bucket_is_refused(layout: Layout, plan: Plan, slot: np.ndarray) -> None:
+    with pytest.raises(
+        ExchangeError, match=r"rank 3 is at bucket 41 .* this rank at bucket 42"
+    ) as e:
+        slots.read(slot, 3, plan, layout, 42)
+    assert e.value.rank == 3
+    other = Layout([Parameter("w", torch.zeros(2000))], torch.float32)
+    with pytest.raises(ExchangeError, match="different parameters"):
+        slots.read(slot, 0, plan, other, 41)
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_a_slot_with_a_bad_head_is_refused(
+    layout: Layout, plan: Plan, slot: np.ndarray, at: int
+) -> None:
+    slot[at] = 0xFF
+    with pytest.raises(ExchangeError, match="not one of gradwire's"):
+        slots.read(slot, 0, plan, layout, 41)
+
+
+def test_a_frame_longer_than_its_limit_is_refused(
+    layout: Layout, plan: Plan, slot: np.ndarray
+) -> None:
+    plan.records(slot)[0] = (2**63, 0, 0)
+    with pytest.raises(ExchangeError, match="longer than its limit"):
+        slots.read(slot, 0, plan, layout, 41)
+
+
+def test_a_failure_fits_into_every_slot(layout: Layout, plan: Plan, slot: np.ndarray) -> None:
+    slots.write_failure(slot, layout, 41, Status.FAILED, "é" * 5000)
+    reading = slots.read(slot, 0, plan, layout, 41)
+    assert reading.status is Status.FAILED
+    assert reading.message.startswith("é" * 400)
+    slots.write_failure(slot, layout, 41, Status.NON_FINITE, [1, 2**40, 2**32 - 1])
+    assert slots.read(slot, 0, plan, layout, 41).reason == [1, 2**40, 2**32 - 1]
