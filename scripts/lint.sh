@@ -29,7 +29,7 @@ short_enough() {
 
 check "cargo fmt" cargo fmt --all --check
 check "cargo clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-check "cargo doc" env RUSTDOCFLAGS="-D warnings" \
+check "cargo doc" env RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
     cargo doc --quiet --locked --workspace --no-deps --document-private-items
 check "ruff check" ruff check --quiet .
 check "ruff format" ruff format --check --quiet .

@@ -75,7 +75,7 @@ class Suite:
 
 def level() -> str:
     """Return the best SIMD level of this CPU, as the installed extension sees it."""
-    question = "import gradwire; print(getattr(gradwire, 'simd_level', lambda: 'scalar')())"
+    question = "import gradwire; print(gradwire.simd_level())"
     plain = {key: value for key, value in os.environ.items() if key != "GRADWIRE_SIMD"}
     return subprocess.check_output([sys.executable, "-c", question], text=True, env=plain).strip()
 
@@ -109,7 +109,7 @@ def main(asked: list[str]) -> int:
     suites: list[Suite] = []
     if not asked or "rust" in asked:
         suites += rust_suites()
-    if (not asked or "python" in asked) and any((ROOT / "tests").rglob("test_*.py")):
+    if not asked or "python" in asked:
         suites.append(python_suite())
     for suite in suites:
         suite.run()

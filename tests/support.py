@@ -6,8 +6,9 @@ import sys
 import textwrap
 from typing import Any
 
-import gradwire
 import numpy as np
+
+import gradwire
 from gradwire.memory import Memory, NoMemory, Residual
 from gradwire.quantize import BFloat16, Float16, Float32, Quantizer
 from gradwire.sparsify import SID, All, Sparsifier, Threshold, TopK

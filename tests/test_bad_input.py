@@ -2,11 +2,11 @@
 
 import contextlib
 
-import gradwire
 import numpy as np
 import pytest
-from gradwire.memory import NoMemory
 
+import gradwire
+from gradwire.memory import NoMemory
 from tests.support import CODECS, name_of, same_state
 
 N = 1000

@@ -4,14 +4,14 @@ import copy
 import json
 import pickle
 
-import gradwire
 import ml_dtypes
 import numpy as np
 import pytest
+
+import gradwire
 from gradwire.memory import NoMemory, Residual
 from gradwire.quantize import BFloat16
 from gradwire.sparsify import All, TopK
-
 from tests.support import CODECS, CODINGS, largest, name_of
 
 

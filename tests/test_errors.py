@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+
 from gradwire import errors
 
 EXAMPLES = [

@@ -1,7 +1,6 @@
 """What importing the package brings along."""
 
 import gradwire
-
 from tests.support import run_python
 
 

@@ -1,12 +1,12 @@
 """Laws that hold for every tensor: what hypothesis cannot break."""
 
-import gradwire
 import numpy as np
-from gradwire.memory import NoMemory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import gradwire
+from gradwire.memory import NoMemory
 from tests.support import CODECS, QUANTIZERS, largest, same_state
 
 # Sums of a few of them stay finite; subnormals, negative zeros and heavy ties are all there.

@@ -4,13 +4,13 @@ import copy
 import json
 import pickle
 
-import gradwire
 import numpy as np
 import pytest
+
+import gradwire
 from gradwire.memory import Residual
 from gradwire.quantize import Float16
 from gradwire.sparsify import SID, Threshold, TopK
-
 from tests.support import MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
 
 PARTS = [*SPARSIFIERS, *QUANTIZERS, *MEMORIES]

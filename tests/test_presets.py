@@ -2,8 +2,9 @@
 
 import inspect
 
-import gradwire
 import pytest
+
+import gradwire
 from gradwire.memory import NoMemory, Residual
 from gradwire.presets import PRESETS
 from gradwire.quantize import BFloat16, Float32

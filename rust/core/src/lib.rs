@@ -10,7 +10,7 @@
 //! | [`pack`] | how are the positions coded? |
 //!
 //! [`frame`] is the wire format, [`fit`] the statistics behind SIDCo, [`simd`] the kernels (the
-//! only unsafe code), and [`reference`] the naive oracles that judge all of them.
+//! only unsafe code), and [`mod@reference`] the naive oracles that judge all of them.
 
 mod buffer;
 pub mod codec;

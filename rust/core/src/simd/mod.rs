@@ -108,7 +108,7 @@ impl Kernels {
         }
     }
 
-    /// The kernels in use: those of [`level`].
+    /// The kernels in use: those of [`level()`].
     pub fn current() -> &'static Self {
         Self::of(level()).unwrap_or(&SCALAR)
     }
