@@ -11,10 +11,11 @@ import traceback
 from multiprocessing.connection import Client
 from pathlib import Path
 
-import gradwire.torch.ddp  # noqa: F401
 import torch
 import torch._dynamo  # DDP's constructor imports it
 import torch.distributed as dist
+
+import gradwire.torch.ddp  # noqa: F401
 
 
 def main(address: str) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from gradwire.torch.ddp import ExchangeError, slots
 from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
 from gradwire.torch.ddp.layout import Layout, Parameter

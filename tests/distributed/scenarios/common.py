@@ -5,12 +5,13 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-import gradwire.torch.ddp
 import numpy as np
 import torch
-from gradwire.torch.ddp import Handle
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import gradwire.torch.ddp
+from gradwire.torch.ddp import Handle
 
 SMALL_BUCKETS = 0.01  # MiB: every weight below gets a bucket of its own once DDP rebuilds them
 

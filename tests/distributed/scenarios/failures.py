@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import gradwire
-import gradwire.torch.ddp
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
+import gradwire.torch.ddp
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

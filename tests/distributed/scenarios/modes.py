@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import gradwire
-import gradwire.torch.ddp
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
+import gradwire.torch.ddp
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import gradwire
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,

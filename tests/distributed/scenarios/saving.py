@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import gradwire
-import gradwire.torch.ddp
 import numpy as np
 import torch
-from gradwire.torch.ddp.checkpoint import Policy
 from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
+import gradwire.torch.ddp
+from gradwire.torch.ddp.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import gradwire
 import numpy as np
 import torch
-from gradwire.torch.ddp import GradientError
 
+import gradwire
+from gradwire.torch.ddp import GradientError
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
