@@ -108,7 +108,10 @@ class State(_native.State):
             residual = np.ascontiguousarray(residual)
             if residual.dtype != np.float32:
                 raise TypeError(f"residual must be float32, got {residual.dtype}")
-        self._set(codec._codec, residual, state_dict["scalars"] | {"step": float(step)})
+        scalars = state_dict["scalars"]
+        if not isinstance(scalars, dict):
+            raise TypeError(f"scalars must be a dict, got {type(scalars).__name__}")
+        self._set(codec._codec, residual, scalars | {"step": float(step)})
         self.codec = codec
 
     def _compatible(self, config: object) -> "Codec":

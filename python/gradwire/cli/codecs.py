@@ -42,9 +42,14 @@ def _as_text(preset: Preset) -> str:
 
 
 def _call(preset: Preset) -> str:
-    parameters = inspect.signature(preset.build).parameters.values()
-    own = [str(p.replace(annotation=p.empty)) for p in parameters if p.name not in _COMMON]
-    return f"gradwire.{preset.name}({', '.join(own)})"
+    signature = inspect.signature(preset.build)
+    own = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+        if parameter.name not in _COMMON
+    ]
+    signature = signature.replace(parameters=own, return_annotation=inspect.Signature.empty)
+    return f"gradwire.{preset.name}{signature}"
 
 
 _COMMON = ("quantize", "memory")

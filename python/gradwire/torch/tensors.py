@@ -161,7 +161,8 @@ def decode_add(
 
 def _readable(tensor: torch.Tensor) -> "tuple[NDArray[Any], bool]":
     _check(tensor, "tensor", _INPUTS)
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.uint16).numpy(), True
     return tensor.numpy(), False
@@ -169,7 +170,9 @@ def _readable(tensor: torch.Tensor) -> "tuple[NDArray[Any], bool]":
 
 def _writable(out: torch.Tensor, dtype: torch.dtype) -> "NDArray[Any]":
     _check(out, "out", (dtype,))
-    if out.requires_grad and torch.is_grad_enabled():
+    if not out.requires_grad:
+        return out.numpy()
+    if torch.is_grad_enabled():
         raise ValueError(
             "out requires gradients, which cannot flow through a frame; "
             "pass out.detach(), or call under torch.no_grad()"
@@ -188,9 +191,11 @@ def _bytes(frame: "Frame | Buffer | torch.Tensor") -> "Frame | Buffer | NDArray[
 def _check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    # Nothing here may cost more than the encode of a bias: `device.type` alone is half a
+    # microsecond, and only needed for the message.
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} must be dense, got layout {tensor.layout}; pass .to_dense()")
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise TypeError(
             f"{name} must be on the CPU, got one on {tensor.device}; move it there with .cpu()"
         )

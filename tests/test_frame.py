@@ -1,0 +1,237 @@
+"""Frames as objects, and decoding them."""
+
+import hashlib
+import io
+import pickle
+
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire.memory import NoMemory
+from tests.support import CODECS, name_of
+
+CODEC = gradwire.topk(0.01, memory=NoMemory())
+
+
+@pytest.fixture
+def frame(gradient):
+    return CODEC.encode(gradient)
+
+
+class TestObject:
+    def test_says_what_it_holds(self, frame, gradient):
+        assert (frame.numel, frame.count, frame.dtype) == (gradient.size, 100, "float32")
+        assert len(frame) == frame.nbytes == len(bytes(frame))
+        assert frame.indices().dtype == np.uint32
+        assert frame.values().dtype == np.float32
+        assert repr(frame) == f"<gradwire.Frame: 100 of 10000 float32 in {len(frame)} bytes>"
+
+    def test_is_a_read_only_buffer(self, frame):
+        view = memoryview(frame)
+        assert (view.readonly, view.format, view.ndim, view.nbytes) == (True, "B", 1, len(frame))
+        assert view.obj is frame
+        with pytest.raises(TypeError):
+            view[0] = 0
+        with pytest.raises((ValueError, BufferError), match=r"read-only|not writable"):
+            np.frombuffer(frame, np.uint8)[0] = 0
+
+    def test_a_view_outlives_the_name(self, gradient):
+        frame = CODEC.encode(gradient)
+        expected = bytes(frame)
+        view = memoryview(frame)
+        del frame
+        np.ones(10_000_000).sum()
+        assert bytes(view) == expected
+
+    def test_whatever_takes_bytes_takes_a_frame(self, frame):
+        file = io.BytesIO()
+        file.write(frame)
+        assert file.getvalue() == bytes(frame) == b"".join([frame])
+        assert hashlib.sha256(frame).digest() == hashlib.sha256(bytes(frame)).digest()
+
+    def test_equality_is_that_of_the_bytes(self, frame, gradient):
+        again = CODEC.encode(gradient)
+        other = CODEC.encode(-gradient)
+        assert frame == again
+        assert hash(frame) == hash(again)
+        assert frame != other
+        assert len({frame, again, other}) == 2
+        assert frame != bytes(frame)
+
+    def test_pickling_and_rebuilding(self, frame):
+        assert pickle.loads(pickle.dumps(frame)) == frame
+        for data in (bytes(frame), bytearray(frame), memoryview(frame), np.frombuffer(frame, "u1")):
+            rebuilt = gradwire.Frame(data)
+            assert rebuilt == frame
+            assert (rebuilt.numel, rebuilt.count) == (frame.numel, frame.count)
+
+    def test_the_header_is_a_dict(self):
+        codec = gradwire.Codec(
+            sparsify=gradwire.sparsify.TopK(k=10),
+            quantize=gradwire.quantize.Float16(),
+            memory=NoMemory(),
+            indices="elias-fano",
+        )
+        frame = codec.encode(np.arange(1000, dtype=np.float64))
+        header = frame.header()
+        sections = header["header_nbytes"] + header["index_nbytes"] + header["value_nbytes"]
+        assert sections == frame.nbytes
+        assert {name: header[name] for name in ("version", "dtype", "sparsifier", "quantizer")} == {
+            "version": 1,
+            "dtype": "float64",
+            "sparsifier": "top-k",
+            "quantizer": "float16 (scaled)",
+        }
+        assert (header["coding"], header["numel"], header["count"]) == ("elias-fano", 1000, 10)
+
+    def test_a_frame_cannot_be_changed(self, frame):
+        with pytest.raises(AttributeError):
+            frame.count = 3
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+def test_dense_and_sparse_views_agree(codec, gradient):
+    frame = codec.encode(gradient, codec.init_state(gradient.size))
+    dense = np.zeros(gradient.size, np.float32)
+    dense[frame.indices()] = frame.values()
+    assert gradwire.decode(frame).tobytes() == dense.tobytes()
+
+
+class TestDecode:
+    def test_into_an_array_of_any_shape(self, frame):
+        expected = gradwire.decode(frame)
+        for shape in [(10_000,), (100, 100), (10, 50, 20)]:
+            out = np.full(shape, np.nan, np.float32)
+            assert gradwire.decode(frame, out) is out
+            assert np.array_equal(out.ravel(), expected)
+
+    def test_into_an_array_without_dimensions(self):
+        frame = gradwire.dense().encode(np.array([3.0], np.float32))
+        out = np.zeros((), np.float32)
+        assert gradwire.decode(frame, out) is out
+        assert out == 3
+        gradwire.decode_add(frame, out, 2.0)
+        assert out == 9
+
+    def test_a_numpy_scalar_cannot_be_written_to(self):
+        frame = gradwire.dense().encode(np.array([3.0], np.float32))
+        with pytest.raises((TypeError, ValueError), match="out"):
+            gradwire.decode(frame, np.float32(0))
+
+    def test_any_bytes_will_do(self, frame):
+        expected = gradwire.decode(frame)
+        for data in (bytes(frame), bytearray(frame), memoryview(frame), np.frombuffer(frame, "u1")):
+            assert np.array_equal(gradwire.decode(data), expected)
+            out = np.zeros_like(expected)
+            gradwire.decode_add(data, out)
+            assert np.array_equal(out, expected)
+
+    def test_max_numel_is_a_limit(self, frame):
+        assert gradwire.decode(frame, max_numel=10_000).size == 10_000
+        for source in (frame, bytes(frame)):
+            with pytest.raises(gradwire.FrameTooLargeError) as caught:
+                gradwire.decode(source, max_numel=9_999)
+            assert (caught.value.numel, caught.value.limit) == (10_000, 9_999)
+
+    def test_the_lower_of_two_limits_counts(self, frame):
+        with pytest.raises(gradwire.FrameTooLargeError):
+            gradwire.decode(frame, np.zeros(10_000, np.float32), max_numel=100)
+
+    @pytest.mark.parametrize(
+        ("limit", "error"), [(-1, ValueError), (1.5, TypeError), ("9", TypeError)]
+    )
+    def test_a_bad_limit_is_named(self, limit, error, frame):
+        with pytest.raises(error, match="max_numel must be"):
+            gradwire.decode(frame, max_numel=limit)
+
+
+class TestDecodeAdd:
+    def test_scales(self, frame, rng):
+        out = rng.standard_normal(10_000).astype(np.float32)
+        expected = out + np.float32(0.25) * gradwire.decode(frame)
+        assert gradwire.decode_add(frame, out, scale=0.25) is None
+        assert np.array_equal(out, expected)
+
+    def test_what_several_send_to_one_place_all_counts(self, gradient):
+        frames = [CODEC.encode(gradient * np.float32(i)) for i in (1, 2, 4)]
+        out = np.zeros_like(gradient)
+        for frame in frames:
+            gradwire.decode_add(frame, out)
+        one = gradwire.decode(frames[0])
+        assert np.array_equal(out, one + one * np.float32(2) + one * np.float32(4))
+
+    @pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e39])
+    def test_a_scale_that_is_not_finite_is_named(self, scale, frame):
+        out = np.zeros(10_000, np.float32)
+        with pytest.raises(ValueError, match="scale must be a finite float32"):
+            gradwire.decode_add(frame, out, scale)
+        assert not out.any()
+
+    def test_a_scale_is_a_number(self, frame):
+        with pytest.raises(TypeError):
+            gradwire.decode_add(frame, np.zeros(10_000, np.float32), "half")
+
+
+def read_only():
+    out = np.zeros(10_000, np.float32)
+    out.setflags(write=False)
+    return out
+
+
+BAD_OUTS = [
+    (np.zeros(10_000), TypeError, "out must be a numpy array of float32, got ndarray of float64"),
+    (np.zeros(10_000, np.int32), TypeError, "out must be a numpy array of float32, got"),
+    (bytearray(40_000), TypeError, "out must be a numpy array of float32, got bytearray"),
+    ([0.0] * 10_000, TypeError, "out must be a numpy array of float32, got list"),
+    (read_only(), ValueError, "out is read-only; pass a writable array"),
+    (np.zeros(20_000, np.float32)[::2], ValueError, "out must be C-contiguous"),
+    (np.zeros(10_001, np.float32), ValueError, "10001"),
+    (np.zeros(9_999, np.float32), gradwire.FrameTooLargeError, "10000 elements.*limit of 9999"),
+    (
+        np.frombuffer(bytearray(40_001), np.uint8)[1:].view(np.float32),
+        ValueError,
+        "out must be aligned",
+    ),
+]
+
+
+@pytest.mark.parametrize(("out", "error", "message"), BAD_OUTS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize("call", [gradwire.decode, gradwire.decode_add])
+def test_a_bad_output_is_named_and_untouched(call, out, error, message, frame):
+    with pytest.raises(error, match=message):
+        call(frame, out)
+    assert not np.asarray(out).any()
+
+
+@pytest.mark.parametrize("call", [gradwire.decode, gradwire.decode_add])
+def test_an_output_that_overlaps_the_frame_is_refused(call, gradient):
+    # Where the writes went, the bytes still to be read would change.
+    frame = gradwire.dense().encode(gradient)
+    memory = np.zeros(len(frame) + 2 * gradient.nbytes, np.uint8)
+    memory[: len(frame)] = np.frombuffer(frame, np.uint8)
+    before = memory.copy()
+    for start in (0, 48, len(frame) // 4 * 4 - 4):
+        out = memory[start : start + gradient.nbytes].view(np.float32)
+        with pytest.raises(ValueError, match="out shares memory with frame"):
+            call(memory[: len(frame)], out)
+    assert np.array_equal(memory, before)
+    out = memory[len(frame) : len(frame) + gradient.nbytes].view(np.float32)
+    call(memory[: len(frame)], out)
+    assert np.array_equal(out, gradient)
+
+
+@pytest.mark.parametrize("data", [3, None, "frame", [1, 2], np.zeros(100, np.float32)])
+@pytest.mark.parametrize(
+    "call",
+    [gradwire.Frame, gradwire.decode, lambda data: gradwire.decode_add(data, np.zeros(9, "f4"))],
+)
+def test_what_is_not_bytes_is_named(call, data):
+    with pytest.raises(TypeError, match="must be a bytes-like object"):
+        call(data)
+
+
+def test_bytes_that_are_not_contiguous_are_refused(frame):
+    spread = np.repeat(np.frombuffer(frame, np.uint8), 2)[::2]
+    with pytest.raises(ValueError, match="frame must be C-contiguous"):
+        gradwire.decode(spread)
