@@ -23,7 +23,7 @@ pub mod stages;
 mod tests;
 
 pub use controller::{Controller, Mode};
-pub use stages::{Plan, StageRatios, max_stages, split};
+pub use stages::{FIRST_RATIO, Plan, StageRatios, max_stages, split};
 
 /// The fewest exceedances a tail is fitted to; with fewer, the threshold stays where it is.
 ///

@@ -49,9 +49,12 @@ enum Later {
     Entries(f64),
 }
 
-/// What the last stage of an aimed plan keeps. A quantile that near is right for nearly any law,
-/// and the count of what it starts from is known, not fitted.
-const LAST_RATIO: f64 = 0.5;
+/// What each of the last stages of an aimed plan keeps. A quantile that near is right for nearly any
+/// law, and the number of entries it starts from is known, not fitted.
+const LAST_RATIO: f64 = 0.7;
+/// How many last stages those are: the second makes up for what chance did in the first, which
+/// matters where few entries are wanted.
+const LAST: u32 = 2;
 
 impl Plan {
     /// The published split: every stage after the first asks for the same share, and the errors
@@ -64,7 +67,7 @@ impl Plan {
     /// from the survivors it really has to `entries` of `numel`, so that the errors of all stages
     /// but the last cancel, and the last has little left to do.
     ///
-    /// `stages` is 1, 2, or more; there are no more than the target leaves room for.
+    /// The last two stages keep 0.7 each, and those between the first and them share the rest.
     pub fn aimed(entries: f64, numel: u64, stages: u32, first_ratio: f64) -> Self {
         let delta = (entries / numel as f64).min(1.0);
         if stages <= 1 {
@@ -116,10 +119,10 @@ impl Plan {
     /// The next of the stages left, which together keep `share`.
     fn towards(&self, share: f64) -> f64 {
         let equal = root(share, self.left);
-        if self.left == 1 || equal > LAST_RATIO {
+        if self.left <= LAST || equal > LAST_RATIO {
             return equal;
         }
-        root(share / LAST_RATIO, self.left - 1)
+        root(share / libm::pow(LAST_RATIO, LAST as f64), self.left - LAST)
     }
 }
 
@@ -170,24 +173,25 @@ mod tests {
 
     #[test]
     fn an_aimed_plan_makes_up_for_earlier_stages() {
-        let plan = || Plan::aimed(100.0, 100_000, 4, FIRST_RATIO);
+        let plan = || Plan::aimed(100.0, 100_000, 5, FIRST_RATIO);
         let near = |got: Option<f64>, want: f64| (got.unwrap() / want - 1.0).abs() < 1e-12;
         let mut steady = plan();
-        assert_eq!(steady.first(), 0.25);
-        // 20000 -> 2000 -> 200 -> 100, as long as all goes to plan.
-        assert!(near(steady.next(20_000), 0.1));
-        assert!(near(steady.next(2_000), 0.1));
-        assert!(near(steady.next(200), 0.5));
+        assert_eq!((steady.first(), steady.stages()), (0.25, 5));
+        // 20000 -> 2020 -> 204 -> 143 -> 100, as long as all goes to plan.
+        assert!(near(steady.next(20_000), libm::sqrt(100.0 / 0.49 / 20_000.0)));
+        assert!(near(steady.next(2_020), 100.0 / 0.49 / 2_020.0));
+        assert!(near(steady.next(204), libm::sqrt(100.0 / 204.0)));
+        assert!(near(steady.next(143), 100.0 / 143.0));
         assert_eq!(steady.next(100), None);
-        assert_eq!(plan().stages(), 4);
-        for (stage, want) in [25_000.0, 2_236.0, 200.0, 100.0, 100.0].into_iter().enumerate() {
+        for (stage, want) in [25_000.0, 2_258.8, 204.1, 142.9, 100.0, 100.0].iter().enumerate() {
             let got = plan().expected(100_000, stage as u32 + 1);
             assert!((got / want - 1.0).abs() < 1e-2, "{stage}: {got}");
         }
-        // It does not.
+        // It does not: too few survive, then too many.
         let mut missed = plan();
-        assert!(near(missed.next(50_000), libm::sqrt(0.004)));
-        assert!(near(missed.next(500), libm::sqrt(0.2).min(0.4)));
+        assert!(near(missed.next(300), libm::pow(1.0 / 3.0, 0.25)));
+        assert!(near(missed.next(280), libm::pow(100.0 / 280.0, 1.0 / 3.0)));
+        assert!(near(missed.next(1_000), libm::sqrt(0.1)));
         assert!(near(missed.next(1_000), 0.1));
         // Nothing is left to raise the threshold for.
         for survivors in [100, 99, 0] {

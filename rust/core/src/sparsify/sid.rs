@@ -80,10 +80,13 @@ impl Sid {
     }
 
     /// How many entries the stages after the second are expected to need.
-    fn expected_survivors(self, numel: usize, stages: u32) -> f64 {
+    fn expected_survivors(self, numel: usize, tracker: &Tracker) -> f64 {
         let k = self.target(numel);
-        let split = fit::split(self.share(numel), stages, self.first_ratio);
-        let second = if stages >= 3 { 1.5 * split.first * split.rest * numel as f64 } else { 0.0 };
+        let plan = |c: &Controller| c.plan(k, numel as u64, self.first_ratio);
+        let second = match tracker.controller.as_ref().map(plan) {
+            Some(plan) if plan.stages() >= 3 => 1.5 * plan.expected(numel as u64, 2),
+            _ => 0.0,
+        };
         largest::aim(k).max(second)
     }
 
@@ -94,8 +97,7 @@ impl Sid {
         at: impl Fn(usize) -> f32,
         scratch: &mut Vec<u32>,
     ) -> Request {
-        let stages = tracker.controller.as_ref().map_or(1, Controller::stages);
-        let wanted = self.expected_survivors(numel, stages);
+        let wanted = self.expected_survivors(numel, tracker);
         let everything = wanted >= numel as f64;
         let bound = match tracker.bound {
             _ if everything => 0.0,

@@ -1,0 +1,241 @@
+//! SIDCo through the whole codec: how many entries are sent, of how many that were asked for.
+
+#![allow(clippy::unwrap_used, reason = "helpers outside of #[test] functions, too")]
+
+mod laws;
+
+use gradwire_core::Input;
+use gradwire_core::codec::{Codec, State, Workspace};
+use gradwire_core::fit::{Distribution, FIRST_RATIO, Mode, Plan, split};
+use gradwire_core::memory::Memory;
+use gradwire_core::pack::IndexCoding;
+use gradwire_core::quantize::Quantizer;
+use gradwire_core::reference;
+use gradwire_core::sparsify::{Sid, Sparsifier};
+use laws::{Case, Law, Source};
+
+const NUMEL: usize = 400_000;
+const RATIOS: [f64; 4] = [0.1, 0.01, 0.001, 0.0001];
+const LAWS: [Distribution; 3] =
+    [Distribution::Exponential, Distribution::Gamma, Distribution::GeneralizedPareto];
+const BAND: std::ops::RangeInclusive<f64> = 0.8..=1.25;
+
+fn codec(sid: Sid, feedback: bool) -> Codec {
+    let memory = if feedback { Memory::Residual { decay: 1.0 } } else { Memory::None };
+    Codec::new(Sparsifier::Sid(sid), Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
+}
+
+/// A tensor that goes through a codec step by step.
+struct Run {
+    codec: Codec,
+    state: State,
+    workspace: Workspace,
+    frame: Vec<u8>,
+}
+
+/// Achieved over wanted entries.
+struct Step {
+    /// Above the fitted threshold.
+    fitted: f64,
+    /// In the frame.
+    sent: f64,
+}
+
+impl Run {
+    fn new(sid: Sid, feedback: bool) -> Self {
+        let codec = codec(sid, feedback);
+        let state = codec.init_state(NUMEL).unwrap();
+        Self { codec, state, workspace: Workspace::default(), frame: Vec::new() }
+    }
+
+    fn step(&mut self, gradient: &[f32]) -> Step {
+        let input = Input::F32(gradient);
+        let Self { codec, state, workspace, frame } = self;
+        let encoded = codec.encode_into(input, state, None, workspace, frame).unwrap();
+        let sent = encoded.count as f64 / encoded.target.unwrap() as f64;
+        Step { fitted: self.scalar("controller.last"), sent }
+    }
+
+    fn scalar(&self, name: &str) -> f64 {
+        self.state.scalars().iter().find(|(have, _)| have == name).unwrap().1
+    }
+}
+
+/// Runs a case with all laws and ratios; `judge` sees the sid and all steps.
+fn each(case: Case, steps: usize, mode: Mode, mut judge: impl FnMut(Sid, &[Step])) {
+    let mut gradients = Vec::new();
+    let mut source = Source::new(case, NUMEL);
+    let mut runs = Vec::new();
+    for distribution in LAWS {
+        for ratio in RATIOS {
+            let sid = Sid { distribution, mode, ..Sid::new(ratio) };
+            runs.push((sid, Run::new(sid, case.feedback), Vec::new()));
+        }
+    }
+    for _ in 0..steps {
+        source.next_into(&mut gradients);
+        for (_, run, seen) in &mut runs {
+            seen.push(run.step(&gradients));
+        }
+    }
+    for (sid, _, seen) in &runs {
+        judge(*sid, seen);
+    }
+}
+
+/// What is sent is in the band at every step. What is fitted is so in at least this share of the
+/// last 40 % of the steps, into which the changes of a moving case fall.
+fn stays_in_band(case: Case, steps: usize, least: impl Fn(Sid) -> f64) {
+    each(case, steps, Mode::Adaptive, |sid, seen| {
+        let what = format!("{}, {:?} at {}", case.name, sid.distribution, sid.ratio);
+        for (at, step) in seen.iter().enumerate() {
+            assert!(BAND.contains(&step.sent), "{what}, step {at}: {} sent", step.sent);
+        }
+        let last = &seen[steps * 6 / 10..];
+        let inside = last.iter().filter(|step| BAND.contains(&step.fitted)).count();
+        let share = inside as f64 / last.len() as f64;
+        assert!(share >= least(sid), "{what}: {share} of the fits in the band");
+    });
+}
+
+#[test]
+fn every_stationary_law_stays_in_band() {
+    for case in Case::stationary() {
+        // 40 entries scatter by a tenth or more, whatever the threshold.
+        stays_in_band(case, 40, |sid| if sid.ratio < 0.001 { 0.85 } else { 1.0 });
+    }
+}
+
+#[test]
+fn feedback_jumps_and_changes_stay_in_band() {
+    for case in Case::moving(60) {
+        // Two or three steps of the 24 after each of two changes; the exponential law takes longer.
+        let exponential = |sid: Sid| sid.distribution == Distribution::Exponential;
+        stays_in_band(case, 60, |sid| if exponential(sid) { 0.7 } else { 0.83 });
+    }
+}
+
+#[test]
+fn the_first_step_is_in_band_without_any_history() {
+    for case in Case::stationary() {
+        each(case, 1, Mode::Adaptive, |sid, seen| {
+            if sid.distribution == Distribution::GeneralizedPareto && sid.ratio >= 0.001 {
+                assert!(
+                    BAND.contains(&seen[0].fitted),
+                    "{} {sid:?}: {}",
+                    case.name,
+                    seen[0].fitted
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn the_published_rule_fits_its_own_law_and_is_stuck_on_a_heavier_one() {
+    let run = |law, distribution| {
+        let sid = Sid { distribution, mode: Mode::Paper, band: None, ..Sid::new(0.001) };
+        let case = Case { name: "", law, feedback: false, jump: None, then: None };
+        let (mut run, mut source) = (Run::new(sid, false), Source::new(case, NUMEL));
+        let mut gradient = Vec::new();
+        let mut sent = 0.0;
+        for step in 0..60 {
+            source.next_into(&mut gradient);
+            let ratio = run.step(&gradient).sent;
+            sent += if step >= 40 { ratio / 20.0 } else { 0.0 };
+        }
+        (sent, run.scalar("controller.stages"))
+    };
+    for distribution in LAWS {
+        let (sent, _) = run(Law::Laplace, distribution);
+        assert!((0.9..1.1).contains(&sent), "{distribution:?}: {sent}");
+    }
+    let (sent, stages) = run(Law::Layers, Distribution::Exponential);
+    assert!(sent > 4.0 && stages == 1.0, "{sent} at {stages} stages");
+    // A lighter one it does correct.
+    let (sent, stages) = run(Law::Gaussian, Distribution::Exponential);
+    assert!((0.6..1.4).contains(&sent) && stages > 1.0, "{sent} at {stages} stages");
+}
+
+#[test]
+fn the_band_bounds_the_published_rule_too() {
+    let case = Case { name: "", law: Law::Layers, feedback: true, jump: None, then: None };
+    each(case, 12, Mode::Paper, |sid, seen| {
+        assert!(seen.iter().all(|step| BAND.contains(&step.sent)), "{sid:?}");
+    });
+}
+
+#[test]
+fn each_tensor_has_a_controller_of_its_own() {
+    let sid = Sid { distribution: Distribution::Exponential, ..Sid::new(0.001) };
+    let case = |law| Case { name: "", law, feedback: true, jump: None, then: None };
+    let cases = [case(Law::Layers), case(Law::HalfZeros)];
+    let frames = |runs: &mut [Run], sources: &mut [Source], steps| {
+        let mut frames = vec![Vec::new(); runs.len()];
+        let mut gradient = Vec::new();
+        for _ in 0..steps {
+            for (i, (run, source)) in runs.iter_mut().zip(sources.iter_mut()).enumerate() {
+                source.next_into(&mut gradient);
+                run.step(&gradient);
+                frames[i].push(run.frame.clone());
+            }
+        }
+        frames
+    };
+    let mut both = [Run::new(sid, true), Run::new(sid, true)];
+    let together = frames(&mut both, &mut cases.map(|c| Source::new(c, NUMEL)), 12);
+    for (i, case) in cases.into_iter().enumerate() {
+        let alone = frames(&mut [Run::new(sid, true)], &mut [Source::new(case, NUMEL)], 12);
+        assert_eq!(alone[0], together[i]);
+    }
+    assert_ne!(both[0].scalar("controller.aim"), both[1].scalar("controller.aim"));
+}
+
+#[test]
+fn saved_scalars_and_residual_go_on_where_they_were() {
+    for mode in [Mode::Adaptive, Mode::Paper, Mode::Fixed(2)] {
+        let sid = Sid { mode, distribution: Distribution::Exponential, ..Sid::new(0.01) };
+        let case = Case { name: "", law: Law::Layers, feedback: true, jump: None, then: None };
+        let (mut run, mut source) = (Run::new(sid, true), Source::new(case, NUMEL));
+        let mut gradient = Vec::new();
+        for _ in 0..13 {
+            source.next_into(&mut gradient);
+            run.step(&gradient);
+        }
+        let mut resumed = Run::new(sid, true);
+        resumed.state.load_scalars(&run.state.scalars()).unwrap();
+        resumed.state.set_residual(run.state.residual().unwrap()).unwrap();
+        for step in 0..8 {
+            source.next_into(&mut gradient);
+            run.step(&gradient);
+            resumed.step(&gradient);
+            assert_eq!(run.frame, resumed.frame, "{mode:?}, {step} steps after");
+            assert_eq!(run.state.scalars(), resumed.state.scalars());
+        }
+    }
+}
+
+#[test]
+fn the_codec_finds_the_threshold_of_the_oracle() {
+    for case in Case::stationary() {
+        let mut gradient = Vec::new();
+        Source::new(case, NUMEL).next_into(&mut gradient);
+        for distribution in LAWS {
+            for stages in 1..=4 {
+                for ratio in [0.5, 0.1, 0.001] {
+                    let mode = Mode::Fixed(stages);
+                    let sid = Sid { distribution, mode, band: None, ..Sid::new(ratio) };
+                    let plan = Plan::fixed(split(ratio, stages, FIRST_RATIO));
+                    let want = reference::sidco::threshold(&gradient, distribution, plan).unwrap();
+                    let mut run = Run::new(sid, false);
+                    let sent = run.step(&gradient).sent * ratio * NUMEL as f64;
+                    let what = format!("{} {sid:?}", case.name);
+                    // Sums in another order, thresholds rounded to f32: a few entries at the edge.
+                    let slack = 2.0 + 1e-5 * want.count as f64;
+                    assert!((sent - want.count as f64).abs() <= slack, "{what}: {sent} {want:?}");
+                    assert!(want.stages <= stages);
+                }
+            }
+        }
+    }
+}
