@@ -8,7 +8,7 @@ use crate::frame;
 use crate::memory::Memory;
 use crate::pool;
 use crate::quantize::Quantizer;
-use crate::scan::{Accumulated, CHUNK, Field, Request, Source};
+use crate::scan::{Accumulated, CHUNK, Field, Request, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, Kernels};
 use crate::{Input, Result};
@@ -35,7 +35,7 @@ impl Codec {
                 (Some(residual), Memory::Residual { decay }) => {
                     let (residual, sum) = residual.begin();
                     let gradient = Field(input);
-                    let source = Accumulated { gradient, residual, decay, sum };
+                    let source = Accumulated::new(gradient, residual, decay, sum);
                     self.round(source, exponent, codes, workspace)
                 }
                 _ => self.round(Field(input), exponent, codes, workspace),
@@ -61,7 +61,7 @@ impl Codec {
         let peak = match (&mut state.residual, self.memory) {
             (Some(residual), Memory::Residual { decay }) => {
                 let (residual, sum) = residual.begin();
-                let source = Accumulated { gradient, residual, decay, sum };
+                let source = Accumulated::new(gradient, residual, decay, sum);
                 scanner.scan(source, &Request::default()).peak
             }
             _ => scanner.scan(gradient, &Request::default()).peak,
@@ -71,7 +71,7 @@ impl Codec {
     }
 
     /// Rounds all of a source to codes; the bits of its largest magnitude.
-    fn round<S: Source + Subtract>(
+    fn round<S: Rounded>(
         &self,
         source: S,
         exponent: i16,
@@ -88,21 +88,33 @@ impl Codec {
     }
 }
 
-/// A source that can lose what was sent of it.
-trait Subtract {
-    /// Subtracts `sent` from the elements from position `at`.
-    fn subtract(&mut self, at: usize, sent: &[f32]);
+/// Where a dense encode reads, and where what it did not send goes.
+trait Rounded: Source {
+    /// Has the block from position `at` rounded to codes; the bits of its largest magnitude.
+    fn round(&mut self, job: Job, at: usize, codes: &mut [u8], scratch: &mut Scratch) -> u32;
 }
 
-impl Subtract for Field<'_> {
-    fn subtract(&mut self, _at: usize, _sent: &[f32]) {}
+impl Rounded for Field<'_> {
+    fn round(&mut self, job: Job, at: usize, codes: &mut [u8], scratch: &mut Scratch) -> u32 {
+        let block = self.block(job.kernels, at, job.len(codes), scratch);
+        job.quantizer.encode_into(job.exponent, block, codes);
+        (job.kernels.peak)(block)
+    }
 }
 
-impl Subtract for Accumulated<'_> {
-    fn subtract(&mut self, at: usize, sent: &[f32]) {
-        for (left, sent) in self.sum[at..].iter_mut().zip(sent) {
-            *left -= sent;
+impl Rounded for Accumulated<'_> {
+    fn round(&mut self, job: Job, at: usize, codes: &mut [u8], scratch: &mut Scratch) -> u32 {
+        let block = self.add(job.kernels, at, job.len(codes), scratch);
+        let peak = (job.kernels.peak)(block);
+        job.quantizer.encode_into(job.exponent, block, codes);
+        let mut sent = [0.0; BLOCK];
+        let sent = &mut sent[..block.len()];
+        job.quantizer.decode_into(job.exponent, codes, sent);
+        for (left, sent) in block.iter_mut().zip(sent) {
+            *left -= *sent;
         }
+        self.write(job.kernels, at, block);
+        peak
     }
 }
 
@@ -116,7 +128,7 @@ struct Job {
 
 impl Job {
     /// Shares the work between threads, in whole chunks.
-    fn spread<S: Source + Subtract>(self, source: S, codes: &mut [u8], width: usize) -> u32 {
+    fn spread<S: Rounded>(self, source: S, codes: &mut [u8], width: usize) -> u32 {
         if width < 2 {
             return self.run(source, codes);
         }
@@ -131,19 +143,18 @@ impl Job {
         left.max(right)
     }
 
-    fn run<S: Source + Subtract>(self, mut source: S, codes: &mut [u8]) -> u32 {
-        let bytes = self.quantizer.bytes_per_value();
-        let (mut scratch, mut sent) = ([0.0; BLOCK], [0.0; BLOCK]);
+    fn run<S: Rounded>(self, mut source: S, codes: &mut [u8]) -> u32 {
+        let mut scratch = Scratch::default();
         let mut peak = 0;
-        for at in (0..source.len()).step_by(BLOCK) {
-            let len = BLOCK.min(source.len() - at);
-            let codes = &mut codes[at * bytes..(at + len) * bytes];
-            let block = source.block(self.kernels, at, len, &mut scratch);
-            peak = peak.max((self.kernels.peak)(block));
-            self.quantizer.encode_into(self.exponent, block, codes);
-            self.quantizer.decode_into(self.exponent, codes, &mut sent[..len]);
-            source.subtract(at, &sent[..len]);
+        for (i, codes) in codes.chunks_mut(BLOCK * self.quantizer.bytes_per_value()).enumerate() {
+            peak = peak.max(source.round(self, i * BLOCK, codes, &mut scratch));
         }
+        (self.kernels.fence)();
         peak
+    }
+
+    /// How many values these codes are.
+    fn len(self, codes: &[u8]) -> usize {
+        codes.len() / self.quantizer.bytes_per_value()
     }
 }

@@ -15,7 +15,8 @@ use crate::frame::{self, Layout};
 use crate::memory::Memory;
 use crate::pack::{IndexCoding, MAX_NUMEL};
 use crate::quantize::Quantizer;
-use crate::scan::{Field, Source};
+use crate::scan::{self, Field, Source};
+use crate::simd::{BLOCK, Kernels};
 use crate::sparsify::Sparsifier;
 use crate::{Error, Input, Result};
 
@@ -130,11 +131,11 @@ impl Codec {
 }
 
 /// The error for a field in which a scan found something that is not finite.
-fn non_finite(mut field: Field<'_>, kernels: &crate::simd::Kernels) -> Error {
-    let mut scratch = [0.0; crate::simd::BLOCK];
+fn non_finite(mut field: Field<'_>, kernels: &Kernels) -> Error {
+    let mut scratch = scan::Scratch::default();
     let (mut count, mut first) = (0, None);
-    for at in (0..field.len()).step_by(scratch.len()) {
-        let len = scratch.len().min(field.len() - at);
+    for at in (0..field.len()).step_by(BLOCK) {
+        let len = BLOCK.min(field.len() - at);
         for (i, value) in field.block(kernels, at, len, &mut scratch).iter().enumerate() {
             if !value.is_finite() {
                 count += 1;

@@ -56,7 +56,7 @@ impl Codec {
         let Workspace { scanner, keys, .. } = workspace;
         if let (Some(residual), Memory::Residual { decay }) = (&mut state.residual, self.memory) {
             let (residual, sum) = residual.begin();
-            let source = Accumulated { gradient, residual, decay, sum };
+            let source = Accumulated::new(gradient, residual, decay, sum);
             let request = sparsifier.request(numel, tracker, |i| source.at(i), keys);
             (request, scanner.scan(source, &request))
         } else {

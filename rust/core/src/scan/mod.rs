@@ -10,7 +10,7 @@ mod source;
 mod survivors;
 
 pub(crate) use sample::magnitude_above;
-pub(crate) use source::{Accumulated, Field, Source};
+pub(crate) use source::{Accumulated, Field, Scratch, Source};
 pub(crate) use survivors::Survivors;
 
 use crate::fit::Moments;
@@ -196,6 +196,7 @@ impl Part {
             self.read_chunk(kernels, &mut source, start, at..at + len, request);
             at += len;
         }
+        (kernels.fence)();
     }
 
     fn read_chunk<S: Source>(
@@ -209,7 +210,7 @@ impl Part {
         let mut body = moments::Lanes::default();
         let mut logs = log_sum::Lanes::default();
         let mut exceedances = tail::Lanes::default();
-        let mut scratch = [0.0; BLOCK];
+        let mut scratch = Scratch::default();
         for at in range.clone().step_by(BLOCK) {
             let len = BLOCK.min(range.end - at);
             let block = source.block(kernels, at, len, &mut scratch);

@@ -1,7 +1,7 @@
 //! Where the blocks of a scan come from.
 
 use crate::Input;
-use crate::simd::Kernels;
+use crate::simd::{BLOCK, Kernels};
 use half::slice::HalfFloatSliceExt;
 
 /// A tensor that is read block by block as float32.
@@ -18,8 +18,20 @@ pub(crate) trait Source: Send + Sized {
         kernels: &Kernels,
         at: usize,
         len: usize,
-        scratch: &'a mut [f32],
+        scratch: &'a mut Scratch,
     ) -> &'a [f32];
+}
+
+/// Two blocks of scratch memory: for elements made float32, and for their sums.
+pub(crate) struct Scratch {
+    widened: [f32; BLOCK],
+    sum: [f32; BLOCK],
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self { widened: [0.0; BLOCK], sum: [0.0; BLOCK] }
+    }
 }
 
 /// A tensor to read as it is.
@@ -68,10 +80,26 @@ impl Source for Field<'_> {
         kernels: &Kernels,
         at: usize,
         len: usize,
-        scratch: &'a mut [f32],
+        scratch: &'a mut Scratch,
     ) -> &'a [f32] {
+        self.float32(kernels, at, len, &mut scratch.widened)
+    }
+}
+
+impl<'x> Field<'x> {
+    /// The `len` elements from position `at`, in `widened` if they are not float32.
+    fn float32<'a>(
+        &self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        widened: &'a mut [f32],
+    ) -> &'a [f32]
+    where
+        'x: 'a,
+    {
         let range = at..at + len;
-        let scratch = &mut scratch[..len];
+        let scratch = &mut widened[..len];
         match self.0 {
             Input::F32(x) => return &x[range],
             Input::F64(x) => (kernels.widen_f64)(&x[range], scratch),
@@ -89,9 +117,40 @@ pub(crate) struct Accumulated<'a> {
     pub residual: &'a [f32],
     pub decay: f32,
     pub sum: &'a mut [f32],
+    /// Whether sums are written past the caches.
+    pub streams: bool,
 }
 
-impl Accumulated<'_> {
+/// Elements from which on the tensor, its residual and the sum do not fit common caches together.
+const STREAMED: usize = 1 << 21;
+
+impl<'a> Accumulated<'a> {
+    pub fn new(gradient: Field<'a>, residual: &'a [f32], decay: f32, sum: &'a mut [f32]) -> Self {
+        let streams = sum.len() >= STREAMED;
+        Self { gradient, residual, decay, sum, streams }
+    }
+
+    /// The sums of a block in scratch memory, not yet written down.
+    pub fn add<'s>(
+        &self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'s mut Scratch,
+    ) -> &'s mut [f32] {
+        let Scratch { widened, sum } = scratch;
+        let gradient = self.gradient.float32(kernels, at, len, widened);
+        let sum = &mut sum[..len];
+        (kernels.add)(sum, gradient, &self.residual[at..at + len], self.decay);
+        sum
+    }
+
+    /// Writes down a block of sums.
+    pub fn write(&mut self, kernels: &Kernels, at: usize, block: &[f32]) {
+        let target = &mut self.sum[at..at + block.len()];
+        if self.streams { (kernels.stream)(target, block) } else { target.copy_from_slice(block) }
+    }
+
     /// What the sum at a position will be.
     pub fn at(&self, i: usize) -> f32 {
         let kept = self.decay * self.residual[i];
@@ -108,10 +167,10 @@ impl Source for Accumulated<'_> {
         let (gradient, later) = self.gradient.split_at(middle);
         let (residual, late) = self.residual.split_at(middle);
         let (sum, rest) = self.sum.split_at_mut(middle);
-        let decay = self.decay;
+        let (decay, streams) = (self.decay, self.streams);
         (
-            Self { gradient, residual, decay, sum },
-            Self { gradient: later, residual: late, decay, sum: rest },
+            Self { gradient, residual, decay, sum, streams },
+            Self { gradient: later, residual: late, decay, sum: rest, streams },
         )
     }
 
@@ -120,11 +179,16 @@ impl Source for Accumulated<'_> {
         kernels: &Kernels,
         at: usize,
         len: usize,
-        scratch: &'a mut [f32],
+        scratch: &'a mut Scratch,
     ) -> &'a [f32] {
+        if self.streams {
+            let sum = &*self.add(kernels, at, len, scratch);
+            self.write(kernels, at, sum);
+            return sum;
+        }
+        let gradient = self.gradient.float32(kernels, at, len, &mut scratch.widened);
         let range = at..at + len;
         let sum = &mut self.sum[range.clone()];
-        let gradient = self.gradient.block(kernels, at, len, scratch);
         (kernels.add)(sum, gradient, &self.residual[range], self.decay);
         sum
     }

@@ -85,14 +85,11 @@ fn accumulates_what_it_reads_for_every_dtype() {
         (Input::BF16(&brain), &gradient),
     ];
     for (input, values) in cases {
-        for mut scanner in scanners() {
+        for (mut scanner, streams) in scanners().into_iter().zip([true, false].into_iter().cycle())
+        {
             let mut sum = vec![0.0; n];
-            let source = Accumulated {
-                gradient: Field(input),
-                residual: &residual,
-                decay: 0.5,
-                sum: &mut sum,
-            };
+            let mut source = Accumulated::new(Field(input), &residual, 0.5, &mut sum);
+            source.streams = streams;
             assert_eq!(source.at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
             scanner.scan(source, &Request::default());
             for i in 0..n {

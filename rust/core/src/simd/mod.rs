@@ -6,6 +6,7 @@
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
 //! | [`moments`] | sums of magnitudes and their squares, non-zeros counted |
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
+//! | [`stream`] | copies past the caches |
 //! | [`tail`] | sums of exceedances over a location |
 //! | [`above`] | compacts the entries whose magnitude exceeds a bound |
 //! | [`widen`] | float64, bfloat16 and float16 to float32 |
@@ -13,10 +14,11 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above` is written by hand, because compaction is beyond a compiler.
+//! `above` and `stream` are written by hand: compaction and stores past the caches are beyond a
+//! compiler.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
-// instruction set was detected at run time, and vector loads and stores in `above`.
+// instruction set was detected at run time, and vector loads and stores in `above` and `stream`.
 #![allow(unsafe_code)]
 
 pub mod above;
@@ -26,6 +28,7 @@ pub mod log_sum;
 pub mod moments;
 pub mod peak;
 mod stamp;
+pub mod stream;
 pub mod tail;
 pub mod widen;
 
@@ -59,6 +62,10 @@ pub struct Kernels {
     pub tail: fn(&[f32], f32, &mut tail::Lanes),
     /// See [`above`].
     pub above: Above,
+    /// See [`stream`].
+    pub stream: fn(&mut [f32], &[f32]),
+    /// See [`stream`].
+    pub fence: fn(),
     /// See [`widen`].
     pub widen_f64: fn(&[f64], &mut [f32]),
     /// See [`widen`].
@@ -75,6 +82,8 @@ macro_rules! table {
             log_sum: log_sum::$module::run,
             tail: tail::$module::run,
             above: above::$module::run,
+            stream: stream::$module::run,
+            fence: stream::$module::fence,
             widen_f64: widen::from_f64::$module::run,
             widen_bf16: widen::from_bf16::$module::run,
         }

@@ -2,7 +2,7 @@
 
 use super::Scanned;
 use super::radix::{self, Search};
-use crate::scan::{Source, Survivors, magnitude_above};
+use crate::scan::{Scratch, Source, Survivors, magnitude_above};
 use crate::simd::BLOCK;
 
 /// How many survivors to keep at most in a search for the `k` largest: enough for a bound that is
@@ -76,7 +76,7 @@ fn search(k: u64, scanned: &mut Scanned<'_, '_>) {
     let mut search = Search::new(k);
     while !search.is_done() {
         let mut field = scanned.field;
-        let mut scratch = [0.0; BLOCK];
+        let mut scratch = Scratch::default();
         for at in (0..field.len()).step_by(BLOCK) {
             let len = BLOCK.min(field.len() - at);
             search.count(field.block(scanned.scanner.kernels, at, len, &mut scratch));
@@ -99,7 +99,7 @@ fn take_ties(search: &Search, scanned: &mut Scanned<'_, '_>) {
     let survivors = scanned.scanner.survivors_mut();
     survivors.clear();
     let mut ties = if search.bits() == 0 { 0 } else { search.rank() };
-    let mut scratch = [0.0; BLOCK];
+    let mut scratch = Scratch::default();
     for at in (0..field.len()).step_by(BLOCK) {
         let len = BLOCK.min(field.len() - at);
         for (i, &value) in field.block(kernels, at, len, &mut scratch).iter().enumerate() {

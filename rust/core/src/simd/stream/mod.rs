@@ -1,0 +1,46 @@
+//! Copies a block to memory that is not read soon, past the caches where the level can.
+//!
+//! A plain store first reads the line that it overwrites, and evicts others to keep it; a streaming
+//! store does neither. It pays where source and destination are larger than the caches, which the
+//! caller knows. Streaming needs a destination that begins on a cache line; others are copied as
+//! usual. Before other threads read what was streamed, the thread that did it calls the kernel's
+//! `fence`.
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(target_arch = "x86_64")]
+pub(in crate::simd) use x86::{avx2, avx512};
+
+#[cfg(target_arch = "aarch64")]
+pub(in crate::simd) use scalar as neon;
+
+pub(in crate::simd) mod scalar {
+    pub(in crate::simd) fn run(out: &mut [f32], x: &[f32]) {
+        out.copy_from_slice(x);
+    }
+
+    pub(in crate::simd) fn fence() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::buffer::Buffer;
+    use crate::simd::testing::levels_and_lengths;
+
+    #[test]
+    fn copies_to_any_alignment() {
+        levels_and_lengths(|kernels, x| {
+            for offset in [0, 1, 3, 16] {
+                let mut buffer = Buffer::zeros(x.len() + offset + 5);
+                let out = &mut buffer.as_mut_slice()[offset..offset + x.len()];
+                (kernels.stream)(out, &x);
+                (kernels.fence)();
+                let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(out), bits(&x));
+                assert!(buffer.as_slice()[..offset].iter().all(|v| *v == 0.0));
+                assert!(buffer.as_slice()[offset + x.len()..].iter().all(|v| *v == 0.0));
+            }
+        });
+    }
+}

@@ -1,0 +1,55 @@
+//! Non-temporal stores of whole vectors; what is left at the end is copied.
+
+/// The alignment that every vector store is content with: a cache line.
+const LINE: usize = 64;
+
+/// Whether streaming is possible; where not, copies instead.
+fn aligned_or_copied(out: &mut [f32], x: &[f32]) -> bool {
+    assert_eq!(out.len(), x.len(), "stream copies a block to one of its length");
+    let aligned = out.as_ptr().addr().is_multiple_of(LINE);
+    if !aligned {
+        out.copy_from_slice(x);
+    }
+    aligned
+}
+
+pub(in crate::simd) fn order_stores() {
+    // SAFETY: SSE, to which this belongs, is part of the target's baseline.
+    #[allow(unused_unsafe)]
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+macro_rules! streaming {
+    ($level:ident, $features:literal, $lanes:literal, $load:ident, $store:ident) => {
+        pub(in crate::simd) mod $level {
+            use std::arch::x86_64::{$load, $store};
+
+            pub(in crate::simd) use super::order_stores as fence;
+
+            #[target_feature(enable = $features)]
+            fn inner(out: &mut [f32], x: &[f32]) {
+                let (whole, rest) = x.as_chunks::<$lanes>();
+                let (targets, end) = out.as_chunks_mut::<$lanes>();
+                for (target, block) in targets.iter_mut().zip(whole) {
+                    // SAFETY: both hold a vector. The caller has checked that the first target
+                    // begins on a cache line, and so every other is aligned to its own size.
+                    unsafe { $store(target.as_mut_ptr(), $load(block.as_ptr())) };
+                }
+                end.copy_from_slice(rest);
+            }
+
+            pub(in crate::simd) fn run(out: &mut [f32], x: &[f32]) {
+                if super::aligned_or_copied(out, x) {
+                    // SAFETY: `run` is reached through the dispatch table alone, which hands out
+                    // this level only where its features were found on this CPU.
+                    unsafe { inner(out, x) };
+                }
+            }
+        }
+    };
+}
+
+streaming!(avx2, "avx2", 8, _mm256_loadu_ps, _mm256_stream_ps);
+streaming!(avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_stream_ps);
