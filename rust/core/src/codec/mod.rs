@@ -131,7 +131,7 @@ impl Codec {
 }
 
 /// The error for a field in which a scan found something that is not finite.
-fn non_finite(mut field: Field<'_>, kernels: &Kernels) -> Error {
+fn non_finite(field: Field<'_>, kernels: &Kernels) -> Error {
     let mut scratch = scan::Scratch::default();
     let (mut count, mut first) = (0, None);
     for at in (0..field.len()).step_by(BLOCK) {

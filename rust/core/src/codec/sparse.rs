@@ -56,8 +56,10 @@ impl Codec {
         let Workspace { scanner, keys, .. } = workspace;
         if let (Some(residual), Memory::Residual { decay }) = (&mut state.residual, self.memory) {
             let (residual, sum) = residual.begin();
-            let source = Accumulated::new(gradient, residual, decay, sum);
+            let mut source = Accumulated::new(gradient, residual, decay, sum);
             let request = sparsifier.request(numel, tracker, |i| source.at(i), keys);
+            // Logarithms are taken of what was written: it has to stay in the cache.
+            source.streams &= !request.logs;
             (request, scanner.scan(source, &request))
         } else {
             let request = sparsifier.request(numel, tracker, |i| gradient.at(i), keys);

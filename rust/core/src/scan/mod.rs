@@ -15,13 +15,15 @@ pub(crate) use survivors::Survivors;
 
 use crate::fit::Moments;
 use crate::pool;
+use crate::simd::sweep::Gather;
 use crate::simd::{self, BLOCK, Kernels, log_sum, moments, tail};
 
 /// Elements whose sums are added up before they join those of other chunks. A multiple of the
 /// block, and what one thread takes at least.
 pub(crate) const CHUNK: usize = 32 * BLOCK;
 
-/// What to gather while reading.
+/// What to gather while reading. A scan with `logs` or a `location` reads what it has written, so
+/// its source must not stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Request {
     /// Sums of magnitudes and squares.
@@ -213,22 +215,20 @@ impl Part {
         let mut scratch = Scratch::default();
         for at in range.clone().step_by(BLOCK) {
             let len = BLOCK.min(range.end - at);
-            let block = source.block(kernels, at, len, &mut scratch);
-            self.peak = self.peak.max((kernels.peak)(block));
-            if request.moments {
-                (kernels.moments)(block, &mut body);
-            }
+            let (indices, values) = self.survivors.room(len);
+            let bound = request.bound.filter(|_| self.complete).unwrap_or(f32::INFINITY);
+            let base = (start + at) as u32;
+            let moments = request.moments.then_some(&mut body);
+            let gather = Gather { moments, bound, base, indices, values };
+            let found = source.sweep(kernels, at, len, &mut scratch, gather);
+            self.peak = self.peak.max(found.peak);
+            self.survivors.admit(found.count);
+            self.complete &= request.bound.is_none() || self.survivors.len() <= request.cap;
             if request.logs {
-                (kernels.log_sum)(block, &mut logs);
+                (kernels.log_sum)(source.swept(at, len, &scratch), &mut logs);
             }
             if let Some(location) = request.location {
-                (kernels.tail)(block, location, &mut exceedances);
-            }
-            if let Some(bound) = request.bound
-                && self.complete
-            {
-                self.survivors.push_above(kernels, block, bound, (start + at) as u32);
-                self.complete = self.survivors.len() <= request.cap;
+                (kernels.tail)(source.swept(at, len, &scratch), location, &mut exceedances);
             }
         }
         if request.moments || request.logs || request.location.is_some() {

@@ -1,6 +1,7 @@
 //! Where the blocks of a scan come from.
 
 use crate::Input;
+use crate::simd::sweep::{Feedback, Found, Gather};
 use crate::simd::{BLOCK, Kernels};
 use half::slice::HalfFloatSliceExt;
 
@@ -12,14 +13,18 @@ pub(crate) trait Source: Send + Sized {
     /// The elements before position `middle`, and those from there on.
     fn split_at(self, middle: usize) -> (Self, Self);
 
-    /// The `len` elements from position `at`, in `scratch` if they have to be made.
-    fn block<'a>(
-        &'a mut self,
+    /// Reads the `len` elements from position `at` and gathers from them.
+    fn sweep(
+        &mut self,
         kernels: &Kernels,
         at: usize,
         len: usize,
-        scratch: &'a mut Scratch,
-    ) -> &'a [f32];
+        scratch: &mut Scratch,
+        gather: Gather<'_>,
+    ) -> Found;
+
+    /// The elements that the last sweep read, if it did not stream them away.
+    fn swept<'a>(&'a self, at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32];
 }
 
 /// Two blocks of scratch memory: for elements made float32, and for their sums.
@@ -75,18 +80,40 @@ impl Source for Field<'_> {
         }
     }
 
-    fn block<'a>(
-        &'a mut self,
+    fn sweep(
+        &mut self,
         kernels: &Kernels,
         at: usize,
         len: usize,
-        scratch: &'a mut Scratch,
-    ) -> &'a [f32] {
-        self.float32(kernels, at, len, &mut scratch.widened)
+        scratch: &mut Scratch,
+        gather: Gather<'_>,
+    ) -> Found {
+        (kernels.sweep)(self.block(kernels, at, len, scratch), None, gather)
+    }
+
+    fn swept<'a>(&'a self, at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32] {
+        match self.0 {
+            Input::F32(x) => &x[at..at + len],
+            _ => &scratch.widened[..len],
+        }
     }
 }
 
 impl<'x> Field<'x> {
+    /// The `len` elements from position `at`, in `scratch` if they have to be made float32.
+    pub fn block<'a>(
+        &self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32]
+    where
+        'x: 'a,
+    {
+        self.float32(kernels, at, len, &mut scratch.widened)
+    }
+
     /// The `len` elements from position `at`, in `widened` if they are not float32.
     fn float32<'a>(
         &self,
@@ -174,22 +201,25 @@ impl Source for Accumulated<'_> {
         )
     }
 
-    fn block<'a>(
-        &'a mut self,
+    fn sweep(
+        &mut self,
         kernels: &Kernels,
         at: usize,
         len: usize,
-        scratch: &'a mut Scratch,
-    ) -> &'a [f32] {
-        if self.streams {
-            let sum = &*self.add(kernels, at, len, scratch);
-            self.write(kernels, at, sum);
-            return sum;
-        }
-        let gradient = self.gradient.float32(kernels, at, len, &mut scratch.widened);
-        let range = at..at + len;
-        let sum = &mut self.sum[range.clone()];
-        (kernels.add)(sum, gradient, &self.residual[range], self.decay);
-        sum
+        scratch: &mut Scratch,
+        gather: Gather<'_>,
+    ) -> Found {
+        let gradient = self.gradient.block(kernels, at, len, scratch);
+        let feedback = Feedback {
+            residual: &self.residual[at..at + len],
+            decay: self.decay,
+            sum: &mut self.sum[at..at + len],
+            streams: self.streams,
+        };
+        (kernels.sweep)(gradient, Some(feedback), gather)
+    }
+
+    fn swept<'a>(&'a self, at: usize, len: usize, _scratch: &'a Scratch) -> &'a [f32] {
+        &self.sum[at..at + len]
     }
 }

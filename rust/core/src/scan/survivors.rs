@@ -1,6 +1,6 @@
 //! The entries that are still in the running, in the order of their positions.
 
-use crate::simd::{Kernels, above::SLACK};
+use crate::simd::above::SLACK;
 
 /// Positions and values, ascending by position.
 #[derive(Debug, Default)]
@@ -37,11 +37,15 @@ impl Survivors {
         }
     }
 
-    /// Adds the entries of a block that are above a bound; `base` is the block's position.
-    pub fn push_above(&mut self, kernels: &Kernels, block: &[f32], bound: f32, base: u32) {
-        self.reserve(block.len());
-        let (indices, values) = (&mut self.indices[self.len..], &mut self.values[self.len..]);
-        self.len += (kernels.above)(block, bound, base, indices, values);
+    /// Room for the survivors of a block of `len` elements behind those that are here.
+    pub fn room(&mut self, len: usize) -> (&mut [u32], &mut [f32]) {
+        self.reserve(len);
+        (&mut self.indices[self.len..], &mut self.values[self.len..])
+    }
+
+    /// Takes in `count` entries that were written to the front of the room.
+    pub fn admit(&mut self, count: usize) {
+        self.len += count;
     }
 
     /// Adds one entry, which comes after all that are here.

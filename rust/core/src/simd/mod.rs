@@ -7,6 +7,7 @@
 //! | [`moments`] | sums of magnitudes and their squares, non-zeros counted |
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
 //! | [`stream`] | copies past the caches |
+//! | [`sweep`] | add, peak, moments and above in one loop: the hot path |
 //! | [`tail`] | sums of exceedances over a location |
 //! | [`above`] | compacts the entries whose magnitude exceeds a bound |
 //! | [`widen`] | float64, bfloat16 and float16 to float32 |
@@ -14,11 +15,12 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above` and `stream` are written by hand: compaction and stores past the caches are beyond a
-//! compiler.
+//! `above`, `stream` and `sweep` are written by hand: compaction and stores past the caches are beyond
+//! a compiler.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
-// instruction set was detected at run time, and vector loads and stores in `above` and `stream`.
+// instruction set was detected at run time, and vector loads and stores in `above`, `stream` and
+//! `sweep`.
 #![allow(unsafe_code)]
 
 pub mod above;
@@ -29,6 +31,7 @@ pub mod moments;
 pub mod peak;
 mod stamp;
 pub mod stream;
+pub mod sweep;
 pub mod tail;
 pub mod widen;
 
@@ -66,6 +69,8 @@ pub struct Kernels {
     pub stream: fn(&mut [f32], &[f32]),
     /// See [`stream`].
     pub fence: fn(),
+    /// See [`sweep`].
+    pub sweep: fn(&[f32], Option<sweep::Feedback<'_>>, sweep::Gather<'_>) -> sweep::Found,
     /// See [`widen`].
     pub widen_f64: fn(&[f64], &mut [f32]),
     /// See [`widen`].
@@ -84,6 +89,7 @@ macro_rules! table {
             above: above::$module::run,
             stream: stream::$module::run,
             fence: stream::$module::fence,
+            sweep: sweep::$module::run,
             widen_f64: widen::from_f64::$module::run,
             widen_bf16: widen::from_bf16::$module::run,
         }

@@ -75,7 +75,7 @@ fn search(k: u64, scanned: &mut Scanned<'_, '_>) {
     let cap = cap(k, scanned.numel());
     let mut search = Search::new(k);
     while !search.is_done() {
-        let mut field = scanned.field;
+        let field = scanned.field;
         let mut scratch = Scratch::default();
         for at in (0..field.len()).step_by(BLOCK) {
             let len = BLOCK.min(field.len() - at);
@@ -94,7 +94,7 @@ fn search(k: u64, scanned: &mut Scanned<'_, '_>) {
 /// Collects what is above the k-th magnitude, and of those equal to it, too many to keep, as many
 /// as are wanted in the order of positions.
 fn take_ties(search: &Search, scanned: &mut Scanned<'_, '_>) {
-    let mut field = scanned.field;
+    let field = scanned.field;
     let kernels = scanned.scanner.kernels;
     let survivors = scanned.scanner.survivors_mut();
     survivors.clear();

@@ -25,7 +25,13 @@ pub(in crate::simd) mod avx512 {
 
     /// Stores the lanes of `v` in `mask` and their positions, returns how many.
     #[target_feature(enable = "avx512f,popcnt")]
-    fn store(v: __m512, mask: u16, at: u32, indices: &mut [u32], values: &mut [f32]) -> usize {
+    pub(in crate::simd) fn store(
+        v: __m512,
+        mask: u16,
+        at: u32,
+        indices: &mut [u32],
+        values: &mut [f32],
+    ) -> usize {
         assert!(indices.len() >= SLACK && values.len() >= SLACK);
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let positions = _mm512_add_epi32(_mm512_set1_epi32(at as i32), lanes);
@@ -117,7 +123,13 @@ pub(in crate::simd) mod avx2 {
 
     /// Stores the lanes of `v` in `mask` and their positions, returns how many.
     #[target_feature(enable = "avx2,popcnt")]
-    fn store(v: __m256, mask: u8, at: u32, indices: &mut [u32], values: &mut [f32]) -> usize {
+    pub(in crate::simd) fn store(
+        v: __m256,
+        mask: u8,
+        at: u32,
+        indices: &mut [u32],
+        values: &mut [f32],
+    ) -> usize {
         assert!(indices.len() >= SLACK && values.len() >= SLACK);
         // SAFETY: a row of the table is 32 bytes; both slices hold sixteen elements, by the
         // assertion above, of which eight are written.

@@ -15,6 +15,18 @@ pub struct Lanes {
 }
 
 impl Lanes {
+    /// Where the lanes of sums, sums of squares and counts begin.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) fn as_ptrs(&self) -> (*const f64, *const f64, *const u32) {
+        (self.sum.as_ptr(), self.sum_sq.as_ptr(), self.nonzero.as_ptr())
+    }
+
+    /// As [`Lanes::as_ptrs`], to be written.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) fn as_mut_ptrs(&mut self) -> (*mut f64, *mut f64, *mut u32) {
+        (self.sum.as_mut_ptr(), self.sum_sq.as_mut_ptr(), self.nonzero.as_mut_ptr())
+    }
+
     /// The sum of magnitudes.
     pub fn sum(&self) -> f64 {
         reduce(&self.sum)

@@ -1,0 +1,147 @@
+//! The hot loop: adds the residual, writes the sum, and gathers peak, moments and survivors at once.
+//!
+//! A sweep gives what [`add`](super::add), [`peak`](super::peak), [`moments`](super::moments) and
+//! [`above`](super::above) give one after the other, to the last bit. In one loop the loads of the
+//! next elements are under way while these are worked on, which is worth more than anything the
+//! single kernels could save: measured on 100 MB, 1.0 against 1.8 times a plain copy.
+
+use super::moments;
+
+pub(in crate::simd) mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(target_arch = "aarch64")]
+pub(in crate::simd) use scalar as neon;
+#[cfg(target_arch = "x86_64")]
+pub(in crate::simd) use x86::{avx2, avx512};
+
+/// The residual that a sweep adds, and where it writes the sum.
+#[derive(Debug)]
+pub struct Feedback<'a> {
+    /// As many elements as the gradient.
+    pub residual: &'a [f32],
+    /// What the residual is multiplied by.
+    pub decay: f32,
+    /// As many elements as the gradient.
+    pub sum: &'a mut [f32],
+    /// Whether to write past the caches; then end with the kernel `fence`.
+    pub streams: bool,
+}
+
+/// What to gather from a block.
+#[derive(Debug)]
+pub struct Gather<'a> {
+    /// Sums to add to, if they are wanted.
+    pub moments: Option<&'a mut moments::Lanes>,
+    /// Entries whose magnitude is above this are compacted; none are above infinity.
+    pub bound: f32,
+    /// Position of the block's first element.
+    pub base: u32,
+    /// Takes the positions; [`above::SLACK`](super::above::SLACK) longer than the block.
+    pub indices: &'a mut [u32],
+    /// Takes the values; as long.
+    pub values: &'a mut [f32],
+}
+
+/// What a sweep found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Bits of the largest magnitude.
+    pub peak: u32,
+    /// Entries compacted.
+    pub count: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+    use crate::simd::above::SLACK;
+    use crate::simd::testing::{levels_and_lengths, tensor};
+    use crate::simd::{Kernels, Level};
+
+    /// All that a sweep leaves behind.
+    #[derive(Debug, PartialEq)]
+    struct Outcome {
+        found: Found,
+        sums: moments::Lanes,
+        sum: Vec<u32>,
+        indices: Vec<u32>,
+        values: Vec<u32>,
+    }
+
+    fn sweep(kernels: &Kernels, x: &[f32], bound: f32, mode: (bool, bool, bool)) -> Outcome {
+        let (adds, streams, sums) = mode;
+        let residual = tensor(x.len(), 31);
+        let mut sum = Buffer::zeros(x.len());
+        let mut lanes = moments::Lanes::default();
+        let (mut indices, mut values) = (vec![0; x.len() + SLACK], vec![0.0; x.len() + SLACK]);
+        let feedback = adds.then(|| Feedback {
+            residual: &residual,
+            decay: 0.9,
+            sum: sum.as_mut_slice(),
+            streams,
+        });
+        let gather = Gather {
+            moments: sums.then_some(&mut lanes),
+            bound,
+            base: 5,
+            indices: &mut indices,
+            values: &mut values,
+        };
+        let found = (kernels.sweep)(x, feedback, gather);
+        (kernels.fence)();
+        let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        indices.truncate(found.count);
+        values.truncate(found.count);
+        Outcome { found, sums: lanes, sum: bits(sum.as_slice()), indices, values: bits(&values) }
+    }
+
+    /// The same by the single kernels.
+    fn one_by_one(x: &[f32], bound: f32, mode: (bool, bool, bool)) -> Outcome {
+        let kernels = Kernels::of(Level::Scalar).unwrap();
+        let (adds, _, sums) = mode;
+        let mut sum = vec![0.0; x.len()];
+        if adds {
+            (kernels.add)(&mut sum, x, &tensor(x.len(), 31), 0.9);
+        }
+        let block = if adds { &sum } else { x };
+        let mut lanes = moments::Lanes::default();
+        if sums {
+            (kernels.moments)(block, &mut lanes);
+        }
+        let (mut indices, mut values) = (vec![0; x.len() + SLACK], vec![0.0; x.len() + SLACK]);
+        let count = (kernels.above)(block, bound, 5, &mut indices, &mut values);
+        let found = Found { peak: (kernels.peak)(block), count };
+        let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        indices.truncate(count);
+        values.truncate(count);
+        Outcome { found, sums: lanes, sum: bits(&sum), indices, values: bits(&values) }
+    }
+
+    #[test]
+    fn equals_the_single_kernels_on_every_level() {
+        levels_and_lengths(|kernels, x| {
+            for bound in [0.0, 0.3, 0.6, 1e29, f32::INFINITY] {
+                for mode in 0..8 {
+                    let mode = (mode & 1 != 0, mode & 2 != 0, mode & 4 != 0);
+                    let expected = one_by_one(&x, bound, mode);
+                    assert_eq!(sweep(kernels, &x, bound, mode), expected, "{mode:?} {bound}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn shows_what_is_not_finite() {
+        levels_and_lengths(|kernels, mut x| {
+            for i in 0..x.len() {
+                let kept = std::mem::replace(&mut x[i], f32::NAN);
+                let found = sweep(kernels, &x, 0.3, (true, true, false)).found;
+                assert!(found.peak >= crate::simd::peak::NON_FINITE);
+                x[i] = kept;
+            }
+        });
+    }
+}

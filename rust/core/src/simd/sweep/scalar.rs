@@ -1,0 +1,20 @@
+//! The single kernels one after the other, while the block is in the cache.
+
+use super::{Feedback, Found, Gather};
+use crate::simd::{above, add, moments, peak};
+
+pub(in crate::simd) fn run(x: &[f32], feedback: Option<Feedback<'_>>, gather: Gather<'_>) -> Found {
+    let Gather { moments: lanes, bound, base, indices, values } = gather;
+    let block = match feedback {
+        Some(Feedback { residual, decay, sum, .. }) => {
+            add::scalar::run(sum, x, residual, decay);
+            &*sum
+        }
+        None => x,
+    };
+    if let Some(lanes) = lanes {
+        moments::scalar::run(block, lanes);
+    }
+    let count = above::scalar::run(block, bound, base, indices, values);
+    Found { peak: peak::scalar::run(block), count }
+}

@@ -1,0 +1,185 @@
+//! One loop over groups of 64 elements, generic over the vector; the rest is left to plain Rust.
+
+use super::{Feedback, Found, Gather};
+use crate::simd::above::SLACK;
+use crate::simd::{LANES, moments};
+
+/// Elements a round of the loop takes.
+const GROUP: usize = 64;
+
+/// Sixteen float32, in one register or two.
+///
+/// # Safety
+///
+/// Every method needs the CPU features of its implementation. Pointers are valid for sixteen
+/// elements, and aligned to a cache line where `stream` says so.
+trait Vector: Copy {
+    /// Running moments: the registers of [`moments::Lanes`].
+    type Sums: Copy;
+    /// Running maxima of magnitude bits.
+    type Peak: Copy;
+
+    unsafe fn splat(value: f32) -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    unsafe fn stream(self, to: *mut f32);
+    /// `self + decay * residual`, two rounded operations.
+    unsafe fn add_scaled(self, residual: Self, decay: Self) -> Self;
+    /// A bit for each lane whose magnitude is above the bound.
+    unsafe fn above(self, bound: Self) -> u16;
+    /// Writes the lanes of the mask and their positions to the front of both; how many.
+    unsafe fn compact(self, mask: u16, at: u32, to: (&mut [u32], &mut [f32])) -> usize;
+
+    unsafe fn no_peak() -> Self::Peak;
+    unsafe fn raise(self, peak: Self::Peak) -> Self::Peak;
+    unsafe fn highest(peak: Self::Peak) -> u32;
+
+    unsafe fn load_sums(lanes: &moments::Lanes) -> Self::Sums;
+    unsafe fn add_to(self, sums: Self::Sums) -> Self::Sums;
+    unsafe fn store_sums(sums: Self::Sums, lanes: &mut moments::Lanes);
+}
+
+/// The loop over whole groups.
+///
+/// # Safety
+///
+/// The CPU has the features of `V`. With `ADD`, residual and sum hold as many elements as `x`; with
+/// `STREAM`, the sum begins on a cache line.
+#[inline(always)]
+unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: bool>(
+    x: &[[f32; GROUP]],
+    feedback: (&[f32], f32, &mut [f32]),
+    gather: &mut Gather<'_>,
+) -> Found {
+    let (residual, decay, sum) = feedback;
+    let mut none = moments::Lanes::default();
+    let lanes = gather.moments.as_deref_mut().unwrap_or(&mut none);
+    // SAFETY: the features are the caller's promise. A group is four vectors of x, and of residual
+    // and sum, which are as long.
+    unsafe {
+        let (bound, decay) = (V::splat(gather.bound), V::splat(decay));
+        let (mut sums, mut peak, mut count) = (V::load_sums(lanes), V::no_peak(), 0);
+        for (g, group) in x.iter().enumerate() {
+            let mut v = [V::splat(0.0); GROUP / LANES];
+            let mut masks = [0u16; GROUP / LANES];
+            for j in 0..GROUP / LANES {
+                let at = g * GROUP + j * LANES;
+                v[j] = V::load(group.as_ptr().add(j * LANES));
+                if ADD {
+                    v[j] = v[j].add_scaled(V::load(residual.as_ptr().add(at)), decay);
+                    let to = sum.as_mut_ptr().add(at);
+                    if STREAM { v[j].stream(to) } else { v[j].store(to) }
+                }
+                peak = v[j].raise(peak);
+                if SUMS {
+                    sums = v[j].add_to(sums);
+                }
+                masks[j] = v[j].above(bound);
+            }
+            if masks.iter().fold(0, |any, mask| any | mask) == 0 {
+                continue;
+            }
+            for j in 0..GROUP / LANES {
+                let at = gather.base + (g * GROUP + j * LANES) as u32;
+                let to = (&mut gather.indices[count..], &mut gather.values[count..]);
+                count += v[j].compact(masks[j], at, to);
+            }
+        }
+        if SUMS {
+            V::store_sums(sums, lanes);
+        }
+        Found { peak: V::highest(peak), count }
+    }
+}
+
+/// The sweep of a block: the groups by `whole`, the rest by plain Rust.
+fn run_with(
+    x: &[f32],
+    feedback: Option<Feedback<'_>>,
+    mut gather: Gather<'_>,
+    whole: fn(&[[f32; GROUP]], Option<Feedback<'_>>, &mut Gather<'_>) -> Found,
+) -> Found {
+    let room = x.len() + SLACK;
+    assert!(gather.indices.len() >= room && gather.values.len() >= room, "room for survivors");
+    let (groups, rest) = x.as_chunks();
+    let done = x.len() - rest.len();
+    let (head, tail) = match feedback {
+        None => (None, None),
+        Some(Feedback { residual, decay, sum, streams }) => {
+            assert!(residual.len() == x.len() && sum.len() == x.len(), "blocks of one length");
+            let (front, back) = sum.split_at_mut(done);
+            let streams = streams && front.as_ptr().addr().is_multiple_of(64);
+            let (old, older) = residual.split_at(done);
+            (
+                Some(Feedback { residual: old, decay, sum: front, streams }),
+                Some(Feedback { residual: older, decay, sum: back, streams }),
+            )
+        }
+    };
+    let found = whole(groups, head, &mut gather);
+    let Gather { moments, bound, base, indices, values } = gather;
+    let (base, indices) = (base + done as u32, &mut indices[found.count..]);
+    let values = &mut values[found.count..];
+    let last = super::scalar::run(rest, tail, Gather { moments, bound, base, indices, values });
+    Found { peak: found.peak.max(last.peak), count: found.count + last.count }
+}
+
+/// A level: its sweep, compiled for each combination of what is wanted.
+macro_rules! level {
+    ($level:ident, $features:literal, $vector:ty) => {
+        pub(in crate::simd) mod $level {
+            use super::*;
+
+            #[target_feature(enable = $features)]
+            fn inner(
+                x: &[[f32; GROUP]],
+                feedback: Option<Feedback<'_>>,
+                gather: &mut Gather<'_>,
+            ) -> Found {
+                type V = $vector;
+                let sums = gather.moments.is_some();
+                // SAFETY: this function has the features of the vector; lengths and alignment were
+                // checked by `run_with`.
+                unsafe {
+                    match feedback {
+                        None if sums => {
+                            groups::<V, false, false, true>(x, (&[], 0.0, &mut []), gather)
+                        }
+                        None => groups::<V, false, false, false>(x, (&[], 0.0, &mut []), gather),
+                        Some(Feedback { residual, decay, sum, streams }) => {
+                            let feedback = (residual, decay, sum);
+                            match (streams, sums) {
+                                (true, true) => groups::<V, true, true, true>(x, feedback, gather),
+                                (true, false) => {
+                                    groups::<V, true, true, false>(x, feedback, gather)
+                                }
+                                (false, true) => {
+                                    groups::<V, true, false, true>(x, feedback, gather)
+                                }
+                                (false, false) => {
+                                    groups::<V, true, false, false>(x, feedback, gather)
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+
+            pub(in crate::simd) fn run(
+                x: &[f32],
+                feedback: Option<Feedback<'_>>,
+                gather: Gather<'_>,
+            ) -> Found {
+                // SAFETY: `run` is reached through the dispatch table alone, which hands out this
+                // level only where its features were found on this CPU.
+                run_with(x, feedback, gather, |x, f, g| unsafe { inner(x, f, g) })
+            }
+        }
+    };
+}
+
+level!(avx2, "avx2,bmi1,bmi2,lzcnt,popcnt", avx2_vector::Pair);
+level!(avx512, "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt", avx512_vector::Whole);
+
+mod avx2_vector;
+mod avx512_vector;

@@ -1,0 +1,166 @@
+//! Sixteen float32 in two registers.
+
+use super::Vector;
+use crate::simd::{above, moments};
+use std::arch::x86_64::{
+    __m256, __m256d, __m256i, _CMP_EQ_OQ, _CMP_GT_OQ, _mm_cvtsi128_si32, _mm_max_epu32,
+    _mm_shuffle_epi32, _mm256_add_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_and_ps,
+    _mm256_and_si256, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtps_pd, _mm256_extractf128_ps,
+    _mm256_extracti128_si256, _mm256_loadu_pd, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_max_epu32, _mm256_movemask_ps, _mm256_mul_pd, _mm256_mul_ps, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setzero_si256, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_storeu_si256,
+    _mm256_stream_ps,
+};
+
+/// See [`Vector`]: needs AVX2.
+#[derive(Clone, Copy)]
+pub(super) struct Pair([__m256; 2]);
+
+/// The registers of the moments: sums, sums of squares, non-zeros.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    sum: [__m256d; 4],
+    sum_sq: [__m256d; 4],
+    nonzero: [__m256i; 2],
+}
+
+/// The magnitudes of eight lanes.
+#[inline(always)]
+unsafe fn magnitudes(x: __m256) -> __m256 {
+    // SAFETY: AVX2 is the caller's promise.
+    unsafe { _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff))) }
+}
+
+// SAFETY of all methods: features and pointers are the caller's promise, see the trait.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Vector for Pair {
+    type Sums = Sums;
+    type Peak = [__m256i; 2];
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        unsafe { Self([_mm256_set1_ps(value); 2]) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        unsafe { Self([_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))]) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        unsafe {
+            _mm256_storeu_ps(to, self.0[0]);
+            _mm256_storeu_ps(to.add(8), self.0[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32) {
+        unsafe {
+            _mm256_stream_ps(to, self.0[0]);
+            _mm256_stream_ps(to.add(8), self.0[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(self, residual: Self, decay: Self) -> Self {
+        let half = |i: usize| unsafe {
+            _mm256_add_ps(self.0[i], _mm256_mul_ps(decay.0[i], residual.0[i]))
+        };
+        Self([half(0), half(1)])
+    }
+
+    #[inline(always)]
+    unsafe fn above(self, bound: Self) -> u16 {
+        let half = |i: usize| unsafe {
+            let above = _mm256_cmp_ps::<_CMP_GT_OQ>(magnitudes(self.0[i]), bound.0[i]);
+            _mm256_movemask_ps(above) as u16
+        };
+        half(0) | half(1) << 8
+    }
+
+    #[inline(always)]
+    unsafe fn compact(self, mask: u16, at: u32, to: (&mut [u32], &mut [f32])) -> usize {
+        unsafe {
+            let low = above::avx2::store(self.0[0], mask as u8, at, to.0, to.1);
+            let rest = (&mut to.0[low..], &mut to.1[low..]);
+            low + above::avx2::store(self.0[1], (mask >> 8) as u8, at + 8, rest.0, rest.1)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn no_peak() -> [__m256i; 2] {
+        unsafe { [_mm256_setzero_si256(); 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn raise(self, peak: [__m256i; 2]) -> [__m256i; 2] {
+        let half = |i: usize| unsafe {
+            let bits =
+                _mm256_and_si256(_mm256_castps_si256(self.0[i]), _mm256_set1_epi32(0x7fff_ffff));
+            _mm256_max_epu32(peak[i], bits)
+        };
+        [half(0), half(1)]
+    }
+
+    #[inline(always)]
+    unsafe fn highest(peak: [__m256i; 2]) -> u32 {
+        unsafe {
+            let eight = _mm256_max_epu32(peak[0], peak[1]);
+            let high = _mm256_extracti128_si256::<1>(eight);
+            let four = _mm_max_epu32(_mm256_castsi256_si128(eight), high);
+            let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b00_00_11_10>(four));
+            let one = _mm_max_epu32(two, _mm_shuffle_epi32::<0b00_00_00_01>(two));
+            _mm_cvtsi128_si32(one) as u32
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_sums(lanes: &moments::Lanes) -> Sums {
+        let (sum, sum_sq, nonzero) = lanes.as_ptrs();
+        unsafe {
+            Sums {
+                sum: std::array::from_fn(|i| _mm256_loadu_pd(sum.add(4 * i))),
+                sum_sq: std::array::from_fn(|i| _mm256_loadu_pd(sum_sq.add(4 * i))),
+                nonzero: std::array::from_fn(|i| _mm256_loadu_si256(nonzero.add(8 * i).cast())),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_to(self, mut sums: Sums) -> Sums {
+        unsafe {
+            for i in 0..2 {
+                let m = magnitudes(self.0[i]);
+                let quarters = [_mm256_castps256_ps128(m), _mm256_extractf128_ps::<1>(m)];
+                for (j, quarter) in quarters.into_iter().enumerate() {
+                    let a = _mm256_cvtps_pd(quarter);
+                    let at = 2 * i + j;
+                    sums.sum[at] = _mm256_add_pd(sums.sum[at], a);
+                    sums.sum_sq[at] = _mm256_add_pd(sums.sum_sq[at], _mm256_mul_pd(a, a));
+                }
+                // Minus one for each zero, counted from one for each lane.
+                let zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(self.0[i], _mm256_set1_ps(0.0));
+                let step = _mm256_add_epi32(_mm256_set1_epi32(1), _mm256_castps_si256(zero));
+                sums.nonzero[i] = _mm256_add_epi32(sums.nonzero[i], step);
+            }
+            sums
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_sums(sums: Sums, lanes: &mut moments::Lanes) {
+        let (sum, sum_sq, nonzero) = lanes.as_mut_ptrs();
+        unsafe {
+            for i in 0..4 {
+                _mm256_storeu_pd(sum.add(4 * i), sums.sum[i]);
+                _mm256_storeu_pd(sum_sq.add(4 * i), sums.sum_sq[i]);
+            }
+            for i in 0..2 {
+                _mm256_storeu_si256(nonzero.add(8 * i).cast(), sums.nonzero[i]);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Sixteen float32 in one register.
+
+use super::Vector;
+use crate::simd::{above, moments};
+use std::arch::x86_64::{
+    __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_abs_ps, _mm512_add_pd,
+    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256,
+    _mm512_cmp_ps_mask, _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_loadu_pd, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_mask_add_epi32, _mm512_max_epu32, _mm512_mul_pd, _mm512_mul_ps,
+    _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
+    _mm512_storeu_pd, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_stream_ps,
+};
+
+/// See [`Vector`]: needs AVX-512 F and DQ.
+#[derive(Clone, Copy)]
+pub(super) struct Whole(__m512);
+
+/// The registers of the moments: sums, sums of squares, non-zeros.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    sum: [__m512d; 2],
+    sum_sq: [__m512d; 2],
+    nonzero: __m512i,
+}
+
+// SAFETY of all methods: features and pointers are the caller's promise, see the trait.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Vector for Whole {
+    type Sums = Sums;
+    type Peak = __m512i;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        unsafe { Self(_mm512_set1_ps(value)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        unsafe { Self(_mm512_loadu_ps(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        unsafe { _mm512_storeu_ps(to, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32) {
+        unsafe { _mm512_stream_ps(to, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(self, residual: Self, decay: Self) -> Self {
+        unsafe { Self(_mm512_add_ps(self.0, _mm512_mul_ps(decay.0, residual.0))) }
+    }
+
+    #[inline(always)]
+    unsafe fn above(self, bound: Self) -> u16 {
+        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(_mm512_abs_ps(self.0), bound.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn compact(self, mask: u16, at: u32, to: (&mut [u32], &mut [f32])) -> usize {
+        unsafe { above::avx512::store(self.0, mask, at, to.0, to.1) }
+    }
+
+    #[inline(always)]
+    unsafe fn no_peak() -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn raise(self, peak: __m512i) -> __m512i {
+        unsafe {
+            let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+            let bits = _mm512_and_si512(_mm512_castps_si512(self.0), magnitude);
+            _mm512_max_epu32(peak, bits)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn highest(peak: __m512i) -> u32 {
+        unsafe { _mm512_reduce_max_epu32(peak) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_sums(lanes: &moments::Lanes) -> Sums {
+        let (sum, sum_sq, nonzero) = lanes.as_ptrs();
+        unsafe {
+            Sums {
+                sum: [_mm512_loadu_pd(sum), _mm512_loadu_pd(sum.add(8))],
+                sum_sq: [_mm512_loadu_pd(sum_sq), _mm512_loadu_pd(sum_sq.add(8))],
+                nonzero: _mm512_loadu_si512(nonzero.cast()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_to(self, mut sums: Sums) -> Sums {
+        unsafe {
+            let magnitudes = _mm512_abs_ps(self.0);
+            let halves: [__m256; 2] =
+                [_mm512_castps512_ps256(magnitudes), _mm512_extractf32x8_ps::<1>(magnitudes)];
+            for (i, half) in halves.into_iter().enumerate() {
+                let a = _mm512_cvtps_pd(half);
+                sums.sum[i] = _mm512_add_pd(sums.sum[i], a);
+                sums.sum_sq[i] = _mm512_add_pd(sums.sum_sq[i], _mm512_mul_pd(a, a));
+            }
+            let nonzero = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(self.0, _mm512_set1_ps(0.0));
+            let one = _mm512_set1_epi32(1);
+            sums.nonzero = _mm512_mask_add_epi32(sums.nonzero, nonzero, sums.nonzero, one);
+            sums
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_sums(sums: Sums, lanes: &mut moments::Lanes) {
+        let (sum, sum_sq, nonzero) = lanes.as_mut_ptrs();
+        unsafe {
+            for i in 0..2 {
+                _mm512_storeu_pd(sum.add(8 * i), sums.sum[i]);
+                _mm512_storeu_pd(sum_sq.add(8 * i), sums.sum_sq[i]);
+            }
+            _mm512_storeu_si512(nonzero.cast(), sums.nonzero);
+        }
+    }
+}
