@@ -53,9 +53,8 @@ impl State {
             )));
         }
         if codec.sparsifier() != self.sparsifier {
-            let bound = self.tracker.bound;
             self.sparsifier = codec.sparsifier();
-            self.tracker = Tracker { bound, ..self.sparsifier.tracker(numel) };
+            self.tracker = self.sparsifier.tracker(numel);
         }
         self.previous = None;
         Ok(())
@@ -132,8 +131,9 @@ impl State {
     /// All of the state but the residual, by name, for a checkpoint.
     pub fn scalars(&self) -> Vec<(String, f64)> {
         let mut scalars = vec![("step".to_owned(), self.step as f64)];
-        if let Some(bound) = self.tracker.bound {
-            scalars.push(("bound".to_owned(), f64::from(bound)));
+        let Tracker { bound, threshold, .. } = self.tracker;
+        for (name, value) in [("bound", bound), ("threshold", threshold)] {
+            scalars.extend(value.map(|value| (name.to_owned(), f64::from(value))));
         }
         if let Some(controller) = &self.tracker.controller {
             let own = controller.scalars().into_iter();
@@ -144,17 +144,18 @@ impl State {
 
     /// Restores what [`State::scalars`] gave. Checks all of it before it changes anything.
     pub fn load_scalars(&mut self, scalars: &[(String, f64)]) -> Result<()> {
-        let get = |name| scalars.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
+        let get = |name: &str| scalars.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
         let step = get("step").ok_or_else(|| Error::argument("the state has no 'step'"))?;
         if !((0.0..9e15).contains(&step) && libm::trunc(step) == step) {
             return Err(Error::argument(format!("'step' must be a whole number, got {step}")));
         }
-        let bound = get("bound").map(|bound| bound as f32);
-        if let Some(bound) = bound
-            && !(bound >= 0.0 && bound.is_finite())
-        {
-            return Err(Error::argument(format!("'bound' must be finite and >= 0, got {bound}")));
-        }
+        let magnitude = |name: &str| match get(name) {
+            Some(value) if !(value >= 0.0 && (value as f32).is_finite()) => {
+                Err(Error::argument(format!("'{name}' must be finite and >= 0, got {value}")))
+            }
+            value => Ok(value.map(|value| value as f32)),
+        };
+        let (bound, threshold) = (magnitude("bound")?, magnitude("threshold")?);
         let mut controller = self.tracker.controller.clone();
         if let Some(controller) = &mut controller {
             let own: Vec<_> = scalars
@@ -164,7 +165,7 @@ impl State {
             controller.load_scalars(&own)?;
         }
         self.step = step as u64;
-        self.tracker = Tracker { bound, controller };
+        self.tracker = Tracker { bound, threshold, controller };
         self.previous = None;
         Ok(())
     }

@@ -27,14 +27,14 @@ pub(super) fn first_bound(
     if aim(k) >= numel as f64 { 0.0 } else { magnitude_above(numel, aim(k), at, scratch) }
 }
 
-/// Keeps the `k` largest magnitudes of the tensor, ties by lower position, and returns the smallest
-/// magnitude kept. Fewer are kept only where the tensor has fewer that are not zero.
+/// Keeps the `k` largest magnitudes of the tensor, ties by lower position, and says what
+/// came of it. Fewer are kept only where the tensor has fewer that are not zero.
 ///
 /// The survivors of the first read serve if there are enough of them: the largest of the tensor
 /// are then the largest of the survivors. If not, a sample gives another bound and the tensor is
 /// read once more. Only a tensor that fools the sample (most of its entries equal, say) costs a
 /// search over all of it.
-pub(super) fn keep(k: u64, scanned: &mut Scanned<'_, '_>) -> f32 {
+pub(super) fn keep(k: u64, scanned: &mut Scanned<'_, '_>) -> Kept {
     let numel = scanned.numel();
     if !suffices(k, scanned) {
         let field = scanned.field;
@@ -44,7 +44,19 @@ pub(super) fn keep(k: u64, scanned: &mut Scanned<'_, '_>) -> f32 {
     if !suffices(k, scanned) {
         search(k, scanned);
     }
-    narrow(scanned.scanner.survivors_mut(), k)
+    let bound = scanned.request.bound.unwrap_or(0.0);
+    let survivors = scanned.scanner.survivors().len();
+    Kept { threshold: narrow(scanned.scanner.survivors_mut(), k), bound, survivors }
+}
+
+/// What [`keep`] came to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    /// The smallest magnitude kept.
+    pub threshold: f32,
+    /// The bound that served in the end, and how many entries were above it.
+    pub bound: f32,
+    pub survivors: usize,
 }
 
 /// Whether the `k` largest of the tensor are among the survivors.
@@ -54,10 +66,11 @@ fn suffices(k: u64, scanned: &Scanned<'_, '_>) -> bool {
         && (scanned.covers(0.0) || scanned.scanner.survivors().len() as u64 >= k)
 }
 
-/// Keeps the `k` largest survivors; the smallest magnitude kept.
+/// Keeps the `k` largest survivors; the smallest magnitude kept, zero if none is.
 pub(crate) fn narrow(survivors: &mut Survivors, k: u64) -> f32 {
     if survivors.len() as u64 <= k {
-        return survivors.values().iter().fold(f32::MAX, |least, v| least.min(v.abs()));
+        let least = |least: Option<f32>, v: &f32| Some(least.map_or(v.abs(), |l| l.min(v.abs())));
+        return survivors.values().iter().fold(None, least).unwrap_or(0.0);
     }
     let (least, mut ties) = radix::find(survivors.values(), k);
     survivors.retain(|value| {

@@ -76,6 +76,8 @@ impl Amount {
 pub(crate) struct Tracker {
     /// A magnitude that a little more than the wanted entries exceeded the last time.
     pub bound: Option<f32>,
+    /// The smallest magnitude selected the last time.
+    pub threshold: Option<f32>,
     /// SIDCo's stage controller.
     pub controller: Option<Controller>,
 }
@@ -134,7 +136,7 @@ impl Sparsifier {
             Self::Sid(sid) => Some(sid.controller(numel)),
             _ => None,
         };
-        Tracker { bound: None, controller }
+        Tracker { controller, ..Tracker::default() }
     }
 
     /// What to gather in the first read; `at` tells what an entry of the tensor is.

@@ -9,7 +9,8 @@
 //! work on the survivors alone. A bound that was too high costs another read, never another
 //! result: sums over survivors are the same to the last bit as sums over the tensor.
 
-use super::{Amount, Scanned, Selected, Tracker, largest, topk};
+use super::largest::{self, Kept};
+use super::{Amount, Scanned, Selected, Tracker, topk};
 use crate::fit::{self, Controller, Distribution, Mode, Moments};
 use crate::scan::{self, Request, magnitude_above};
 use crate::{Error, Result};
@@ -114,15 +115,16 @@ impl Sid {
         let target = Some(k);
         if scanned.totals.moments.count == 0 {
             scanned.scanner.survivors_mut().clear();
-            tracker.bound = None;
+            (tracker.bound, tracker.threshold) = (None, None);
             return Selected { target, threshold: 0.0 };
         }
         let Some(fitted) = self.fit(k, tracker, scanned) else {
-            let threshold = largest::keep(k, scanned);
-            tracker.bound = None;
+            let threshold = largest::keep(k, scanned).threshold;
+            (tracker.bound, tracker.threshold) = (None, None);
             return Selected { target, threshold };
         };
         let threshold = self.apply(k, fitted.threshold, tracker, scanned);
+        // Stages after the second work on what was above its threshold.
         tracker.bound = fitted.second.map(|second| 0.85 * second).or(tracker.bound);
         Selected { target, threshold }
     }
@@ -161,11 +163,11 @@ impl Sid {
         tracker: &mut Tracker,
         scanned: &mut Scanned<'_, '_>,
     ) -> f32 {
-        let last = scanned.request.bound.filter(|_| scanned.totals.complete);
-        let last = last.map(|bound| (bound, scanned.scanner.survivors().len()));
         if !scanned.covers(fitted) {
-            let cap =
-                if self.band.is_some() { largest::cap(k, scanned.numel()) } else { usize::MAX };
+            let cap = match self.band {
+                Some(_) => largest::cap(k, scanned.numel()),
+                None => usize::MAX,
+            };
             scanned.compact(fitted, cap);
         }
         let survivors = scanned.scanner.survivors();
@@ -178,14 +180,15 @@ impl Sid {
         }
         let most = self.max_count(scanned.numel()) as f64;
         let inside = self.band.is_none_or(|(low, _)| achieved >= low && above <= most);
-        let threshold = if inside {
+        let kept = if inside {
+            let (bound, survivors) = (scanned.request.bound.unwrap_or(0.0), survivors.len());
             scanned.scanner.survivors_mut().retain(|value| value.abs() > fitted);
-            fitted
+            Kept { threshold: fitted, bound, survivors }
         } else {
             largest::keep(k, scanned)
         };
-        tracker.bound = Some(topk::next_bound(threshold, k, last));
-        threshold
+        topk::track(scanned.scanner.survivors().len().max(1) as u64, kept, tracker);
+        kept.threshold
     }
 }
 

@@ -5,7 +5,8 @@
 //! survivors are the k largest entries, whatever the bound was: it costs time when it is off, but
 //! never changes the result.
 
-use super::{Scanned, Selected, Tracker, largest};
+use super::largest::{self, Kept};
+use super::{Scanned, Selected, Tracker};
 use crate::scan::Request;
 
 pub(super) fn request(
@@ -25,26 +26,33 @@ pub(super) fn request(
 }
 
 pub(super) fn select(k: u64, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
-    let first = scanned.scanner.survivors().len();
-    let bound = scanned.request.bound.filter(|_| scanned.totals.complete);
-    let threshold = largest::keep(k, scanned);
-    tracker.bound = (scanned.scanner.survivors().len() as u64 == k)
-        .then(|| next_bound(threshold, k, bound.map(|bound| (bound, first))));
-    Selected { target: Some(k), threshold }
+    let kept = largest::keep(k, scanned);
+    if scanned.scanner.survivors().len() as u64 == k {
+        track(k, kept, tracker);
+    } else {
+        // There are not even k entries to tell a bound from.
+        (tracker.bound, tracker.threshold) = (None, None);
+    }
+    Selected { target: Some(k), threshold: kept.threshold }
 }
 
-/// The bound for the next step, aimed at [`largest::aim`] survivors.
+/// Sets the bound for the next step, aimed at [`largest::aim`] survivors.
 ///
-/// Between the last bound and the threshold the tail is taken to be exponential: its slope follows
-/// from how many entries survived each.
-pub(super) fn next_bound(threshold: f32, k: u64, last: Option<(f32, usize)>) -> f32 {
+/// Between the bound and the threshold of this step the tail is taken to be exponential: its slope
+/// follows from how many entries survived each. The threshold is expected to grow or shrink as it
+/// did the last time: residuals swell over the first steps.
+pub(super) fn track(k: u64, kept: Kept, tracker: &mut Tracker) {
+    let Kept { threshold, bound, survivors } = kept;
     let top = f64::from(threshold);
-    let guess = match last {
-        Some((bound, survivors)) if survivors as f64 > 1.1 * k as f64 && bound < threshold => {
-            let slope = (top - f64::from(bound)) / libm::log(survivors as f64 / k as f64);
-            top - slope * libm::log(largest::aim(k) / k as f64)
-        }
-        _ => 0.75 * top,
+    let guess = if survivors as f64 > 1.1 * k as f64 && bound < threshold {
+        let slope = (top - f64::from(bound)) / libm::log(survivors as f64 / k as f64);
+        top - slope * libm::log(largest::aim(k) / k as f64)
+    } else {
+        0.75 * top
     };
-    guess.clamp(0.25 * top, 0.98 * top) as f32
+    let growth = tracker.threshold.map_or(1.0, |last| (top / f64::from(last)).clamp(0.8, 1.25));
+    let next = guess.clamp(0.25 * top, 0.98 * top) * growth;
+    let usable = (next as f32).is_finite() && threshold > 0.0;
+    tracker.bound = usable.then_some(next as f32);
+    tracker.threshold = usable.then_some(threshold);
 }
