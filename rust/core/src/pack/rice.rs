@@ -7,8 +7,8 @@ use super::bits::{self, Fields, Ones};
 use super::{MAX_LOW_BITS, Result};
 use crate::Error;
 
-/// Widths tried in one pass over the indices.
-const TRIED: usize = 4;
+/// Widths tried, in one pass over the indices.
+const TRIED: usize = 3;
 
 /// Lengths in bytes over all supports of `count >= 1` positions out of `numel >= count`.
 pub(super) fn lengths(bits: u8, numel: u64, count: u64) -> std::ops::RangeInclusive<u64> {
@@ -18,30 +18,24 @@ pub(super) fn lengths(bits: u8, numel: u64, count: u64) -> std::ops::RangeInclus
 
 /// The width with the fewest bits (the smaller one of two equals) and the length in bytes.
 ///
-/// One more low bit costs a bit an entry and saves `ceil((gap >> bits) / 2)`, which falls as the
-/// width grows: the cost is convex, so that a least point among neighbours is the least of all.
+/// One more low bit costs `count` bits and saves `ceil(x / 2)` for each gap, where `x = gap >> width`.
+/// With `m` the mean gap, that saves
+///
+/// * more than it costs while `2^width < m / 3`, since `x > gap / 2^width - 1`, and
+/// * no more than it costs once `2^width >= m`, since `ceil(x / 2) <= x <= gap / 2^width`.
+///
+/// So the best is one of three widths, whatever the gaps are.
 pub(super) fn best(indices: &[u32]) -> (u8, usize) {
     let Some(&last) = indices.last() else {
         return (0, 0);
     };
     let count = indices.len() as u64;
     let mean_gap = (u64::from(last) + 1).saturating_sub(count) / count;
-    // For geometric gaps the best width is within one of log2(mean) - 0.5.
-    let top = MAX_LOW_BITS + 1 - TRIED as u8;
-    let mut first = (mean_gap.max(1).ilog2() as u8).saturating_sub(2).min(top);
-    loop {
-        let zeros = unary_zeros(indices, first);
-        let cost = |i: usize| count * (u64::from(first) + i as u64 + 1) + u64::from(zeros[i]);
-        let least = (1..TRIED).fold(0, |best, i| if cost(i) < cost(best) { i } else { best });
-        // Moving by two keeps the least point seen inside of the next window.
-        if least == 0 && first > 0 {
-            first = first.saturating_sub(2);
-        } else if least == TRIED - 1 && first < top {
-            first = (first + 2).min(top);
-        } else {
-            return (first + least as u8, cost(least).div_ceil(8) as usize);
-        }
-    }
+    let first = (mean_gap.max(1).ilog2() as u8).saturating_sub(1).min(MAX_LOW_BITS - 2);
+    let zeros = unary_zeros(indices, first);
+    let cost = |i: usize| count * (u64::from(first) + i as u64 + 1) + u64::from(zeros[i]);
+    let least = (1..TRIED).fold(0, |best, i| if cost(i) < cost(best) { i } else { best });
+    (first + least as u8, cost(least).div_ceil(8) as usize)
 }
 
 /// Zeros in the unary vector for each of the widths from `first` on.
@@ -103,12 +97,10 @@ pub(super) fn decode(
     if (low_bits + end).div_ceil(8) != bytes.len() as u64 {
         return Err(Error::corrupt("Rice code is longer than its positions"));
     }
-    if end - count > (numel - count) >> bits {
-        return Err(Error::corrupt("the last position is beyond the tensor"));
-    }
     out.resize(count as usize, 0);
     let lows = Fields::new(bytes, bits);
-    // High parts sum to less than 2^32 and low parts to less than 2^63: nothing overflows.
+    // The length was checked: high parts sum to at most `numel >> bits` and a byte of padding, and
+    // low parts to less than 2^63, so that nothing overflows.
     let (mut rank, mut free, mut next) = (0, 0, 0_u64);
     let mut slots = out.iter_mut();
     upper.for_each(|position| {

@@ -206,6 +206,10 @@ fn claims_that_cannot_be_are_refused_before_anything_is_allocated() {
     // A count that the bytes cannot hold.
     corrupt(Coding::Bitmap, MAX_NUMEL, MAX_NUMEL as usize - 1, &[0xFF]);
     corrupt(Coding::Rice { bits: 0 }, MAX_NUMEL, MAX_NUMEL as usize - 1, &[0xFF]);
+    // A byte more than the positions take.
+    corrupt(Coding::Rice { bits: 0 }, 100, 1, &[0b1, 0]);
+    // A one in the padding, at a high part that would not fit 32 bits.
+    corrupt(Coding::EliasFano { low_bits: 31 }, MAX_NUMEL, 1, &[5, 0, 0, 0, 0b10]);
     // Unary codes whose sum passes the last element, far and just.
     corrupt(Coding::Rice { bits: 31 }, MAX_NUMEL, 1, &[0, 0, 0, 0, 0, 0, 0, 0x80]);
     corrupt(Coding::Rice { bits: 1 }, 3, 1, &[0b101]);
