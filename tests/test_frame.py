@@ -85,6 +85,12 @@ class TestObject:
         }
         assert (header["coding"], header["numel"], header["count"]) == ("elias-fano", 1000, 10)
 
+    def test_a_bad_limit_is_named(self, frame):
+        with pytest.raises(ValueError, match="max_numel must be at least 0, got -1"):
+            gradwire.Frame(frame, max_numel=-1)
+        with pytest.raises(TypeError):
+            gradwire.Frame(frame, max_numel=0.5)
+
     def test_a_frame_cannot_be_changed(self, frame):
         with pytest.raises(AttributeError):
             frame.count = 3

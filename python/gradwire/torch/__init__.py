@@ -10,6 +10,9 @@
 ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
@@ -20,4 +23,14 @@ except ImportError as error:
 from gradwire.torch import ops
 from gradwire.torch.tensors import decode, decode_add, encode, encode_into
 
+if TYPE_CHECKING:
+    from gradwire.torch import ddp as ddp
+
 __all__ = ["decode", "decode_add", "encode", "encode_into", "ops"]
+
+
+def __getattr__(name: str) -> Any:
+    # PEP 562: torch.distributed is large, and absent from some builds of torch.
+    if name == "ddp":
+        return importlib.import_module("gradwire.torch.ddp")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -72,10 +72,13 @@ impl Frame {
     fn new(
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        max_numel: Option<u64>,
+        max_numel: Option<i64>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let data = Bytes::get("data", data)?;
-        let limit = max_numel.unwrap_or(DEFAULT_MAX_NUMEL);
+        let limit = max_numel.map_or(Ok(DEFAULT_MAX_NUMEL), u64::try_from).map_err(|_| {
+            let given = max_numel.unwrap_or_default();
+            PyValueError::new_err(format!("max_numel must be at least 0, got {given}"))
+        })?;
         let (data, header) = py
             .detach(|| {
                 let data = data.as_slice();
