@@ -85,8 +85,8 @@ class SID(Part):
         Law of the magnitudes: generalized Pareto at every stage (the paper's SIDCo-P), exponential
         at every stage (SIDCo-E), or gamma first and generalized Pareto after (SIDCo-GP).
     stages : {"adaptive", "paper"} or int
-        A controller for each tensor that remembers what every number of stages achieved, the
-        paper's controller (which may stay stuck on heavy tails), or a fixed number of 1 to 64.
+        Stages that aim at the target, with a controller for each tensor; the paper's controller
+        (which may stay stuck on heavy tails); or a fixed number of 1 to 64.
     band : (float, float) or None
         Achieved over target count that is promised, 0 <= low <= 1 <= high: outside of it exactly
         the target is selected. None takes what the fitted threshold gives, as published.

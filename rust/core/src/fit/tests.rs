@@ -1,5 +1,7 @@
 //! Samples of exact laws, and inputs that no law fits.
 
+use proptest::prelude::*;
+
 use super::Distribution::{Exponential, Gamma, GeneralizedPareto};
 use super::{Distribution, Moments, first_threshold, tail_threshold};
 use crate::reference::sidco::moments;
@@ -184,6 +186,47 @@ fn moments_that_are_no_numbers_give_no_threshold() {
                 assert_eq!(first_threshold(dist, &m, 100, 0.1), None, "{dist:?} {m:?}");
                 assert_eq!(tail_threshold(dist, &m, 1.0, 0.1), None, "{dist:?} {m:?}");
             }
+        }
+    }
+}
+
+/// Any double at all, those of everyday sizes as often as the others.
+fn any_double() -> impl Strategy<Value = f64> {
+    prop_oneof![any::<f64>(), -1e3..1e3_f64, Just(0.0)]
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_moments_a_threshold_is_a_threshold_or_none(
+        count in prop_oneof![0..50_u64, any::<u64>()],
+        more in 0..1_000_000_u64,
+        sums in [any_double(), any_double(), any_double()],
+        location in any_double(),
+        share in prop_oneof![0.0..1.0_f64, any_double()],
+    ) {
+        let [sum, sum_sq, sum_ln] = sums;
+        let m = Moments { count, zeros: more, sum, sum_sq, sum_ln };
+        for dist in ALL {
+            let first = first_threshold(dist, &m, count.saturating_add(more), share);
+            prop_assert!(first.is_none_or(|eta| eta >= 0.0 && eta.is_finite()));
+            let tail = tail_threshold(dist, &m, location, share);
+            prop_assert!(tail.is_none_or(|eta| eta > location && eta.is_finite()));
+        }
+    }
+
+    #[test]
+    fn a_larger_share_never_has_a_higher_threshold(
+        seed in any::<u64>(),
+        n in 2..2000_usize,
+        shares in (1e-6..1.0_f64, 1e-6..1.0_f64),
+    ) {
+        let mut uniform = Uniform(seed);
+        let values: Vec<f64> = (0..n).map(|_| uniform.pareto(0.3)).collect();
+        let (few, many) = (shares.0.min(shares.1), shares.0.max(shares.1));
+        for dist in ALL {
+            let (high, low) = (first(dist, &values, few), first(dist, &values, many));
+            prop_assert_eq!(high.is_some(), low.is_some());
+            prop_assert!(high >= low, "{:?}: {:?} {:?}", dist, high, low);
         }
     }
 }
