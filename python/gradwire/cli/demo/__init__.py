@@ -1,0 +1,231 @@
+"""``gradwire demo``: two processes train over a slow link, with and without compression."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.cli.demo.link import parse_rate
+from gradwire.cli.demo.namespaces import MAX_RANKS
+from gradwire.cli.demo.presets import unfit
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from gradwire.cli.demo.runner import Plan
+
+# Everything beyond numpy that the demo uses; looked for before anything starts. The name to import,
+# the name to say.
+_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
+_BASELINES = ("none", "bf16")
+
+_DESCRIPTION = """\
+Train two small models on real data in several processes over a slow link, once with each
+method and otherwise under the same conditions, and compare: no compression, torch's bf16 hook,
+and gradwire's codecs.
+
+Where you may make network namespaces (as root, or where the system lets users make them) every rank
+gets its own, joined by links of the bandwidth you ask for; they go away with the demo. Elsewhere
+the ranks use the loopback device.
+"""
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def _rates(text: str) -> list[int]:
+    try:
+        return [parse_rate(name) for name in _names(text)]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 0.0 < ratio <= 1.0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a ratio: write a number above 0 and at most 1, such as 0.01"
+        )
+    return ratio
+
+
+def _count(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {least} to {most}"
+            )
+        return int(text)
+
+    return parse
+
+
+def _tasks(text: str) -> list[str]:
+    names = list(dict.fromkeys(_names(text)))
+    if not names or not set(names) <= {"digits", "text"}:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no task: choose digits, text or digits,text"
+        )
+    return names
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of ``gradwire demo``."""
+    made = argparse.ArgumentParser(
+        prog="gradwire demo",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "--codec",
+        type=_names,
+        default=["topk", "sidco"],
+        metavar="NAME,...",
+        help="presets to compare with the baselines none and bf16; `gradwire codecs` lists them "
+        "(default: topk,sidco)",
+    )
+    made.add_argument(
+        "--ratio",
+        type=_ratio,
+        default=0.01,
+        help="share of the entries that a codec keeps (default: %(default)s)",
+    )
+    made.add_argument(
+        "--bandwidth",
+        type=_rates,
+        default=_rates("100mbit,1gbit"),
+        metavar="RATE,...",
+        help="link speeds, such as 100mbit or 2.5gbit (default: 100mbit,1gbit)",
+    )
+    made.add_argument(
+        "--ranks",
+        type=_count(2, MAX_RANKS),
+        default=2,
+        help="processes that train together (default: 2)",
+    )
+    made.add_argument(
+        "--steps",
+        type=_count(2, 100_000),
+        help="training steps of every run (default: the task's own)",
+    )
+    made.add_argument(
+        "--task",
+        type=_tasks,
+        default=["digits", "text"],
+        metavar="NAME,...",
+        help="digits, text or both (default: both)",
+    )
+    made.add_argument(
+        "--loopback",
+        action="store_true",
+        help="use the loopback device even where a shaped link can be made",
+    )
+    made.add_argument(
+        "--out",
+        type=Path,
+        default=Path("demo-results"),
+        metavar="DIR",
+        help="where demo.png and demo.json go (default: %(default)s)",
+    )
+    made.add_argument(
+        "--json",
+        action="store_true",
+        help="print the figures as JSON instead of tables; progress goes to stderr",
+    )
+    return made
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from gradwire.cli.demo.runner import Plan
+
+    asked = [name for name in dict.fromkeys(arguments.codec) if name not in _BASELINES]
+    return Plan(
+        tasks=arguments.task,
+        methods=[*_BASELINES, *asked],
+        rates=list(dict.fromkeys(arguments.bandwidth)),
+        ratio=arguments.ratio,
+        ranks=arguments.ranks,
+        steps=arguments.steps,
+        loopback=arguments.loopback,
+    )
+
+
+def _missing() -> list[str]:
+    return [said for imported, said in _NEEDS.items() if importlib.util.find_spec(imported) is None]
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that ranks and links are closed."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``gradwire demo`` with these arguments and return the exit status."""
+    made = parser()
+    arguments = made.parse_args(argv)
+    for name in arguments.codec:
+        if name not in _BASELINES and (why := unfit(name)):
+            made.error(f"argument --codec: {why}")
+    if missing := _missing():
+        print(
+            f"gradwire demo needs {', '.join(missing)}: pip install 'gradwire[all]'",
+            file=sys.stderr,
+        )
+        return 2
+    from gradwire.cli.demo.processes import DemoError
+
+    try:
+        with _terminate_as_interrupt():
+            return _run(arguments)
+    except DemoError as error:
+        print(f"gradwire demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("gradwire demo: interrupted; processes and links are gone", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from gradwire.cli.demo.picture import draw
+    from gradwire.cli.demo.progress import Reporter
+    from gradwire.cli.demo.runner import run
+    from gradwire.cli.demo.table import print_results
+
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=arguments.json)
+    if not console.is_terminal:
+        console = Console(stderr=arguments.json, width=120)
+    with Reporter(console) as progress:
+        results = run(_plan(arguments), progress)
+    text = json.dumps(results.to_json(), indent=1)
+    (out / "demo.json").write_text(text + "\n", encoding="utf-8")
+    draw(results, out / "demo.png")
+    if arguments.json:
+        print(text)
+    else:
+        print_results(results, console)
+    console.print(f"\nPicture: {out / 'demo.png'}   figures: {out / 'demo.json'}", highlight=False)
+    return 0

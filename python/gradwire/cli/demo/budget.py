@@ -1,0 +1,106 @@
+"""How long the demo takes, and how many steps fit into the time it may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gradwire.cli.demo.results import HALF, PLAIN
+
+SECONDS = 260.0  # for all of it, so that starting and drawing stay within five minutes
+MIN_STEPS = 60  # below this nothing has been learnt that could be compared
+_FIXED = 1.5  # seconds of a run that are not steps: setting up, evaluating
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known beforehand of a task; guesses are replaced by measurements."""
+
+    title: str
+    steps: int
+    parameters: int
+    compute_seconds: float
+
+
+KINDS = {
+    "digits": Kind("convolutional network, handwritten digits", 200, 480_000, 0.012),
+    "text": Kind("character transformer, Python's own sources", 200, 430_000, 0.030),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to come."""
+
+    task: str
+    method: str
+    rate: int | None
+
+
+class Budget:
+    """Which runs there are, how long they take, and how many steps they get.
+
+    Parameters
+    ----------
+    jobs
+        All runs, in their order; those of one task and link follow each other.
+    steps : int or None
+        Steps of each run. None lets every task take its own number, and fewer where this machine
+        would otherwise not be done in `SECONDS`. All methods on one task and link get the same.
+    ratio : float
+        What the sparse methods keep, for the guess of what they send.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        steps: int | None,
+        ratio: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.todo = list(jobs)
+        self.compute = {name: kind.compute_seconds for name, kind in KINDS.items()}
+        self._asked, self._ratio, self._clock = steps, ratio, clock
+        self._settled: dict[tuple[str, int | None], int] = {}
+        self._begin = self._run_begin = clock()
+        self._predicted = self._taken = 0.0
+
+    def steps(self, job: Job) -> int:
+        """Return the steps of a run, settled when the first run of its kind asks."""
+        key = (job.task, job.rate)
+        if key not in self._settled:
+            usual = KINDS[job.task].steps
+            left = SECONDS - (self._clock() - self._begin)
+            share = min(1.0, max(left, 0.0) / max(self._left(), 1e-9))
+            fitting = max(MIN_STEPS, 10 * round(usual * share / 10))
+            self._settled[key] = self._asked or min(usual, fitting)
+        return self._settled[key]
+
+    def begin(self, job: Job) -> None:
+        """Start the clock of a run, which is no longer to come."""
+        self.todo.remove(job)
+        self._run_begin = self._clock()
+
+    def end(self, job: Job) -> None:
+        """Learn from a run how good the predictions are."""
+        self._predicted += self._predict(job)
+        self._taken += self._clock() - self._run_begin
+
+    def so_far(self, step: int, steps: int) -> tuple[float, float]:
+        """Return the share of the demo done and the seconds left, at a step of the current run."""
+        now = self._clock()
+        left = (now - self._run_begin) * (steps - step) / step + self._left()
+        return (now - self._begin) / max(now - self._begin + left, 1e-9), left
+
+    def _left(self) -> float:
+        """Return the seconds of all runs to come, as slow as the past ones were."""
+        pace = self._taken / self._predicted if self._predicted else 1.0
+        return pace * sum(self._predict(job) for job in self.todo)
+
+    def _predict(self, job: Job) -> float:
+        kind = KINDS[job.task]
+        steps = self._settled.get((job.task, job.rate), self._asked or kind.steps)
+        share = {PLAIN: 1.0, HALF: 0.5}.get(job.method, 1.5 * self._ratio)
+        transfer = 8 * 4 * kind.parameters * share / job.rate if job.rate else 0.0
+        return steps * (self.compute[job.task] + transfer + 0.003) + _FIXED

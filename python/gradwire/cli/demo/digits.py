@@ -1,0 +1,88 @@
+"""A convolutional network on scikit-learn's handwritten digits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from gradwire.cli.demo.tasks import SEED, Batch, warm_up_then_cosine
+
+
+class DigitsNet(nn.Module):
+    """Two convolutions and two dense layers for 8 x 8 images: 0.48 M parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 4 * 4, 448),
+            nn.ReLU(),
+            nn.Linear(448, 10),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = self.layers(images)
+        return logits
+
+
+@dataclass
+class Digits:
+    """scikit-learn's handwritten digits: 1 797 grey images of 8 x 8, a fifth of them held out."""
+
+    batch: int = 32
+    learning_rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        images, labels = load_digits(return_X_y=True)
+        order = np.random.default_rng(SEED).permutation(len(labels))
+        images = torch.from_numpy((images[order] / 16.0).astype(np.float32)).reshape(-1, 1, 8, 8)
+        labels = torch.from_numpy(labels[order].astype(np.int64))
+        cut = len(labels) // 5
+        self._test, self._train = (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+
+    def model(self) -> nn.Module:
+        """Return a new network with the weights of the seed."""
+        torch.manual_seed(SEED)
+        return DigitsNet()
+
+    def optimizer(self, model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
+        """Return the optimiser and its schedule, which all methods share."""
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=0.9)
+        return optimizer, warm_up_then_cosine(optimizer, steps)
+
+    def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
+        """Yield this rank's part of each global batch."""
+        images, labels = self._train
+        generator = torch.Generator().manual_seed(SEED)
+        while True:
+            order = torch.randperm(len(labels), generator=generator)
+            for group in torch.split(order, self.batch * ranks):
+                if len(group) == self.batch * ranks:
+                    mine = group[rank::ranks]
+                    yield images[mine], labels[mine]
+
+    def held_out(self, rank: int, ranks: int) -> list[Batch]:
+        """Return this rank's share of the held-out data."""
+        images, labels = self._test
+        return [(images[rank::ranks], labels[rank::ranks])]
+
+    def facts(self) -> dict[str, object]:
+        """Return what was trained on."""
+        return {
+            "data": "sklearn.datasets.load_digits",
+            "training_images": len(self._train[1]),
+            "held_out_images": len(self._test[1]),
+            "batch_per_rank": self.batch,
+            "optimizer": f"SGD, learning rate {self.learning_rate}, momentum 0.9",
+        }

@@ -1,0 +1,241 @@
+"""Network namespaces joined by veth pairs that ``tc tbf`` shapes.
+
+Two ranks get a namespace each, joined by one veth pair; more ranks hang off a bridge in a namespace
+of its own. A token bucket on both ends of every pair shapes both directions, so that each rank has
+a full-duplex link.
+
+Clean-up is left to the kernel. The namespaces have no names: each is held open by a process that
+waits for the end of its standard input, whose other end only this process has. However this process
+ends, exceptions and SIGKILL included, the holders see that end and leave, and with the last process
+of a namespace go the namespace and all its devices. There is nothing to sweep, two demos cannot
+collide, and nothing outside the new namespaces is ever touched: not even a device name appears
+there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
+
+DEVICE = "gw0"  # the name of a rank's own end, inside its namespace
+SUBNET = "198.18.0"  # RFC 2544: addresses set aside for benchmarks; routed nowhere
+MAX_RANKS = 16
+
+# tbf passes a burst at full speed. A burst of a quarter of a millisecond keeps that from flattering
+# small frames; below two full packets tbf cannot keep up the rate.
+BURST_SECONDS = 0.00025
+MIN_BURST_BYTES = 4096
+
+
+class LinkUnavailableError(RuntimeError):
+    """No shaped link is to be had on this machine or for this user; the message says why."""
+
+
+class _Namespace:
+    """One network namespace, open for as long as its holder runs."""
+
+    def __init__(self, tools: _Tools, owner: _Namespace | None) -> None:
+        self._tools = tools
+        hold = [tools.unshare, "--net", "--", "/bin/sh", "-c", "echo ready; exec cat >/dev/null"]
+        if tools.user_namespace and owner is None:
+            hold[1:1] = ["--user", "--map-root-user"]
+        elif tools.user_namespace and owner is not None:
+            hold[:0] = [
+                tools.nsenter,
+                f"--target={owner.pid}",
+                "--user",
+                "--preserve-credentials",
+                "--",
+            ]
+        # A session of its own: Ctrl-C in the terminal must reach the demo alone, which then closes
+        # in order.
+        self.process = subprocess.Popen(
+            hold,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.pid: int = self.process.pid
+        assert self.process.stdout is not None
+        if self.process.stdout.readline().strip() != "ready":
+            _, complaint = self.process.communicate()
+            raise LinkUnavailableError(complaint.strip() or "unshare made no network namespace")
+
+    def enter(self) -> list[str]:
+        """Return the prefix that runs a command in here."""
+        user = ["--user", "--preserve-credentials"] if self._tools.user_namespace else []
+        return [self._tools.nsenter, f"--target={self.pid}", *user, "--net", "--"]
+
+    def run(self, *command: str) -> None:
+        _run([*self.enter(), *command])
+
+    def close(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30, check=False
+    )
+    if done.returncode:
+        complaint = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+        raise LinkUnavailableError(f"{' '.join(command[command.index('--') + 1 :])}: {complaint}")
+
+
+@dataclass(frozen=True)
+class _Tools:
+    ip: str
+    tc: str
+    unshare: str
+    nsenter: str
+    user_namespace: bool = False
+
+    @classmethod
+    def find(cls) -> _Tools:
+        if not sys.platform.startswith("linux"):
+            raise LinkUnavailableError(
+                f"network namespaces are a Linux feature, and this is {sys.platform}"
+            )
+        # Ordinary users often lack the sbin directories, where ip and tc live.
+        path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+        packages = {
+            "ip": "iproute2",
+            "tc": "iproute2",
+            "unshare": "util-linux",
+            "nsenter": "util-linux",
+        }
+        found = {tool: shutil.which(tool, path=path) for tool in packages}
+        missing = sorted({packages[tool] for tool, where in found.items() if where is None})
+        if missing:
+            raise LinkUnavailableError(
+                f"it needs the commands of {' and '.join(missing)}, which are not installed"
+            )
+        ip, tc, unshare, nsenter = (str(where) for where in found.values())
+        return cls(ip, tc, unshare, nsenter)
+
+    def as_ordinary_user(self) -> _Tools:
+        return replace(self, user_namespace=True)
+
+
+@dataclass
+class NamespaceLink:
+    """Ranks in namespaces of their own, joined by shaped veth pairs.
+
+    Parameters
+    ----------
+    ranks : int
+        2 to 16.
+
+    Raises
+    ------
+    LinkUnavailableError
+        If namespaces, veth pairs or tbf are not to be had here. Nothing is left behind.
+    """
+
+    ranks: int
+    shaped: bool = True
+    interface: str = DEVICE
+    _spaces: list[_Namespace] = field(default_factory=list, repr=False)
+    _switch: _Namespace | None = field(default=None, repr=False)
+    _tools: _Tools = field(default_factory=_Tools.find, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.ranks <= MAX_RANKS:
+            raise ValueError(f"a link joins 2 to {MAX_RANKS} ranks, not {self.ranks}")
+        try:
+            self._open()
+            self.set_rate(
+                1_000_000_000
+            )  # finds a kernel without tbf now rather than after a minute of training
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        try:
+            self._spaces.append(_Namespace(self._tools, None))
+        except LinkUnavailableError:
+            # Not root. In a user namespace of their own everybody is, where the system allows that.
+            self._tools = self._tools.as_ordinary_user()
+            self._spaces.append(_Namespace(self._tools, None))
+        owner = self._spaces[0]
+        self._spaces.extend(_Namespace(self._tools, owner) for _ in range(self.ranks - 1))
+        if self.ranks == 2:
+            self._pair(owner, self._spaces[1], DEVICE)
+        else:
+            self._switch = _Namespace(self._tools, owner)
+            self._switch.run(self._tools.ip, "link", "add", "switch", "type", "bridge")
+            self._switch.run(self._tools.ip, "link", "set", "switch", "up")
+            for rank, space in enumerate(self._spaces):
+                self._pair(space, self._switch, f"port{rank}")
+                self._switch.run(
+                    self._tools.ip, "link", "set", f"port{rank}", "master", "switch", "up"
+                )
+        for rank, space in enumerate(self._spaces):
+            space.run(self._tools.ip, "link", "set", "lo", "up")
+            space.run(self._tools.ip, "address", "add", f"{self.address(rank)}/24", "dev", DEVICE)
+            space.run(self._tools.ip, "link", "set", DEVICE, "up")
+
+    def _pair(self, here: _Namespace, there: _Namespace, there_name: str) -> None:
+        """Create a veth pair with one end in each namespace; it never exists anywhere else."""
+        ends = [DEVICE, "type", "veth", "peer", "name", there_name, "netns", str(there.pid)]
+        here.run(self._tools.ip, "link", "add", *ends)
+
+    def command_prefix(self, rank: int) -> list[str]:
+        """Return what runs a command in the rank's namespace when put in front of it."""
+        return self._spaces[rank].enter()
+
+    def address(self, rank: int) -> str:
+        """Return the address of the rank's own end."""
+        return f"{SUBNET}.{rank + 1}"
+
+    def set_rate(self, bits_per_second: int) -> None:
+        """Shape every end of every pair to this rate."""
+        ends = [(space, DEVICE) for space in self._spaces]
+        if self._switch is not None:
+            ends += [(self._switch, f"port{rank}") for rank in range(self.ranks)]
+        burst = max(MIN_BURST_BYTES, round(bits_per_second / 8 * BURST_SECONDS))
+        shape = [
+            "root",
+            "tbf",
+            "rate",
+            f"{bits_per_second}bit",
+            "burst",
+            f"{burst}b",
+            "latency",
+            "50ms",
+        ]
+        for space, device in ends:
+            space.run(self._tools.tc, "qdisc", "replace", "dev", device, *shape)
+
+    def close(self) -> None:
+        """Let go of all namespaces, and so of all that is in them. Idempotent."""
+        spaces = [*self._spaces, *([self._switch] if self._switch else [])]
+        self._spaces, self._switch = [], None
+        for space in spaces:
+            space.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.close()

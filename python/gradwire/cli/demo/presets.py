@@ -1,0 +1,27 @@
+"""The presets that the demo can compare."""
+
+import inspect
+from collections.abc import Callable
+
+from gradwire.codec import Codec
+from gradwire.presets import PRESETS
+
+
+def unfit(name: str) -> str | None:
+    """Return why a preset cannot be asked for by name and ratio alone, or None if it can."""
+    if name not in PRESETS:
+        known = ", ".join(each for each in PRESETS if unfit(each) is None)
+        return f"there is no codec {name!r}; there are {known}"
+    needed = [each for each in _required(PRESETS[name].build) if each != "ratio"]
+    return f"{name} needs {', '.join(needed)}, which the demo has no option for" if needed else None
+
+
+def build(name: str, ratio: float) -> Codec:
+    """Build the preset of that name, with the ratio if it takes one."""
+    preset = PRESETS[name].build
+    return preset(ratio=ratio) if "ratio" in inspect.signature(preset).parameters else preset()
+
+
+def _required(preset: Callable[..., Codec]) -> list[str]:
+    parameters = inspect.signature(preset).parameters.values()
+    return [each.name for each in parameters if each.default is inspect.Parameter.empty]

@@ -1,0 +1,176 @@
+"""What a rank does when told to: measure the link, train, evaluate."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.cli.demo import methods, probe
+from gradwire.cli.demo.digits import Digits
+from gradwire.cli.demo.tasks import Task, loss_sum
+from gradwire.cli.demo.text import Text
+
+TIMEOUT = timedelta(seconds=120)
+EVALUATIONS = 12
+# The same buckets for every method: two a model, so that DDP can overlap the first with the rest of
+# the backward pass.
+BUCKET_MB = 1
+
+TASKS: dict[str, Callable[[], Task]] = {"digits": Digits, "text": Text}
+
+Say = Callable[..., None]
+
+
+def evaluation_steps(steps: int) -> list[int]:
+    """Return after how many steps to evaluate.
+
+    Denser early on: there curves are steep, and there slow methods still are when fast ones end.
+    """
+    return sorted({round(steps * (i / EVALUATIONS) ** 1.5) for i in range(EVALUATIONS + 1)})
+
+
+@dataclass
+class Rank:
+    """What a rank keeps between commands."""
+
+    rank: int
+    ranks: int
+    interface: str
+    address: str
+    shaped: bool
+    say: Say
+
+    def __post_init__(self) -> None:
+        self._tasks: dict[str, Task] = {}
+
+    def task(self, name: str) -> Task:
+        """Return the task of that name, whose data is read once."""
+        if name not in self._tasks:
+            self._tasks[name] = TASKS[name]()
+        return self._tasks[name]
+
+    def probe(self, seconds: float) -> None:
+        """Measure what a plain TCP stream achieves between the first two ranks, each way."""
+        ways = ((0, 1), (1, 0))
+        rates = [probe.one_way(self.rank, ends, self.address, seconds) for ends in ways]
+        self.say("probed", rates=rates)
+
+    # -- training
+    # ---------------------------------------------------------------------------------------------
+
+    def train(self, task: str, method: str, steps: int, ratio: float, evaluate: bool) -> None:
+        """Train from scratch; the clock runs during steps only, never during evaluation."""
+        todo = self.task(task)
+        model = DistributedDataParallel(
+            todo.model(), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
+        )
+        exchange = methods.attach(method, model, ratio)
+        try:
+            record = self._train(todo, model, steps, evaluate)
+            traffic = exchange.traffic()
+        finally:
+            exchange.detach()
+        record["bytes_per_step"] = traffic.bytes_per_step
+        record["dense_bytes_per_step"] = methods.dense_bytes(model)
+        record["achieved"] = traffic.achieved
+        record["detail"] = traffic.detail or {}
+        record["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        record["replicas_identical"] = self._identical(model)
+        record["facts"] = todo.facts()
+        del model, exchange
+        gc.collect()
+        self.say("trained", record=record)
+
+    def _train(
+        self, task: Task, model: DistributedDataParallel, steps: int, evaluate: bool
+    ) -> dict[str, Any]:
+        optimizer, schedule = task.optimizer(model, steps)
+        batches = task.batches(self.rank, self.ranks)
+        pauses = evaluation_steps(steps) if evaluate else [0, steps]
+        held_out = task.held_out(self.rank, self.ranks) if evaluate else []
+        seconds: list[float] = []
+        losses: list[float] = []
+        curve: list[dict[str, float]] = []
+        wire, told = 0, 0.0
+        for begin, end in zip(pauses, [*pauses[1:], steps], strict=True):
+            if evaluate:
+                loss, accuracy = self._evaluate(model, held_out)
+                curve.append(
+                    {"step": begin, "seconds": sum(seconds), "loss": loss, "accuracy": accuracy}
+                )
+            dist.barrier()
+            before = probe.sent_bytes(self.interface)
+            for step in range(begin, end):
+                start = time.perf_counter()
+                total, _, count = loss_sum(model, next(batches))
+                loss_now = total / count
+                optimizer.zero_grad()
+                loss_now.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                schedule.step()
+                now = time.perf_counter()
+                seconds.append(now - start)
+                losses.append(loss_now.item())
+                if now - told > 0.1 and self.rank == 0:
+                    told = now
+                    self.say("step", step=step + 1, loss=losses[-1], seconds=sum(seconds))
+            dist.barrier()
+            after = probe.sent_bytes(self.interface)
+            wire += after - before if after is not None and before is not None else 0
+        return {
+            "step_seconds": seconds,
+            "training_loss": losses,
+            "curve": curve,
+            # Other programs share the loopback device, so its counters say nothing about us.
+            "wire_bytes_per_step": wire / steps if self.shaped else None,
+        }
+
+    def _evaluate(self, model: DistributedDataParallel, held_out: list[Any]) -> tuple[float, float]:
+        """Return loss and accuracy on the held-out data, of which every rank does its share."""
+        module: nn.Module = model.module
+        module.eval()
+        sums = torch.zeros(3, dtype=torch.float64)
+        with torch.no_grad():
+            for batch in held_out:
+                loss, right, count = loss_sum(module, batch)
+                sums += torch.tensor([loss.item(), right.item(), count], dtype=torch.float64)
+        module.train()
+        dist.all_reduce(sums)
+        return float(sums[0] / sums[2]), float(sums[1] / sums[2])
+
+    def _identical(self, model: nn.Module) -> bool:
+        """Return whether all ranks ended with the same bits."""
+        digest = hashlib.sha256()
+        for parameter in model.parameters():
+            digest.update(parameter.detach().numpy().tobytes())
+        digests: list[Any] = [None] * self.ranks
+        dist.all_gather_object(digests, digest.hexdigest())
+        return len(set(digests)) == 1
+
+
+def join(setup: dict[str, Any], say: Say) -> Rank:
+    """Join the other ranks."""
+    torch.set_num_threads(setup["threads"])
+    gradwire.set_num_threads(setup["threads"])
+    # A file, not a port: it reaches across namespaces, and nothing listens for strangers.
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{setup['folder']}/store",
+        rank=setup["rank"],
+        world_size=setup["ranks"],
+        timeout=TIMEOUT,
+    )
+    here = {key: setup[key] for key in ("rank", "ranks", "interface", "address", "shaped")}
+    say("ready", torch=torch.__version__, simd=str(gradwire.simd_level()))
+    return Rank(**here, say=say)

@@ -1,0 +1,74 @@
+"""What the demo's figures mean, in plain words: a line for each task and link."""
+
+from __future__ import annotations
+
+from gradwire.cli.demo.link import format_rate
+from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results, Run
+
+# Below this factor a difference in time is noise on a shared machine, and is called none.
+NOTICEABLE = 1.05
+
+
+def reading(results: Results) -> list[str]:
+    """Return the lines; the last one says whether the replicas stayed equal."""
+    lines = [_line(comparison) for comparison in results.comparisons()]
+    broken = [f"{run.task}/{run.method}" for run in results.runs if not run.replicas_identical]
+    if broken:
+        runs = ", ".join(broken)
+        lines.append(f"WARNING: the ranks' models differ after {runs}. That is a bug; report it.")
+    else:
+        lines.append("In every run all ranks ended with bit-identical models.")
+    return lines
+
+
+def _line(comparison: Comparison) -> str:
+    where = f"{comparison.task}, {format_rate(comparison.rate) if comparison.rate else 'loopback'}"
+    ours = [run for run in comparison.runs if run.method not in (PLAIN, HALF)]
+    rivals = [run for run in comparison.runs if run.method in (PLAIN, HALF)]
+    if not ours or not rivals:
+        return f"{where}: {_said(comparison.fastest)} has the shortest steps."
+    best = min(ours, key=lambda run: _reached(comparison, run))
+    rival = min(rivals, key=lambda run: _reached(comparison, run))
+    sooner = _reached(comparison, rival) / _reached(comparison, best)
+    loss = f"loss {comparison.equal_loss:.3f}"
+    if sooner >= NOTICEABLE:
+        return (
+            f"{where}: compression pays. {best.label} reaches {loss} "
+            f"{_sooner(comparison, best, rivals)}. {_steps(best, rivals)}"
+        )
+    if sooner > 1 / NOTICEABLE:
+        both = f"{best.label} and {_said(rival)}"
+        return f"{where}: a draw. {both} reach {loss} equally soon. {_steps(best, rivals)}"
+    return (
+        f"{where}: compression does not pay. {_said(rival)} reaches {loss} "
+        f"{1 / sooner:.1f}x sooner than {best.label}. {_why_not(best, rival)}"
+    )
+
+
+def _sooner(comparison: Comparison, best: Run, rivals: list[Run]) -> str:
+    took = _reached(comparison, best)
+    factors = ((_reached(comparison, rival) / took, _said(rival)) for rival in rivals)
+    return " and ".join(f"{factor:.1f}x sooner than {rival}" for factor, rival in factors)
+
+
+def _steps(best: Run, rivals: list[Run]) -> str:
+    factors = (f"{rival.step / best.step:.1f}x as fast as with {_said(rival)}" for rival in rivals)
+    return f"Its steps are {' and '.join(factors)}."
+
+
+def _why_not(best: Run, rival: Run) -> str:
+    faster = rival.step / best.step
+    if faster >= NOTICEABLE:
+        return f"{best.label}'s steps are {faster:.1f}x as fast, but each learns less."
+    share = f"{100 * rival.compute_share:.0f} %"
+    return f"The link is no bottleneck: computing is {share} of a step with {_said(rival)} already."
+
+
+def _said(run: Run) -> str:
+    return {PLAIN: "no compression", HALF: "bf16"}.get(run.method, run.method)
+
+
+def _reached(comparison: Comparison, run: Run) -> float:
+    """Return when a run reached the loss that all runs reached; never quite zero."""
+    seconds = run.seconds_to_loss(comparison.equal_loss)
+    return max(run.seconds if seconds is None else seconds, 1e-9)

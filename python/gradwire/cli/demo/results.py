@@ -1,0 +1,196 @@
+"""What the demo measured, and the questions the table and the picture ask of it.
+
+Pure data: no torch, no processes, so that a saved result can be read and drawn again anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, Self
+
+# The two methods that everything else is measured against.
+PLAIN, HALF = "none", "bf16"
+LABELS = {PLAIN: "no compression", HALF: "bf16 hook"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: a task, a method, a link.
+
+    Attributes
+    ----------
+    rate : int or None
+        The link's speed in bits per second; None for the unshaped loopback device.
+    step_seconds : list of float
+        The length of each step on rank 0, evaluation not counted.
+    curve : list of dict
+        ``step``, ``seconds`` (of training), ``loss`` and ``accuracy`` on held-out data, at a few
+        points from 0 to the end.
+    bytes_per_step : float
+        Payload that a rank sends.
+    dense_bytes_per_step : float
+        The same for plain float32.
+    wire_bytes_per_step : float or None
+        What rank 0's interface really sent, packet headers included; None on loopback.
+    achieved : float or None
+        Entries sent over entries asked for.
+    compute_seconds : float
+        Median step of the same task with no exchange at all, both ranks running.
+    """
+
+    task: str
+    method: str
+    rate: int | None
+    steps: int
+    parameters: int
+    step_seconds: list[float]
+    training_loss: list[float]
+    curve: list[dict[str, float]]
+    bytes_per_step: float
+    dense_bytes_per_step: float
+    wire_bytes_per_step: float | None
+    achieved: float | None
+    replicas_identical: bool
+    compute_seconds: float
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What tables and pictures call the method."""
+        return LABELS.get(self.method, self.method)
+
+    @property
+    def step(self) -> float:
+        """Median seconds a step."""
+        return median(self.step_seconds)
+
+    @property
+    def seconds(self) -> float:
+        """All training time."""
+        return sum(self.step_seconds)
+
+    @property
+    def compute_share(self) -> float:
+        """Share of a step that computing takes; coding, sending and waiting are the rest."""
+        return min(1.0, self.compute_seconds / self.step)
+
+    @property
+    def sent_per_step(self) -> float:
+        """Bytes that leave a rank each step: as counted at its interface, else the payload."""
+        return self.bytes_per_step if self.wire_bytes_per_step is None else self.wire_bytes_per_step
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes than plain float32."""
+        return self.dense_bytes_per_step / self.bytes_per_step
+
+    def at_time(self, seconds: float, what: str) -> float:
+        """Return ``loss`` or ``accuracy`` at that training time, on a line between evaluations."""
+        return interpolate(
+            [point["seconds"] for point in self.curve],
+            [point[what] for point in self.curve],
+            seconds,
+        )
+
+    def seconds_to_loss(self, loss: float) -> float | None:
+        """Return the training time when the held-out loss first was that low, or None if never."""
+        previous = self.curve[0]
+        for point in self.curve:
+            if point["loss"] <= loss:
+                fall = previous["loss"] - point["loss"]
+                part = (previous["loss"] - loss) / fall if fall > 0 else 1.0
+                return previous["seconds"] + part * (point["seconds"] - previous["seconds"])
+            previous = point
+        return None
+
+
+def interpolate(xs: list[float], ys: list[float], x: float) -> float:
+    """Return the piecewise linear function through the points, constant outside of them."""
+    if x <= xs[0]:
+        return ys[0]
+    for (x0, y0), (x1, y1) in zip(
+        zip(xs, ys, strict=True), zip(xs[1:], ys[1:], strict=True), strict=False
+    ):
+        if x <= x1:
+            return y1 if x1 <= x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return ys[-1]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All methods on one task over one link."""
+
+    task: str
+    title: str
+    rate: int | None
+    runs: list[Run]
+
+    def run(self, method: str) -> Run | None:
+        """Return the run of one method."""
+        return next((run for run in self.runs if run.method == method), None)
+
+    @property
+    def fastest(self) -> Run:
+        """The run that took its steps in the shortest time."""
+        return min(self.runs, key=lambda run: run.seconds)
+
+    @property
+    def equal_time(self) -> float:
+        """When the fastest method finished; all others are judged by where they were by then."""
+        return self.fastest.seconds
+
+    @property
+    def equal_loss(self) -> float:
+        """The lowest loss that every method reached."""
+        return max(min(point["loss"] for point in run.curve) for run in self.runs)
+
+    def speed_up(self, run: Run, over: str) -> float | None:
+        """Return how many times shorter a step is than with the other method."""
+        other = self.run(over)
+        return other.step / run.step if other else None
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything one call of the demo measured."""
+
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    link: dict[str, Any]  # shaped, why_not, measured: {rate: [bits per second each way]}
+    tasks: dict[str, dict[str, Any]]
+    runs: list[Run]
+
+    def comparisons(self) -> list[Comparison]:
+        """Return the runs, grouped by task and link in the order in which they ran."""
+        keys = list(dict.fromkeys((run.task, run.rate) for run in self.runs))
+        return [
+            Comparison(
+                task,
+                self.tasks[task]["title"],
+                rate,
+                [r for r in self.runs if (r.task, r.rate) == (task, rate)],
+            )
+            for task, rate in keys
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, dicts, strings and numbers, derived figures among them."""
+        plain = {"schema": 1, **asdict(self)}
+        for saved, run in zip(plain["runs"], self.runs, strict=True):
+            saved.update(median_step_seconds=run.step, seconds=run.seconds, ratio=run.ratio)
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Read what ``to_json`` returned."""
+        names = Run.__dataclass_fields__
+        runs = [
+            Run(**{key: value for key, value in run.items() if key in names})
+            for run in plain["runs"]
+        ]
+        return cls(
+            **{key: plain[key] for key in ("settings", "machine", "versions", "link", "tasks")},
+            runs=runs,
+        )

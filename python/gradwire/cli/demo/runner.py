@@ -1,0 +1,192 @@
+"""Run every method on every task over every link, in processes that stay up throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Protocol
+
+from gradwire.cli.demo.budget import KINDS, Budget, Job
+from gradwire.cli.demo.link import Link, Loopback, format_rate, open_link
+from gradwire.cli.demo.machine import cores, machine, versions
+from gradwire.cli.demo.processes import Ranks
+from gradwire.cli.demo.results import HALF, PLAIN, Results, Run
+
+WARM_UP_STEPS = 12  # of the run without any exchange, which also warms caches and pools up
+PROBE_SECONDS = 0.4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    tasks: Sequence[str] = ("digits", "text")
+    methods: Sequence[str] = (PLAIN, HALF, "topk", "sidco")
+    rates: Sequence[int] = (100_000_000, 1_000_000_000)
+    ratio: float = 0.01
+    ranks: int = 2
+    steps: int | None = None  # None: what the task usually takes, or what fits into the time
+    loopback: bool = False
+
+
+class Progress(Protocol):
+    """Where the runner says how far it is."""
+
+    def note(self, text: str) -> None:
+        """Say something that stays."""
+
+    def begin(self, label: str, steps: int) -> None:
+        """Begin a run."""
+
+    def advance(self, step: int, loss: float, share: float, left: float) -> None:
+        """Report a step of the current run, the share of the demo done, and the seconds left."""
+
+    def end(self, summary: str) -> None:
+        """End the current run."""
+
+
+def run(plan: Plan, progress: Progress) -> Results:
+    """Run the whole plan and return what was measured.
+
+    Raises
+    ------
+    DemoError
+        If a rank fails or falls silent. Processes and links are gone by then.
+    """
+    with ExitStack() as stack:
+        link, why_not = (
+            (Loopback(), "--loopback was given") if plan.loopback else open_link(plan.ranks)
+        )
+        stack.enter_context(link)
+        progress.note(_describe(link, why_not, plan.ranks))
+        ranks = stack.enter_context(Ranks(link, plan.ranks))
+        return _Session(plan, link, why_not, ranks, progress).run()
+
+
+def _describe(link: Link, why_not: str | None, ranks: int) -> str:
+    if link.shaped:
+        joined = "a veth pair" if ranks == 2 else "veth pairs and a bridge"
+        return (
+            f"Link: {ranks} ranks in network namespaces of their own, "
+            f"joined by {joined} that tc shapes."
+        )
+    return (
+        f"Link: loopback at full speed, for want of a shaped one ({why_not}).\n"
+        "On a link this fast compression has nothing to win; "
+        "the figures show what it costs and how it learns."
+    )
+
+
+@dataclass
+class _Session:
+    """The demo, once link and ranks are there."""
+
+    plan: Plan
+    link: Link
+    why_not: str | None
+    ranks: Ranks
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.rates: list[int | None] = [*self.plan.rates] if self.link.shaped else [None]
+        jobs = [
+            Job(task, method, rate)
+            for task in self.plan.tasks
+            for rate in self.rates
+            for method in self.plan.methods
+        ]
+        self.budget = Budget(jobs, self.plan.steps, self.plan.ratio)
+        self.tasks: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> Results:
+        found = versions()
+        for _, event in self.ranks.events("ready"):
+            found |= {"torch": event["torch"], "simd": event["simd"]}
+        measured = {
+            format_rate(rate) if rate else "loopback": self._probe(rate) for rate in self.rates
+        }
+        runs = [run for task in self.plan.tasks for run in self._task(task)]
+        return Results(
+            settings={
+                "methods": list(self.plan.methods),
+                "ratio": self.plan.ratio,
+                "ranks": self.plan.ranks,
+                "threads_per_rank": max(1, cores() // self.plan.ranks),
+            },
+            machine=machine(),
+            versions=found,
+            link={"shaped": self.link.shaped, "why_not": self.why_not, "measured": measured},
+            tasks=self.tasks,
+            runs=runs,
+        )
+
+    def _probe(self, rate: int | None) -> list[float]:
+        """Set the rate and measure what a plain TCP stream gets, in bits per second each way."""
+        if rate is not None:
+            self.link.set_rate(rate)
+        self.ranks.send(do="probe", seconds=PROBE_SECONDS)
+        there = back = 0.0
+        for _, event in self.ranks.events("probed"):
+            there, back = event["rates"]
+        asked = format_rate(rate) if rate else "loopback"
+        speeds = f"{format_rate(there)} there, {format_rate(back)} back"
+        self.progress.note(f"  {asked}: a TCP stream measured {speeds}")
+        return [there, back]
+
+    def _task(self, task: str) -> list[Run]:
+        """Run all methods over all links, between two measurements of a step without exchange."""
+        before = self._compute(task)
+        self.budget.compute[task] = before
+        runs = []
+        for rate in self.rates:
+            if rate is not None:
+                self.link.set_rate(rate)
+            runs += [self._job(Job(task, method, rate)) for method in self.plan.methods]
+        # Whatever else the machine did meanwhile only adds to either.
+        compute = min(before, self._compute(task))
+        return [replace(run, compute_seconds=compute) for run in runs]
+
+    def _compute(self, task: str) -> float:
+        self.progress.begin(f"{task}: computing alone", WARM_UP_STEPS)
+        alone = self._train(task, "compute", WARM_UP_STEPS, evaluate=False)
+        compute: float = median(alone["step_seconds"][2:])
+        self.progress.end(f"{1e3 * compute:.0f} ms a step")
+        facts = {"parameters": alone["parameters"], **alone["facts"]}
+        self.tasks[task] = {"title": KINDS[task].title, **facts}
+        return compute
+
+    def _job(self, job: Job) -> Run:
+        steps = self.budget.steps(job)
+        where = f" @ {format_rate(job.rate)}" if job.rate else ""
+        self.progress.begin(f"{job.task}{where}: {job.method}", steps)
+        self.budget.begin(job)
+        record = self._train(job.task, job.method, steps, evaluate=True)
+        self.budget.end(job)
+        del record["facts"]
+        run = Run(
+            job.task,
+            job.method,
+            job.rate,
+            steps,
+            compute_seconds=self.budget.compute[job.task],
+            **record,
+        )
+        self.progress.end(
+            f"{1e3 * run.step:.0f} ms a step, held-out loss {run.curve[-1]['loss']:.3f}"
+        )
+        return run
+
+    def _train(self, task: str, method: str, steps: int, *, evaluate: bool) -> dict[str, Any]:
+        """Train once on all ranks, and return rank 0's record."""
+        todo = {"task": task, "method": method, "steps": steps, "evaluate": evaluate}
+        self.ranks.send(do="train", ratio=self.plan.ratio, **todo)
+        record: dict[str, Any] = {}
+        for rank, event in self.ranks.events("trained"):
+            if event["event"] == "step" and evaluate:
+                share, left = self.budget.so_far(event["step"], steps)
+                self.progress.advance(event["step"], event["loss"], share, left)
+            elif event["event"] == "trained" and rank == 0:
+                record = event["record"]
+        return record

@@ -1,0 +1,90 @@
+"""The command line of ``gradwire demo``."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gradwire.cli import demo
+from gradwire.cli.demo.link import format_rate, parse_rate
+from gradwire.cli.demo.presets import build, unfit
+
+
+def test_defaults_are_those_of_the_issue():
+    arguments = demo.parser().parse_args([])
+    assert arguments.codec == ["topk", "sidco"]
+    assert arguments.bandwidth == [100_000_000, 1_000_000_000]
+    assert (arguments.ranks, arguments.steps, arguments.task) == (2, None, ["digits", "text"])
+
+
+def test_lists_are_split_at_commas():
+    arguments = demo.parser().parse_args(
+        ["--codec", "sidco, topk", "--bandwidth", "10mbit,2.5Gbit/s", "--task", "text"]
+    )
+    assert arguments.codec == ["sidco", "topk"]
+    assert arguments.bandwidth == [10_000_000, 2_500_000_000]
+    assert arguments.task == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--ratio", "0"], "'0' is not a ratio"),
+        (["--ratio", "1.5"], "'1.5' is not a ratio"),
+        (["--ratio", "nan"], "'nan' is not a ratio"),
+        (["--bandwidth", "fast"], "'fast' is not a bandwidth"),
+        (["--bandwidth", "0mbit"], "'0mbit' is not a bandwidth"),
+        (["--ranks", "1"], "'1' is not a whole number from 2"),
+        (["--steps", "1"], "'1' is not a whole number from 2"),
+        (["--steps", "many"], "'many' is not a whole number"),
+        (["--task", "digits,cats"], "'digits,cats' names no task"),
+        (["--codec", "zip"], "there is no codec 'zip'; there are topk, sidco"),
+        (["--codec", "threshold"], "threshold needs threshold, which the demo has no option for"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_would_be_right(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as stop:
+        demo.main(arguments)
+    assert stop.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "_missing", lambda: ["torch", "rich"])
+    assert demo.main([]) == 2
+    assert capsys.readouterr().err == (
+        "gradwire demo needs torch, rich: pip install 'gradwire[all]'\n"
+    )
+
+
+def test_help_needs_none_of_the_extras():
+    heavy = ("torch", "rich", "matplotlib", "sklearn")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({heavy!r}))\n"
+        "from gradwire.cli import main; main(['demo', '--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for option in ("--codec", "--ratio", "--bandwidth", "--ranks", "--steps", "--out", "--json"):
+        assert option in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "said"),
+    [
+        ("100mbit", 100_000_000, "100 Mbit/s"),
+        ("1gbit", 1_000_000_000, "1 Gbit/s"),
+        ("2.5Gbit/s", 2_500_000_000, "2.5 Gbit/s"),
+        ("64k", 64_000, "64 kbit/s"),
+        ("999600000", 999_600_000, "1 Gbit/s"),
+    ],
+)
+def test_rates_are_read_and_written(text, rate, said):
+    assert parse_rate(text) == rate
+    assert format_rate(rate) == said
+
+
+def test_presets_get_the_ratio_if_they_take_one():
+    assert unfit("sidco") is None
+    assert build("sidco", 0.02).sparsify.ratio == 0.02
+    assert build("dense", 0.02) == build("dense", 0.5)
