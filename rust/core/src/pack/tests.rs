@@ -150,6 +150,32 @@ fn rice_gaps(indices: &[u32]) -> impl Iterator<Item = u32> {
 }
 
 #[test]
+fn the_best_rice_width_is_below_at_or_above_the_log_of_the_mean_gap() {
+    let support = |gaps: &[u32]| {
+        let mut next = 0;
+        let place = |&gap: &u32| {
+            next += gap + 1;
+            next - 1
+        };
+        gaps.iter().cycle().take(100).map(place).collect::<Vec<_>>()
+    };
+    for log in 1..20_u8 {
+        let gap = 1_u32 << log;
+        // All means are in [gap, 2 * gap).
+        for (gaps, width) in [
+            (vec![gap], log - 1),
+            (vec![gap / 2 * 3], log),
+            (vec![gap, gap, gap, 3 * gap], log + 1),
+        ] {
+            let indices = support(&gaps);
+            let len = |width| rice_len(width, &indices) as usize;
+            assert_eq!(rice::best(&indices), (width, len(width)), "gaps {gaps:?}");
+            assert!((0..=MAX_LOW_BITS).all(|other| len(other) >= len(width)));
+        }
+    }
+}
+
+#[test]
 fn flipping_any_bit_gives_an_error_or_other_positions() {
     let indices = [0, 3, 4, 17, 18, 19, 60];
     for coding in all_codings() {
