@@ -88,7 +88,8 @@ class Codec(Part):
         """Encode one tensor.
 
         A transaction: on any error the state is what it was. The tensor is read in place, twice;
-        a residual is written once. Other Python threads run meanwhile.
+        a residual is written once. Other Python threads run meanwhile; none of them may write to
+        ``x``.
 
         Parameters
         ----------
@@ -152,7 +153,9 @@ class Codec(Part):
 
         Raises
         ------
-        As `encode`. Bytes of ``out`` are written on success only.
+        GradwireError, ValueError, TypeError
+            As `encode`, and for an ``out`` that cannot be written to. Bytes of ``out`` are written
+            on success only.
         """
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)

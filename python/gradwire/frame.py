@@ -22,7 +22,8 @@ def decode(
     """Decode a frame to a flat tensor.
 
     Safe on bytes from anyone: they are checked against length limits and checksum before anything
-    is allocated, and memory stays in proportion to the length allowed. One write of n.
+    is allocated, and memory stays in proportion to the length allowed. One write of n. Other Python
+    threads run meanwhile; none of them may write to the bytes or to ``out``.
 
     Parameters
     ----------
@@ -75,6 +76,7 @@ def decode_add(
 
     Raises
     ------
-    As `decode`; ``out`` is untouched then.
+    GradwireError, ValueError, TypeError
+        As `decode`; ``out`` is untouched then.
     """
     _native.decode_add(frame, out, scale)

@@ -54,6 +54,30 @@ class State(_native.State):
         self.codec = codec
         return self
 
+    def rollback(self) -> None:
+        """Undo the last encode exactly, residual and controller included.
+
+        There is one encode to undo, until the next one begins, even one that fails.
+
+        Raises
+        ------
+        ValueError
+            There is none.
+        StateInUseError
+            Another thread is encoding with this state.
+        """
+        super().rollback()
+
+    def reset(self) -> None:
+        """Forget everything: residual zero and step 0, as `Codec.init_state` makes them.
+
+        Raises
+        ------
+        StateInUseError
+            Another thread is encoding with this state.
+        """
+        super().reset()
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to go on bit for bit, as plain values and one array.
 

@@ -88,7 +88,8 @@ def encode_into(
 
     Raises
     ------
-    As `encode`, and for an ``out`` that cannot be written to.
+    GradwireError, ValueError, TypeError
+        As `encode`, and for an ``out`` that cannot be written to.
     """
     array, bfloat16 = _readable(tensor)
     target = _writable(out, torch.uint8)
@@ -153,7 +154,8 @@ def decode_add(
 
     Raises
     ------
-    As `decode`; ``out`` is untouched then.
+    GradwireError, ValueError, TypeError
+        As `decode`; ``out`` is untouched then.
     """
     _native.decode_add(_bytes(frame), _writable(out, torch.float32), scale)
     _bump_version(out)

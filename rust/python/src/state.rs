@@ -100,12 +100,6 @@ impl State {
         Ok(Some(fields))
     }
 
-    /// Undo the last encode exactly. There is one step to undo, not a history.
-    ///
-    /// Raises
-    /// ------
-    /// ValueError
-    ///     There is no encode to undo.
     fn rollback(&self, py: Python<'_>) -> PyResult<()> {
         let mut inner = self.lock(py)?;
         inner.state.rollback().map_err(|error| to_py(py, error, self.name()))?;
@@ -113,7 +107,6 @@ impl State {
         Ok(())
     }
 
-    /// Forget everything: residual zero, step 0, as after `Codec.init_state`.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let mut inner = self.lock(py)?;
         inner.state.reset();
