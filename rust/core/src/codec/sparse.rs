@@ -5,7 +5,7 @@
 //! decodes it; and only when the frame is complete does that buffer become the residual.
 
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
-use crate::frame::{self, HEADER_LEN, Layout};
+use crate::frame::{self, HEADER_LEN};
 use crate::memory::{Memory, Residual};
 use crate::scan::{Accumulated, Field, Request, Survivors, Totals};
 use crate::simd::peak::NON_FINITE;
@@ -30,13 +30,13 @@ impl Codec {
         if totals.peak >= NON_FINITE {
             return Err(non_finite(field, workspace.scanner.kernels));
         }
-        let Workspace { scanner, keys, rounded } = workspace;
-        let mut scanned = Scanned { field, request, totals, scanner, scratch: keys };
+        let Workspace { scanner, keys, values, .. } = workspace;
+        let mut scanned = Scanned { field, request, totals, scanner, scratch: keys, values };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
-        let survivors = scanner.survivors_mut();
-        let trimmed = fit(self.layout(input), input.len() as u64, survivors, max_len, out)?;
+        let trimmed = self.fit(input, max_len, workspace, out)?;
+        let survivors = workspace.scanner.survivors();
         if let Some(residual) = &mut state.residual {
-            self.subtract(survivors, rounded, residual);
+            self.subtract(survivors, &mut workspace.rounded, residual);
         }
         state.commit(tracker);
         let (target, threshold) = (selected.target, selected.threshold);
@@ -77,29 +77,31 @@ impl Codec {
             next[index as usize] = value - sent;
         }
     }
-}
 
-/// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until it is
-/// not. How many were left out.
-fn fit(
-    layout: Layout,
-    numel: u64,
-    survivors: &mut Survivors,
-    max_len: Option<usize>,
-    out: &mut Vec<u8>,
-) -> Result<u64> {
-    let selected = survivors.len();
-    loop {
-        frame::write_into(&layout, numel, Some(survivors.indices()), survivors.values(), out)?;
-        let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
-            return Ok((selected - survivors.len()) as u64);
-        };
-        if survivors.len() == 0 {
-            return Err(limit_too_small(limit, out.len()));
+    /// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until
+    /// it is not. How many were left out.
+    fn fit(
+        &self,
+        input: Input<'_>,
+        max_len: Option<usize>,
+        workspace: &mut Workspace,
+        out: &mut Vec<u8>,
+    ) -> Result<u64> {
+        let Workspace { scanner, values, .. } = workspace;
+        let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
+        let (layout, numel, selected) = (self.layout(input), input.len() as u64, survivors.len());
+        loop {
+            frame::write_into(&layout, numel, Some(survivors.indices()), survivors.values(), out)?;
+            let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
+                return Ok((selected - survivors.len()) as u64);
+            };
+            if survivors.len() == 0 {
+                return Err(limit_too_small(limit, out.len()));
+            }
+            // In proportion to the bytes there are, and one less, so that this ends.
+            let room = limit.saturating_sub(HEADER_LEN) as f64 / (out.len() - HEADER_LEN) as f64;
+            let fewer = (survivors.len() as f64 * room) as usize;
+            narrow(survivors, fewer.min(survivors.len() - 1) as u64, kernels, values);
         }
-        // In proportion to the bytes there are, and one less, so that this ends.
-        let room = limit.saturating_sub(HEADER_LEN) as f64 / (out.len() - HEADER_LEN) as f64;
-        let fewer = (survivors.len() as f64 * room) as usize;
-        narrow(survivors, fewer.min(survivors.len() - 1) as u64);
     }
 }

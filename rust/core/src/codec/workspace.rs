@@ -12,26 +12,24 @@ pub struct Workspace {
     pub(super) keys: Vec<u32>,
     /// Selected values as the receiver will see them.
     pub(super) rounded: Vec<f32>,
+    /// Values taken out of the survivors.
+    pub(super) values: Vec<f32>,
 }
 
 impl Workspace {
     /// A workspace whose encodes run these kernels on so many threads, instead of the defaults.
     /// For tests and measurements: neither changes a byte of a frame.
     pub fn with(kernels: &'static Kernels, threads: usize) -> Self {
-        Self {
-            scanner: Scanner::new(kernels, Some(threads)),
-            keys: Vec::new(),
-            rounded: Vec::new(),
-        }
+        Self::on(Scanner::new(kernels, Some(threads)))
+    }
+
+    fn on(scanner: Scanner) -> Self {
+        Self { scanner, keys: Vec::new(), rounded: Vec::new(), values: Vec::new() }
     }
 }
 
 impl Default for Workspace {
     fn default() -> Self {
-        Self {
-            scanner: Scanner::new(Kernels::current(), None),
-            keys: Vec::new(),
-            rounded: Vec::new(),
-        }
+        Self::on(Scanner::new(Kernels::current(), None))
     }
 }

@@ -1,5 +1,6 @@
 //! The entries that are still in the running, in the order of their positions.
 
+use crate::simd::Kernels;
 use crate::simd::above::SLACK;
 
 /// Positions and values, ascending by position.
@@ -65,14 +66,22 @@ impl Survivors {
         self.len = end;
     }
 
-    /// Keeps the entries of which `keep` is true, asked in order.
-    pub fn retain(&mut self, mut keep: impl FnMut(f32) -> bool) {
+    /// Keeps the entries whose magnitude is above a bound.
+    pub fn keep_above(&mut self, kernels: &Kernels, bound: f32) {
+        let (indices, values) = (&mut self.indices[..self.len], &mut self.values[..self.len]);
+        self.len = (kernels.refine)(indices, values, bound);
+    }
+
+    /// Keeps the entries whose magnitude is above a bound, and of those that equal it the first
+    /// `ties`.
+    pub fn keep_from(&mut self, bound: f32, mut ties: u64) {
         let mut kept = 0;
         for i in 0..self.len {
             let (index, value) = (self.indices[i], self.values[i]);
-            self.indices[kept] = index;
-            self.values[kept] = value;
-            kept += usize::from(keep(value));
+            (self.indices[kept], self.values[kept]) = (index, value);
+            let tie = value.abs() == bound && ties > 0;
+            ties -= u64::from(tie);
+            kept += usize::from(value.abs() > bound || tie);
         }
         self.len = kept;
     }

@@ -6,6 +6,7 @@
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
 //! | [`moments`] | sums of magnitudes and their squares, non-zeros counted |
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
+//! | [`refine`] | drops the entries of a list that are not above a bound |
 //! | [`stream`] | copies past the caches |
 //! | [`sweep`] | add, peak, moments and above in one loop: the hot path |
 //! | [`tail`] | sums of exceedances over a location |
@@ -15,12 +16,11 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `stream` and `sweep` are written by hand: compaction and stores past the caches are beyond
-//! a compiler.
+//! `above`, `refine`, `stream` and `sweep` are written by hand: compaction and stores past the caches
+//! are beyond a compiler.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
-// instruction set was detected at run time, and vector loads and stores in `above`, `stream` and
-//! `sweep`.
+// instruction set was detected at run time, and the vector loads and stores of those by hand.
 #![allow(unsafe_code)]
 
 pub mod above;
@@ -29,6 +29,7 @@ mod level;
 pub mod log_sum;
 pub mod moments;
 pub mod peak;
+pub mod refine;
 mod stamp;
 pub mod stream;
 pub mod sweep;
@@ -65,6 +66,8 @@ pub struct Kernels {
     pub tail: fn(&[f32], f32, &mut tail::Lanes),
     /// See [`above`].
     pub above: Above,
+    /// See [`refine`].
+    pub refine: fn(&mut [u32], &mut [f32], f32) -> usize,
     /// See [`stream`].
     pub stream: fn(&mut [f32], &[f32]),
     /// See [`stream`].
@@ -87,6 +90,7 @@ macro_rules! table {
             log_sum: log_sum::$module::run,
             tail: tail::$module::run,
             above: above::$module::run,
+            refine: refine::$module::run,
             stream: stream::$module::run,
             fence: stream::$module::fence,
             sweep: sweep::$module::run,

@@ -3,7 +3,7 @@
 use super::Scanned;
 use super::radix::{self, Search};
 use crate::scan::{Scratch, Source, Survivors, magnitude_above};
-use crate::simd::BLOCK;
+use crate::simd::{BLOCK, Kernels};
 
 /// How many survivors to keep at most in a search for the `k` largest: enough for a bound that is
 /// off by two thirds, and never the size of the tensor unless `k` is.
@@ -11,10 +11,12 @@ pub(super) fn cap(k: u64, numel: usize) -> usize {
     (3 * k as usize).max(numel / 64).max(4096)
 }
 
-/// How many survivors to aim at: so many more than `k` that chance rarely leaves fewer.
-pub(super) fn aim(k: u64) -> f64 {
-    let k = k as f64;
-    2.0 * k + 4.0 * libm::sqrt(k) + 8.0
+/// How many survivors to aim at: so many more than `k` that neither chance nor a changing scale
+/// leaves fewer as a rule. Where `k` is a large share of the tensor survivors cost the most, and a
+/// change of scale changes their number the least.
+pub(super) fn aim(k: u64, numel: usize) -> f64 {
+    let margin = if k <= numel as u64 / 32 { 2.0 } else { 1.4 };
+    margin * k as f64 + 4.0 * libm::sqrt(k as f64) + 8.0
 }
 
 /// A bound to begin with for the `k` largest of a tensor that nothing is known of.
@@ -24,7 +26,8 @@ pub(super) fn first_bound(
     at: impl Fn(usize) -> f32,
     scratch: &mut Vec<u32>,
 ) -> f32 {
-    if aim(k) >= numel as f64 { 0.0 } else { magnitude_above(numel, aim(k), at, scratch) }
+    let aim = aim(k, numel);
+    if aim >= numel as f64 { 0.0 } else { magnitude_above(numel, aim, at, scratch) }
 }
 
 /// Keeps the `k` largest magnitudes of the tensor, ties by lower position, and says what
@@ -46,7 +49,9 @@ pub(super) fn keep(k: u64, scanned: &mut Scanned<'_, '_>) -> Kept {
     }
     let bound = scanned.request.bound.unwrap_or(0.0);
     let survivors = scanned.scanner.survivors().len();
-    Kept { threshold: narrow(scanned.scanner.survivors_mut(), k), bound, survivors }
+    let kernels = scanned.scanner.kernels;
+    let threshold = narrow(scanned.scanner.survivors_mut(), k, kernels, scanned.values);
+    Kept { threshold, bound, survivors }
 }
 
 /// What [`keep`] came to.
@@ -66,20 +71,30 @@ fn suffices(k: u64, scanned: &Scanned<'_, '_>) -> bool {
         && (scanned.covers(0.0) || scanned.scanner.survivors().len() as u64 >= k)
 }
 
-/// Keeps the `k` largest survivors; the smallest magnitude kept, zero if none is.
-pub(crate) fn narrow(survivors: &mut Survivors, k: u64) -> f32 {
+/// Keeps the `k` largest survivors; the smallest magnitude kept, zero if none is. `scratch` is
+/// memory to use again.
+pub(crate) fn narrow(
+    survivors: &mut Survivors,
+    k: u64,
+    kernels: &Kernels,
+    scratch: &mut Vec<f32>,
+) -> f32 {
+    if k == 0 {
+        survivors.clear();
+        return 0.0;
+    }
     if survivors.len() as u64 <= k {
         let least = |least: Option<f32>, v: &f32| Some(least.map_or(v.abs(), |l| l.min(v.abs())));
         return survivors.values().iter().fold(None, least).unwrap_or(0.0);
     }
-    let (least, mut ties) = radix::find(survivors.values(), k);
-    survivors.retain(|value| {
-        let bits = value.to_bits() & 0x7fff_ffff;
-        let tie = bits == least && ties > 0;
-        ties -= u64::from(tie);
-        bits > least || tie
-    });
-    f32::from_bits(least)
+    let kth = radix::find(survivors.values(), k, scratch);
+    let threshold = f32::from_bits(kth.bits);
+    if kth.equal == kth.ties && kth.bits > 0 {
+        survivors.keep_above(kernels, f32::from_bits(kth.bits - 1));
+    } else {
+        survivors.keep_from(threshold, kth.ties);
+    }
+    threshold
 }
 
 /// Searches the whole tensor, a digit of the k-th magnitude in each read, until few enough entries

@@ -20,13 +20,14 @@ pub(super) struct Search {
     rank: u64,
     /// How many magnitudes begin with the prefix.
     inside: u64,
-    histogram: Box<[u32; BINS]>,
+    /// Two, for even and odd positions: equal neighbours need not wait for each other's count.
+    histograms: Box<[[u32; BINS]; 2]>,
 }
 
 impl Search {
     /// A search for the `rank`-th largest, counted from 1.
     pub fn new(rank: u64) -> Self {
-        Self { prefix: 0, found: 0, rank, inside: u64::MAX, histogram: Box::new([0; BINS]) }
+        Self { prefix: 0, found: 0, rank, inside: u64::MAX, histograms: Box::new([[0; BINS]; 2]) }
     }
 
     /// Counts a block of values by the digit that is searched next.
@@ -36,11 +37,19 @@ impl Search {
         // What must agree with the prefix: the digits above this one.
         let above = shift + width;
         let prefix = self.prefix >> above;
-        for value in values {
+        let [even, odd] = &mut *self.histograms;
+        let count = |histogram: &mut [u32; BINS], value: f32| {
             let bits = value.to_bits() & 0x7fff_ffff;
-            if bits >> above == prefix {
-                self.histogram[(bits >> shift & mask) as usize] += 1;
-            }
+            let agrees = bits >> above == prefix;
+            histogram[(bits >> shift & mask) as usize] += u32::from(agrees);
+        };
+        let (pairs, rest) = values.as_chunks();
+        for &[first, second] in pairs {
+            count(even, first);
+            count(odd, second);
+        }
+        for &value in rest {
+            count(even, value);
         }
     }
 
@@ -51,7 +60,7 @@ impl Search {
         let mut counted = 0;
         while digit > 0 {
             digit -= 1;
-            let here = u64::from(self.histogram[digit]);
+            let here = self.histograms.iter().map(|counts| u64::from(counts[digit])).sum();
             if counted + here >= self.rank || digit == 0 {
                 self.inside = here;
                 break;
@@ -61,7 +70,7 @@ impl Search {
         self.rank = self.rank.saturating_sub(counted);
         self.prefix |= (digit as u32) << shift;
         self.found += 1;
-        self.histogram.fill(0);
+        self.histograms.as_flattened_mut().fill(0);
     }
 
     /// Whether all digits are found.
@@ -86,15 +95,41 @@ impl Search {
     }
 }
 
-/// The bits of the `rank`-th largest magnitude of `values`, and how many equal to it belong to the
-/// `rank` largest.
-pub(super) fn find(values: &[f32], rank: u64) -> (u32, u64) {
+/// The k-th largest of a list of magnitudes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kth {
+    /// Its bits.
+    pub bits: u32,
+    /// How many magnitudes equal it.
+    pub equal: u64,
+    /// How many of those belong to the k largest.
+    pub ties: u64,
+}
+
+/// The `rank`-th largest magnitude of `values`, which are at least as many. `scratch` is memory to
+/// use again.
+///
+/// One histogram finds the first digit; what has that digit, a few per cent as a rule, is taken out
+/// and searched on its own.
+pub(super) fn find(values: &[f32], rank: u64, scratch: &mut Vec<f32>) -> Kth {
     let mut search = Search::new(rank);
+    search.count(values);
+    search.next_digit();
+    let (least, shift) = (search.bits(), DIGITS[0].0);
+    scratch.clear();
+    scratch.resize(search.inside() as usize + 1, 0.0);
+    let mut taken = 0;
+    for &value in values {
+        let inside = (value.to_bits() & 0x7fff_ffff) >> shift == least >> shift;
+        // Stored always, counted on a hit; one place more than there are hits.
+        scratch[taken] = value;
+        taken += usize::from(inside);
+    }
     while !search.is_done() {
-        search.count(values);
+        search.count(&scratch[..taken]);
         search.next_digit();
     }
-    (search.bits(), search.rank())
+    Kth { bits: search.bits(), equal: search.inside(), ties: search.rank() }
 }
 
 #[cfg(test)]
@@ -113,8 +148,10 @@ mod tests {
                     continue;
                 }
                 let expected = bits[rank - 1];
-                let ties = bits[..rank].iter().filter(|b| **b == expected).count() as u64;
-                assert_eq!(find(&x, rank as u64), (expected, ties), "{rank} of {len}");
+                let count = |bits: &[u32]| bits.iter().filter(|b| **b == expected).count() as u64;
+                let (equal, ties) = (count(&bits), count(&bits[..rank]));
+                let found = find(&x, rank as u64, &mut Vec::new());
+                assert_eq!(found, Kth { bits: expected, equal, ties }, "{rank} of {len}");
             }
         }
     }

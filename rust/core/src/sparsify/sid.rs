@@ -88,7 +88,8 @@ impl Sid {
             Some(plan) if plan.stages() >= 3 => 1.5 * plan.expected(numel as u64, 2),
             _ => 0.0,
         };
-        largest::aim(k).max(second)
+        let second = second.min(numel as f64 / FEW as f64);
+        largest::aim(k, numel).max(second)
     }
 
     pub(super) fn request(
@@ -125,7 +126,9 @@ impl Sid {
         };
         let threshold = self.apply(k, fitted.threshold, tracker, scanned);
         // Stages after the second work on what was above its threshold.
-        tracker.bound = fitted.second.map(|second| 0.85 * second).or(tracker.bound);
+        if let (Some(bound), Some(second)) = (tracker.bound, fitted.second) {
+            tracker.bound = Some(bound.min(0.85 * second));
+        }
         Selected { target, threshold }
     }
 
@@ -141,14 +144,14 @@ impl Sid {
         for stage in 2..=controller.stages() {
             let location = fitted.threshold;
             let tail = exceedances(location, scanned);
+            if stage == 3 && tail.count <= numel / FEW {
+                fitted.second = Some(location);
+            }
             let Some(rho) = plan.next(tail.count) else { break };
             let next = fit::tail_threshold(self.distribution, &tail, f64::from(location), rho);
             match next.map(|next| next as f32) {
                 Some(next) if next > location && next.is_finite() => fitted.threshold = next,
                 _ => break,
-            }
-            if stage == 2 && controller.stages() > 2 {
-                fitted.second = Some(fitted.threshold);
             }
         }
         Some(fitted)
@@ -182,27 +185,33 @@ impl Sid {
         let inside = self.band.is_none_or(|(low, _)| achieved >= low && above <= most);
         let kept = if inside {
             let (bound, survivors) = (scanned.request.bound.unwrap_or(0.0), survivors.len());
-            scanned.scanner.survivors_mut().retain(|value| value.abs() > fitted);
+            let kernels = scanned.scanner.kernels;
+            scanned.scanner.survivors_mut().keep_above(kernels, fitted);
             Kept { threshold: fitted, bound, survivors }
         } else {
             largest::keep(k, scanned)
         };
-        topk::track(scanned.scanner.survivors().len().max(1) as u64, kept, tracker);
+        let selected = scanned.scanner.survivors().len().max(1) as u64;
+        topk::track(selected, scanned.numel(), kept, tracker);
         kept.threshold
     }
 }
+
+/// Sweeping over so many entries costs as much as working on one survivor.
+const FEW: u64 = 16;
 
 /// What the stages came to.
 #[derive(Debug, Clone, Copy)]
 struct Fitted {
     threshold: f32,
-    /// The threshold of the second stage, if there are more.
+    /// The threshold of the second stage, if there are more and they work on few survivors.
     second: Option<f32>,
 }
 
 /// Moments of the exceedances over a location, from the survivors if they are all there.
 fn exceedances(location: f32, scanned: &mut Scanned<'_, '_>) -> Moments {
-    if scanned.covers(location) {
+    let few = scanned.scanner.survivors().len() as u64 <= scanned.numel() as u64 / FEW;
+    if scanned.covers(location) && few {
         return scan::tail_of(scanned.scanner.survivors(), location);
     }
     let request = Request { location: Some(location), ..Request::default() };

@@ -16,7 +16,7 @@ pub(super) fn request(
     at: impl Fn(usize) -> f32,
     scratch: &mut Vec<u32>,
 ) -> Request {
-    let everything = largest::aim(k) >= numel as f64;
+    let everything = largest::aim(k, numel) >= numel as f64;
     let bound = match tracker.bound {
         _ if everything => 0.0,
         Some(bound) => bound,
@@ -28,7 +28,7 @@ pub(super) fn request(
 pub(super) fn select(k: u64, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
     let kept = largest::keep(k, scanned);
     if scanned.scanner.survivors().len() as u64 == k {
-        track(k, kept, tracker);
+        track(k, scanned.numel(), kept, tracker);
     } else {
         // There are not even k entries to tell a bound from.
         (tracker.bound, tracker.threshold) = (None, None);
@@ -41,12 +41,12 @@ pub(super) fn select(k: u64, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_
 /// Between the bound and the threshold of this step the tail is taken to be exponential: its slope
 /// follows from how many entries survived each. The threshold is expected to grow or shrink as it
 /// did the last time: residuals swell over the first steps.
-pub(super) fn track(k: u64, kept: Kept, tracker: &mut Tracker) {
+pub(super) fn track(k: u64, numel: usize, kept: Kept, tracker: &mut Tracker) {
     let Kept { threshold, bound, survivors } = kept;
     let top = f64::from(threshold);
     let guess = if survivors as f64 > 1.1 * k as f64 && bound < threshold {
         let slope = (top - f64::from(bound)) / libm::log(survivors as f64 / k as f64);
-        top - slope * libm::log(largest::aim(k) / k as f64)
+        top - slope * libm::log(largest::aim(k, numel) / k as f64)
     } else {
         0.75 * top
     };

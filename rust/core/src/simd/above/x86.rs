@@ -102,7 +102,7 @@ pub(in crate::simd) mod avx2 {
     };
 
     /// For each mask of eight lanes, the lanes that are set, ascending, then zeros.
-    static SHUFFLE: [[u32; 8]; 256] = shuffles();
+    pub(in crate::simd) static SHUFFLE: [[u32; 8]; 256] = shuffles();
 
     const fn shuffles() -> [[u32; 8]; 256] {
         let mut table = [[0; 8]; 256];
