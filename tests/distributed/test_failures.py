@@ -34,6 +34,12 @@ def test_a_failure_to_encode_reaches_every_rank(two: Ranks) -> None:
         assert found["plain"] == "works"
 
 
+def test_a_failure_to_undo_is_an_error_and_no_hang(two: Ranks) -> None:
+    for found in two.run("failures.undoing_fails"):
+        assert "gradwire failed on this rank: ArithmeticError: cannot undo" in found["text"]
+        assert found["kept"] == "ExchangeError"
+
+
 def test_a_backward_that_fails_on_all_ranks_leaves_no_trace(two: Ranks) -> None:
     for found in two.run("failures.backward_fails_everywhere"):
         assert found == {

@@ -65,6 +65,16 @@ def test_detach_goes_back_to_plain_ddp_and_attach_works_again(two: Ranks) -> Non
         assert result["compression"] > 2
 
 
+def test_two_models_share_a_backward_pass(two: Ranks) -> None:
+    first, second = two.run("modes.two_models")
+    assert first == second
+
+
+def test_a_model_that_is_forgotten_leaves_no_threads(two: Ranks) -> None:
+    for found in two.run("modes.letting_go"):
+        assert found == {"threads": 2, "alive": 0, "handle": False, "weight": False}
+
+
 def test_a_model_over_a_subgroup(three: Ranks) -> None:
     first, second, outsider = three.run("modes.subgroup")
     assert outsider is None

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.distributed.ranks import Ranks
+from tests.distributed.ranks import Nursery, Ranks
 
 SMALL_BUCKETS = {"bucket_cap_mb": 0.01}
 
@@ -58,6 +58,31 @@ def test_nothing_is_lost_over_steps(
     two: Ranks, ddp: dict[str, Any], options: dict[str, Any]
 ) -> None:
     check_conservation(two.run("parity.conservation", ddp=ddp, options=options))
+
+
+@pytest.mark.parametrize(
+    ("codec", "trims"),
+    [
+        (("topk", {"ratio": 0.05, "quantize": "BFloat16"}), False),
+        (("topk", {"ratio": 0.05, "quantize": "Float16"}), False),
+        (("threshold", {"threshold": 12.0}), True),
+        (("sidco", {"ratio": 0.05}), False),
+    ],
+    ids=["bfloat16", "float16", "trimmed", "sidco"],
+)
+def test_nothing_is_lost_to_rounding_or_to_full_slots(
+    two: Ranks, codec: tuple[str, dict[str, Any]], trims: bool
+) -> None:
+    results = two.run("parity.conservation", ddp=SMALL_BUCKETS, options={}, codec=codec)
+    check_conservation(results)
+    if trims:
+        assert sum(result["trimmed"] for result in results) > 0
+
+
+def test_one_rank_alone(nursery: Nursery) -> None:
+    single = Ranks(nursery, 1)
+    assert single.run("parity.alone") == [(True, 0.0)]
+    single.stop()
 
 
 def test_nothing_is_lost_over_steps_with_three_ranks(three: Ranks) -> None:

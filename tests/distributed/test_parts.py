@@ -1,10 +1,13 @@
 """The parts that need no second process: size limits and slots."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from gradwire.torch.ddp import ExchangeError, slots
+from gradwire.torch.ddp import ExchangeError, attachment, slots
 from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
 from gradwire.torch.ddp.layout import Layout, Parameter
 from gradwire.torch.ddp.slots import Plan, Status
@@ -62,6 +65,21 @@ def test_a_limit_can_be_saved_and_refuses_nonsense() -> None:
             other.load(bad)
     with pytest.raises(ValueError, match="unpack"):
         other.load([1])
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ({"module": torch.nn.Linear(2, 2, device="meta")}, "'weight' is on meta"),
+        ({"_use_python_reducer": True}, "python_reducer"),
+        ({"mixed_precision": object()}, "hook of its own"),
+    ],
+    ids=["other-device", "python-reducer", "mixed-precision"],
+)
+def test_models_that_cannot_be_attached_to_are_refused(model: dict[str, Any], text: str) -> None:
+    stand_in = SimpleNamespace(**{"module": torch.nn.Linear(2, 2), **model})
+    with pytest.raises(ValueError, match=text):
+        attachment._check(stand_in, None)
 
 
 @pytest.fixture

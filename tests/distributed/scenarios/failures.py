@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from gradwire.torch.ddp.jobs import Step
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
@@ -118,6 +120,20 @@ def encoding_fails(rank: int, world_size: int) -> dict[str, str]:
     train(model, rank, range(3, 5))
     found["plain"] = "works"
     return found
+
+
+def undoing_fails(rank: int, world_size: int) -> dict[str, Any]:
+    """Something unforeseen where a step is undone, while a future waits for the outcome."""
+    model = DistributedDataParallel(Given())
+    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    gradients = integers(1, rank, 0)
+    gradients["a"][0, 0] = torch.nan
+    with mock.patch.object(Step, "undo_all", side_effect=ArithmeticError("cannot undo")):
+        try:
+            model(gradients).backward()
+        except RuntimeError as error:
+            return {"text": str(error), "kept": type(handle.error).__name__}
+    return {"text": ""}
 
 
 def backward_fails_everywhere(rank: int, world_size: int) -> dict[str, Any]:

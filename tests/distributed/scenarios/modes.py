@@ -1,5 +1,8 @@
 """DDP's modes: accumulation, unused parameters, uneven inputs, other dtypes, compilation."""
 
+import gc
+import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
     attached,
+    batch,
     fingerprint,
     gradients_of,
     integers,
@@ -165,6 +169,42 @@ def switching(rank: int, world_size: int) -> dict[str, Any]:
         "collectives_detached": collectives,
         "refused": refused,
         "compression": compression,
+    }
+
+
+def two_models(rank: int, world_size: int) -> tuple[str, str]:
+    """Two models in one backward pass, as adversarial training has it, each with its codec."""
+    with (
+        attached(network(1), gradwire.topk(ratio=0.05), bucket_cap_mb=SMALL_BUCKETS) as (one, _),
+        attached(network(2), gradwire.sidco(ratio=0.05), bucket_cap_mb=SMALL_BUCKETS) as (two, _),
+    ):
+        optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.05)
+        for step in range(5):
+            inputs, targets = batch(rank, step)
+            optimizer.zero_grad()
+            difference = one(inputs) * two(inputs) - targets
+            difference.square().mean().backward()
+            optimizer.step()
+        return fingerprint(one), fingerprint(two)
+
+
+def letting_go(rank: int, world_size: int) -> dict[str, Any]:
+    """Forget a model without detaching: its threads must end, and its memory be free."""
+    model = DistributedDataParallel(network())
+    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    train(model, rank, range(2))
+    threads = [each for each in threading.enumerate() if each.name.startswith("gradwire")]
+    weight = weakref.ref(model.module[0].weight)
+    kept = weakref.ref(handle)
+    del model, handle
+    gc.collect()
+    for thread in threads:
+        thread.join(5.0)
+    return {
+        "threads": len(threads),
+        "alive": sum(thread.is_alive() for thread in threads),
+        "handle": kept() is not None,
+        "weight": weight() is not None,
     }
 
 

@@ -1,5 +1,6 @@
 """Compressed against plain DDP."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,12 @@ from tests.distributed.scenarios.common import (
 )
 
 
-def preset(name: str, **options: Any) -> Any:
-    return getattr(gradwire, name)(**options)
+def preset(name: str, *, quantize: str | None = None, **options: Any) -> Any:
+    """Build a preset from plain values."""
+    codec = getattr(gradwire, name)(**options)
+    if quantize is None:
+        return codec
+    return dataclasses.replace(codec, quantize=getattr(gradwire.quantize, quantize)())
 
 
 def against_plain(rank: int, world_size: int, codec: tuple[str, dict[str, Any]]) -> float:
@@ -47,15 +52,19 @@ def replicas(
 
 
 def conservation(
-    rank: int, world_size: int, ddp: dict[str, Any], options: dict[str, Any]
+    rank: int,
+    world_size: int,
+    ddp: dict[str, Any],
+    options: dict[str, Any],
+    codec: tuple[str, dict[str, Any]] = ("topk", {"ratio": 0.05}),
 ) -> dict[str, Any]:
     """Sum up what went in, what came out and what is left; integers, so the sums are exact."""
+    name, arguments = codec
     given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
     applied = {name: np.zeros_like(zero) for name, zero in given.items()}
     collectives = []
-    codec = gradwire.topk(ratio=0.05)
-    with attached(Given(), codec, options=options, **ddp) as (model, handle):
-        for step in range(6):
+    with attached(Given(), preset(name, **arguments), options=options, **ddp) as (model, handle):
+        for step in range(8):
             gradients = integers(1, rank, step)
             model.zero_grad()
             model(gradients).backward()
@@ -65,8 +74,24 @@ def conservation(
                 applied[name] += average * world_size
             collectives.append(handle.report().collectives)
         left = residuals(handle)
+        trimmed = sum(each.trimmed for each in handle.report().parameters)
     counts = [after - before for before, after in zip([0, *collectives], collectives, strict=False)]
-    return {"given": given, "applied": applied, "left": left, "collectives": counts}
+    return {
+        "given": given,
+        "applied": applied,
+        "left": left,
+        "collectives": counts,
+        "trimmed": trimmed,
+    }
+
+
+def alone(rank: int, world_size: int) -> tuple[bool, float]:
+    """One rank: what is sent is applied, and nothing crosses a wire."""
+    with attached(network(), gradwire.topk(ratio=1.0)) as (model, handle):
+        train(model, rank, range(3))
+        plain = network()
+        train(plain, rank, range(3))
+        return fingerprint(plain) == fingerprint(model), handle.report().wire_bytes
 
 
 def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:

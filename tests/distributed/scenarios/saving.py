@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from gradwire.torch.ddp import Handle
 from gradwire.torch.ddp.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -32,7 +33,6 @@ def resume(
     with attached(network(), made, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
         train(model, rank, range(9), lr=0.5)
         whole = (fingerprint(model), residuals(handle), handle.step)
-        trimmed = sum(each.trimmed for each in handle.report().parameters)
 
     path = Path(folder) / f"rank{rank}.pt"
     with attached(network(), made, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
@@ -50,8 +50,35 @@ def resume(
         "parameters": whole[0] == parts[0],
         "residuals": all(whole[1][key].tobytes() == parts[1][key].tobytes() for key in whole[1]),
         "steps": (whole[2], parts[2]),
-        "trimmed": trimmed,
         "left": sum(float(np.abs(each).sum()) for each in whole[1].values()),
+    }
+
+
+def resume_before_a_burst(rank: int, world_size: int) -> dict[str, Any]:
+    """Resume right before a step whose frames outgrow their limits, and have to be trimmed."""
+    codec = gradwire.threshold(20.0)
+
+    def step_on(model: DistributedDataParallel, handle: Handle, step: int) -> int:
+        gradients = integers(10, rank, step)
+        if step == 4:
+            gradients = {name: 4 * each for name, each in gradients.items()}
+        model.zero_grad()
+        model(gradients).backward()
+        return sum(each.trimmed for each in handle.report(reset=True).parameters)
+
+    with attached(Given(), codec) as (model, handle):
+        for step in range(4):
+            step_on(model, handle, step)
+        saved = handle.state_dict()
+        trimmed = step_on(model, handle, 4)
+        whole = residuals(handle)
+    with attached(Given(), codec) as (model, handle):
+        handle.load_state_dict(saved)
+        step_on(model, handle, 4)
+        parts = residuals(handle)
+    return {
+        "trimmed": trimmed,
+        "same": all(whole[name].tobytes() == parts[name].tobytes() for name in whole),
     }
 
 

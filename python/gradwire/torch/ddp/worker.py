@@ -83,9 +83,6 @@ class Worker:
 
     def _send(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if job.step is not self._step:
-                self._flights.join()
-                self._close(job.step)
             self._flights.put(self._launch(job))
             self._jobs.task_done()
         self._flights.put(None)
@@ -94,9 +91,12 @@ class Worker:
     def _launch(self, job: Job) -> Flight:
         sequence = self._sequence
         self._sequence += 1
-        if self.broken is not None:
-            return Flight(job, sequence, error=self.broken)
         try:
+            if job.step is not self._step:
+                self._flights.join()
+                self._close(job.step)
+            if self.broken is not None:
+                raise self.broken
             return self._exchange.send(job, sequence)
         except Exception as error:  # the collective could not even be started
             return Flight(job, sequence, error=error)
@@ -120,7 +120,11 @@ class Worker:
                 self.last_error = job.step.error = job.step.error or error
             except Exception as error:
                 self._break(job.step, error)
-            self._deliver(job)
+            try:
+                self._deliver(job)
+            except Exception as error:  # a future that is never resolved would be a hang
+                self._break(job.step, error)
+                self._resolve(job.step)
             self._flights.task_done()
         self._flights.task_done()
 
@@ -140,11 +144,14 @@ class Worker:
             self._finish(step)
         if self._hold and not job.last and self.broken is None:
             return
+        self._resolve(step)
+
+    def _resolve(self, step: Step) -> None:
         spoilt = self._hold and isinstance(step.error, GradientError)
-        for each in step.held:
+        for job in step.held:
             if spoilt:
-                each.buffer.fill_(torch.inf)
-            each.future.set_result(each.buffer if spoilt or step.error is None else step.error)
+                job.buffer.fill_(torch.inf)
+            job.future.set_result(job.buffer if spoilt or step.error is None else step.error)
         step.held.clear()
 
     def _finish(self, step: Step) -> None:
