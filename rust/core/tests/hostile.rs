@@ -157,13 +157,13 @@ fn flips_of_two_bytes_with_a_good_checksum_are_judged_too() {
 /// Each field of the header, set to what it must not be.
 #[test]
 fn forged_headers_are_refused_for_what_is_wrong_with_them() {
-    let case = cases().into_iter().find(|case| case.name == "worked_example").unwrap();
-    let forge = |at: usize, field: &[u8]| {
-        let mut forged = case.read();
+    let forge_in = |name: &str, at: usize, field: &[u8]| {
+        let mut forged = cases().into_iter().find(|case| case.name == name).unwrap().read();
         forged[at..at + field.len()].copy_from_slice(field);
         reseal(&mut forged);
         judge(&forged).unwrap_err()
     };
+    let forge = |at, field: &[u8]| forge_in("worked_example", at, field);
     let unsupported = |what, found| Error::Unsupported { what, found };
     assert_eq!(forge(3, &[2]), unsupported("version", 2));
     assert_eq!(forge(4, &[1]), unsupported("flags", 1));
@@ -176,7 +176,8 @@ fn forged_headers_are_refused_for_what_is_wrong_with_them() {
     let corrupt = |error: &Error| matches!(error, Error::Corrupt { .. });
     assert!(corrupt(&forge(0, b"GWX")));
     assert!(corrupt(&forge(9, &[32])), "a low part of 32 bits");
-    assert!(corrupt(&forge(8, &[3, 2])), "a bitmap with a parameter");
+    assert!(corrupt(&forge_in("bitmap_bfloat16", 9, &[1])), "a bitmap with a parameter");
+    assert!(corrupt(&forge_in("dense_bfloat16", 9, &[1])), "a dense frame with a parameter");
     assert!(corrupt(&forge(10, &[1])), "bfloat16 with an exponent");
     assert!(corrupt(&forge(7, &[3, 1, 2, 165])), "an exponent above the range");
     assert!(too_large(&forge(16, &huge)));

@@ -38,9 +38,15 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Any finite float32, each exponent as likely as any other.
+/// Any finite float32, each exponent as likely as any other; often one halfway between two codes
+/// of 8 or of 11 bits.
 fn finite() -> impl Strategy<Value = f32> {
-    any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite())
+    let bits = prop_oneof![
+        any::<u32>(),
+        any::<u32>().prop_map(|bits| bits & !0xFFFF | 0x8000),
+        any::<u32>().prop_map(|bits| bits & !0x1FFF | 0x1000),
+    ];
+    bits.prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite())
 }
 
 #[test]
