@@ -50,7 +50,7 @@ def sidco(
     ratio: float,
     *,
     distribution: Literal["pareto", "exponential", "gamma"] = "pareto",
-    stages: Literal["adaptive", "paper"] | int = "adaptive",
+    stages: Literal["adaptive", "paper", "tracking"] | int = "adaptive",
     band: tuple[float, float] | None = (0.8, 1.25),
     quantize: Quantizer = _EXACT,
     memory: Memory = _KEEP,

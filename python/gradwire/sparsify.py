@@ -84,7 +84,7 @@ class SID(Part):
     distribution : {"pareto", "exponential", "gamma"}
         Law of the magnitudes: generalized Pareto at every stage (the paper's SIDCo-P), exponential
         at every stage (SIDCo-E), or gamma first and generalized Pareto after (SIDCo-GP).
-    stages : {"adaptive", "paper"} or int
+    stages : {"adaptive", "paper", "tracking"} or int
         Stages that aim at the target, with a controller for each tensor; the paper's controller
         (which may stay stuck on heavy tails); or a fixed number of 1 to 64.
     band : (float, float) or None
@@ -102,7 +102,7 @@ class SID(Part):
     ratio: float
     _: dataclasses.KW_ONLY
     distribution: Literal["pareto", "exponential", "gamma"] = "pareto"
-    stages: Literal["adaptive", "paper"] | int = "adaptive"
+    stages: Literal["adaptive", "paper", "tracking"] | int = "adaptive"
     band: tuple[float, float] | None = (0.8, 1.25)
     first_ratio: float = 0.25
     kind: ClassVar[str] = "sid"
@@ -111,7 +111,7 @@ class SID(Part):
         self._set("ratio", _validate.unit_interval("ratio", self.ratio))
         _validate.choice("distribution", self.distribution, ("pareto", "exponential", "gamma"))
         if isinstance(self.stages, str):
-            _validate.choice("stages", self.stages, ("adaptive", "paper"))
+            _validate.choice("stages", self.stages, ("adaptive", "paper", "tracking"))
         else:
             self._set("stages", _validate.integer("stages", self.stages, low=1, high=_MAX_STAGES))
         if self.band is not None:

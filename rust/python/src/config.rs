@@ -64,6 +64,7 @@ fn mode(stages: &Bound<'_, PyAny>) -> PyResult<Mode> {
     match name.as_str() {
         "adaptive" => Ok(Mode::Adaptive),
         "paper" => Ok(Mode::Paper),
+        "tracking" => Ok(Mode::Tracking),
         other => Err(unknown("stage controller", other)),
     }
 }

@@ -131,8 +131,9 @@ impl State {
     /// All of the state but the residual, by name, for a checkpoint.
     pub fn scalars(&self) -> Vec<(String, f64)> {
         let mut scalars = vec![("step".to_owned(), self.step as f64)];
-        let Tracker { bound, threshold, .. } = self.tracker;
-        for (name, value) in [("bound", bound), ("threshold", threshold)] {
+        let Tracker { bound, threshold, location, .. } = self.tracker;
+        let tracked = [("bound", bound), ("threshold", threshold), ("location", location)];
+        for (name, value) in tracked {
             scalars.extend(value.map(|value| (name.to_owned(), f64::from(value))));
         }
         if let Some(controller) = &self.tracker.controller {
@@ -156,6 +157,7 @@ impl State {
             value => Ok(value.map(|value| value as f32)),
         };
         let (bound, threshold) = (magnitude("bound")?, magnitude("threshold")?);
+        let location = magnitude("location")?;
         let mut controller = self.tracker.controller.clone();
         if let Some(controller) = &mut controller {
             let own: Vec<_> = scalars
@@ -165,7 +167,7 @@ impl State {
             controller.load_scalars(&own)?;
         }
         self.step = step as u64;
-        self.tracker = Tracker { bound, threshold, controller };
+        self.tracker = Tracker { bound, threshold, location, controller };
         self.previous = None;
         Ok(())
     }

@@ -16,22 +16,20 @@ pub(crate) use survivors::Survivors;
 use crate::fit::Moments;
 use crate::pool;
 use crate::simd::sweep::Gather;
-use crate::simd::{self, BLOCK, Kernels, log_sum, moments, tail};
+use crate::simd::{self, BLOCK, Kernels, log_sum, moments};
 
 /// Elements whose sums are added up before they join those of other chunks. A multiple of the
 /// block, and what one thread takes at least.
 pub(crate) const CHUNK: usize = 32 * BLOCK;
 
-/// What to gather while reading. A scan with `logs` or a `location` reads what it has written, so
-/// its source must not stream.
+/// What to gather while reading.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Request {
-    /// Sums of magnitudes and squares.
-    pub moments: bool,
-    /// Sum of logarithms.
-    pub logs: bool,
-    /// Sums of exceedances over this location.
+    /// Moments of the exceedances over this location; over zero, of the magnitudes.
     pub location: Option<f32>,
+    /// The sum of logarithms too, of the magnitudes. They are taken of what was written, so the
+    /// source of such a scan must not stream.
+    pub logs: bool,
     /// Entries whose magnitude is above this bound.
     pub bound: Option<f32>,
     /// How many entries to keep at most: beyond that, none are.
@@ -43,26 +41,10 @@ pub(crate) struct Request {
 pub(crate) struct Totals {
     /// Bits of the largest magnitude.
     pub peak: u32,
-    /// Sums over the non-zero magnitudes.
+    /// Sums over the exceedances; `zeros` counts the entries without one.
     pub moments: Moments,
-    /// Sums over the exceedances.
-    pub tail: Moments,
     /// Whether all entries above the bound were kept.
     pub complete: bool,
-}
-
-/// The sums of one chunk, or of several in order.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sums {
-    moments: Moments,
-    tail: Moments,
-}
-
-impl Sums {
-    fn add(&mut self, other: &Self) {
-        add(&mut self.moments, &other.moments);
-        add(&mut self.tail, &other.tail);
-    }
 }
 
 fn add(total: &mut Moments, part: &Moments) {
@@ -77,7 +59,8 @@ fn add(total: &mut Moments, part: &Moments) {
 #[derive(Debug, Default)]
 struct Part {
     peak: u32,
-    sums: Vec<Sums>,
+    /// Of each chunk.
+    sums: Vec<Moments>,
     survivors: Survivors,
     complete: bool,
 }
@@ -131,9 +114,9 @@ impl Scanner {
     /// Puts the parts together in order.
     fn collect(&mut self, width: usize, request: &Request) -> Totals {
         let parts = &mut self.parts[..width];
-        let mut sums = Sums::default();
+        let mut moments = Moments::default();
         for chunk in parts.iter().flat_map(|part| &part.sums) {
-            sums.add(chunk);
+            add(&mut moments, chunk);
         }
         let peak = parts.iter().map(|part| part.peak).max().unwrap_or(0);
         let mut complete = request.bound.is_some() && parts.iter().all(|part| part.complete);
@@ -150,7 +133,7 @@ impl Scanner {
                 survivors.clear();
             }
         }
-        Totals { peak, moments: sums.moments, tail: sums.tail, complete }
+        Totals { peak, moments, complete }
     }
 }
 
@@ -209,16 +192,15 @@ impl Part {
         range: std::ops::Range<usize>,
         request: &Request,
     ) {
-        let mut body = moments::Lanes::default();
+        let mut lanes = moments::Lanes::default();
         let mut logs = log_sum::Lanes::default();
-        let mut exceedances = tail::Lanes::default();
         let mut scratch = Scratch::default();
         for at in range.clone().step_by(BLOCK) {
             let len = BLOCK.min(range.end - at);
             let (indices, values) = self.survivors.room(len);
             let bound = request.bound.filter(|_| self.complete).unwrap_or(f32::INFINITY);
             let base = (start + at) as u32;
-            let moments = request.moments.then_some(&mut body);
+            let moments = request.location.map(|location| (location, &mut lanes));
             let gather = Gather { moments, bound, base, indices, values };
             let found = source.sweep(kernels, at, len, &mut scratch, gather);
             self.peak = self.peak.max(found.peak);
@@ -227,56 +209,41 @@ impl Part {
             if request.logs {
                 (kernels.log_sum)(source.swept(at, len, &scratch), &mut logs);
             }
-            if let Some(location) = request.location {
-                (kernels.tail)(source.swept(at, len, &scratch), location, &mut exceedances);
-            }
         }
-        if request.moments || request.logs || request.location.is_some() {
-            let tail = tail_moments(&exceedances);
-            let moments = body_moments(&body, &logs, range.len(), request);
-            self.sums.push(Sums { moments, tail });
+        if request.location.is_some() {
+            let sum_ln = if request.logs { logs.sum_ln() } else { 0.0 };
+            let moments = of_lanes(&lanes);
+            let zeros = range.len() as u64 - moments.count;
+            self.sums.push(Moments { zeros, sum_ln, ..moments });
         }
     }
 }
 
-fn body_moments(
-    body: &moments::Lanes,
-    logs: &log_sum::Lanes,
-    len: usize,
-    request: &Request,
-) -> Moments {
-    if !request.moments {
-        return Moments::default();
-    }
-    let count = body.nonzero();
+fn of_lanes(lanes: &moments::Lanes) -> Moments {
     Moments {
-        count,
-        zeros: len as u64 - count,
-        sum: body.sum(),
-        sum_sq: body.sum_sq(),
-        sum_ln: if request.logs { logs.sum_ln() } else { 0.0 },
+        count: lanes.nonzero(),
+        sum: lanes.sum(),
+        sum_sq: lanes.sum_sq(),
+        ..Moments::default()
     }
 }
 
-fn tail_moments(lanes: &tail::Lanes) -> Moments {
-    Moments { count: lanes.count(), sum: lanes.sum(), sum_sq: lanes.sum_sq(), ..Moments::default() }
-}
-
-/// Sums of exceedances over a location, from entries that were compacted before: the same to the
-/// last bit as [`Request::location`] gives, if the entries are all that exceed it.
+/// Moments of the exceedances over a location, from entries that were compacted before: the same to
+/// the last bit as [`Request::location`] gives, if the entries are all that exceed it. Entries
+/// without an exceedance are not counted.
 pub(crate) fn tail_of(survivors: &Survivors, location: f32) -> Moments {
     let mut total = Moments::default();
-    let mut lanes = tail::Lanes::default();
+    let mut lanes = moments::Lanes::default();
     let mut chunk = 0;
     for (&index, &value) in survivors.indices().iter().zip(survivors.values()) {
         let home = index as usize / CHUNK;
         if home != chunk {
-            add(&mut total, &tail_moments(&std::mem::take(&mut lanes)));
+            add(&mut total, &of_lanes(&std::mem::take(&mut lanes)));
             chunk = home;
         }
         lanes.push(index, value, location);
     }
-    add(&mut total, &tail_moments(&lanes));
+    add(&mut total, &of_lanes(&lanes));
     total
 }
 

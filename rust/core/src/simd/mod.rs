@@ -4,12 +4,11 @@
 //! |---|---|
 //! | [`add`] | `out = gradient + decay * residual` |
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
-//! | [`moments`] | sums of magnitudes and their squares, non-zeros counted |
+//! | [`moments`] | sums of exceedances over a location and of their squares |
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
 //! | [`refine`] | drops the entries of a list that are not above a bound |
 //! | [`stream`] | copies past the caches |
 //! | [`sweep`] | add, peak, moments and above in one loop: the hot path |
-//! | [`tail`] | sums of exceedances over a location |
 //! | [`above`] | compacts the entries whose magnitude exceeds a bound |
 //! | [`widen`] | float64, bfloat16 and float16 to float32 |
 //!
@@ -33,7 +32,6 @@ pub mod refine;
 mod stamp;
 pub mod stream;
 pub mod sweep;
-pub mod tail;
 pub mod widen;
 
 use half::bf16;
@@ -59,11 +57,9 @@ pub struct Kernels {
     /// See [`peak`].
     pub peak: fn(&[f32]) -> u32,
     /// See [`moments`].
-    pub moments: fn(&[f32], &mut moments::Lanes),
+    pub moments: fn(&[f32], f32, &mut moments::Lanes),
     /// See [`log_sum`].
     pub log_sum: fn(&[f32], &mut log_sum::Lanes),
-    /// See [`tail`].
-    pub tail: fn(&[f32], f32, &mut tail::Lanes),
     /// See [`above`].
     pub above: Above,
     /// See [`refine`].
@@ -88,7 +84,6 @@ macro_rules! table {
             peak: peak::$module::run,
             moments: moments::$module::run,
             log_sum: log_sum::$module::run,
-            tail: tail::$module::run,
             above: above::$module::run,
             refine: refine::$module::run,
             stream: stream::$module::run,

@@ -78,6 +78,8 @@ pub(crate) struct Tracker {
     pub bound: Option<f32>,
     /// The smallest magnitude selected the last time.
     pub threshold: Option<f32>,
+    /// Where SIDCo's first stage is expected to put its threshold.
+    pub location: Option<f32>,
     /// SIDCo's stage controller.
     pub controller: Option<Controller>,
 }

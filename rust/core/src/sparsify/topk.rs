@@ -27,21 +27,17 @@ pub(super) fn request(
 
 pub(super) fn select(k: u64, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
     let kept = largest::keep(k, scanned);
-    if scanned.scanner.survivors().len() as u64 == k {
-        track(k, scanned.numel(), kept, tracker);
-    } else {
-        // There are not even k entries to tell a bound from.
-        (tracker.bound, tracker.threshold) = (None, None);
-    }
+    track(scanned.scanner.survivors().len() as u64, scanned.numel(), kept, tracker);
     Selected { target: Some(k), threshold: kept.threshold }
 }
 
-/// Sets the bound for the next step, aimed at [`largest::aim`] survivors.
+/// Sets the bound for the next step, aimed at [`largest::aim`] survivors for `k` entries like those
+/// selected now; the factor by which magnitudes are expected to grow.
 ///
 /// Between the bound and the threshold of this step the tail is taken to be exponential: its slope
 /// follows from how many entries survived each. The threshold is expected to grow or shrink as it
 /// did the last time: residuals swell over the first steps.
-pub(super) fn track(k: u64, numel: usize, kept: Kept, tracker: &mut Tracker) {
+pub(super) fn track(k: u64, numel: usize, kept: Kept, tracker: &mut Tracker) -> f32 {
     let Kept { threshold, bound, survivors } = kept;
     let top = f64::from(threshold);
     let guess = if survivors as f64 > 1.1 * k as f64 && bound < threshold {
@@ -52,7 +48,9 @@ pub(super) fn track(k: u64, numel: usize, kept: Kept, tracker: &mut Tracker) {
     };
     let growth = tracker.threshold.map_or(1.0, |last| (top / f64::from(last)).clamp(0.8, 1.25));
     let next = guess.clamp(0.25 * top, 0.98 * top) * growth;
-    let usable = (next as f32).is_finite() && threshold > 0.0;
+    // Of a tensor of zeros nothing can be learnt.
+    let usable = k > 0 && threshold > 0.0 && (next as f32).is_finite();
     tracker.bound = usable.then_some(next as f32);
     tracker.threshold = usable.then_some(threshold);
+    growth as f32
 }

@@ -34,6 +34,8 @@ fn sparsifiers() -> Vec<Sparsifier> {
         all.extend([1e-3, 0.01, 0.1, 0.5].map(|ratio| sid(ratio, law)));
     }
     let paper = Sid { mode: Mode::Paper, band: None, ..Sid::new(0.01) };
+    let tracking = Sid { mode: Mode::Tracking, ..Sid::new(0.01) };
+    all.push(Sparsifier::Sid(tracking));
     all.extend([Sparsifier::Sid(paper), Sparsifier::Sid(Sid { mode: Mode::Fixed(3), ..paper })]);
     all
 }

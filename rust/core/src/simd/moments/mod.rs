@@ -1,7 +1,12 @@
-//! Sums of magnitudes and of their squares, and how many are not zero.
+//! Sums of exceedances `max(|x| - location, 0)` and of their squares, and how many are not zero.
 //!
-//! Sums are float64 over sixteen lanes; element `i` of a block goes to lane `i % 16`. A square of a
-//! float32 is exact in float64, and cannot overflow it.
+//! With a location of zero these are the moments of the magnitudes. An exceedance is a float32
+//! difference, rounded once; it is zero only where the magnitude is not above the location. Sums are
+//! float64 over sixteen lanes; element `i` of a block goes to lane `i % 16`. A square of a float32
+//! is exact in float64, and cannot overflow it.
+//!
+//! [`Lanes::push`] adds one element the same way, so that sums over entries that were compacted
+//! before are the same to the last bit.
 
 use super::stamp::stamp;
 use super::{LANES, reduce};
@@ -27,63 +32,76 @@ impl Lanes {
         (self.sum.as_mut_ptr(), self.sum_sq.as_mut_ptr(), self.nonzero.as_mut_ptr())
     }
 
-    /// The sum of magnitudes.
+    /// The sum of exceedances.
     pub fn sum(&self) -> f64 {
         reduce(&self.sum)
     }
 
-    /// The sum of squared magnitudes.
+    /// The sum of squared exceedances.
     pub fn sum_sq(&self) -> f64 {
         reduce(&self.sum_sq)
     }
 
-    /// How many elements were not zero.
+    /// How many magnitudes are above the location.
     pub fn nonzero(&self) -> u64 {
         self.nonzero.iter().map(|&count| u64::from(count)).sum()
+    }
+
+    /// Adds the element at position `index` of its tensor.
+    #[inline(always)]
+    pub fn push(&mut self, index: u32, value: f32, location: f32) {
+        let i = index as usize % LANES;
+        step(&mut self.sum[i], &mut self.sum_sq[i], &mut self.nonzero[i], value, location);
     }
 }
 
 #[inline(always)]
-fn body(x: &[f32], lanes: &mut Lanes) {
+fn step(sum: &mut f64, sum_sq: &mut f64, nonzero: &mut u32, value: f32, location: f32) {
+    let exceedance = (value.abs() - location).max(0.0);
+    let wide = f64::from(exceedance);
+    *sum += wide;
+    *sum_sq += wide * wide;
+    *nonzero += u32::from(exceedance != 0.0);
+}
+
+#[inline(always)]
+fn body(x: &[f32], location: f32, lanes: &mut Lanes) {
     let Lanes { mut sum, mut sum_sq, mut nonzero } = *lanes;
     let (groups, rest) = x.as_chunks::<LANES>();
     for group in groups {
         for i in 0..LANES {
-            let a = f64::from(group[i].abs());
-            sum[i] += a;
-            sum_sq[i] += a * a;
-            nonzero[i] += u32::from(group[i] != 0.0);
+            step(&mut sum[i], &mut sum_sq[i], &mut nonzero[i], group[i], location);
         }
     }
-    for (i, value) in rest.iter().enumerate() {
-        let a = f64::from(value.abs());
-        sum[i] += a;
-        sum_sq[i] += a * a;
-        nonzero[i] += u32::from(*value != 0.0);
+    for (i, &value) in rest.iter().enumerate() {
+        step(&mut sum[i], &mut sum_sq[i], &mut nonzero[i], value, location);
     }
     *lanes = Lanes { sum, sum_sq, nonzero };
 }
 
-stamp!(fn(x: &[f32], lanes: &mut Lanes) => body);
+stamp!(fn(x: &[f32], location: f32, lanes: &mut Lanes) => body);
 
 #[cfg(test)]
 mod tests {
     use super::Lanes;
-    use crate::simd::{LANES, testing::levels_and_lengths};
+    use crate::simd::testing::levels_and_lengths;
 
     #[test]
-    fn equals_sixteen_naive_sums_on_every_level() {
+    fn equals_pushing_the_exceeding_entries_alone() {
         levels_and_lengths(|kernels, x| {
-            let mut expected = Lanes::default();
-            for (i, v) in x.iter().enumerate() {
-                let a = f64::from(v.abs());
-                expected.sum[i % LANES] += a;
-                expected.sum_sq[i % LANES] += a * a;
-                expected.nonzero[i % LANES] += u32::from(*v != 0.0);
+            for location in [0.0f32, 0.25, 0.3, 1e29] {
+                let mut expected = Lanes::default();
+                for (i, v) in x.iter().enumerate().filter(|(_, v)| v.abs() > location) {
+                    expected.push(i as u32, *v, location);
+                }
+                let mut lanes = Lanes::default();
+                (kernels.moments)(&x, location, &mut lanes);
+                assert_eq!(lanes, expected, "{:?} {} {location}", kernels.level, x.len());
+                let above = x.iter().filter(|v| v.abs() > location);
+                assert_eq!(lanes.nonzero(), above.clone().count() as u64);
+                let sum: f64 = above.map(|v| f64::from(v.abs() - location)).sum();
+                assert!((lanes.sum() - sum).abs() <= 1e-12 * sum);
             }
-            let mut lanes = Lanes::default();
-            (kernels.moments)(&x, &mut lanes);
-            assert_eq!(lanes, expected, "{:?} {}", kernels.level, x.len());
         });
     }
 }

@@ -32,8 +32,8 @@ pub struct Feedback<'a> {
 /// What to gather from a block.
 #[derive(Debug)]
 pub struct Gather<'a> {
-    /// Sums to add to, if they are wanted.
-    pub moments: Option<&'a mut moments::Lanes>,
+    /// A location, and the sums of exceedances over it to add to, if they are wanted.
+    pub moments: Option<(f32, &'a mut moments::Lanes)>,
     /// Entries whose magnitude is above this are compacted; none are above infinity.
     pub bound: f32,
     /// Position of the block's first element.
@@ -73,6 +73,7 @@ mod tests {
 
     fn sweep(kernels: &Kernels, x: &[f32], bound: f32, mode: (bool, bool, bool)) -> Outcome {
         let (adds, streams, sums) = mode;
+        let location = location(bound);
         let residual = tensor(x.len(), 31);
         let mut sum = Buffer::zeros(x.len());
         let mut lanes = moments::Lanes::default();
@@ -84,7 +85,7 @@ mod tests {
             streams,
         });
         let gather = Gather {
-            moments: sums.then_some(&mut lanes),
+            moments: sums.then_some((location, &mut lanes)),
             bound,
             base: 5,
             indices: &mut indices,
@@ -98,10 +99,16 @@ mod tests {
         Outcome { found, sums: lanes, sum: bits(sum.as_slice()), indices, values: bits(&values) }
     }
 
+    /// A location that goes with a bound: below it, or none.
+    fn location(bound: f32) -> f32 {
+        if bound < 1.0 { 0.5 * bound } else { 0.0 }
+    }
+
     /// The same by the single kernels.
     fn one_by_one(x: &[f32], bound: f32, mode: (bool, bool, bool)) -> Outcome {
         let kernels = Kernels::of(Level::Scalar).unwrap();
         let (adds, _, sums) = mode;
+        let location = location(bound);
         let mut sum = vec![0.0; x.len()];
         if adds {
             (kernels.add)(&mut sum, x, &tensor(x.len(), 31), 0.9);
@@ -109,7 +116,7 @@ mod tests {
         let block = if adds { &sum } else { x };
         let mut lanes = moments::Lanes::default();
         if sums {
-            (kernels.moments)(block, &mut lanes);
+            (kernels.moments)(block, location, &mut lanes);
         }
         let (mut indices, mut values) = (vec![0; x.len() + SLACK], vec![0.0; x.len() + SLACK]);
         let count = (kernels.above)(block, bound, 5, &mut indices, &mut values);

@@ -12,8 +12,8 @@ pub(in crate::simd) fn run(x: &[f32], feedback: Option<Feedback<'_>>, gather: Ga
         }
         None => x,
     };
-    if let Some(lanes) = lanes {
-        moments::scalar::run(block, lanes);
+    if let Some((location, lanes)) = lanes {
+        moments::scalar::run(block, location, lanes);
     }
     let count = above::scalar::run(block, bound, base, indices, values);
     Found { peak: peak::scalar::run(block), count }

@@ -35,7 +35,8 @@ trait Vector: Copy {
     unsafe fn highest(peak: Self::Peak) -> u32;
 
     unsafe fn load_sums(lanes: &moments::Lanes) -> Self::Sums;
-    unsafe fn add_to(self, sums: Self::Sums) -> Self::Sums;
+    /// Adds the exceedances over the location, their squares, and how many are not zero.
+    unsafe fn add_to(self, location: Self, sums: Self::Sums) -> Self::Sums;
     unsafe fn store_sums(sums: Self::Sums, lanes: &mut moments::Lanes);
 }
 
@@ -53,11 +54,15 @@ unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: boo
 ) -> Found {
     let (residual, decay, sum) = feedback;
     let mut none = moments::Lanes::default();
-    let lanes = gather.moments.as_deref_mut().unwrap_or(&mut none);
+    let (location, lanes) = match &mut gather.moments {
+        Some((location, lanes)) => (*location, &mut **lanes),
+        None => (0.0, &mut none),
+    };
     // SAFETY: the features are the caller's promise. A group is four vectors of x, and of residual
     // and sum, which are as long.
     unsafe {
         let (bound, decay) = (V::splat(gather.bound), V::splat(decay));
+        let location = V::splat(location);
         let (mut sums, mut peak, mut count) = (V::load_sums(lanes), V::no_peak(), 0);
         for (g, group) in x.iter().enumerate() {
             let mut v = [V::splat(0.0); GROUP / LANES];
@@ -72,7 +77,7 @@ unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: boo
                 }
                 peak = v[j].raise(peak);
                 if SUMS {
-                    sums = v[j].add_to(sums);
+                    sums = v[j].add_to(location, sums);
                 }
                 masks[j] = v[j].above(bound);
             }

@@ -8,9 +8,9 @@ use std::arch::x86_64::{
     _mm256_and_si256, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
     _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtps_pd, _mm256_extractf128_ps,
     _mm256_extracti128_si256, _mm256_loadu_pd, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_max_epu32, _mm256_movemask_ps, _mm256_mul_pd, _mm256_mul_ps, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setzero_si256, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_storeu_si256,
-    _mm256_stream_ps,
+    _mm256_max_epu32, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_pd, _mm256_mul_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_storeu_pd, _mm256_storeu_ps,
+    _mm256_storeu_si256, _mm256_stream_ps, _mm256_sub_ps,
 };
 
 /// See [`Vector`]: needs AVX2.
@@ -130,20 +130,21 @@ impl Vector for Pair {
     }
 
     #[inline(always)]
-    unsafe fn add_to(self, mut sums: Sums) -> Sums {
+    unsafe fn add_to(self, location: Self, mut sums: Sums) -> Sums {
         unsafe {
+            let zero = _mm256_set1_ps(0.0);
             for i in 0..2 {
-                let m = magnitudes(self.0[i]);
-                let quarters = [_mm256_castps256_ps128(m), _mm256_extractf128_ps::<1>(m)];
+                let above = _mm256_sub_ps(magnitudes(self.0[i]), location.0[i]);
+                let e = _mm256_max_ps(above, zero);
+                let quarters = [_mm256_castps256_ps128(e), _mm256_extractf128_ps::<1>(e)];
                 for (j, quarter) in quarters.into_iter().enumerate() {
-                    let a = _mm256_cvtps_pd(quarter);
-                    let at = 2 * i + j;
-                    sums.sum[at] = _mm256_add_pd(sums.sum[at], a);
-                    sums.sum_sq[at] = _mm256_add_pd(sums.sum_sq[at], _mm256_mul_pd(a, a));
+                    let (at, wide) = (2 * i + j, _mm256_cvtps_pd(quarter));
+                    sums.sum[at] = _mm256_add_pd(sums.sum[at], wide);
+                    sums.sum_sq[at] = _mm256_add_pd(sums.sum_sq[at], _mm256_mul_pd(wide, wide));
                 }
                 // Minus one for each zero, counted from one for each lane.
-                let zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(self.0[i], _mm256_set1_ps(0.0));
-                let step = _mm256_add_epi32(_mm256_set1_epi32(1), _mm256_castps_si256(zero));
+                let none = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_EQ_OQ>(e, zero));
+                let step = _mm256_add_epi32(_mm256_set1_epi32(1), none);
                 sums.nonzero[i] = _mm256_add_epi32(sums.nonzero[i], step);
             }
             sums

@@ -6,9 +6,10 @@ use std::arch::x86_64::{
     __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_abs_ps, _mm512_add_pd,
     _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256,
     _mm512_cmp_ps_mask, _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_loadu_pd, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mask_add_epi32, _mm512_max_epu32, _mm512_mul_pd, _mm512_mul_ps,
-    _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
-    _mm512_storeu_pd, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_stream_ps,
+    _mm512_loadu_si512, _mm512_mask_add_epi32, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_pd,
+    _mm512_mul_ps, _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_stream_ps, _mm512_sub_ps,
 };
 
 /// See [`Vector`]: needs AVX-512 F and DQ.
@@ -96,17 +97,17 @@ impl Vector for Whole {
     }
 
     #[inline(always)]
-    unsafe fn add_to(self, mut sums: Sums) -> Sums {
+    unsafe fn add_to(self, location: Self, mut sums: Sums) -> Sums {
         unsafe {
-            let magnitudes = _mm512_abs_ps(self.0);
-            let halves: [__m256; 2] =
-                [_mm512_castps512_ps256(magnitudes), _mm512_extractf32x8_ps::<1>(magnitudes)];
+            let zero = _mm512_setzero_ps();
+            let e = _mm512_max_ps(_mm512_sub_ps(_mm512_abs_ps(self.0), location.0), zero);
+            let halves: [__m256; 2] = [_mm512_castps512_ps256(e), _mm512_extractf32x8_ps::<1>(e)];
             for (i, half) in halves.into_iter().enumerate() {
-                let a = _mm512_cvtps_pd(half);
-                sums.sum[i] = _mm512_add_pd(sums.sum[i], a);
-                sums.sum_sq[i] = _mm512_add_pd(sums.sum_sq[i], _mm512_mul_pd(a, a));
+                let wide = _mm512_cvtps_pd(half);
+                sums.sum[i] = _mm512_add_pd(sums.sum[i], wide);
+                sums.sum_sq[i] = _mm512_add_pd(sums.sum_sq[i], _mm512_mul_pd(wide, wide));
             }
-            let nonzero = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(self.0, _mm512_set1_ps(0.0));
+            let nonzero = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(e, zero);
             let one = _mm512_set1_epi32(1);
             sums.nonzero = _mm512_mask_add_epi32(sums.nonzero, nonzero, sums.nonzero, one);
             sums

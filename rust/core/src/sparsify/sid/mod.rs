@@ -3,16 +3,20 @@
 //! Abdelmoniem, Elzanaty, Alouini and Canini, "An Efficient Statistical-based Gradient Compression
 //! Technique for Distributed Training Systems", MLSys 2021.
 //!
-//! The read that adds the gradient to the residual takes the moments of all magnitudes for the
-//! first stage, and compacts the entries above a bound that later stages are expected to reach. The
-//! second stage reads the tensor once more for the moments of its exceedances; the stages after it
-//! work on the survivors alone. A bound that was too high costs another read, never another
-//! result: sums over survivors are the same to the last bit as sums over the tensor.
+//! The read that adds the gradient to the residual takes the moments of the exceedances over the
+//! last step's first threshold, and compacts the entries above a bound that later stages are
+//! expected to reach; those stages then work on the survivors alone. Where there is no last step, or
+//! its threshold has become useless, the first stage is fitted to the moments of all magnitudes, as
+//! published, and the tensor is read once more for the exceedances over what that gives. A bound
+//! that was too high costs another read, never another result: sums over survivors are the same to
+//! the last bit as sums over the tensor.
+
+mod stages;
 
 use super::largest::{self, Kept};
 use super::{Amount, Scanned, Selected, Tracker, topk};
-use crate::fit::{self, Controller, Distribution, Mode, Moments};
-use crate::scan::{self, Request, magnitude_above};
+use crate::fit::{Controller, Distribution, Mode};
+use crate::scan::{Request, magnitude_above};
 use crate::{Error, Result};
 
 /// SIDCo's threshold estimation.
@@ -88,7 +92,7 @@ impl Sid {
             Some(plan) if plan.stages() >= 3 => 1.5 * plan.expected(numel as u64, 2),
             _ => 0.0,
         };
-        let second = second.min(numel as f64 / FEW as f64);
+        let second = second.min(numel as f64 / stages::FEW as f64);
         largest::aim(k, numel).max(second)
     }
 
@@ -106,66 +110,41 @@ impl Sid {
             Some(bound) => bound,
             None => magnitude_above(numel, wanted, at, scratch),
         };
-        let cap = largest::cap(wanted as u64, numel);
-        let logs = self.distribution.needs_log();
-        Request { moments: true, logs, location: None, bound: Some(bound), cap }
+        let location = match self.mode {
+            Mode::Tracking => None,
+            Mode::Adaptive => Some(tracker.location.unwrap_or(0.0)),
+            Mode::Paper | Mode::Fixed(_) => Some(0.0),
+        };
+        let logs = self.distribution.needs_log() && location == Some(0.0);
+        Request { location, logs, bound: Some(bound), cap: largest::cap(wanted as u64, numel) }
     }
 
     pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let k = self.target(scanned.numel());
-        let target = Some(k);
-        if scanned.totals.moments.count == 0 {
-            scanned.scanner.survivors_mut().clear();
-            (tracker.bound, tracker.threshold) = (None, None);
-            return Selected { target, threshold: 0.0 };
-        }
-        let Some(fitted) = self.fit(k, tracker, scanned) else {
-            let threshold = largest::keep(k, scanned).threshold;
-            (tracker.bound, tracker.threshold) = (None, None);
-            return Selected { target, threshold };
+        let fitted = if scanned.totals.peak == 0 { None } else { self.fit(k, tracker, scanned) };
+        let kept = match fitted {
+            Some(fitted) => self.apply(k, fitted.threshold, tracker, scanned),
+            None => largest::keep(k, scanned),
         };
-        let threshold = self.apply(k, fitted.threshold, tracker, scanned);
+        let selected = scanned.scanner.survivors().len() as u64;
+        let growth = topk::track(selected, scanned.numel(), kept, tracker);
+        tracker.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);
         // Stages after the second work on what was above its threshold.
-        if let (Some(bound), Some(second)) = (tracker.bound, fitted.second) {
-            tracker.bound = Some(bound.min(0.85 * second));
+        if let (Some(bound), Some(second)) = (tracker.bound, fitted.and_then(|f| f.second)) {
+            tracker.bound = Some(bound.min(0.85 * second * growth));
         }
-        Selected { target, threshold }
-    }
-
-    /// The threshold of the multi-stage fit; none where no law can be fitted.
-    fn fit(self, k: u64, tracker: &Tracker, scanned: &mut Scanned<'_, '_>) -> Option<Fitted> {
-        let numel = scanned.numel() as u64;
-        let controller = tracker.controller.as_ref()?;
-        let mut plan = controller.plan(k, numel, self.first_ratio);
-        let first = plan.first();
-        let moments = &scanned.totals.moments;
-        let threshold = fit::first_threshold(self.distribution, moments, numel, first)?;
-        let mut fitted = Fitted { threshold: threshold as f32, second: None };
-        for stage in 2..=controller.stages() {
-            let location = fitted.threshold;
-            let tail = exceedances(location, scanned);
-            if stage == 3 && tail.count <= numel / FEW {
-                fitted.second = Some(location);
-            }
-            let Some(rho) = plan.next(tail.count) else { break };
-            let next = fit::tail_threshold(self.distribution, &tail, f64::from(location), rho);
-            match next.map(|next| next as f32) {
-                Some(next) if next > location && next.is_finite() => fitted.threshold = next,
-                _ => break,
-            }
-        }
-        Some(fitted)
+        Selected { target: Some(k), threshold: kept.threshold }
     }
 
     /// Keeps the entries above the fitted threshold, or the wanted number where that is outside
-    /// the band; the threshold that came of it. Tells the controller and the tracker.
+    /// the band. Tells the controller.
     fn apply(
         self,
         k: u64,
         fitted: f32,
         tracker: &mut Tracker,
         scanned: &mut Scanned<'_, '_>,
-    ) -> f32 {
+    ) -> Kept {
         if !scanned.covers(fitted) {
             let cap = match self.band {
                 Some(_) => largest::cap(k, scanned.numel()),
@@ -183,37 +162,12 @@ impl Sid {
         }
         let most = self.max_count(scanned.numel()) as f64;
         let inside = self.band.is_none_or(|(low, _)| achieved >= low && above <= most);
-        let kept = if inside {
-            let (bound, survivors) = (scanned.request.bound.unwrap_or(0.0), survivors.len());
-            let kernels = scanned.scanner.kernels;
-            scanned.scanner.survivors_mut().keep_above(kernels, fitted);
-            Kept { threshold: fitted, bound, survivors }
-        } else {
-            largest::keep(k, scanned)
-        };
-        let selected = scanned.scanner.survivors().len().max(1) as u64;
-        topk::track(selected, scanned.numel(), kept, tracker);
-        kept.threshold
+        if !inside {
+            return largest::keep(k, scanned);
+        }
+        let (bound, survivors) = (scanned.request.bound.unwrap_or(0.0), survivors.len());
+        let kernels = scanned.scanner.kernels;
+        scanned.scanner.survivors_mut().keep_above(kernels, fitted);
+        Kept { threshold: fitted, bound, survivors }
     }
-}
-
-/// Sweeping over so many entries costs as much as working on one survivor.
-const FEW: u64 = 16;
-
-/// What the stages came to.
-#[derive(Debug, Clone, Copy)]
-struct Fitted {
-    threshold: f32,
-    /// The threshold of the second stage, if there are more and they work on few survivors.
-    second: Option<f32>,
-}
-
-/// Moments of the exceedances over a location, from the survivors if they are all there.
-fn exceedances(location: f32, scanned: &mut Scanned<'_, '_>) -> Moments {
-    let few = scanned.scanner.survivors().len() as u64 <= scanned.numel() as u64 / FEW;
-    if scanned.covers(location) && few {
-        return scan::tail_of(scanned.scanner.survivors(), location);
-    }
-    let request = Request { location: Some(location), ..Request::default() };
-    scanned.scanner.scan(scanned.field, &request).tail
 }
