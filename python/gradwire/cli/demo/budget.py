@@ -24,7 +24,7 @@ class Kind:
 
 
 KINDS = {
-    "digits": Kind("convolutional network, handwritten digits", 200, 480_000, 0.012),
+    "digits": Kind("convolutional network, handwritten digits", 150, 480_000, 0.012),
     "text": Kind("character transformer, Python's own sources", 200, 430_000, 0.030),
 }
 
@@ -64,6 +64,7 @@ class Budget:
         self._asked, self._ratio, self._clock = steps, ratio, clock
         self._settled: dict[tuple[str, int | None], int] = {}
         self._begin = self._run_begin = clock()
+        self._training_begin: float | None = None
         self._predicted = self._taken = 0.0
 
     def steps(self, job: Job) -> int:
@@ -81,6 +82,8 @@ class Budget:
         """Start the clock of a run, which is no longer to come."""
         self.todo.remove(job)
         self._run_begin = self._clock()
+        if self._training_begin is None:
+            self._training_begin = self._run_begin
 
     def end(self, job: Job) -> None:
         """Learn from a run how good the predictions are."""
@@ -88,10 +91,11 @@ class Budget:
         self._taken += self._clock() - self._run_begin
 
     def so_far(self, step: int, steps: int) -> tuple[float, float]:
-        """Return the share of the demo done and the seconds left, at a step of the current run."""
+        """Return the share of all runs done and the seconds left, at a step of the current run."""
         now = self._clock()
         left = (now - self._run_begin) * (steps - step) / step + self._left()
-        return (now - self._begin) / max(now - self._begin + left, 1e-9), left
+        done = now - (self._begin if self._training_begin is None else self._training_begin)
+        return done / max(done + left, 1e-9), left
 
     def _left(self) -> float:
         """Return the seconds of all runs to come, as slow as the past ones were."""

@@ -14,6 +14,14 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def threads_per_rank(ranks: int) -> int:
+    """Return how many threads a rank computes with: its share of the cores, but no more than 4.
+
+    The models are small; more threads would spend their time waiting for each other.
+    """
+    return min(4, max(1, cores() // ranks))
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python and of what the figures depend on."""
     found = {"python": platform.python_version()}

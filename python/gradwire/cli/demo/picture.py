@@ -51,7 +51,7 @@ def draw(results: Results, path: Path) -> None:
         layout="constrained",
     )
     for column, comparison in enumerate(comparisons):
-        _loss_panel(axes[0][column], comparison, look)
+        _loss_panel(axes[0][column], comparison, look, results.settings["ratio"])
         _bytes_panel(axes[1][column], comparison, look)
     axes[0][0].set_ylabel("held-out loss (nats, log scale)")
     axes[1][0].set_ylabel("bytes sent by a rank")
@@ -63,12 +63,15 @@ def draw(results: Results, path: Path) -> None:
     plt.close(figure)
 
 
-def _loss_panel(axes: Any, comparison: Comparison, look: dict[str, dict[str, Any]]) -> None:
+def _loss_panel(
+    axes: Any, comparison: Comparison, look: dict[str, dict[str, Any]], ratio: float
+) -> None:
     link = format_rate(comparison.rate) if comparison.rate else "loopback"
     axes.set_title(f"{comparison.task}, {link}", fontsize=12, fontweight="bold")
     for run in comparison.runs:
         seconds, loss = ([point[what] for point in run.curve] for what in ("seconds", "loss"))
-        axes.plot(seconds, loss, label=run.label, linewidth=1.8, markersize=4.5, **look[run.method])
+        label = run.label if run.method in _STYLES else f"{run.label}, ratio {ratio:g}"
+        axes.plot(seconds, loss, label=label, linewidth=1.8, markersize=4.5, **look[run.method])
     axes.axvline(comparison.equal_time, color="0.55", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
     axes.annotate(
         f"{comparison.fastest.label} is done",

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gradwire.cli.demo.link import Link
-from gradwire.cli.demo.machine import cores
+from gradwire.cli.demo.machine import threads_per_rank
 
 SILENCE = 180.0  # seconds without a word from any rank after which something is wrong
 
@@ -35,7 +35,7 @@ class Ranks:
         )
         self._logs: list[deque[str]] = []
         self._processes: list[subprocess.Popen[str]] = []
-        threads = max(1, cores() // ranks)
+        threads = threads_per_rank(ranks)
         try:
             for rank in range(ranks):
                 setup = {

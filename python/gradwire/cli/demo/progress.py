@@ -41,7 +41,7 @@ class Reporter:
     def begin(self, label: str, steps: int) -> None:
         """Show a new run."""
         self._label, self._steps, self._said = label, steps, time.monotonic()
-        self._bar.update(self._task, description=label, state="")
+        self._bar.update(self._task, description=label.ljust(24), state="")
 
     def advance(self, step: int, loss: float, share: float, left: float) -> None:
         """Move the bar, or print a line if it is time for one."""

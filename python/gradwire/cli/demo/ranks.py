@@ -17,17 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.cli.demo import methods, probe
-from gradwire.cli.demo.digits import Digits
 from gradwire.cli.demo.tasks import Task, loss_sum
-from gradwire.cli.demo.text import Text
 
 TIMEOUT = timedelta(seconds=120)
 EVALUATIONS = 12
 # The same buckets for every method: two a model, so that DDP can overlap the first with the rest of
 # the backward pass.
 BUCKET_MB = 1
-
-TASKS: dict[str, Callable[[], Task]] = {"digits": Digits, "text": Text}
 
 Say = Callable[..., None]
 
@@ -38,6 +34,19 @@ def evaluation_steps(steps: int) -> list[int]:
     Denser early on: there curves are steep, and there slow methods still are when fast ones end.
     """
     return sorted({round(steps * (i / EVALUATIONS) ** 1.5) for i in range(EVALUATIONS + 1)})
+
+
+def _make_task(name: str) -> Task:
+    # Each brings libraries along that the other does not need and that take seconds to import.
+    if name == "digits":
+        from gradwire.cli.demo.digits import Digits
+
+        return Digits()
+    if name == "text":
+        from gradwire.cli.demo.text import Text
+
+        return Text()
+    raise ValueError(f"there is no task {name!r}")
 
 
 @dataclass
@@ -57,7 +66,7 @@ class Rank:
     def task(self, name: str) -> Task:
         """Return the task of that name, whose data is read once."""
         if name not in self._tasks:
-            self._tasks[name] = TASKS[name]()
+            self._tasks[name] = _make_task(name)
         return self._tasks[name]
 
     def probe(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gradwire.cli.demo.budget import KINDS, Budget, Job
 from gradwire.cli.demo.link import Link, Loopback, format_rate, open_link
-from gradwire.cli.demo.machine import cores, machine, versions
+from gradwire.cli.demo.machine import machine, threads_per_rank, versions
 from gradwire.cli.demo.processes import Ranks
 from gradwire.cli.demo.results import HALF, PLAIN, Results, Run
 
@@ -113,7 +113,7 @@ class _Session:
                 "methods": list(self.plan.methods),
                 "ratio": self.plan.ratio,
                 "ranks": self.plan.ranks,
-                "threads_per_rank": max(1, cores() // self.plan.ranks),
+                "threads_per_rank": threads_per_rank(self.plan.ranks),
             },
             machine=machine(),
             versions=found,
