@@ -10,7 +10,6 @@ RATIOS = {"0.01": 0.01, "0.001": 0.001}
 CODECS = {
     "topk": lambda ratio: gradwire.topk(ratio=ratio),
     "sidco": lambda ratio: gradwire.sidco(ratio=ratio),
-    "topk bf16": lambda ratio: gradwire.topk(ratio=ratio, quantize=gradwire.quantize.BFloat16()),
 }
 
 

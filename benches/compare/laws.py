@@ -1,0 +1,87 @@
+"""The gradients that the contestants compress."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import numpy as np
+
+from .contestant import Array
+
+SEED = 20210405
+CHUNK = 1 << 20
+
+
+def laplace(numel: int, step: int) -> Array:
+    """Double exponential entries: the law that SIDCo's simplest fit assumes."""
+    return _in_chunks(numel, step, lambda generator, size: generator.laplace(size=size))
+
+
+def student(numel: int, step: int) -> Array:
+    """Student's t with 3 degrees of freedom: tails as heavy as real gradients have them."""
+    return _in_chunks(numel, step, lambda generator, size: generator.standard_t(3, size))
+
+
+def captured(numel: int, step: int) -> Array:
+    """Gradients of the demo's two models while they train.
+
+    Several points of the training follow one another, then it starts over with the signs of the
+    values turned: a tensor longer than all the captured ones is made of as many as it takes.
+    """
+    pool = _capture()
+    turned = np.roll(pool, -step * len(pool) // 7)
+    out = np.empty(numel, np.float32)
+    for start in range(0, numel, len(pool)):
+        size = min(len(pool), numel - start)
+        np.multiply(turned[:size], -1 if start // len(pool) % 2 else 1, out=out[start:][:size])
+    return out
+
+
+LAWS: dict[str, Callable[[int, int], Array]] = {
+    "laplace": laplace,
+    "student-t(3)": student,
+    "captured": captured,
+}
+
+
+def _in_chunks(
+    numel: int,
+    step: int,
+    draw: Callable[[np.random.Generator, int], "np.ndarray[tuple[int], np.dtype[np.float64]]"],
+) -> Array:
+    """Draw in float64 by pieces, so that the largest tensor needs no double in memory."""
+    generator = np.random.default_rng((SEED, step))
+    out = np.empty(numel, np.float32)
+    for start in range(0, numel, CHUNK):
+        size = min(CHUNK, numel - start)
+        out[start : start + size] = 1e-3 * draw(generator, size)
+    return out
+
+
+_pool: list[Array] = []
+
+
+def _capture() -> Array:
+    """Train both models for a while, once, and keep gradients from early, middle and late."""
+    if not _pool:
+        _pool.append(np.concatenate([*_gradients_of("digits"), *_gradients_of("text")]))
+    return _pool[0]
+
+
+def _gradients_of(name: str, points: tuple[int, ...] = (1, 20, 60)) -> Iterator[Array]:
+    import torch
+    from gradwire.cli.demo.digits import Digits
+    from gradwire.cli.demo.tasks import Task, loss_sum
+    from gradwire.cli.demo.text import Text
+
+    task: Task = Digits() if name == "digits" else Text()
+    model = task.model()
+    optimizer, schedule = task.optimizer(model, max(points))
+    for step, batch in enumerate(islice(task.batches(0, 1), max(points)), start=1):
+        optimizer.zero_grad()
+        loss, _, number = loss_sum(model, batch)
+        (loss / number).backward()
+        if step in points:
+            flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+            yield torch.cat(flat).numpy()
+        optimizer.step()
+        schedule.step()

@@ -1,0 +1,79 @@
+"""gradwire's codecs as contestants."""
+
+from typing import ClassVar
+
+import gradwire
+from gradwire.quantize import BFloat16
+
+from .contestant import Array, Contestant
+
+
+class Ours(Contestant):
+    """A codec after a few steps of its own: what a training loop sees from then on."""
+
+    def __init__(self, numel: int, ratio: float) -> None:
+        super().__init__(numel, ratio)
+        self.codec = self.make(ratio)
+        self.state = self.codec.init_state(numel)
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        raise NotImplementedError
+
+    def encode(self, gradient: Array) -> gradwire.Frame:
+        return self.codec.encode(gradient, self.state)
+
+    def decode_add(self, wire: gradwire.Frame, out: Array) -> None:
+        gradwire.decode_add(wire, out)
+
+    def nbytes(self, wire: gradwire.Frame) -> int:
+        return wire.nbytes
+
+    def count(self, wire: gradwire.Frame) -> int:
+        return wire.count
+
+
+class TopK(Ours):
+    name = "gradwire topk"
+    setting = "exact, float32 values, frame with checksum"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.topk(ratio=ratio)
+
+
+class TopKCold(TopK):
+    name = "gradwire topk, first step"
+    setting = "the same with a new state each time: no history, an empty residual"
+    whole: ClassVar[bool] = False
+
+    def ready(self) -> None:
+        self.state.reset()
+
+
+class TopKHalf(Ours):
+    name = "gradwire topk bf16"
+    setting = "exact, bfloat16 values, the rounding kept in the residual"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.topk(ratio=ratio, quantize=BFloat16())
+
+
+class Sidco(Ours):
+    name = "gradwire sidco"
+    setting = "generalized Pareto, adaptive stages, float32 values"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.sidco(ratio=ratio)
+
+
+class DenseHalf(Ours):
+    name = "gradwire dense bf16"
+    setting = "every entry as bfloat16; no residual"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.dense(quantize=BFloat16(), memory=gradwire.memory.NoMemory())
+
+    def encode(self, gradient: Array) -> gradwire.Frame:
+        return self.codec.encode(gradient)
+
+
+ALL: tuple[type[Ours], ...] = (TopK, TopKCold, TopKHalf, Sidco, DenseHalf)

@@ -1,0 +1,77 @@
+"""What was measured, on what, with which versions: one JSON file a run."""
+
+import datetime
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import gradwire
+
+from .break_even import break_even
+from .contestant import Contestant
+from .rounds import Outcome
+
+FOLDER = Path(__file__).resolve().parent.parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    processor = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        processor = lines[0].split(":", 1)[1].strip() if lines else processor
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "simd": gradwire.simd_level(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {name: version(name) for name in ("gradwire", "numpy", "torch", "zstandard")}
+    return {"python": platform.python_version(), **found, "torch_build": torch.__version__}
+
+
+def write(
+    outcomes: list[Outcome],
+    kinds: list[type[Contestant]],
+    facts: dict[str, Any],
+    path: Path | None,
+) -> Path:
+    """Write the run, by default under ``benches/results`` and named after the moment."""
+    now = datetime.datetime.now(datetime.UTC)
+    path = path or FOLDER / f"{now:%Y-%m-%dT%H%M%SZ}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "date": now.isoformat(timespec="seconds"),
+        "machine": facts,
+        "versions": versions(),
+        "settings": {kind.name: kind.setting for kind in kinds},
+        "unit": "seconds; *_copies in copies of the same tensor in the same round; bytes",
+        "outcomes": [_with_links(outcome) for outcome in outcomes],
+    }
+    path.write_text(json.dumps(_finite(document), indent=1) + "\n")
+    return path
+
+
+def _with_links(outcome: Outcome) -> dict[str, Any]:
+    return outcome.record() | {"break_even_bits_per_second": break_even(outcome)}
+
+
+def _finite(value: Any) -> Any:
+    """Replace infinities, which JSON has not, by a word; round what no clock resolves."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.5g}") if np.isfinite(value) else "always"
+    return value

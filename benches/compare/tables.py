@@ -1,0 +1,62 @@
+"""The tables that a person reads."""
+
+from rich.table import Table
+
+from .rounds import Outcome, Result
+
+# Whom every row is compared with, and the heading of that column.
+PEERS = {
+    "torch.topk": "topk",
+    "torch.kthvalue": "kthvalue",
+    "numpy.partition": "partition",
+    "DGC sampling": "DGC",
+    "SIDCo in torch": "SIDCo",
+}
+
+UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+
+
+def encode_table(outcome: Outcome) -> Table:
+    """Return the times to encode, beside the copy and as multiples of each peer's speed."""
+    case = outcome.case
+    table = Table(title=str(case), title_justify="left", caption_justify="left")
+    table.add_column("encode with residual")
+    for heading in ("median", "min - max", "/ copy", "decode / copy", "sent / asked", "bits/entry"):
+        table.add_column(heading, justify="right")
+    for heading in PEERS.values():
+        table.add_column(f"{heading} /", justify="right")
+    times = {result.name: result.encode.median for result in outcome.results}
+    copy = outcome.copy
+    table.add_row("plain copy", span(copy.median), between(copy.values), "1.00")
+    for result in outcome.results:
+        ratios = [times[peer] / result.encode.median if peer in times else None for peer in PEERS]
+        table.add_row(
+            result.name,
+            span(result.encode.median),
+            between(result.encode.values),
+            f"{result.encode_copies.median:.2f}",
+            f"{result.decode_copies.median:.3f}",
+            sent(result, outcome),
+            f"{8 * result.nbytes.median / max(1, result.count.median):.1f}",
+            *(f"{ratio:.1f} x" if ratio else "" for ratio in ratios),
+            style="bold" if result.name.startswith("gradwire") else "",
+        )
+    table.caption = "Last columns: the peer's time over the row's, so above 1 the row is faster."
+    return table
+
+
+def sent(result: Result, outcome: Outcome) -> str:
+    asked = max(1, int(outcome.case.numel * outcome.case.ratio))
+    if result.count.median == outcome.case.numel:
+        return "all"
+    return f"{result.count.median / asked:.2f}"
+
+
+def span(seconds: float) -> str:
+    """Return a time with three digits that mean something."""
+    unit, size = next((u, s) for u, s in UNITS if seconds >= s or u == "µs")
+    return f"{seconds / size:.3g} {unit}"
+
+
+def between(values: list[float]) -> str:
+    return f"{span(min(values))} - {span(max(values))}"
