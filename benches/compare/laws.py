@@ -69,6 +69,7 @@ def _capture() -> Array:
 
 def _gradients_of(name: str, points: tuple[int, ...] = (1, 20, 60)) -> Iterator[Array]:
     import torch
+
     from gradwire.cli.demo.digits import Digits
     from gradwire.cli.demo.tasks import Task, loss_sum
     from gradwire.cli.demo.text import Text
@@ -79,7 +80,7 @@ def _gradients_of(name: str, points: tuple[int, ...] = (1, 20, 60)) -> Iterator[
     for step, batch in enumerate(islice(task.batches(0, 1), max(points)), start=1):
         optimizer.zero_grad()
         loss, _, number = loss_sum(model, batch)
-        (loss / number).backward()
+        (loss / number).backward()  # type: ignore[no-untyped-call]
         if step in points:
             flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
             yield torch.cat(flat).numpy()
