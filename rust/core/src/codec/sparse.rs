@@ -30,8 +30,8 @@ impl Codec {
         if totals.peak >= NON_FINITE {
             return Err(non_finite(field, workspace.scanner.kernels));
         }
-        let Workspace { scanner, keys, values, .. } = workspace;
-        let mut scanned = Scanned { field, request, totals, scanner, scratch: keys, values };
+        let Workspace { scanner, keys, .. } = workspace;
+        let mut scanned = Scanned { field, request, totals, scanner, scratch: keys };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
         let trimmed = self.fit(input, max_len, workspace, out)?;
         let survivors = workspace.scanner.survivors();
@@ -87,7 +87,7 @@ impl Codec {
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
     ) -> Result<u64> {
-        let Workspace { scanner, values, .. } = workspace;
+        let Workspace { scanner, keys, .. } = workspace;
         let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
         let (layout, numel, selected) = (self.layout(input), input.len() as u64, survivors.len());
         loop {
@@ -101,7 +101,7 @@ impl Codec {
             // In proportion to the bytes there are, and one less, so that this ends.
             let room = limit.saturating_sub(HEADER_LEN) as f64 / (out.len() - HEADER_LEN) as f64;
             let fewer = (survivors.len() as f64 * room) as usize;
-            narrow(survivors, fewer.min(survivors.len() - 1) as u64, kernels, values);
+            narrow(survivors, fewer.min(survivors.len() - 1) as u64, kernels, keys);
         }
     }
 }

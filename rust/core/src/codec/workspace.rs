@@ -12,8 +12,6 @@ pub struct Workspace {
     pub(super) keys: Vec<u32>,
     /// Selected values as the receiver will see them.
     pub(super) rounded: Vec<f32>,
-    /// Values taken out of the survivors.
-    pub(super) values: Vec<f32>,
 }
 
 impl Workspace {
@@ -24,7 +22,7 @@ impl Workspace {
     }
 
     fn on(scanner: Scanner) -> Self {
-        Self { scanner, keys: Vec::new(), rounded: Vec::new(), values: Vec::new() }
+        Self { scanner, keys: Vec::new(), rounded: Vec::new() }
     }
 }
 

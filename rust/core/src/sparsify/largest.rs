@@ -15,7 +15,7 @@ pub(super) fn cap(k: u64, numel: usize) -> usize {
 /// leaves fewer as a rule. Where `k` is a large share of the tensor survivors cost the most, and a
 /// change of scale changes their number the least.
 pub(super) fn aim(k: u64, numel: usize) -> f64 {
-    let margin = if k <= numel as u64 / 32 { 2.0 } else { 1.4 };
+    let margin = if k <= numel as u64 / 32 { 2.0 } else { 1.25 };
     margin * k as f64 + 4.0 * libm::sqrt(k as f64) + 8.0
 }
 
@@ -50,7 +50,7 @@ pub(super) fn keep(k: u64, scanned: &mut Scanned<'_, '_>) -> Kept {
     let bound = scanned.request.bound.unwrap_or(0.0);
     let survivors = scanned.scanner.survivors().len();
     let kernels = scanned.scanner.kernels;
-    let threshold = narrow(scanned.scanner.survivors_mut(), k, kernels, scanned.values);
+    let threshold = narrow(scanned.scanner.survivors_mut(), k, kernels, scanned.scratch);
     Kept { threshold, bound, survivors }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn narrow(
     survivors: &mut Survivors,
     k: u64,
     kernels: &Kernels,
-    scratch: &mut Vec<f32>,
+    scratch: &mut Vec<u32>,
 ) -> f32 {
     if k == 0 {
         survivors.clear();
@@ -87,7 +87,10 @@ pub(crate) fn narrow(
         let least = |least: Option<f32>, v: &f32| Some(least.map_or(v.abs(), |l| l.min(v.abs())));
         return survivors.values().iter().fold(None, least).unwrap_or(0.0);
     }
-    let kth = radix::find(survivors.values(), k, scratch);
+    let magnitudes = survivors.values().iter().map(|value| value.to_bits() & 0x7fff_ffff);
+    let lowest = magnitudes.fold(u32::MAX, u32::min);
+    let highest = (kernels.peak)(survivors.values());
+    let kth = radix::find(survivors.values(), k, lowest, highest, scratch);
     let threshold = f32::from_bits(kth.bits);
     if kth.equal == kth.ties && kth.bits > 0 {
         survivors.keep_above(kernels, f32::from_bits(kth.bits - 1));

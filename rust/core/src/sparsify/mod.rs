@@ -100,7 +100,6 @@ pub(crate) struct Scanned<'a, 's> {
     pub totals: Totals,
     pub scanner: &'s mut Scanner,
     pub scratch: &'s mut Vec<u32>,
-    pub values: &'s mut Vec<f32>,
 }
 
 impl Sparsifier {

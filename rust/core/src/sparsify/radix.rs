@@ -20,14 +20,13 @@ pub(super) struct Search {
     rank: u64,
     /// How many magnitudes begin with the prefix.
     inside: u64,
-    /// Two, for even and odd positions: equal neighbours need not wait for each other's count.
-    histograms: Box<[[u32; BINS]; 2]>,
+    histogram: [u32; BINS],
 }
 
 impl Search {
     /// A search for the `rank`-th largest, counted from 1.
     pub fn new(rank: u64) -> Self {
-        Self { prefix: 0, found: 0, rank, inside: u64::MAX, histograms: Box::new([[0; BINS]; 2]) }
+        Self { prefix: 0, found: 0, rank, inside: u64::MAX, histogram: [0; BINS] }
     }
 
     /// Counts a block of values by the digit that is searched next.
@@ -37,19 +36,10 @@ impl Search {
         // What must agree with the prefix: the digits above this one.
         let above = shift + width;
         let prefix = self.prefix >> above;
-        let [even, odd] = &mut *self.histograms;
-        let count = |histogram: &mut [u32; BINS], value: f32| {
+        for value in values {
             let bits = value.to_bits() & 0x7fff_ffff;
             let agrees = bits >> above == prefix;
-            histogram[(bits >> shift & mask) as usize] += u32::from(agrees);
-        };
-        let (pairs, rest) = values.as_chunks();
-        for &[first, second] in pairs {
-            count(even, first);
-            count(odd, second);
-        }
-        for &value in rest {
-            count(even, value);
+            self.histogram[(bits >> shift & mask) as usize] += u32::from(agrees);
         }
     }
 
@@ -60,7 +50,7 @@ impl Search {
         let mut counted = 0;
         while digit > 0 {
             digit -= 1;
-            let here = self.histograms.iter().map(|counts| u64::from(counts[digit])).sum();
+            let here = u64::from(self.histogram[digit]);
             if counted + here >= self.rank || digit == 0 {
                 self.inside = here;
                 break;
@@ -70,7 +60,7 @@ impl Search {
         self.rank = self.rank.saturating_sub(counted);
         self.prefix |= (digit as u32) << shift;
         self.found += 1;
-        self.histograms.as_flattened_mut().fill(0);
+        self.histogram.fill(0);
     }
 
     /// Whether all digits are found.
@@ -106,30 +96,61 @@ pub(super) struct Kth {
     pub ties: u64,
 }
 
-/// The `rank`-th largest magnitude of `values`, which are at least as many. `scratch` is memory to
-/// use again.
+/// Values up to which a plain selection is faster than histograms.
+const SMALL: usize = 4096;
+
+/// The `rank`-th largest magnitude of `values`, which are at least as many, all between `lowest` and
+/// `highest` in their bits. `scratch` is memory to use again.
 ///
-/// One histogram finds the first digit; what has that digit, a few per cent as a rule, is taken out
-/// and searched on its own.
-pub(super) fn find(values: &[f32], rank: u64, scratch: &mut Vec<f32>) -> Kth {
-    let mut search = Search::new(rank);
-    search.count(values);
-    search.next_digit();
-    let (least, shift) = (search.bits(), DIGITS[0].0);
+/// One histogram over the range, which for survivors of a bound is narrow, leaves a few in a
+/// thousand of the values; these are taken out and selected from.
+pub(super) fn find(
+    values: &[f32],
+    rank: u64,
+    lowest: u32,
+    highest: u32,
+    scratch: &mut Vec<u32>,
+) -> Kth {
+    let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
     scratch.clear();
-    scratch.resize(search.inside() as usize + 1, 0.0);
-    let mut taken = 0;
-    for &value in values {
-        let inside = (value.to_bits() & 0x7fff_ffff) >> shift == least >> shift;
-        // Stored always, counted on a hit; one place more than there are hits.
-        scratch[taken] = value;
-        taken += usize::from(inside);
+    if values.len() <= SMALL {
+        scratch.extend(magnitudes);
+        return pick(scratch, rank);
     }
-    while !search.is_done() {
-        search.count(&scratch[..taken]);
-        search.next_digit();
+    // The bin of each magnitude: bits above the lowest, as fine as the bins allow.
+    let width = u32::BITS - (highest - lowest).leading_zeros();
+    let shift = width.saturating_sub(BINS.trailing_zeros());
+    let mut histograms = [[0_u32; BINS]; 2];
+    let [even, odd] = &mut histograms;
+    let bin = |value: f32| (((value.to_bits() & 0x7fff_ffff) - lowest) >> shift) as usize;
+    let (pairs, rest) = values.as_chunks();
+    for &[first, second] in pairs {
+        even[bin(first)] += 1;
+        odd[bin(second)] += 1;
     }
-    Kth { bits: search.bits(), equal: search.inside(), ties: search.rank() }
+    for &value in rest {
+        even[bin(value)] += 1;
+    }
+    let (mut target, mut above) = (BINS - 1, 0);
+    loop {
+        let here = u64::from(histograms[0][target]) + u64::from(histograms[1][target]);
+        if above + here >= rank || target == 0 {
+            break;
+        }
+        above += here;
+        target -= 1;
+    }
+    scratch.extend(magnitudes.filter(|bits| ((bits - lowest) >> shift) as usize == target));
+    pick(scratch, rank - above)
+}
+
+/// The same of a few magnitudes, whose order is lost.
+fn pick(magnitudes: &mut [u32], rank: u64) -> Kth {
+    let (larger, &mut bits, smaller) =
+        magnitudes.select_nth_unstable_by(rank as usize - 1, |a, b| b.cmp(a));
+    let count = |side: &[u32]| side.iter().filter(|other| **other == bits).count() as u64;
+    let ties = count(larger) + 1;
+    Kth { bits, equal: ties + count(smaller), ties }
 }
 
 #[cfg(test)]
@@ -138,8 +159,29 @@ mod tests {
     use crate::simd::testing::tensor;
 
     #[test]
+    fn searches_a_digit_at_a_time() {
+        let x = tensor(20_000, 3);
+        let mut bits: Vec<u32> = x.iter().map(|v| v.abs().to_bits()).collect();
+        bits.sort_unstable_by(|a, b| b.cmp(a));
+        for rank in [1, 77, 5000, 12_000, 20_000] {
+            let mut search = Search::new(rank);
+            while !search.is_done() {
+                x.chunks(777).for_each(|block| search.count(block));
+                search.next_digit();
+            }
+            let expected = bits[rank as usize - 1];
+            let count = |bits: &[u32]| bits.iter().filter(|b| **b == expected).count() as u64;
+            assert_eq!(search.bits(), expected);
+            assert_eq!(
+                (search.inside(), search.rank()),
+                (count(&bits), count(&bits[..rank as usize]))
+            );
+        }
+    }
+
+    #[test]
     fn finds_what_sorting_finds() {
-        for len in [1, 2, 17, 1000, 20_000] {
+        for len in [1, 2, 17, 1000, 5000, 20_000] {
             let x = tensor(len, len as u64);
             let mut bits: Vec<u32> = x.iter().map(|v| v.abs().to_bits()).collect();
             bits.sort_unstable_by(|a, b| b.cmp(a));
@@ -150,7 +192,8 @@ mod tests {
                 let expected = bits[rank - 1];
                 let count = |bits: &[u32]| bits.iter().filter(|b| **b == expected).count() as u64;
                 let (equal, ties) = (count(&bits), count(&bits[..rank]));
-                let found = find(&x, rank as u64, &mut Vec::new());
+                let (lowest, highest) = (bits[len - 1], bits[0]);
+                let found = find(&x, rank as u64, lowest, highest, &mut Vec::new());
                 assert_eq!(found, Kth { bits: expected, equal, ties }, "{rank} of {len}");
             }
         }
