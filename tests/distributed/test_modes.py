@@ -62,6 +62,7 @@ def test_detach_goes_back_to_plain_ddp_and_attach_works_again(two: Ranks) -> Non
         assert result["plain_again"]
         assert result["collectives_detached"] == 0
         assert "detach()" in result["refused"]
+        assert "is detached" in result["detached"]
         assert result["compression"] > 2
 
 

@@ -154,6 +154,11 @@ def switching(rank: int, world_size: int) -> dict[str, Any]:
     first.detach()
     train(model, rank, range(2, 4))
     collectives = first.report().collectives
+    try:
+        first.load_state_dict(first.state_dict())
+        detached = ""
+    except ValueError as error:
+        detached = str(error)
     same = fingerprint(plain) == fingerprint(model)
     second = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
     try:
@@ -168,6 +173,7 @@ def switching(rank: int, world_size: int) -> dict[str, Any]:
         "plain_again": same,
         "collectives_detached": collectives,
         "refused": refused,
+        "detached": detached,
         "compression": compression,
     }
 

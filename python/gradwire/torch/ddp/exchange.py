@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,13 +43,27 @@ class Exchange:
 
     def __init__(self, codec: "Codec", group: dist.ProcessGroup, *, check_result: bool) -> None:
         self._codec = codec
-        self._group = group
+        self.group: dist.ProcessGroup | None = group
         self._check_result = check_result
         self._slots = Buffers()
         self._gathers = Buffers()
+        # Gloo's threads let go of a collective's tensors a little later than it is done. If nobody
+        # here held these views any more, they would need the interpreter's lock for it, and old
+        # releases of torch (2.4 is one) hold that lock while they wait for those threads to end.
+        self._recent: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=16)
         self._scratch = {side: torch.empty(0) for side in ("send", "receive")}
         self.world_size = group.size()
         self.times = StepTimes()
+
+    def close(self) -> None:
+        """Leave the group once every rank has come here: nobody cuts off one that still reads."""
+        group, self.group = self.group, None
+        if group is None or not dist.is_initialized():
+            return
+        everyone, mine = torch.zeros(self.world_size), torch.zeros(1)
+        dist.all_gather_into_tensor(everyone, mine, group=group)
+        dist.destroy_process_group(group)
+        del group  # its last reference goes while its last tensors are still held
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -60,12 +75,9 @@ class Exchange:
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
         gathered = self._gathers.take(plan.nbytes * self.world_size)
-        work = dist.all_gather_into_tensor(
-            gathered[: plan.nbytes * self.world_size],
-            slot[: plan.nbytes],
-            group=self._group,
-            async_op=True,
-        )
+        views = gathered[: plan.nbytes * self.world_size], slot[: plan.nbytes]
+        self._recent.append(views)
+        work = dist.all_gather_into_tensor(*views, group=self.group, async_op=True)
         return Flight(job, sequence, plan, slot, gathered, work)
 
     def _fill(self, job: Job, plan: Plan, slot: torch.Tensor, sequence: int) -> None:

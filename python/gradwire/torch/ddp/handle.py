@@ -67,7 +67,6 @@ class Handle:
         self.rank = group.rank()
         self._parameters = {parameter.name: parameter for parameter in parameters}
         self._layouts = Layouts(parameters)
-        self._group = group
         self._switch: Switch | None = switch
         scaled = grad_scaler is not None and grad_scaler.is_enabled()
         self._grad_scaler = grad_scaler if scaled else None
@@ -165,8 +164,11 @@ class Handle:
             On every rank, if one of them was given what does not fit the model, the codec, its
             rank or the policy, or if ranks were given different steps. Nothing changes then.
         """
+        if self._exchange.group is None:
+            raise ValueError("this handle is detached: load into the one of the next attach()")
         self._worker.settle()
-        step = checkpoint.load(self._compressed(), self.codec, self._group, state_dict, policy)
+        group = self._exchange.group
+        step = checkpoint.load(self._compressed(), self.codec, group, state_dict, policy)
         self._steps_before = step - self._exchange.times.steps_ever
         self._worker.restart()
 
@@ -218,13 +220,11 @@ class Handle:
             return
         self._switch.handle = None
         self._switch = None
-        try:
-            if self._worker.broken is None and dist.is_initialized():
-                self._worker.settle()
-                dist.barrier(self._group)  # nobody closes a connection that another still reads
-                dist.destroy_process_group(self._group)
-        finally:
-            self._finalizer()
+        if self._worker.broken is None:
+            self._worker.settle()
+        self._finalizer()
+        if self._worker.broken is None:
+            self._exchange.close()
 
     def _compressed(self) -> dict[str, Parameter]:
         return {
