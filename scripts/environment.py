@@ -167,8 +167,11 @@ def install(env: Environment, layers: list[str]) -> None:
 def build(env: Environment) -> None:
     """Build the release extension into the source tree and link the package to it."""
     key = fingerprint(*sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)))
-    built = (ROOT / "python" / "gradwire").glob("_native*")
-    if env.fresh("extension", key) and any(path.suffix in {".so", ".pyd"} for path in built):
+    # The library lies in the source tree, where another environment may have put another one.
+    built = list((ROOT / "python" / "gradwire").glob("_native*.so"))
+    stamp = ROOT / ".cache" / "extension"
+    current = stamp.exists() and stamp.read_text() == key
+    if built and current and env.fresh("extension", key):
         return
     if not shutil.which("cargo"):
         sys.exit(
@@ -178,6 +181,8 @@ def build(env: Environment) -> None:
     path = os.pathsep.join([str(env.root / "bin"), str(Path(find_uv()).parent), os.environ["PATH"]])
     maturin = env.root / "bin" / "maturin"
     run(maturin, "develop", "--release", "--locked", "--uv", VIRTUAL_ENV=str(env.root), PATH=path)
+    stamp.parent.mkdir(exist_ok=True)
+    stamp.write_text(key)
     env.stamp("extension", key)
 
 

@@ -15,22 +15,27 @@ from .rounds import Case, Outcome, run
 SIZES = [1_000, 100_000, 1_000_000, 25_000_000, 100_000_000]
 RATIOS = [0.1, 0.01, 0.001]
 HEADLINE = 25_000_000
+# Everyone keeps a residual, most of them more: what a case takes, with room for what torch makes.
+BYTES_PER_ENTRY = 160
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="1 M and 25 M, ratio 0.001: a minute")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="1 M and 25 M, one law, ratio 0.001: a minute instead of half an hour",
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N")
     parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS, metavar="R")
     parser.add_argument("--laws", nargs="+", choices=[*LAWS], default=[*LAWS])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="T")
-    parser.add_argument("--rounds", type=int, help="by default 7, and 3 for the largest size")
+    parser.add_argument("--rounds", type=int, help="by default 7, and 3 above 25 M")
     parser.add_argument("--only", help="leave out contestants whose name does not hold this text")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.sizes, chosen.ratios, chosen.laws = [1_000_000, HEADLINE], [0.001], ["student-t(3)"]
-        chosen.rounds = chosen.rounds or 5
     return chosen
 
 
@@ -43,6 +48,16 @@ def contestants(only: str | None) -> list[type[Contestant]]:
 def cases(chosen: argparse.Namespace) -> list[Case]:
     every = product(chosen.sizes, chosen.laws, chosen.ratios, chosen.threads)
     return [Case(law, numel, ratio, threads) for numel, law, ratio, threads in every]
+
+
+def fits(case: Case) -> bool:
+    """Tell whether this machine has the memory for a case, where it says how much it has."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return True
+    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    return 1024 * free >= BYTES_PER_ENTRY * case.numel
 
 
 def measure(console: Console, case: Case, kinds: list[type[Contestant]], rounds: int) -> Outcome:
@@ -73,6 +88,10 @@ def main() -> None:
     todo = cases(chosen)
     for number, case in enumerate(todo, start=1):
         console.print(f"\n{number} of {len(todo)}")
+        if not fits(case):
+            needed = BYTES_PER_ENTRY * case.numel / 1e9
+            console.print(f"left out: {case} takes about {needed:.0f} GB of memory")
+            continue
         rounds = chosen.rounds or (3 if case.numel > HEADLINE else 7)
         outcome = measure(console, case, kinds, rounds)
         outcomes.append(outcome)

@@ -12,6 +12,7 @@ Below that, compressing wins. Overlap with the backward pass helps both sides an
 
 from rich.table import Table
 
+from .peers import TorchHalf
 from .rounds import Outcome, Result
 
 RANKS = 2
@@ -24,7 +25,7 @@ def break_even(outcome: Outcome) -> dict[str, dict[str, float | None]]:
     way itself takes longer than the compressed one.
     """
     by_name = {result.name: result for result in outcome.results}
-    half = by_name["torch bf16"]
+    half = by_name[TorchHalf.name]
     dense = {
         "fp32": (4.0 * outcome.case.numel, 0.0),
         "bf16": (2.0 * outcome.case.numel, half.encode.median + half.decode.median),
