@@ -25,7 +25,7 @@ LEVELS["avx512"] = [*LEVELS["avx2"], "avx512"]
 
 # The closing lines of libtest, "3 passed; 0 failed; 1 ignored", and pytest, "3 passed, 1 skipped".
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|ignored|skipped)\b")
-CLOSING = re.compile(r"^(test result: |=+ .* in [\d.]+s)")
+CLOSING = re.compile(r"^(test result: |=* ?\d+ [a-z]+.* in [\d.]+s)")
 KINDS = {"error": "failed", "errors": "failed", "ignored": "skipped"}
 
 
