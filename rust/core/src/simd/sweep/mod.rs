@@ -1,6 +1,6 @@
 //! The hot loop: adds the residual, writes the sum, and gathers peak, moments and survivors at once.
 //!
-//! A sweep gives what [`add`](super::add), [`peak`](super::peak), [`moments`](super::moments) and
+//! A sweep gives what [`add`](super::add), [`peak`](super::peak), [`moments`] and
 //! [`above`](super::above) give one after the other, to the last bit. In one loop the loads of the
 //! next elements are under way while these are worked on, which is worth more than anything the
 //! single kernels could save: measured on 100 MB, 1.0 against 1.8 times a plain copy.
