@@ -220,12 +220,7 @@ impl Part {
 }
 
 fn of_lanes(lanes: &moments::Lanes) -> Moments {
-    Moments {
-        count: lanes.nonzero(),
-        sum: lanes.sum(),
-        sum_sq: lanes.sum_sq(),
-        ..Moments::default()
-    }
+    Moments { count: lanes.count(), sum: lanes.sum(), sum_sq: lanes.sum_sq(), ..Moments::default() }
 }
 
 /// Moments of the exceedances over a location, from entries that were compacted before: the same to

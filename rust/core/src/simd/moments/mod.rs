@@ -1,4 +1,4 @@
-//! Sums of exceedances `max(|x| - location, 0)` and of their squares, and how many are not zero.
+//! Sums of exceedances `max(|x| - location, 0)` and of their squares, and how many there are.
 //!
 //! With a location of zero these are the moments of the magnitudes. An exceedance is a float32
 //! difference, rounded once; it is zero only where the magnitude is not above the location. Sums are
@@ -16,20 +16,26 @@ use super::{LANES, reduce};
 pub struct Lanes {
     sum: [f64; LANES],
     sum_sq: [f64; LANES],
-    nonzero: [u32; LANES],
+    count: u64,
 }
 
 impl Lanes {
-    /// Where the lanes of sums, sums of squares and counts begin.
+    /// Where the lanes of sums and of sums of squares begin.
     #[cfg(target_arch = "x86_64")]
-    pub(in crate::simd) fn as_ptrs(&self) -> (*const f64, *const f64, *const u32) {
-        (self.sum.as_ptr(), self.sum_sq.as_ptr(), self.nonzero.as_ptr())
+    pub(in crate::simd) fn as_ptrs(&self) -> (*const f64, *const f64) {
+        (self.sum.as_ptr(), self.sum_sq.as_ptr())
     }
 
     /// As [`Lanes::as_ptrs`], to be written.
     #[cfg(target_arch = "x86_64")]
-    pub(in crate::simd) fn as_mut_ptrs(&mut self) -> (*mut f64, *mut f64, *mut u32) {
-        (self.sum.as_mut_ptr(), self.sum_sq.as_mut_ptr(), self.nonzero.as_mut_ptr())
+    pub(in crate::simd) fn as_mut_ptrs(&mut self) -> (*mut f64, *mut f64) {
+        (self.sum.as_mut_ptr(), self.sum_sq.as_mut_ptr())
+    }
+
+    /// Adds to the number of magnitudes above the location.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) fn add_count(&mut self, more: u64) {
+        self.count += more;
     }
 
     /// The sum of exceedances.
@@ -43,40 +49,44 @@ impl Lanes {
     }
 
     /// How many magnitudes are above the location.
-    pub fn nonzero(&self) -> u64 {
-        self.nonzero.iter().map(|&count| u64::from(count)).sum()
+    pub fn count(&self) -> u64 {
+        self.count
     }
 
     /// Adds the element at position `index` of its tensor.
     #[inline(always)]
     pub fn push(&mut self, index: u32, value: f32, location: f32) {
         let i = index as usize % LANES;
-        step(&mut self.sum[i], &mut self.sum_sq[i], &mut self.nonzero[i], value, location);
+        self.count += u64::from(step(&mut self.sum[i], &mut self.sum_sq[i], value, location));
     }
 }
 
+/// Adds one exceedance; 1 if there is one.
 #[inline(always)]
-fn step(sum: &mut f64, sum_sq: &mut f64, nonzero: &mut u32, value: f32, location: f32) {
-    let exceedance = (value.abs() - location).max(0.0);
-    let wide = f64::from(exceedance);
-    *sum += wide;
-    *sum_sq += wide * wide;
-    *nonzero += u32::from(exceedance != 0.0);
+fn step(sum: &mut f64, sum_sq: &mut f64, value: f32, location: f32) -> u32 {
+    let difference = value.abs() - location;
+    let above = difference > 0.0;
+    let exceedance = f64::from(if above { difference } else { 0.0 });
+    *sum += exceedance;
+    *sum_sq += exceedance * exceedance;
+    u32::from(above)
 }
 
 #[inline(always)]
 fn body(x: &[f32], location: f32, lanes: &mut Lanes) {
-    let Lanes { mut sum, mut sum_sq, mut nonzero } = *lanes;
+    let Lanes { mut sum, mut sum_sq, .. } = *lanes;
+    let mut count = [0; LANES];
     let (groups, rest) = x.as_chunks::<LANES>();
     for group in groups {
         for i in 0..LANES {
-            step(&mut sum[i], &mut sum_sq[i], &mut nonzero[i], group[i], location);
+            count[i] += step(&mut sum[i], &mut sum_sq[i], group[i], location);
         }
     }
     for (i, &value) in rest.iter().enumerate() {
-        step(&mut sum[i], &mut sum_sq[i], &mut nonzero[i], value, location);
+        count[i] += step(&mut sum[i], &mut sum_sq[i], value, location);
     }
-    *lanes = Lanes { sum, sum_sq, nonzero };
+    let more: u64 = count.iter().map(|&count| u64::from(count)).sum();
+    *lanes = Lanes { sum, sum_sq, count: lanes.count + more };
 }
 
 stamp!(fn(x: &[f32], location: f32, lanes: &mut Lanes) => body);
@@ -98,7 +108,7 @@ mod tests {
                 (kernels.moments)(&x, location, &mut lanes);
                 assert_eq!(lanes, expected, "{:?} {} {location}", kernels.level, x.len());
                 let above = x.iter().filter(|v| v.abs() > location);
-                assert_eq!(lanes.nonzero(), above.clone().count() as u64);
+                assert_eq!(lanes.count(), above.clone().count() as u64);
                 let sum: f64 = above.map(|v| f64::from(v.abs() - location)).sum();
                 assert!((lanes.sum() - sum).abs() <= 1e-12 * sum);
             }

@@ -14,7 +14,7 @@ const GROUP: usize = 64;
 /// Every method needs the CPU features of its implementation. Pointers are valid for sixteen
 /// elements, and aligned to a cache line where `stream` says so.
 trait Vector: Copy {
-    /// Running moments: the registers of [`moments::Lanes`].
+    /// Running sums: the registers of [`moments::Lanes`].
     type Sums: Copy;
     /// Running maxima of magnitude bits.
     type Peak: Copy;
@@ -35,8 +35,8 @@ trait Vector: Copy {
     unsafe fn highest(peak: Self::Peak) -> u32;
 
     unsafe fn load_sums(lanes: &moments::Lanes) -> Self::Sums;
-    /// Adds the exceedances over the location, their squares, and how many are not zero.
-    unsafe fn add_to(self, location: Self, sums: Self::Sums) -> Self::Sums;
+    /// Adds the exceedances over the location and their squares; a bit for each lane that has one.
+    unsafe fn add_to(self, location: Self, sums: &mut Self::Sums) -> u16;
     unsafe fn store_sums(sums: Self::Sums, lanes: &mut moments::Lanes);
 }
 
@@ -63,7 +63,8 @@ unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: boo
     unsafe {
         let (bound, decay) = (V::splat(gather.bound), V::splat(decay));
         let location = V::splat(location);
-        let (mut sums, mut peak, mut count) = (V::load_sums(lanes), V::no_peak(), 0);
+        let (mut sums, mut peak) = (V::load_sums(lanes), V::no_peak());
+        let (mut exceeding, mut count) = (0, 0);
         for (g, group) in x.iter().enumerate() {
             let mut v = [V::splat(0.0); GROUP / LANES];
             let mut masks = [0u16; GROUP / LANES];
@@ -77,7 +78,7 @@ unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: boo
                 }
                 peak = v[j].raise(peak);
                 if SUMS {
-                    sums = v[j].add_to(location, sums);
+                    exceeding += u64::from(v[j].add_to(location, &mut sums).count_ones());
                 }
                 masks[j] = v[j].above(bound);
             }
@@ -92,6 +93,7 @@ unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: boo
         }
         if SUMS {
             V::store_sums(sums, lanes);
+            lanes.add_count(exceeding);
         }
         Found { peak: V::highest(peak), count }
     }

@@ -3,26 +3,24 @@
 use super::Vector;
 use crate::simd::{above, moments};
 use std::arch::x86_64::{
-    __m256, __m256d, __m256i, _CMP_EQ_OQ, _CMP_GT_OQ, _mm_cvtsi128_si32, _mm_max_epu32,
-    _mm_shuffle_epi32, _mm256_add_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_and_ps,
-    _mm256_and_si256, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
-    _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtps_pd, _mm256_extractf128_ps,
-    _mm256_extracti128_si256, _mm256_loadu_pd, _mm256_loadu_ps, _mm256_loadu_si256,
+    __m256, __m256d, __m256i, _CMP_GT_OQ, _mm_cvtsi128_si32, _mm_max_epu32, _mm_shuffle_epi32,
+    _mm256_add_pd, _mm256_add_ps, _mm256_and_ps, _mm256_castps_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtps_pd,
+    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_pd, _mm256_loadu_ps,
     _mm256_max_epu32, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_pd, _mm256_mul_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256, _mm256_storeu_pd, _mm256_storeu_ps,
-    _mm256_storeu_si256, _mm256_stream_ps, _mm256_sub_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_storeu_pd,
+    _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
 };
 
 /// See [`Vector`]: needs AVX2.
 #[derive(Clone, Copy)]
 pub(super) struct Pair([__m256; 2]);
 
-/// The registers of the moments: sums, sums of squares, non-zeros.
+/// The registers of the moments: sums and sums of squares.
 #[derive(Clone, Copy)]
 pub(super) struct Sums {
     sum: [__m256d; 4],
     sum_sq: [__m256d; 4],
-    nonzero: [__m256i; 2],
 }
 
 /// The magnitudes of eight lanes.
@@ -32,7 +30,8 @@ unsafe fn magnitudes(x: __m256) -> __m256 {
     unsafe { _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff))) }
 }
 
-// SAFETY of all methods: features and pointers are the caller's promise, see the trait.
+// SAFETY of all methods: features and pointers are the caller's promise, see the trait. There are no
+// closures in them: those would not be inlined into the function that has the features.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Vector for Pair {
     type Sums = Sums;
@@ -66,19 +65,20 @@ impl Vector for Pair {
 
     #[inline(always)]
     unsafe fn add_scaled(self, residual: Self, decay: Self) -> Self {
-        let half = |i: usize| unsafe {
-            _mm256_add_ps(self.0[i], _mm256_mul_ps(decay.0[i], residual.0[i]))
-        };
-        Self([half(0), half(1)])
+        unsafe {
+            let low = _mm256_mul_ps(decay.0[0], residual.0[0]);
+            let high = _mm256_mul_ps(decay.0[1], residual.0[1]);
+            Self([_mm256_add_ps(self.0[0], low), _mm256_add_ps(self.0[1], high)])
+        }
     }
 
     #[inline(always)]
     unsafe fn above(self, bound: Self) -> u16 {
-        let half = |i: usize| unsafe {
-            let above = _mm256_cmp_ps::<_CMP_GT_OQ>(magnitudes(self.0[i]), bound.0[i]);
-            _mm256_movemask_ps(above) as u16
-        };
-        half(0) | half(1) << 8
+        unsafe {
+            let low = _mm256_cmp_ps::<_CMP_GT_OQ>(magnitudes(self.0[0]), bound.0[0]);
+            let high = _mm256_cmp_ps::<_CMP_GT_OQ>(magnitudes(self.0[1]), bound.0[1]);
+            _mm256_movemask_ps(low) as u16 | (_mm256_movemask_ps(high) as u16) << 8
+        }
     }
 
     #[inline(always)]
@@ -97,12 +97,11 @@ impl Vector for Pair {
 
     #[inline(always)]
     unsafe fn raise(self, peak: [__m256i; 2]) -> [__m256i; 2] {
-        let half = |i: usize| unsafe {
-            let bits =
-                _mm256_and_si256(_mm256_castps_si256(self.0[i]), _mm256_set1_epi32(0x7fff_ffff));
-            _mm256_max_epu32(peak[i], bits)
-        };
-        [half(0), half(1)]
+        unsafe {
+            let low = _mm256_castps_si256(magnitudes(self.0[0]));
+            let high = _mm256_castps_si256(magnitudes(self.0[1]));
+            [_mm256_max_epu32(peak[0], low), _mm256_max_epu32(peak[1], high)]
+        }
     }
 
     #[inline(always)]
@@ -119,48 +118,45 @@ impl Vector for Pair {
 
     #[inline(always)]
     unsafe fn load_sums(lanes: &moments::Lanes) -> Sums {
-        let (sum, sum_sq, nonzero) = lanes.as_ptrs();
+        let (sum, sum_sq) = lanes.as_ptrs();
         unsafe {
-            Sums {
-                sum: std::array::from_fn(|i| _mm256_loadu_pd(sum.add(4 * i))),
-                sum_sq: std::array::from_fn(|i| _mm256_loadu_pd(sum_sq.add(4 * i))),
-                nonzero: std::array::from_fn(|i| _mm256_loadu_si256(nonzero.add(8 * i).cast())),
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add_to(self, location: Self, mut sums: Sums) -> Sums {
-        unsafe {
-            let zero = _mm256_set1_ps(0.0);
-            for i in 0..2 {
-                let above = _mm256_sub_ps(magnitudes(self.0[i]), location.0[i]);
-                let e = _mm256_max_ps(above, zero);
-                let quarters = [_mm256_castps256_ps128(e), _mm256_extractf128_ps::<1>(e)];
-                for (j, quarter) in quarters.into_iter().enumerate() {
-                    let (at, wide) = (2 * i + j, _mm256_cvtps_pd(quarter));
-                    sums.sum[at] = _mm256_add_pd(sums.sum[at], wide);
-                    sums.sum_sq[at] = _mm256_add_pd(sums.sum_sq[at], _mm256_mul_pd(wide, wide));
-                }
-                // Minus one for each zero, counted from one for each lane.
-                let none = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_EQ_OQ>(e, zero));
-                let step = _mm256_add_epi32(_mm256_set1_epi32(1), none);
-                sums.nonzero[i] = _mm256_add_epi32(sums.nonzero[i], step);
+            let mut sums = Sums { sum: [_mm256_setzero_pd(); 4], sum_sq: [_mm256_setzero_pd(); 4] };
+            for i in 0..4 {
+                sums.sum[i] = _mm256_loadu_pd(sum.add(4 * i));
+                sums.sum_sq[i] = _mm256_loadu_pd(sum_sq.add(4 * i));
             }
             sums
         }
     }
 
     #[inline(always)]
+    unsafe fn add_to(self, location: Self, sums: &mut Sums) -> u16 {
+        let mut mask = 0;
+        unsafe {
+            let zero = _mm256_set1_ps(0.0);
+            for i in 0..2 {
+                let difference = _mm256_sub_ps(magnitudes(self.0[i]), location.0[i]);
+                let e = _mm256_max_ps(difference, zero);
+                let quarters = [_mm256_castps256_ps128(e), _mm256_extractf128_ps::<1>(e)];
+                for (j, quarter) in quarters.into_iter().enumerate() {
+                    let (at, wide) = (2 * i + j, _mm256_cvtps_pd(quarter));
+                    sums.sum[at] = _mm256_add_pd(sums.sum[at], wide);
+                    sums.sum_sq[at] = _mm256_add_pd(sums.sum_sq[at], _mm256_mul_pd(wide, wide));
+                }
+                let above = _mm256_cmp_ps::<_CMP_GT_OQ>(difference, zero);
+                mask |= (_mm256_movemask_ps(above) as u16) << (8 * i);
+            }
+        }
+        mask
+    }
+
+    #[inline(always)]
     unsafe fn store_sums(sums: Sums, lanes: &mut moments::Lanes) {
-        let (sum, sum_sq, nonzero) = lanes.as_mut_ptrs();
+        let (sum, sum_sq) = lanes.as_mut_ptrs();
         unsafe {
             for i in 0..4 {
                 _mm256_storeu_pd(sum.add(4 * i), sums.sum[i]);
                 _mm256_storeu_pd(sum_sq.add(4 * i), sums.sum_sq[i]);
-            }
-            for i in 0..2 {
-                _mm256_storeu_si256(nonzero.add(8 * i).cast(), sums.nonzero[i]);
             }
         }
     }

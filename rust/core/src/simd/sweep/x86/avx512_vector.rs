@@ -3,12 +3,11 @@
 use super::Vector;
 use crate::simd::{above, moments};
 use std::arch::x86_64::{
-    __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _CMP_NEQ_UQ, _mm512_abs_ps, _mm512_add_pd,
-    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256,
-    _mm512_cmp_ps_mask, _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_loadu_pd, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mask_add_epi32, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_pd,
-    _mm512_mul_ps, _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_storeu_si512,
+    __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _mm512_abs_ps, _mm512_add_pd, _mm512_add_ps,
+    _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256, _mm512_cmp_ps_mask,
+    _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_loadu_pd, _mm512_loadu_ps, _mm512_max_epu32,
+    _mm512_max_ps, _mm512_mul_pd, _mm512_mul_ps, _mm512_reduce_max_epu32, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_pd, _mm512_storeu_ps,
     _mm512_stream_ps, _mm512_sub_ps,
 };
 
@@ -16,12 +15,11 @@ use std::arch::x86_64::{
 #[derive(Clone, Copy)]
 pub(super) struct Whole(__m512);
 
-/// The registers of the moments: sums, sums of squares, non-zeros.
+/// The registers of the moments: sums and sums of squares.
 #[derive(Clone, Copy)]
 pub(super) struct Sums {
     sum: [__m512d; 2],
     sum_sq: [__m512d; 2],
-    nonzero: __m512i,
 }
 
 // SAFETY of all methods: features and pointers are the caller's promise, see the trait.
@@ -86,43 +84,38 @@ impl Vector for Whole {
 
     #[inline(always)]
     unsafe fn load_sums(lanes: &moments::Lanes) -> Sums {
-        let (sum, sum_sq, nonzero) = lanes.as_ptrs();
+        let (sum, sum_sq) = lanes.as_ptrs();
         unsafe {
             Sums {
                 sum: [_mm512_loadu_pd(sum), _mm512_loadu_pd(sum.add(8))],
                 sum_sq: [_mm512_loadu_pd(sum_sq), _mm512_loadu_pd(sum_sq.add(8))],
-                nonzero: _mm512_loadu_si512(nonzero.cast()),
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn add_to(self, location: Self, mut sums: Sums) -> Sums {
+    unsafe fn add_to(self, location: Self, sums: &mut Sums) -> u16 {
         unsafe {
-            let zero = _mm512_setzero_ps();
-            let e = _mm512_max_ps(_mm512_sub_ps(_mm512_abs_ps(self.0), location.0), zero);
+            let difference = _mm512_sub_ps(_mm512_abs_ps(self.0), location.0);
+            let e = _mm512_max_ps(difference, _mm512_setzero_ps());
             let halves: [__m256; 2] = [_mm512_castps512_ps256(e), _mm512_extractf32x8_ps::<1>(e)];
             for (i, half) in halves.into_iter().enumerate() {
                 let wide = _mm512_cvtps_pd(half);
                 sums.sum[i] = _mm512_add_pd(sums.sum[i], wide);
                 sums.sum_sq[i] = _mm512_add_pd(sums.sum_sq[i], _mm512_mul_pd(wide, wide));
             }
-            let nonzero = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(e, zero);
-            let one = _mm512_set1_epi32(1);
-            sums.nonzero = _mm512_mask_add_epi32(sums.nonzero, nonzero, sums.nonzero, one);
-            sums
+            _mm512_cmp_ps_mask::<_CMP_GT_OQ>(difference, _mm512_setzero_ps())
         }
     }
 
     #[inline(always)]
     unsafe fn store_sums(sums: Sums, lanes: &mut moments::Lanes) {
-        let (sum, sum_sq, nonzero) = lanes.as_mut_ptrs();
+        let (sum, sum_sq) = lanes.as_mut_ptrs();
         unsafe {
             for i in 0..2 {
                 _mm512_storeu_pd(sum.add(8 * i), sums.sum[i]);
                 _mm512_storeu_pd(sum_sq.add(8 * i), sums.sum_sq[i]);
             }
-            _mm512_storeu_si512(nonzero.cast(), sums.nonzero);
         }
     }
 }
