@@ -130,8 +130,9 @@ impl Sid {
         let growth = topk::track(selected, scanned.numel(), kept, tracker);
         tracker.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);
         // Stages after the second work on what was above its threshold.
-        if let (Some(bound), Some(second)) = (tracker.bound, fitted.and_then(|f| f.second)) {
-            tracker.bound = Some(bound.min(0.85 * second * growth));
+        let below = fitted.and_then(|fitted| fitted.below_second);
+        if let (Some(bound), Some(below)) = (tracker.bound, below) {
+            tracker.bound = Some(bound.min(below * growth));
         }
         Selected { target: Some(k), threshold: kept.threshold }
     }

@@ -8,13 +8,17 @@ use crate::sparsify::{Scanned, Tracker};
 /// Sweeping over so many entries costs as much as working on one survivor.
 pub(super) const FEW: u64 = 16;
 
+/// Survivors to have for each that the stages after the second need: magnitudes may shrink.
+const SPARE: f64 = 1.3;
+
 /// What the stages came to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fitted {
     /// The threshold of the last stage.
     pub threshold: f32,
-    /// The threshold of the second, if there are more and they work on few survivors.
-    pub second: Option<f32>,
+    /// A bound that covers the threshold of the second, if there are more and they work on few
+    /// survivors.
+    pub below_second: Option<f32>,
     /// A threshold for the first stage of the next step.
     pub location: Option<f32>,
 }
@@ -42,7 +46,7 @@ impl Sid {
             Mode::Paper | Mode::Fixed(_) => self.published(&plan, scanned)?,
         };
         let location = next_location(first, plan.first() * numel as f64);
-        let mut fitted = Fitted { threshold: first.0, second: None, location };
+        let mut fitted = Fitted { threshold: first.0, below_second: None, location };
         let mut tail = first.1;
         for stage in 2..=controller.stages() {
             let at = fitted.threshold;
@@ -50,7 +54,7 @@ impl Sid {
                 tail = exceedances(at, scanned);
             }
             if stage == 3 && tail.count <= numel / FEW {
-                fitted.second = Some(at);
+                fitted.below_second = next_location((at, tail), SPARE * tail.count as f64);
             }
             let Some(rho) = plan.next(tail.count) else { break };
             let next = fit::tail_threshold(self.distribution, &tail, f64::from(at), rho);
