@@ -46,10 +46,11 @@ def say(text: str) -> None:
     print(f"==> {text}", flush=True)
 
 
-def run(*command: str | Path, **extra: str) -> None:
-    """Run a command; when it fails, say which and stop."""
+def run(*command: str | Path, **extra: str | None) -> None:
+    """Run a command, with these variables set, or unset by None; when it fails, stop."""
     words = [str(word) for word in command]
-    if subprocess.run(words, cwd=ROOT, env={**os.environ, **extra}).returncode != 0:
+    variables = {k: v for k, v in {**os.environ, **extra}.items() if v is not None}
+    if subprocess.run(words, cwd=ROOT, env=variables).returncode != 0:
         sys.exit(f"error: this command failed: {' '.join(words)}")
 
 
@@ -180,7 +181,9 @@ def build(env: Environment) -> None:
     say("building the release extension")
     path = os.pathsep.join([str(env.root / "bin"), str(Path(find_uv()).parent), os.environ["PATH"]])
     maturin = env.root / "bin" / "maturin"
-    run(maturin, "develop", "--release", "--locked", "--uv", VIRTUAL_ENV=str(env.root), PATH=path)
+    # maturin refuses to choose between two kinds of environment.
+    variables = {"VIRTUAL_ENV": str(env.root), "CONDA_PREFIX": None, "PATH": path}
+    run(maturin, "develop", "--release", "--locked", "--uv", **variables)
     stamp.parent.mkdir(exist_ok=True)
     stamp.write_text(key)
     env.stamp("extension", key)
