@@ -65,6 +65,22 @@ class Sidco(Ours):
         return gradwire.sidco(ratio=ratio)
 
 
+class SidcoTracking(Ours):
+    name = "gradwire sidco tracking"
+    setting = "the tail above a tracked bound alone, in one read, float32 values"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.sidco(ratio=ratio, stages="tracking")
+
+
+class SidcoPublished(Ours):
+    name = "gradwire sidco, 2 stages"
+    setting = "the published two-stage fit without history, corrected to the band, float32 values"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.sidco(ratio=ratio, stages=2)
+
+
 class DenseHalf(Ours):
     name = "gradwire dense bf16"
     setting = "every entry as bfloat16; no residual"
@@ -76,4 +92,4 @@ class DenseHalf(Ours):
         return self.codec.encode(gradient)
 
 
-ALL: tuple[type[Ours], ...] = (TopK, TopKCold, TopKHalf, Sidco, DenseHalf)
+ALL: tuple[type[Ours], ...] = (TopK, TopKCold, TopKHalf, Sidco, SidcoTracking, SidcoPublished, DenseHalf)
