@@ -92,4 +92,12 @@ class DenseHalf(Ours):
         return self.codec.encode(gradient)
 
 
-ALL: tuple[type[Ours], ...] = (TopK, TopKCold, TopKHalf, Sidco, SidcoTracking, SidcoPublished, DenseHalf)
+ALL: tuple[type[Ours], ...] = (
+    TopK,
+    TopKCold,
+    TopKHalf,
+    Sidco,
+    SidcoTracking,
+    SidcoPublished,
+    DenseHalf,
+)
