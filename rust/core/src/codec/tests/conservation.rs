@@ -149,3 +149,22 @@ fn fused_feedback_gives_the_bytes_of_adding_first() {
         }
     }
 }
+
+#[test]
+fn tensors_that_are_streamed_past_the_caches_conserve_too() {
+    let n = (1 << 21) + 77;
+    let steps: Vec<Vec<f32>> = (0..2).map(|s| gradient(n, 5 + s)).collect();
+    let top = Sparsifier::TopK { amount: Amount::Ratio(0.001) };
+    for sparsifier in [top, sid(0.01, Distribution::Gamma), Sparsifier::All] {
+        let codec =
+            Codec::new(sparsifier, Quantizer::BFloat16, FEEDBACK, IndexCoding::Auto).unwrap();
+        let mut frames = Vec::new();
+        for level in available_levels() {
+            for threads in [1, 3] {
+                let mut workspace = Workspace::with(Kernels::of(level).unwrap(), threads);
+                frames.push(conserves(&codec, &steps, &mut workspace));
+            }
+        }
+        assert!(frames.windows(2).all(|pair| pair[0] == pair[1]), "{codec:?}");
+    }
+}

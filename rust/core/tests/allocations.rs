@@ -1,0 +1,94 @@
+//! A training loop in its steady state allocates nothing.
+
+// A counting allocator has to implement an unsafe trait; it only forwards.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use gradwire_core::Input;
+use gradwire_core::codec::{Codec, Workspace};
+use gradwire_core::fit::{Distribution, Mode};
+use gradwire_core::frame::{Frame, Scratch};
+use gradwire_core::memory::Memory;
+use gradwire_core::pack::IndexCoding;
+use gradwire_core::quantize::Quantizer;
+use gradwire_core::simd::Kernels;
+use gradwire_core::sparsify::{Amount, Sid, Sparsifier};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is the system allocator's; counting touches a thread-local cell that needs no
+// memory of its own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.with(Cell::get);
+    work();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+/// Bell-shaped values, another set for each step.
+fn gradient(len: usize, step: u64) -> Vec<f32> {
+    let hash = |i: u64| {
+        let mut x = (i ^ step << 40).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x ^ (x >> 27)
+    };
+    let uniform = |word: u64| (word & 0xFFFF) as f32 / 65536.0 - 0.5;
+    (0..len as u64).map(|i| uniform(hash(i)) * uniform(hash(i) >> 16) * 4.0).collect()
+}
+
+fn sparsifiers() -> Vec<Sparsifier> {
+    let mut all = vec![Sparsifier::All, Sparsifier::Threshold { threshold: 0.9 }];
+    for ratio in [0.001, 0.01, 0.1] {
+        all.push(Sparsifier::TopK { amount: Amount::Ratio(ratio) });
+        for mode in [Mode::Adaptive, Mode::Tracking, Mode::Paper, Mode::Fixed(3)] {
+            all.push(Sparsifier::Sid(Sid { mode, ..Sid::new(ratio) }));
+        }
+        let distribution = Distribution::Gamma;
+        all.push(Sparsifier::Sid(Sid { distribution, ..Sid::new(ratio) }));
+    }
+    all
+}
+
+#[test]
+fn steady_steps_allocate_nothing() {
+    let len = 200_000;
+    let steps: Vec<_> = (0..40).map(|step| gradient(len, step)).collect();
+    let memory = Memory::Residual { decay: 1.0 };
+    for sparsifier in sparsifiers() {
+        let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
+        let mut state = codec.init_state(len).unwrap();
+        let mut workspace = Workspace::with(Kernels::current(), 1);
+        let mut frame = Vec::with_capacity(codec.max_encoded_len(len));
+        let (mut total, mut scratch) = (vec![0.0; len], Scratch::default());
+        let mut step = |x: &[f32]| {
+            codec.encode_into(Input::F32(x), &mut state, None, &mut workspace, &mut frame).unwrap();
+            let parsed = Frame::parse(&frame, Some(len as u64)).unwrap();
+            parsed.decode_add(&mut total, 0.5, &mut scratch).unwrap();
+        };
+        // Scratch memory grows with what the first steps select, and by doubling.
+        steps[..30].iter().for_each(|x| step(x));
+        let counted = allocations(|| steps[30..].iter().for_each(|x| step(x)));
+        assert_eq!(counted, 0, "{sparsifier:?}");
+    }
+}
