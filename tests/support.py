@@ -23,7 +23,12 @@ SPARSIFIERS: list[Sparsifier] = [
     SID(0.05, distribution="gamma", stages=2, band=(0.9, 1.1)),
 ]
 QUANTIZERS: list[Quantizer] = [Float32(), BFloat16(), Float16(), Float16(scaled=False)]
-MEMORIES: list[Memory] = [NoMemory(), Residual(), Residual(decay=0.9)]
+MEMORIES: list[Memory] = [
+    NoMemory(),
+    Residual(),
+    Residual(decay=0.9),
+    Residual(decay=0.9, low_memory=True),
+]
 CODINGS = ["auto", "elias-fano", "rice", "bitmap"]
 
 CODECS = [
@@ -33,6 +38,9 @@ CODECS = [
     for memory in MEMORIES
 ]
 """Every composition of parts, each with a few of its options."""
+
+UNDOABLE = [codec for codec in CODECS if not getattr(codec.memory, "low_memory", False)]
+"""Those whose states keep what an encode replaces."""
 
 
 def name_of(codec: Any) -> str:

@@ -143,6 +143,16 @@ def test_scaled_is_a_bool():
         Float16(scaled=1)
 
 
+@pytest.mark.parametrize("value", [1, 0, None, "yes", np.True_])
+def test_low_memory_is_a_bool(value):
+    with pytest.raises(TypeError, match="low_memory must be a bool, got"):
+        Residual(low_memory=value)
+
+
+def test_a_configuration_from_before_low_memory_is_read():
+    assert Residual.from_config({"kind": "residual", "decay": 0.5}) == Residual(decay=0.5)
+
+
 def test_reprs_leave_out_what_is_at_its_default():
     assert repr(SID(0.01)) == "gradwire.sparsify.SID(ratio=0.01)"
     assert repr(SID(0.01, stages=3)) == "gradwire.sparsify.SID(ratio=0.01, stages=3)"

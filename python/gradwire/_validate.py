@@ -5,7 +5,16 @@ import operator
 from collections.abc import Collection
 from numbers import Real
 
-__all__ = ["MAX_NUMEL", "choice", "instance", "integer", "positive", "real", "unit_interval"]
+__all__ = [
+    "MAX_NUMEL",
+    "boolean",
+    "choice",
+    "instance",
+    "integer",
+    "positive",
+    "real",
+    "unit_interval",
+]
 
 MAX_NUMEL = 2**32 - 1
 """Entries a tensor may have: positions take 32 bits."""
@@ -49,6 +58,13 @@ def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int
     if number > high:
         raise ValueError(f"{name} must be at most {high}, got {number}")
     return number
+
+
+def boolean(name: str, value: object) -> bool:
+    """Return a bool; an integer is an error."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {value!r} ({type(value).__name__})")
+    return value
 
 
 def choice(name: str, value: object, allowed: Collection[str]) -> str:

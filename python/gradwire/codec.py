@@ -87,9 +87,9 @@ class Codec(Part):
     ) -> _native.Frame:
         """Encode one tensor.
 
-        A transaction: on any error the state is what it was. The tensor is read in place, twice;
-        a residual is written once. Other Python threads run meanwhile; none of them may write to
-        ``x``.
+        A transaction: on any error the state is what it was. The tensor is read in place, twice,
+        or three times with ``low_memory``; a residual is written once. Other Python threads run
+        meanwhile; none of them may write to ``x``.
 
         Parameters
         ----------

@@ -21,12 +21,17 @@ class Residual(Part):
     """It is kept and added to the next tensor (error feedback).
 
     The state holds two float32 buffers of n elements that swap on success, so that a failed encode
-    changes nothing and a successful one can be rolled back exactly.
+    changes nothing and a successful one can be rolled back exactly; or, with ``low_memory``, one.
 
     Parameters
     ----------
     decay : float
         The next tensor is encoded as ``tensor + decay * residual``; 0 < decay <= 1.
+    low_memory : bool
+        Keep one buffer of n elements instead of two, for the same frames and the same residual.
+        Every encode first reads tensor and residual once more, to find what is not finite before
+        it writes; a failed one still changes nothing. `gradwire.State.rollback` is an error:
+        nothing is kept to go back to. `gradwire.torch.ddp` needs it and does not take such codecs.
 
     References
     ----------
@@ -37,10 +42,12 @@ class Residual(Part):
     """
 
     decay: float = 1.0
+    low_memory: bool = False
     kind: ClassVar[str] = "residual"
 
     def __post_init__(self) -> None:
         self._set("decay", _validate.unit_interval("decay", self.decay))
+        _validate.boolean("low_memory", self.low_memory)
 
 
 Memory = NoMemory | Residual

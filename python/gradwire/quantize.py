@@ -7,6 +7,7 @@ the codec has one.
 import dataclasses
 from typing import ClassVar
 
+from gradwire import _validate
 from gradwire._part import Part
 
 __all__ = ["BFloat16", "Float16", "Float32", "Quantizer"]
@@ -41,10 +42,7 @@ class Float16(Part):
     kind: ClassVar[str] = "float16"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.scaled, bool):
-            raise TypeError(
-                f"scaled must be a bool, got {self.scaled!r} ({type(self.scaled).__name__})"
-            )
+        _validate.boolean("scaled", self.scaled)
 
 
 Quantizer = Float32 | BFloat16 | Float16

@@ -1,11 +1,13 @@
 """The state of one tensor: everything about encoding it that changes."""
 
 import copy
+import dataclasses
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from gradwire import _native, _validate
+from gradwire.memory import Residual
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -62,7 +64,7 @@ class State(_native.State):
         Raises
         ------
         ValueError
-            There is none.
+            There is none, as always with ``Residual(low_memory=True)``.
         StateInUseError
             Another thread is encoding with this state.
         """
@@ -100,6 +102,8 @@ class State(_native.State):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned. All of it is checked before anything changes.
+
+        The dict may be of a state with the other ``low_memory``; this one keeps its own.
 
         Raises
         ------
@@ -143,6 +147,10 @@ class State(_native.State):
         if config == own.get_config():
             return own
         codec = type(own).from_config(cast("dict[str, Any]", config))
+        if isinstance(codec.memory, Residual) and isinstance(own.memory, Residual):
+            # The same residual in one buffer or two: a choice of the machine, not of the training.
+            memory = dataclasses.replace(codec.memory, low_memory=own.memory.low_memory)
+            codec = dataclasses.replace(codec, memory=memory)
         if not own._codec.same_kind(codec._codec):
             raise ValueError(
                 f"state_dict is of {codec!r}, this state of {own!r}; "

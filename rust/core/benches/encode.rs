@@ -61,7 +61,8 @@ fn kernels(c: &mut Criterion) {
             group.bench_function(name(if wanted { "sweep moments" } else { "sweep" }), |b| {
                 b.iter(|| {
                     let (decay, streams) = (1.0, false);
-                    let feedback = Feedback { residual: &residual, decay, sum: &mut sum, streams };
+                    let feedback =
+                        Feedback { residual: Some(&residual), decay, sum: &mut sum, streams };
                     let moments = wanted.then_some((1.0, &mut lanes));
                     let (indices, values) = (&mut indices[..], &mut values[..]);
                     let gather = Gather { moments, bound: 6.9, base: 0, indices, values };
@@ -84,10 +85,11 @@ fn sparsifiers(ratio: f64) -> [(&'static str, Sparsifier); 4] {
 }
 
 fn encodes(c: &mut Criterion) {
-    let memory = Memory::Residual { decay: 1.0 };
-    for len in [1000, 1 << 20] {
+    for (len, low_memory) in [(1000, false), (1 << 20, false), (1 << 20, true)] {
+        let memory = Memory::Residual { decay: 1.0, low_memory };
+        let kind = if low_memory { "encode in place" } else { "encode" };
         let gradients: Vec<_> = (0..4).map(|seed| laplace(len, seed)).collect();
-        let mut group = c.benchmark_group(format!("encode/{len}"));
+        let mut group = c.benchmark_group(format!("{kind}/{len}"));
         group.throughput(Throughput::Elements(len as u64));
         for (name, sparsifier) in sparsifiers(0.01) {
             let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto);

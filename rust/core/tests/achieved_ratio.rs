@@ -21,7 +21,8 @@ const LAWS: [Distribution; 3] =
 const BAND: std::ops::RangeInclusive<f64> = 0.8..=1.25;
 
 fn codec(sid: Sid, feedback: bool) -> Codec {
-    let memory = if feedback { Memory::Residual { decay: 1.0 } } else { Memory::None };
+    let memory =
+        if feedback { Memory::Residual { decay: 1.0, low_memory: false } } else { Memory::None };
     Codec::new(Sparsifier::Sid(sid), Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
 }
 

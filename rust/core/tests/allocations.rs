@@ -74,8 +74,9 @@ fn sparsifiers() -> Vec<Sparsifier> {
 fn steady_steps_allocate_nothing() {
     let len = 200_000;
     let steps: Vec<_> = (0..40).map(|step| gradient(len, step)).collect();
-    let memory = Memory::Residual { decay: 1.0 };
-    for sparsifier in sparsifiers() {
+    for (sparsifier, low_memory) in sparsifiers().into_iter().flat_map(|s| [(s, false), (s, true)])
+    {
+        let memory = Memory::Residual { decay: 1.0, low_memory };
         let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
         let mut state = codec.init_state(len).unwrap();
         let mut workspace = Workspace::with(Kernels::current(), 1);
@@ -89,6 +90,6 @@ fn steady_steps_allocate_nothing() {
         // Scratch memory grows with what the first steps select, and by doubling.
         steps[..30].iter().for_each(|x| step(x));
         let counted = allocations(|| steps[30..].iter().for_each(|x| step(x)));
-        assert_eq!(counted, 0, "{sparsifier:?}");
+        assert_eq!(counted, 0, "{codec:?}");
     }
 }

@@ -81,7 +81,10 @@ fn quantizer(part: &Bound<'_, PyDict>) -> PyResult<Quantizer> {
 fn memory(part: &Bound<'_, PyDict>) -> PyResult<Memory> {
     Ok(match kind(part)?.as_str() {
         "none" => Memory::None,
-        "residual" => Memory::Residual { decay: get::<f64>(part, "decay")? as f32 },
+        "residual" => Memory::Residual {
+            decay: get::<f64>(part, "decay")? as f32,
+            low_memory: get(part, "low_memory")?,
+        },
         other => return Err(unknown("memory", other)),
     })
 }

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.memory import NoMemory
+from gradwire.memory import NoMemory, Residual
 from gradwire.sparsify import All
 from gradwire.torch.ddp.capacity import SizeLimit
 from gradwire.torch.ddp.handle import GradScaler, Handle
@@ -74,7 +74,8 @@ def attach(
         Not a DDP model.
     ValueError
         Parameters that are not on the CPU, a model that has another hook, options that do not go
-        together, or ranks that disagree on any of this.
+        together, a codec with ``Residual(low_memory=True)``, which cannot undo a step, or ranks
+        that disagree on any of this.
 
     Notes
     -----
@@ -96,6 +97,7 @@ def attach(
         if each.numel() < min_numel or each.ndim < min_ndim or each.dtype not in _COMPRESSIBLE
     }
     _agree(group, codec, named, dense, grad_scaler)
+    _check_memory(codec)
     parameters = [_parameter(name, named[name], codec, name in dense) for name in named]
     switch = _switch(ddp, over)
     handle = Handle(
@@ -143,6 +145,16 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
     switch = getattr(model, _SWITCH, None)
     if switch is not None and switch.handle is not None:
         raise ValueError("a codec is attached to this model already; detach() its handle first")
+
+
+def _check_memory(codec: "Codec") -> None:
+    # Once the ranks agree on the codec, so that it is refused on all of them or on none.
+    if isinstance(codec.memory, Residual) and codec.memory.low_memory:
+        raise ValueError(
+            "a step that fails on any rank is rolled back on all of them, and "
+            "gradwire.memory.Residual(low_memory=True) keeps nothing to roll back to; attach a "
+            "codec with low_memory=False"
+        )
 
 
 def _own_group(over: dist.ProcessGroup, timeout: timedelta | None) -> dist.ProcessGroup:

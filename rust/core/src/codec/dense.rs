@@ -8,7 +8,7 @@ use crate::frame;
 use crate::memory::Memory;
 use crate::pool;
 use crate::quantize::Quantizer;
-use crate::scan::{Accumulated, CHUNK, Field, Request, Scratch, Source};
+use crate::scan::{Accumulated, CHUNK, Field, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, Kernels};
 use crate::{Input, Result};
@@ -27,12 +27,16 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| need > limit) {
             return Err(limit_too_small(limit, need));
         }
-        let exponent = self.exponent(input, state, workspace);
+        let mut exponent = 0;
+        if state.is_in_place() || self.quantizer == (Quantizer::Float16 { scaled: true }) {
+            let peak = self.read_ahead(input, state, &mut workspace.scanner)?;
+            exponent = self.quantizer.scale_exponent(&[f32::from_bits(peak)]);
+        }
         let layout = self.layout(input);
         let mut peak = 0;
         frame::write_dense(layout, numel as u64, exponent, out, |codes| {
             peak = match (&mut state.residual, self.memory) {
-                (Some(residual), Memory::Residual { decay }) => {
+                (Some(residual), Memory::Residual { decay, .. }) => {
                     let (residual, sum) = residual.begin();
                     let gradient = Field(input);
                     let source = Accumulated::new(gradient, residual, decay, sum);
@@ -42,32 +46,14 @@ impl Codec {
             };
         })?;
         if peak >= NON_FINITE {
-            // The sum, not what is left of it: infinity minus infinity is no more finite.
+            // In place it was found ahead. Elsewhere the sums are gone, but what is left of one that
+            // is not finite is not finite either.
             let field = state.residual.as_ref().map_or(Field(input), |r| Field::plain(r.next()));
-            return Err(non_finite(field, workspace.scanner.kernels));
+            return Err(non_finite(&field, workspace.scanner.kernels));
         }
         let tracker = state.tracker.clone();
         state.commit(tracker);
         Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
-    }
-
-    /// The exponent of a scaled quantizer, which takes a read of its own.
-    fn exponent(&self, input: Input<'_>, state: &mut State, workspace: &mut Workspace) -> i16 {
-        if !matches!(self.quantizer, Quantizer::Float16 { scaled: true }) {
-            return 0;
-        }
-        let scanner = &mut workspace.scanner;
-        let gradient = Field(input);
-        let peak = match (&mut state.residual, self.memory) {
-            (Some(residual), Memory::Residual { decay }) => {
-                let (residual, sum) = residual.begin();
-                let source = Accumulated::new(gradient, residual, decay, sum);
-                scanner.scan(source, &Request::default()).peak
-            }
-            _ => scanner.scan(gradient, &Request::default()).peak,
-        };
-        // What is not finite is found, and named, by the read that follows.
-        if peak >= NON_FINITE { 0 } else { self.quantizer.scale_exponent(&[f32::from_bits(peak)]) }
     }
 
     /// Rounds all of a source to codes; the bits of its largest magnitude.
@@ -104,7 +90,7 @@ impl Rounded for Field<'_> {
 
 impl Rounded for Accumulated<'_> {
     fn round(&mut self, job: Job, at: usize, codes: &mut [u8], scratch: &mut Scratch) -> u32 {
-        let block = self.add(job.kernels, at, job.len(codes), scratch);
+        let block = self.preview().add(job.kernels, at, job.len(codes), scratch);
         let peak = (job.kernels.peak)(block);
         job.quantizer.encode_into(job.exponent, block, codes);
         let mut sent = [0.0; BLOCK];

@@ -3,6 +3,7 @@
 //! A [`Codec`] says what is done and never changes. What changes from step to step is a [`State`]
 //! for each tensor. What is merely scratch is a [`Workspace`] for each thread.
 
+mod ahead;
 mod dense;
 mod sparse;
 mod state;
@@ -15,7 +16,7 @@ use crate::frame::{self, Layout};
 use crate::memory::Memory;
 use crate::pack::{IndexCoding, MAX_NUMEL};
 use crate::quantize::Quantizer;
-use crate::scan::{self, Field, Source};
+use crate::scan::{self, Source};
 use crate::simd::{BLOCK, Kernels};
 use crate::sparsify::Sparsifier;
 use crate::{Error, Input, Result};
@@ -76,7 +77,7 @@ impl Codec {
     }
 
     /// The state of a tensor of `numel` elements that nothing was encoded of yet. With
-    /// [`Memory::Residual`] it takes eight bytes an element.
+    /// [`Memory::Residual`] it takes eight bytes an element, or four with `low_memory`.
     pub fn init_state(&self, numel: usize) -> Result<State> {
         if numel as u64 > MAX_NUMEL {
             return Err(Error::argument(format!(
@@ -130,13 +131,13 @@ impl Codec {
     }
 }
 
-/// The error for a field in which a scan found something that is not finite.
-fn non_finite(field: Field<'_>, kernels: &Kernels) -> Error {
+/// The error for a source in which a scan found something that is not finite.
+fn non_finite(source: &impl Source, kernels: &Kernels) -> Error {
     let mut scratch = scan::Scratch::default();
     let (mut count, mut first) = (0, None);
-    for at in (0..field.len()).step_by(BLOCK) {
-        let len = BLOCK.min(field.len() - at);
-        for (i, value) in field.block(kernels, at, len, &mut scratch).iter().enumerate() {
+    for at in (0..source.len()).step_by(BLOCK) {
+        let len = BLOCK.min(source.len() - at);
+        for (i, value) in source.block(kernels, at, len, &mut scratch).iter().enumerate() {
             if !value.is_finite() {
                 count += 1;
                 first = first.or(Some((at + i) as u64));

@@ -3,6 +3,10 @@
 //! With a residual this is one transaction. The first read adds the gradient to the residual and
 //! writes the sum into the spare buffer; what is sent is then subtracted there, as the receiver
 //! decodes it; and only when the frame is complete does that buffer become the residual.
+//!
+//! Where there is no spare buffer the sum takes the place of the residual. All that can go wrong is
+//! then found before: a limit that no frame keeps, and, by a read that writes nothing, sums that are
+//! not finite.
 
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN};
@@ -21,6 +25,12 @@ impl Codec {
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
+        if let Some(limit) = max_len.filter(|&limit| limit < HEADER_LEN) {
+            return Err(limit_too_small(limit, HEADER_LEN));
+        }
+        if state.is_in_place() {
+            self.read_ahead(input, state, &mut workspace.scanner)?;
+        }
         let mut tracker = state.tracker.clone();
         let (request, totals) = self.accumulate(input, state, &tracker, workspace);
         let field = match &state.residual {
@@ -28,7 +38,7 @@ impl Codec {
             None => Field(input),
         };
         if totals.peak >= NON_FINITE {
-            return Err(non_finite(field, workspace.scanner.kernels));
+            return Err(non_finite(&field, workspace.scanner.kernels));
         }
         let Workspace { scanner, keys, .. } = workspace;
         let mut scanned = Scanned { field, request, totals, scanner, scratch: keys };
@@ -54,10 +64,12 @@ impl Codec {
         let gradient = Field(input);
         let (sparsifier, numel) = (self.sparsifier, input.len());
         let Workspace { scanner, keys, .. } = workspace;
-        if let (Some(residual), Memory::Residual { decay }) = (&mut state.residual, self.memory) {
+        if let (Some(residual), Memory::Residual { decay, .. }) = (&mut state.residual, self.memory)
+        {
             let (residual, sum) = residual.begin();
             let mut source = Accumulated::new(gradient, residual, decay, sum);
-            let request = sparsifier.request(numel, tracker, |i| source.at(i), keys);
+            let preview = source.preview();
+            let request = sparsifier.request(numel, tracker, |i| preview.at(i), keys);
             // Logarithms are taken of what was written: it has to stay in the cache.
             source.streams &= !request.logs;
             (request, scanner.scan(source, &request))
@@ -80,6 +92,9 @@ impl Codec {
 
     /// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until
     /// it is not. How many were left out.
+    ///
+    /// Does not fail on survivors of a scan that found all finite, and a limit of a header at least:
+    /// a frame of no entries is no longer.
     fn fit(
         &self,
         input: Input<'_>,
@@ -95,9 +110,6 @@ impl Codec {
             let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
                 return Ok((selected - survivors.len()) as u64);
             };
-            if survivors.len() == 0 {
-                return Err(limit_too_small(limit, out.len()));
-            }
             // In proportion to the bytes there are, and one less, so that this ends.
             let room = limit.saturating_sub(HEADER_LEN) as f64 / (out.len() - HEADER_LEN) as f64;
             let fewer = (survivors.len() as f64 * room) as usize;

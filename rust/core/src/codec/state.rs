@@ -8,7 +8,7 @@ use crate::{Error, Result};
 /// The state of one tensor under one codec: residual, tracked bound, stage controller.
 ///
 /// Use it with codecs of the same memory kind; another ratio, sparsifier or quantizer is taken from
-/// the next encode on, as schedules need it.
+/// the next encode on, as schedules need it. A residual stays in as many buffers as it was made in.
 #[derive(Debug, Clone)]
 pub struct State {
     numel: usize,
@@ -28,7 +28,7 @@ impl State {
     pub(super) fn new(codec: &Codec, numel: usize) -> Self {
         let residual = match codec.memory() {
             Memory::None => None,
-            Memory::Residual { .. } => Some(Residual::zeros(numel)),
+            Memory::Residual { low_memory, .. } => Some(Residual::zeros(numel, low_memory)),
         };
         let sparsifier = codec.sparsifier();
         let tracker = sparsifier.tracker(numel);
@@ -69,6 +69,11 @@ impl State {
         self.step += 1;
     }
 
+    /// Whether an encode overwrites the residual that it reads.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.residual.as_ref().is_some_and(Residual::is_in_place)
+    }
+
     /// Elements of the tensor.
     pub fn numel(&self) -> usize {
         self.numel
@@ -100,8 +105,14 @@ impl State {
     }
 
     /// Undoes the last encode exactly. Possible once after each successful encode, until the next
-    /// one begins.
+    /// one begins; never with `low_memory`.
     pub fn rollback(&mut self) -> Result<()> {
+        if self.is_in_place() {
+            return Err(Error::argument(
+                "there is nothing to roll back to: with low_memory an encode overwrites the \
+                 residual before it; use a codec with low_memory off",
+            ));
+        }
         if !self.can_roll_back() {
             return Err(Error::argument(
                 "there is no encode to roll back: none was made since the last rollback, load, \
@@ -120,8 +131,8 @@ impl State {
 
     /// Forgets everything: the state is as new.
     pub fn reset(&mut self) {
-        if self.residual.is_some() {
-            self.residual = Some(Residual::zeros(self.numel));
+        if let Some(residual) = &mut self.residual {
+            *residual = Residual::zeros(self.numel, residual.is_in_place());
         }
         self.tracker = self.sparsifier.tracker(self.numel);
         self.previous = None;

@@ -19,13 +19,16 @@ pub enum Memory {
     Residual {
         /// What the residual is multiplied by before the gradient is added, in (0, 1].
         decay: f32,
+        /// One buffer instead of two. The same frames and the same residual, for half the memory;
+        /// each encode reads the tensor and the residual once more, and none can be rolled back.
+        low_memory: bool,
     },
 }
 
 impl Memory {
     pub(crate) fn check(self) -> Result<()> {
         match self {
-            Self::Residual { decay } if !(decay > 0.0 && decay <= 1.0) => {
+            Self::Residual { decay, .. } if !(decay > 0.0 && decay <= 1.0) => {
                 Err(Error::argument(format!("decay must be in (0, 1], got {decay}")))
             }
             _ => Ok(()),

@@ -1,25 +1,35 @@
-//! The residual buffer pair of error feedback.
+//! The residual of error feedback: a pair of buffers, or one.
 
 use crate::buffer::Buffer;
 use crate::{Error, Result};
 
-/// Two buffers that swap on success.
+/// Two buffers that swap on success, or one that is written in place.
 ///
-/// An encode reads one and writes the other; only when the frame is done do they change roles. So
-/// a failed encode leaves the residual as it was, a successful one can be undone exactly, and no
-/// pass over memory is spent on either.
+/// With two, an encode reads one and writes the other; only when the frame is done do they change
+/// roles. So a failed encode leaves the residual as it was, a successful one can be undone exactly,
+/// and no pass over memory is spent on either.
+///
+/// With one, an encode has to know that it will not fail before it writes at all, and what it
+/// overwrites is gone.
 #[derive(Debug, Clone)]
 pub struct Residual {
     current: Buffer,
-    other: Buffer,
+    /// None if the next residual is written over the current one.
+    other: Option<Buffer>,
     /// Whether `other` holds the residual before the last encode.
     undoable: bool,
 }
 
 impl Residual {
     /// A residual of `len` zeros.
-    pub fn zeros(len: usize) -> Self {
-        Self { current: Buffer::zeros(len), other: Buffer::zeros(len), undoable: false }
+    pub fn zeros(len: usize, in_place: bool) -> Self {
+        let other = (!in_place).then(|| Buffer::zeros(len));
+        Self { current: Buffer::zeros(len), other, undoable: false }
+    }
+
+    /// Whether there is one buffer only.
+    pub fn is_in_place(&self) -> bool {
+        self.other.is_none()
     }
 
     /// The residual.
@@ -27,26 +37,32 @@ impl Residual {
         self.current.as_slice()
     }
 
-    /// The residual, and the buffer that the next one is written to. Ends the chance to undo.
-    pub(crate) fn begin(&mut self) -> (&[f32], &mut [f32]) {
+    /// The residual, and the buffer that the next one is written to; none and the residual itself
+    /// if that is done in place. Ends the chance to undo.
+    pub(crate) fn begin(&mut self) -> (Option<&[f32]>, &mut [f32]) {
         self.undoable = false;
-        (self.current.as_slice(), self.other.as_mut_slice())
+        match &mut self.other {
+            Some(other) => (Some(self.current.as_slice()), other.as_mut_slice()),
+            None => (None, self.current.as_mut_slice()),
+        }
     }
 
     /// The buffer that [`Residual::begin`] gave out to be written.
     pub(crate) fn next(&self) -> &[f32] {
-        self.other.as_slice()
+        self.other.as_ref().unwrap_or(&self.current).as_slice()
     }
 
     /// As [`Residual::next`], to patch it.
     pub(crate) fn next_mut(&mut self) -> &mut [f32] {
-        self.other.as_mut_slice()
+        self.other.as_mut().unwrap_or(&mut self.current).as_mut_slice()
     }
 
     /// Makes the written buffer the residual.
     pub(crate) fn commit(&mut self) {
-        std::mem::swap(&mut self.current, &mut self.other);
-        self.undoable = true;
+        if let Some(other) = &mut self.other {
+            std::mem::swap(&mut self.current, other);
+            self.undoable = true;
+        }
     }
 
     /// Whether [`Residual::rollback`] would succeed.
@@ -56,7 +72,9 @@ impl Residual {
 
     /// Goes back to the residual before the last commit.
     pub(crate) fn rollback(&mut self) {
-        std::mem::swap(&mut self.current, &mut self.other);
+        if let Some(other) = &mut self.other {
+            std::mem::swap(&mut self.current, other);
+        }
         self.undoable = false;
     }
 

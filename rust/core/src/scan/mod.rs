@@ -5,10 +5,12 @@
 //! of chunks, entries above the bound are kept in the order of positions: neither depends on how
 //! many threads took part.
 
+mod preview;
 mod sample;
 mod source;
 mod survivors;
 
+pub(crate) use preview::Preview;
 pub(crate) use sample::magnitude_above;
 pub(crate) use source::{Accumulated, Field, Scratch, Source};
 pub(crate) use survivors::Survivors;

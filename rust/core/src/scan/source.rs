@@ -1,5 +1,6 @@
 //! Where the blocks of a scan come from.
 
+use super::Preview;
 use crate::Input;
 use crate::simd::sweep::{Feedback, Found, Gather};
 use crate::simd::{BLOCK, Kernels};
@@ -25,12 +26,22 @@ pub(crate) trait Source: Send + Sized {
 
     /// The elements that the last sweep read, if it did not stream them away.
     fn swept<'a>(&'a self, at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32];
+
+    /// The `len` elements from position `at` and nothing else, in `scratch` if they are not in memory
+    /// as float32.
+    fn block<'a>(
+        &'a self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32];
 }
 
 /// Two blocks of scratch memory: for elements made float32, and for their sums.
 pub(crate) struct Scratch {
-    widened: [f32; BLOCK],
-    sum: [f32; BLOCK],
+    pub(super) widened: [f32; BLOCK],
+    pub(super) sum: [f32; BLOCK],
 }
 
 impl Default for Scratch {
@@ -97,25 +108,21 @@ impl Source for Field<'_> {
             _ => &scratch.widened[..len],
         }
     }
-}
 
-impl<'x> Field<'x> {
-    /// The `len` elements from position `at`, in `scratch` if they have to be made float32.
-    pub fn block<'a>(
-        &self,
+    fn block<'a>(
+        &'a self,
         kernels: &Kernels,
         at: usize,
         len: usize,
         scratch: &'a mut Scratch,
-    ) -> &'a [f32]
-    where
-        'x: 'a,
-    {
+    ) -> &'a [f32] {
         self.float32(kernels, at, len, &mut scratch.widened)
     }
+}
 
+impl<'x> Field<'x> {
     /// The `len` elements from position `at`, in `widened` if they are not float32.
-    fn float32<'a>(
+    pub(super) fn float32<'a>(
         &self,
         kernels: &Kernels,
         at: usize,
@@ -141,7 +148,8 @@ impl<'x> Field<'x> {
 #[derive(Debug)]
 pub(crate) struct Accumulated<'a> {
     pub gradient: Field<'a>,
-    pub residual: &'a [f32],
+    /// None if `sum` holds it: then the sum is written in place.
+    pub residual: Option<&'a [f32]>,
     pub decay: f32,
     pub sum: &'a mut [f32],
     /// Whether sums are written past the caches.
@@ -152,24 +160,20 @@ pub(crate) struct Accumulated<'a> {
 const STREAMED: usize = 1 << 21;
 
 impl<'a> Accumulated<'a> {
-    pub fn new(gradient: Field<'a>, residual: &'a [f32], decay: f32, sum: &'a mut [f32]) -> Self {
-        let streams = sum.len() >= STREAMED;
+    pub fn new(
+        gradient: Field<'a>,
+        residual: Option<&'a [f32]>,
+        decay: f32,
+        sum: &'a mut [f32],
+    ) -> Self {
+        let streams = residual.is_some() && sum.len() >= STREAMED;
         Self { gradient, residual, decay, sum, streams }
     }
 
-    /// The sums of a block in scratch memory, not yet written down.
-    pub fn add<'s>(
-        &self,
-        kernels: &Kernels,
-        at: usize,
-        len: usize,
-        scratch: &'s mut Scratch,
-    ) -> &'s mut [f32] {
-        let Scratch { widened, sum } = scratch;
-        let gradient = self.gradient.float32(kernels, at, len, widened);
-        let sum = &mut sum[..len];
-        (kernels.add)(sum, gradient, &self.residual[at..at + len], self.decay);
-        sum
+    /// The sums that are going to be written; in place, where none was written yet.
+    pub fn preview(&self) -> Preview<'_> {
+        let residual = self.residual.unwrap_or(self.sum);
+        Preview { gradient: self.gradient, residual, decay: self.decay }
     }
 
     /// Writes down a block of sums.
@@ -177,22 +181,16 @@ impl<'a> Accumulated<'a> {
         let target = &mut self.sum[at..at + block.len()];
         if self.streams { (kernels.stream)(target, block) } else { target.copy_from_slice(block) }
     }
-
-    /// What the sum at a position will be.
-    pub fn at(&self, i: usize) -> f32 {
-        let kept = self.decay * self.residual[i];
-        self.gradient.at(i) + kept
-    }
 }
 
 impl Source for Accumulated<'_> {
     fn len(&self) -> usize {
-        self.residual.len()
+        self.sum.len()
     }
 
     fn split_at(self, middle: usize) -> (Self, Self) {
         let (gradient, later) = self.gradient.split_at(middle);
-        let (residual, late) = self.residual.split_at(middle);
+        let (residual, late) = self.residual.map(|r| r.split_at(middle)).unzip();
         let (sum, rest) = self.sum.split_at_mut(middle);
         let (decay, streams) = (self.decay, self.streams);
         (
@@ -211,7 +209,7 @@ impl Source for Accumulated<'_> {
     ) -> Found {
         let gradient = self.gradient.block(kernels, at, len, scratch);
         let feedback = Feedback {
-            residual: &self.residual[at..at + len],
+            residual: self.residual.map(|residual| &residual[at..at + len]),
             decay: self.decay,
             sum: &mut self.sum[at..at + len],
             streams: self.streams,
@@ -221,5 +219,15 @@ impl Source for Accumulated<'_> {
 
     fn swept<'a>(&'a self, at: usize, len: usize, _scratch: &'a Scratch) -> &'a [f32] {
         &self.sum[at..at + len]
+    }
+
+    fn block<'a>(
+        &'a self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32] {
+        self.preview().add(kernels, at, len, scratch)
     }
 }

@@ -86,15 +86,34 @@ fn accumulates_what_it_reads_for_every_dtype() {
     for (input, values) in cases {
         for (mut scanner, streams) in scanners().into_iter().zip([true, false].into_iter().cycle())
         {
-            let mut sum = vec![0.0; n];
-            let mut source = Accumulated::new(Field(input), &residual, 0.5, &mut sum);
+            let (mut sum, mut in_place) = (vec![0.0; n], residual.clone());
+            let mut source = Accumulated::new(Field(input), Some(&residual), 0.5, &mut sum);
             source.streams = streams;
-            assert_eq!(source.at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
+            assert_eq!(source.preview().at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
+            scanner.scan(source, &Request::default());
+            let source = Accumulated::new(Field(input), None, 0.5, &mut in_place);
             scanner.scan(source, &Request::default());
             for i in 0..n {
                 let kept = 0.5 * residual[i];
                 assert_eq!(sum[i].to_bits(), (values[i] + kept).to_bits());
+                assert_eq!(in_place[i].to_bits(), sum[i].to_bits());
             }
         }
+    }
+}
+
+#[test]
+fn a_preview_gathers_from_the_sums() {
+    let (x, residual) = (tensor(5 * CHUNK + 77, 11), tensor(5 * CHUNK + 77, 12));
+    let mut sum = vec![0.0; x.len()];
+    for mut scanner in scanners() {
+        let gradient = Field::plain(&x);
+        let source = Accumulated::new(gradient, Some(&residual), 0.5, &mut sum);
+        let expected = scanner.scan(source, &ALL);
+        let found = scanner.survivors().indices().to_vec();
+        let preview = Preview { gradient, residual: &residual, decay: 0.5 };
+        let totals = scanner.scan(preview, &ALL);
+        assert_eq!((totals.peak, totals.moments), (expected.peak, expected.moments));
+        assert_eq!(scanner.survivors().indices(), found);
     }
 }

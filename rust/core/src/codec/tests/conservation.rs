@@ -6,26 +6,31 @@ use super::*;
 fn nothing_is_lost_and_bytes_agree_on_every_level_and_thread_count() {
     for n in [0, 1, 2, 63, 130, 5000, 300_000] {
         let steps: Vec<Vec<f32>> = (0..3).map(|s| gradient(n, n as u64 + s)).collect();
-        for codec in codecs(FEEDBACK) {
+        for (codec, in_place) in codecs(FEEDBACK).iter().zip(&codecs(LOW_MEMORY)) {
             if n > 5000 && codec.quantizer() != Quantizer::BFloat16 {
                 continue;
             }
-            let mut frames: Vec<Vec<Vec<u8>>> = Vec::new();
+            let mut runs = Vec::new();
             for level in available_levels() {
                 for threads in [1, 2, 3] {
                     let kernels = Kernels::of(level).unwrap();
                     let mut workspace = Workspace::with(kernels, threads);
-                    frames.push(conserves(&codec, &steps, &mut workspace));
+                    runs.push(conserves(codec, &steps, &mut workspace));
+                    runs.push(conserves(in_place, &steps, &mut workspace));
                 }
             }
-            assert!(frames.windows(2).all(|pair| pair[0] == pair[1]), "{codec:?} {n}");
+            assert!(runs.windows(2).all(|pair| pair[0] == pair[1]), "{codec:?} {n}");
         }
     }
 }
 
 /// Encodes the steps in a row, checks that decoded + residual = gradient + old residual, exactly,
-/// and gives the frames.
-fn conserves(codec: &Codec, steps: &[Vec<f32>], workspace: &mut Workspace) -> Vec<Vec<u8>> {
+/// and gives the frames and the bits of the last residual.
+fn conserves(
+    codec: &Codec,
+    steps: &[Vec<f32>],
+    workspace: &mut Workspace,
+) -> (Vec<Vec<u8>>, Vec<u32>) {
     let n = steps[0].len();
     let mut state = codec.init_state(n).unwrap();
     let mut frames = Vec::new();
@@ -46,7 +51,25 @@ fn conserves(codec: &Codec, steps: &[Vec<f32>], workspace: &mut Workspace) -> Ve
         frames.push(out);
     }
     assert_eq!(state.step(), steps.len() as u64);
-    frames
+    (frames, state.residual().unwrap().iter().map(|r| r.to_bits()).collect())
+}
+
+#[test]
+fn one_buffer_of_streamed_size_gives_what_two_give() {
+    // Beyond what two buffers stream past the caches.
+    let n = (1 << 21) + 4321;
+    for sparsifier in [Sparsifier::All, sid(0.001, Distribution::Gamma)] {
+        let run = |low_memory| {
+            let memory = Memory::Residual { decay: 0.9, low_memory };
+            let quantizer = Quantizer::Float16 { scaled: true };
+            let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
+            let mut state = codec.init_state(n).unwrap();
+            let frames: Vec<_> =
+                (0..3).map(|step| encode(&codec, &gradient(n, step), &mut state)).collect();
+            (frames, state.residual().unwrap().to_vec(), state.scalars())
+        };
+        assert!(run(true) == run(false), "{sparsifier:?}");
+    }
 }
 
 #[test]
@@ -54,8 +77,8 @@ fn frames_are_trimmed_to_a_limit_and_the_rest_is_kept() {
     let n = 50_000;
     let x = gradient(n, 9);
     let sparsifier = Sparsifier::TopK { amount: Amount::Ratio(0.05) };
-    for quantizer in QUANTIZERS {
-        let codec = Codec::new(sparsifier, quantizer, FEEDBACK, IndexCoding::Auto).unwrap();
+    for (quantizer, memory) in QUANTIZERS.iter().flat_map(|&q| [(q, FEEDBACK), (q, LOW_MEMORY)]) {
+        let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
         let (whole, _) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
         for limit in [whole.len(), whole.len() - 1, whole.len() / 2, 200, 56] {
             let mut state = codec.init_state(n).unwrap();
@@ -100,7 +123,7 @@ fn other_dtypes_are_read_as_float32_and_named_in_the_frame() {
         wide.iter().map(|&v| v as f32).collect(),
     ];
     let inputs = [Input::BF16(&exact), Input::F16(&narrow), Input::F64(&wide)];
-    for memory in [FEEDBACK, Memory::None] {
+    for memory in [FEEDBACK, LOW_MEMORY, Memory::None] {
         for sparsifier in [Sparsifier::All, sid(0.01, Distribution::Gamma)] {
             let codec =
                 Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
@@ -121,14 +144,16 @@ fn other_dtypes_are_read_as_float32_and_named_in_the_frame() {
 
 #[test]
 fn decay_shrinks_what_is_remembered() {
-    let memory = Memory::Residual { decay: 0.5 };
-    let sparsifier = Sparsifier::TopK { amount: Amount::Count(1) };
-    let codec = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
-    let mut state = codec.init_state(3).unwrap();
-    encode(&codec, &[4.0, 2.0, -1.0], &mut state);
-    assert_eq!(state.residual().unwrap(), [0.0, 2.0, -1.0]);
-    encode(&codec, &[0.0, 0.0, 3.0], &mut state);
-    assert_eq!(state.residual().unwrap(), [0.0, 1.0, 0.0]);
+    for low_memory in [false, true] {
+        let memory = Memory::Residual { decay: 0.5, low_memory };
+        let sparsifier = Sparsifier::TopK { amount: Amount::Count(1) };
+        let codec = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
+        let mut state = codec.init_state(3).unwrap();
+        encode(&codec, &[4.0, 2.0, -1.0], &mut state);
+        assert_eq!(state.residual().unwrap(), [0.0, 2.0, -1.0]);
+        encode(&codec, &[0.0, 0.0, 3.0], &mut state);
+        assert_eq!(state.residual().unwrap(), [0.0, 1.0, 0.0]);
+    }
 }
 
 #[test]

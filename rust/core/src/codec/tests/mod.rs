@@ -57,7 +57,8 @@ fn codecs(memory: Memory) -> Vec<Codec> {
     codecs
 }
 
-const FEEDBACK: Memory = Memory::Residual { decay: 1.0 };
+const FEEDBACK: Memory = Memory::Residual { decay: 1.0, low_memory: false };
+const LOW_MEMORY: Memory = Memory::Residual { decay: 1.0, low_memory: true };
 
 fn encode(codec: &Codec, x: &[f32], state: &mut State) -> (Vec<u8>, Encoded) {
     let (mut out, mut workspace) = (Vec::new(), Workspace::default());

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn bad_input_leaves_the_state_as_it_was() {
     let n = 5000;
-    for memory in [FEEDBACK, Memory::None] {
+    for memory in [FEEDBACK, LOW_MEMORY, Memory::None] {
         for codec in codecs(memory) {
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &gradient(n, 1), &mut state);
@@ -45,9 +45,60 @@ fn rollback_undoes_the_last_encode_exactly() {
 }
 
 #[test]
+fn one_buffer_keeps_nothing_to_roll_back_to() {
+    for codec in codecs(LOW_MEMORY) {
+        let mut state = codec.init_state(1000).unwrap();
+        encode(&codec, &gradient(1000, 1), &mut state);
+        let before = (state.residual().unwrap().to_vec(), state.scalars());
+        assert!(!state.can_roll_back());
+        let message = state.rollback().unwrap_err().to_string();
+        assert!(message.contains("low_memory"), "{message}");
+        assert_eq!((state.residual().unwrap().to_vec(), state.scalars()), before);
+        state.reset();
+        assert_eq!(state.residual().unwrap(), vec![0.0; 1000]);
+        assert!(state.is_in_place());
+    }
+}
+
+#[test]
+fn one_buffer_is_untouched_by_a_limit_that_no_frame_keeps() {
+    for indices in
+        [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap]
+    {
+        for sparsifier in sparsifiers() {
+            let codec = Codec::new(sparsifier, Quantizer::Float32, LOW_MEMORY, indices).unwrap();
+            let mut state = codec.init_state(1000).unwrap();
+            encode(&codec, &gradient(1000, 1), &mut state);
+            let before = (state.residual().unwrap().to_vec(), state.scalars());
+            let mut run = |limit| {
+                let (x, mut out) = (gradient(1000, 2), Vec::new());
+                let result = codec.encode_into(
+                    Input::F32(&x),
+                    &mut state,
+                    Some(limit),
+                    &mut Workspace::default(),
+                    &mut out,
+                );
+                (result, out.len(), (state.residual().unwrap().to_vec(), state.scalars()))
+            };
+            let empty = frame::HEADER_LEN;
+            let (result, _, after) = run(empty - 1);
+            assert!(matches!(result, Err(Error::Argument { .. })), "{codec:?}");
+            assert_eq!(after, before);
+            // A frame of no entries fits exactly, unless it has to hold all.
+            let (result, len, after) = run(empty);
+            match sparsifier {
+                Sparsifier::All => assert_eq!(after, before),
+                _ => assert_eq!((result.unwrap().count, len), (0, empty)),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_saved_state_goes_on_bit_for_bit() {
     let n = 30_000;
-    for codec in codecs(FEEDBACK) {
+    for codec in codecs(FEEDBACK).into_iter().chain(codecs(LOW_MEMORY)) {
         let mut state = codec.init_state(n).unwrap();
         for step in 0..4 {
             encode(&codec, &gradient(n, step), &mut state);
@@ -118,7 +169,7 @@ fn meaningless_parts_are_refused() {
         refused(Sparsifier::Threshold { threshold }, Memory::None);
     }
     for decay in [0.0, 1.5, f32::NAN] {
-        refused(Sparsifier::All, Memory::Residual { decay });
+        refused(Sparsifier::All, Memory::Residual { decay, low_memory: false });
     }
     let base = Sid::new(0.01);
     refused(Sparsifier::Sid(Sid { first_ratio: 1.0, ..base }), Memory::None);

@@ -19,13 +19,14 @@ pub(in crate::simd) use x86::{avx2, avx512};
 /// The residual that a sweep adds, and where it writes the sum.
 #[derive(Debug)]
 pub struct Feedback<'a> {
-    /// As many elements as the gradient.
-    pub residual: &'a [f32],
+    /// As many elements as the gradient; none if `sum` holds the residual, to be overwritten.
+    pub residual: Option<&'a [f32]>,
     /// What the residual is multiplied by.
     pub decay: f32,
     /// As many elements as the gradient.
     pub sum: &'a mut [f32],
-    /// Whether to write past the caches; then end with the kernel `fence`.
+    /// Whether to write past the caches, which is not done in place: what was just read is in them.
+    /// If so, end with the kernel `fence`.
     pub streams: bool,
 }
 
@@ -71,15 +72,21 @@ mod tests {
         values: Vec<u32>,
     }
 
-    fn sweep(kernels: &Kernels, x: &[f32], bound: f32, mode: (bool, bool, bool)) -> Outcome {
-        let (adds, streams, sums) = mode;
+    /// What a sweep is to do: add, in place, stream, take moments.
+    type Mode = (bool, bool, bool, bool);
+
+    fn sweep(kernels: &Kernels, x: &[f32], bound: f32, mode: Mode) -> Outcome {
+        let (adds, in_place, streams, sums) = mode;
         let location = location(bound);
         let residual = tensor(x.len(), 31);
         let mut sum = Buffer::zeros(x.len());
+        if adds && in_place {
+            sum.as_mut_slice().copy_from_slice(&residual);
+        }
         let mut lanes = moments::Lanes::default();
         let (mut indices, mut values) = (vec![0; x.len() + SLACK], vec![0.0; x.len() + SLACK]);
         let feedback = adds.then(|| Feedback {
-            residual: &residual,
+            residual: (!in_place).then_some(&residual[..]),
             decay: 0.9,
             sum: sum.as_mut_slice(),
             streams,
@@ -105,9 +112,9 @@ mod tests {
     }
 
     /// The same by the single kernels.
-    fn one_by_one(x: &[f32], bound: f32, mode: (bool, bool, bool)) -> Outcome {
+    fn one_by_one(x: &[f32], bound: f32, mode: Mode) -> Outcome {
         let kernels = Kernels::of(Level::Scalar).unwrap();
-        let (adds, _, sums) = mode;
+        let (adds, _, _, sums) = mode;
         let location = location(bound);
         let mut sum = vec![0.0; x.len()];
         if adds {
@@ -131,8 +138,9 @@ mod tests {
     fn equals_the_single_kernels_on_every_level() {
         levels_and_lengths(|kernels, x| {
             for bound in [0.0, 0.3, 0.6, 1e29, f32::INFINITY] {
-                for mode in 0..8 {
-                    let mode = (mode & 1 != 0, mode & 2 != 0, mode & 4 != 0);
+                for mode in 0..16 {
+                    let bit = |i: u32| mode >> i & 1 != 0;
+                    let mode = (bit(0), bit(1), bit(2), bit(3));
                     let expected = one_by_one(&x, bound, mode);
                     assert_eq!(sweep(kernels, &x, bound, mode), expected, "{mode:?} {bound}");
                 }
@@ -145,8 +153,10 @@ mod tests {
         levels_and_lengths(|kernels, mut x| {
             for i in 0..x.len() {
                 let kept = std::mem::replace(&mut x[i], f32::NAN);
-                let found = sweep(kernels, &x, 0.3, (true, true, false)).found;
-                assert!(found.peak >= crate::simd::peak::NON_FINITE);
+                for in_place in [false, true] {
+                    let found = sweep(kernels, &x, 0.3, (true, in_place, true, false)).found;
+                    assert!(found.peak >= crate::simd::peak::NON_FINITE);
+                }
                 x[i] = kept;
             }
         });

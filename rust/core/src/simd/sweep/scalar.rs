@@ -7,7 +7,10 @@ pub(in crate::simd) fn run(x: &[f32], feedback: Option<Feedback<'_>>, gather: Ga
     let Gather { moments: lanes, bound, base, indices, values } = gather;
     let block = match feedback {
         Some(Feedback { residual, decay, sum, .. }) => {
-            add::scalar::run(sum, x, residual, decay);
+            match residual {
+                Some(residual) => add::scalar::run(sum, x, residual, decay),
+                None => add_in_place(sum, x, decay),
+            }
             &*sum
         }
         None => x,
@@ -17,4 +20,11 @@ pub(in crate::simd) fn run(x: &[f32], feedback: Option<Feedback<'_>>, gather: Ga
     }
     let count = above::scalar::run(block, bound, base, indices, values);
     Found { peak: peak::scalar::run(block), count }
+}
+
+/// As [`add`], where the residual is what the sum overwrites.
+fn add_in_place(sum: &mut [f32], gradient: &[f32], decay: f32) {
+    for (s, &g) in sum.iter_mut().zip(gradient) {
+        *s = g + decay * *s;
+    }
 }

@@ -44,22 +44,26 @@ trait Vector: Copy {
 ///
 /// # Safety
 ///
-/// The CPU has the features of `V`. With `ADD`, residual and sum hold as many elements as `x`; with
-/// `STREAM`, the sum begins on a cache line.
+/// The CPU has the features of `V`. With `ADD`, the sum, and the residual if it is not in there, hold
+/// as many elements as `x`; with `STREAM`, the sum begins on a cache line.
 #[inline(always)]
 unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: bool>(
     x: &[[f32; GROUP]],
-    feedback: (&[f32], f32, &mut [f32]),
+    feedback: (Option<&[f32]>, f32, &mut [f32]),
     gather: &mut Gather<'_>,
 ) -> Found {
     let (residual, decay, sum) = feedback;
+    // One pointer to the sum, that the residual's may be taken from it: in place they are the same.
+    let sum = sum.as_mut_ptr();
+    let residual = residual.map_or(sum.cast_const(), <[f32]>::as_ptr);
     let mut none = moments::Lanes::default();
     let (location, lanes) = match &mut gather.moments {
         Some((location, lanes)) => (*location, &mut **lanes),
         None => (0.0, &mut none),
     };
     // SAFETY: the features are the caller's promise. A group is four vectors of x, and of residual
-    // and sum, which are as long.
+    // and sum, which are as long. In place, each vector is loaded before the sum is stored over it,
+    // and never again.
     unsafe {
         let (bound, decay) = (V::splat(gather.bound), V::splat(decay));
         let location = V::splat(location);
@@ -72,8 +76,8 @@ unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: boo
                 let at = g * GROUP + j * LANES;
                 v[j] = V::load(group.as_ptr().add(j * LANES));
                 if ADD {
-                    v[j] = v[j].add_scaled(V::load(residual.as_ptr().add(at)), decay);
-                    let to = sum.as_mut_ptr().add(at);
+                    v[j] = v[j].add_scaled(V::load(residual.add(at)), decay);
+                    let to = sum.add(at);
                     if STREAM { v[j].stream(to) } else { v[j].store(to) }
                 }
                 peak = v[j].raise(peak);
@@ -113,10 +117,12 @@ fn run_with(
     let (head, tail) = match feedback {
         None => (None, None),
         Some(Feedback { residual, decay, sum, streams }) => {
-            assert!(residual.len() == x.len() && sum.len() == x.len(), "blocks of one length");
+            let same = sum.len() == x.len() && residual.is_none_or(|r| r.len() == x.len());
+            assert!(same, "blocks of one length");
             let (front, back) = sum.split_at_mut(done);
-            let streams = streams && front.as_ptr().addr().is_multiple_of(64);
-            let (old, older) = residual.split_at(done);
+            let aligned = front.as_ptr().addr().is_multiple_of(64);
+            let streams = streams && residual.is_some() && aligned;
+            let (old, older) = residual.map(|r| r.split_at(done)).unzip();
             (
                 Some(Feedback { residual: old, decay, sum: front, streams }),
                 Some(Feedback { residual: older, decay, sum: back, streams }),
@@ -150,9 +156,9 @@ macro_rules! level {
                 unsafe {
                     match feedback {
                         None if sums => {
-                            groups::<V, false, false, true>(x, (&[], 0.0, &mut []), gather)
+                            groups::<V, false, false, true>(x, (None, 0.0, &mut []), gather)
                         }
-                        None => groups::<V, false, false, false>(x, (&[], 0.0, &mut []), gather),
+                        None => groups::<V, false, false, false>(x, (None, 0.0, &mut []), gather),
                         Some(Feedback { residual, decay, sum, streams }) => {
                             let feedback = (residual, decay, sum);
                             match (streams, sums) {
