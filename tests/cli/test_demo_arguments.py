@@ -14,6 +14,7 @@ def test_defaults_are_those_of_the_issue():
     arguments = demo.parser().parse_args([])
     assert arguments.codec == ["topk", "sidco"]
     assert arguments.bandwidth == [100_000_000, 1_000_000_000]
+    assert arguments.ratio == 0.02
     assert (arguments.ranks, arguments.steps, arguments.task) == (2, None, ["digits", "text"])
 
 

@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--ratio",
         type=_ratio,
-        default=0.01,
+        default=0.02,
         help="share of the entries that a codec keeps (default: %(default)s)",
     )
     made.add_argument(

@@ -25,7 +25,7 @@ class Plan:
     tasks: Sequence[str] = ("digits", "text")
     methods: Sequence[str] = (PLAIN, HALF, "topk", "sidco")
     rates: Sequence[int] = (100_000_000, 1_000_000_000)
-    ratio: float = 0.01
+    ratio: float = 0.02
     ranks: int = 2
     steps: int | None = None  # None: what the task usually takes, or what fits into the time
     loopback: bool = False

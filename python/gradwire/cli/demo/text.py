@@ -94,7 +94,9 @@ class Text:
 
     batch: int = 8
     length: int = 64
-    learning_rate: float = 3e-3  # of 1e-3, 2e-3, 3e-3 and 4e-3 the best without compression
+    # Without compression 1e-3 is slower. 3e-3 is a little better with luck, and a lot worse without:
+    # a loss of 2.27 after 200 steps, but 2.36 after 180, where 2e-3 gives 2.28 and 2.29.
+    learning_rate: float = 2e-3
     held_out_windows: int = 64
 
     def __post_init__(self) -> None:
@@ -111,7 +113,7 @@ class Text:
         """Return the optimiser and its schedule, which all methods share."""
         # No first moment. What error feedback holds back arrives late, as a sum over many steps: a
         # momentum of its own, and averaging it once more costs sparse methods a great deal. Dense
-        # ones are as good without it (a held-out loss of 2.27 after 200 steps either way).
+        # ones lose nothing by it: 2.28 after 200 steps, and 2.32 with the usual 0.9.
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate, betas=(0.0, 0.999))
         return optimizer, warm_up_then_cosine(optimizer, steps)
 
