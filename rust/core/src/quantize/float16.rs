@@ -4,9 +4,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::{BLOCK, SCALE_EXPONENTS};
-
-/// Largest finite value.
-const MAX: f32 = 65504.0;
+use crate::simd::Kernels;
 
 /// See [`super::Quantizer::scale_exponent`].
 pub(super) fn scale_exponent(values: &[f32]) -> i16 {
@@ -28,19 +26,17 @@ pub(super) fn scale_exponent(values: &[f32]) -> i16 {
 }
 
 pub(super) fn encode(exponent: i16, values: &[f32], out: &mut [u8]) {
-    let (mut scaled, mut halves) = ([0.0; BLOCK], [f16::ZERO; BLOCK]);
     let (codes, _) = out.as_chunks_mut();
+    let narrow = Kernels::current().narrow_f16;
+    if let Some(factor) = normal_power(i64::from(exponent)) {
+        narrow(values, factor, codes);
+        return;
+    }
+    let mut scaled = [0.0; BLOCK];
     for (values, codes) in values.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)) {
-        let (scaled, halves) = (&mut scaled[..values.len()], &mut halves[..values.len()]);
+        let scaled = &mut scaled[..values.len()];
         scale(i64::from(exponent), values, scaled);
-        // What lies between the largest code and the next step would round up to infinity.
-        for x in scaled.iter_mut() {
-            *x = x.clamp(-MAX, MAX);
-        }
-        halves.convert_from_f32_slice(scaled);
-        for (code, half) in codes.iter_mut().zip(halves) {
-            *code = half.to_le_bytes();
-        }
+        narrow(scaled, 1.0, codes);
     }
 }
 
@@ -62,12 +58,16 @@ pub(super) fn decode(exponent: i16, bytes: &[u8], out: &mut [f32]) {
 /// A power that is itself a normal float32 gives the product with one rounding. The others, which
 /// only frames of magnitudes below 2^-111 need, go through float64, where the product is exact.
 fn scale(exponent: i64, values: &[f32], out: &mut [f32]) {
-    if (-126..=127).contains(&exponent) {
-        let factor = f32::from_bits(((exponent + 127) as u32) << 23);
+    if let Some(factor) = normal_power(exponent) {
         out.iter_mut().zip(values).for_each(|(out, x)| *out = x * factor);
     } else {
         // Clamped, so that any exponent gives a defined power; frames hold none outside of ±164.
         let factor = f64::from_bits(((exponent.clamp(-1000, 1000) + 1023) as u64) << 52);
         out.iter_mut().zip(values).for_each(|(out, x)| *out = (f64::from(*x) * factor) as f32);
     }
+}
+
+/// `2^exponent`, if that is a normal float32.
+fn normal_power(exponent: i64) -> Option<f32> {
+    (-126..=127).contains(&exponent).then(|| f32::from_bits(((exponent + 127) as u32) << 23))
 }

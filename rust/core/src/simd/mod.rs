@@ -3,6 +3,7 @@
 //! | kernel | what it does to a block |
 //! |---|---|
 //! | [`add`] | `out = gradient + decay * residual` |
+//! | [`narrow`] | float32 to float16 and bfloat16 |
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
 //! | [`moments`] | sums of exceedances over a location and of their squares |
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
@@ -15,7 +16,7 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `refine`, `stream` and `sweep` are written by hand: compaction and stores past the caches
+//! `above`, `narrow`, `refine`, `stream` and `sweep` are written by hand: compaction and stores past the caches
 //! are beyond a compiler.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
@@ -27,6 +28,7 @@ pub mod add;
 mod level;
 pub mod log_sum;
 pub mod moments;
+pub mod narrow;
 pub mod peak;
 pub mod refine;
 mod stamp;
@@ -62,6 +64,10 @@ pub struct Kernels {
     pub log_sum: fn(&[f32], &mut log_sum::Lanes),
     /// See [`above`].
     pub above: Above,
+    /// See [`narrow`].
+    pub narrow_f16: fn(&[f32], f32, &mut [[u8; 2]]),
+    /// See [`narrow`].
+    pub narrow_bf16: fn(&[f32], &mut [[u8; 2]]),
     /// See [`refine`].
     pub refine: fn(&mut [u32], &mut [f32], f32) -> usize,
     /// See [`stream`].
@@ -85,6 +91,8 @@ macro_rules! table {
             moments: moments::$module::run,
             log_sum: log_sum::$module::run,
             above: above::$module::run,
+            narrow_f16: narrow::$module::run,
+            narrow_bf16: narrow::to_bf16::$module::run,
             refine: refine::$module::run,
             stream: stream::$module::run,
             fence: stream::$module::fence,
