@@ -68,5 +68,5 @@ export RUSTC; RUSTC=$(compiler)
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
 echo "==> the core on NEON, by $("$RUSTC" --version) under $runner"
-GRADWIRE_SIMD=neon cargo test --locked -p gradwire-core --lib --tests \
+GRADWIRE_SIMD=neon cargo test --locked -p gradwire-core --lib --test golden --test hostile \
     --target $target --target-dir "${CARGO_TARGET_DIR:-target}/neon"
