@@ -44,7 +44,7 @@ pub(super) fn track(k: u64, numel: usize, kept: Kept, tracker: &mut Tracker) -> 
         let slope = (top - f64::from(bound)) / libm::log(survivors as f64 / k as f64);
         top - slope * libm::log(largest::aim(k, numel) / k as f64)
     } else {
-        0.75 * top
+        0.9 * top
     };
     let growth = tracker.threshold.map_or(1.0, |last| (top / f64::from(last)).clamp(0.8, 1.25));
     let next = guess.clamp(0.25 * top, 0.98 * top) * growth;

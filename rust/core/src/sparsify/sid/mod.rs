@@ -130,9 +130,8 @@ impl Sid {
         let growth = topk::track(selected, scanned.numel(), kept, tracker);
         tracker.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);
         // Stages after the second work on what was above its threshold.
-        let below = fitted.and_then(|fitted| fitted.below_second);
-        if let (Some(bound), Some(below)) = (tracker.bound, below) {
-            tracker.bound = Some(bound.min(below * growth));
+        if let Some(below) = fitted.and_then(|fitted| fitted.below_second) {
+            tracker.bound = Some(below * growth);
         }
         Selected { target: Some(k), threshold: kept.threshold }
     }

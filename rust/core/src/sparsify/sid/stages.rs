@@ -8,8 +8,11 @@ use crate::sparsify::{Scanned, Tracker};
 /// Sweeping over so many entries costs as much as working on one survivor.
 pub(super) const FEW: u64 = 16;
 
-/// Survivors to have for each that the stages after the second need: magnitudes may shrink.
-const SPARE: f64 = 1.3;
+/// Survivors to have for each that the stages after the second need: magnitudes may shrink. Many
+/// cost more than a read that is needed now and then.
+fn spare(needed: u64, numel: u64) -> f64 {
+    if needed <= numel / (4 * FEW) { 2.0 } else { 1.3 }
+}
 
 /// What the stages came to.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +57,8 @@ impl Sid {
                 tail = exceedances(at, scanned);
             }
             if stage == 3 && tail.count <= numel / FEW {
-                fitted.below_second = next_location((at, tail), SPARE * tail.count as f64);
+                let wanted = spare(tail.count, numel) * tail.count as f64;
+                fitted.below_second = next_location((at, tail), wanted);
             }
             let Some(rho) = plan.next(tail.count) else { break };
             let next = fit::tail_threshold(self.distribution, &tail, f64::from(at), rho);
