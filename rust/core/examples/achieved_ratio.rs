@@ -32,6 +32,7 @@ fn main() -> Result<()> {
     all.extend(Case::moving(STEPS));
     for (title, mode, band) in [
         ("adaptive (the default)", Mode::Adaptive, Some(BAND)),
+        ("tracking", Mode::Tracking, Some(BAND)),
         ("as published, uncorrected", Mode::Paper, None),
     ] {
         for distribution in
