@@ -13,6 +13,9 @@
 //! | [`above`] | compacts the entries whose magnitude exceeds a bound |
 //! | [`widen`] | float64, bfloat16 and float16 to float32 |
 //!
+//! Codecs run `sweep` where they can. `above` and `moments` stand beside it as what it is judged by;
+//! their parts are its own.
+//!
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
