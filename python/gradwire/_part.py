@@ -48,11 +48,17 @@ class Part:
             for field in dataclasses.fields(self)
             if field.init and (value := getattr(self, field.name)) != field.default
         ]
-        return f"{type(self).__module__}.{type(self).__name__}({', '.join(shown)})"
+        return f"{_home(type(self))}.{type(self).__name__}({', '.join(shown)})"
 
     def _set(self, name: str, value: object) -> None:
         # Normalises a field while the frozen instance is still being built.
         object.__setattr__(self, name, value)
+
+
+def _home(part: type[Part]) -> str:
+    # Parts of this package are exported one level up from the file that they are in.
+    package, _, rest = part.__module__.partition(".")
+    return f"{package}.{rest.partition('.')[0]}" if package == "gradwire" else part.__module__
 
 
 def option_names(part: type[Part]) -> dict[str, None]:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gradwire import _native, _validate
 from gradwire._part import Part, option_names, part_from_config
-from gradwire.memory import Memory, NoMemory, Residual
-from gradwire.quantize import BFloat16, Float16, Float32, Quantizer
-from gradwire.sparsify import SID, All, Sparsifier, Threshold, TopK
+from gradwire.memory import MEMORIES, Memory, Residual
+from gradwire.quantize import QUANTIZERS, Float32, Quantizer
+from gradwire.sparsify import SPARSIFIERS, Sparsifier
 from gradwire.state import State
 
 if TYPE_CHECKING:
@@ -23,10 +23,7 @@ IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]
 _EXACT = Float32()
 _KEEP = Residual()
 
-_SPARSIFIERS: tuple[type[Part], ...] = (All, Threshold, TopK, SID)
-_QUANTIZERS: tuple[type[Part], ...] = (Float32, BFloat16, Float16)
-_MEMORIES: tuple[type[Part], ...] = (NoMemory, Residual)
-_PARTS = {"sparsify": _SPARSIFIERS, "quantize": _QUANTIZERS, "memory": _MEMORIES}
+_PARTS = {"sparsify": SPARSIFIERS, "quantize": QUANTIZERS, "memory": MEMORIES}
 _CODINGS = ("auto", "elias-fano", "rice", "bitmap")
 
 

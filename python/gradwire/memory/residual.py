@@ -1,4 +1,4 @@
-"""Memories: what happens to the part of a tensor that is not sent."""
+"""The residual of error feedback."""
 
 import dataclasses
 from typing import ClassVar
@@ -6,14 +6,7 @@ from typing import ClassVar
 from gradwire import _validate
 from gradwire._part import Part
 
-__all__ = ["Memory", "NoMemory", "Residual"]
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class NoMemory(Part):
-    """It is dropped."""
-
-    kind: ClassVar[str] = "none"
+__all__ = ["Residual"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -48,7 +41,3 @@ class Residual(Part):
     def __post_init__(self) -> None:
         self._set("decay", _validate.unit_interval("decay", self.decay))
         _validate.boolean("low_memory", self.low_memory)
-
-
-Memory = NoMemory | Residual
-"""Any of the memories."""

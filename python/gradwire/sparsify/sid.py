@@ -1,9 +1,4 @@
-"""Sparsifiers: which entries go onto the wire.
-
-None of them ever sends an exact zero, and ties go to the lower index. For a tensor of n entries
-each costs two reads of n, plus work on the survivors; with `gradwire.memory.Residual` one write of
-n comes on top.
-"""
+"""SIDCo: thresholds from sparsity-inducing distributions."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -11,63 +6,10 @@ from typing import ClassVar, Literal
 from gradwire import _validate
 from gradwire._part import Part
 
-__all__ = ["SID", "All", "Sparsifier", "Threshold", "TopK"]
+__all__ = ["SID"]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class All(Part):
-    """Every entry goes; positions cost nothing."""
-
-    kind: ClassVar[str] = "all"
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Threshold(Part):
-    """Entries whose magnitude is strictly above a fixed threshold.
-
-    Parameters
-    ----------
-    threshold : float
-        In units of the tensor, finite and >= 0; rounded to float32. 0 sends all non-zeros.
-    """
-
-    threshold: float
-    kind: ClassVar[str] = "threshold"
-
-    def __post_init__(self) -> None:
-        value = _validate.positive("threshold", self.threshold)
-        if value > _FLOAT32_MAX:
-            raise ValueError(f"threshold must fit a float32, got {self.threshold!r}")
-        self._set("threshold", value)
-
-
-@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class TopK(Part):
-    """Exactly the k entries of the largest magnitude, by radix selection on the float bits.
-
-    Fewer go where the tensor has fewer non-zeros. Give one of the two:
-
-    Parameters
-    ----------
-    ratio : float, optional
-        k = max(1, floor(ratio * n)), 0 < ratio <= 1.
-    k : int, optional
-        How many entries, at least 1; a tensor of fewer entries sends all of them.
-    """
-
-    ratio: float | None = None
-    k: int | None = None
-    kind: ClassVar[str] = "topk"
-
-    def __post_init__(self) -> None:
-        if (self.ratio is None) == (self.k is None):
-            raise TypeError(
-                f"TopK takes either ratio= or k=, got ratio={self.ratio!r} and k={self.k!r}"
-            )
-        if self.ratio is not None:
-            self._set("ratio", _validate.unit_interval("ratio", self.ratio))
-        if self.k is not None:
-            self._set("k", _validate.integer("k", self.k, low=1, high=_validate.MAX_NUMEL))
+_MAX_STAGES = 64
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -120,13 +62,6 @@ class SID(Part):
         if first == 1.0:
             raise ValueError("first_ratio must be less than 1, got 1.0")
         self._set("first_ratio", first)
-
-
-Sparsifier = All | Threshold | TopK | SID
-"""Any of the sparsifiers."""
-
-_MAX_STAGES = 64
-_FLOAT32_MAX = 3.4028234663852886e38
 
 
 def _band(value: object) -> tuple[float, float]:

@@ -1,8 +1,4 @@
-"""Quantizers: what values the selected entries take on the wire.
-
-All round to nearest, ties to even. What rounding takes off an entry stays in the residual, where
-the codec has one.
-"""
+"""Values as floating-point numbers, rounded to nearest."""
 
 import dataclasses
 from typing import ClassVar
@@ -10,7 +6,7 @@ from typing import ClassVar
 from gradwire import _validate
 from gradwire._part import Part
 
-__all__ = ["BFloat16", "Float16", "Float32", "Quantizer"]
+__all__ = ["BFloat16", "Float16", "Float32"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,7 +39,3 @@ class Float16(Part):
 
     def __post_init__(self) -> None:
         _validate.boolean("scaled", self.scaled)
-
-
-Quantizer = Float32 | BFloat16 | Float16
-"""Any of the quantizers."""

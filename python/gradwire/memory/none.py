@@ -1,0 +1,15 @@
+"""No memory."""
+
+import dataclasses
+from typing import ClassVar
+
+from gradwire._part import Part
+
+__all__ = ["NoMemory"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class NoMemory(Part):
+    """It is dropped."""
+
+    kind: ClassVar[str] = "none"

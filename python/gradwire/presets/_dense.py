@@ -1,0 +1,31 @@
+"""Every entry."""
+
+from gradwire.codec import Codec
+from gradwire.memory import Memory
+from gradwire.presets._preset import DROP, EXACT, Preset
+from gradwire.quantize import Quantizer
+from gradwire.sparsify import All
+
+__all__ = ["PRESET", "dense"]
+
+
+def dense(*, quantize: Quantizer = EXACT, memory: Memory = DROP) -> Codec:
+    """Send every entry: the baseline, and a cast to 16 bits with a 16-bit quantizer.
+
+    With ``memory=gradwire.memory.Residual()`` what the cast rounds off is fed back.
+
+    Parameters
+    ----------
+    quantize, memory
+        The parts of the codec that are left to choose.
+    """
+    return Codec(sparsify=All(), quantize=quantize, memory=memory)
+
+
+PRESET = Preset(
+    name="dense",
+    build=dense,
+    summary="every entry, in 32 or 16 bits",
+    paper=None,
+    example={},
+)

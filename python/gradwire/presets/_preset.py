@@ -1,0 +1,32 @@
+"""What a preset says of itself, and the parts that most of them share."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gradwire.codec import Codec
+from gradwire.memory import NoMemory, Residual
+from gradwire.quantize import Float32
+
+__all__ = ["DROP", "EXACT", "KEEP", "Preset"]
+
+# Defaults: parts are immutable, so that one of each serves all codecs.
+EXACT = Float32()
+KEEP = Residual()
+DROP = NoMemory()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A preset as tools list it."""
+
+    name: str
+    """The name of the function in this package and in `gradwire`."""
+    build: Callable[..., Codec]
+    """The function itself."""
+    summary: str
+    """One line of what it does."""
+    paper: str | None
+    """Authors, title, venue; None for a baseline."""
+    example: Mapping[str, Any]
+    """Arguments that make a codec to try: tests and comparisons of all presets build this one."""

@@ -1,0 +1,20 @@
+"""Sparsifiers: which entries go onto the wire.
+
+None of them ever sends an exact zero, and ties go to the lower index. For a tensor of n entries
+each costs two reads of n, plus work on the survivors; with `gradwire.memory.Residual` one write of
+n comes on top.
+"""
+
+from gradwire._part import Part
+from gradwire.sparsify.all import All
+from gradwire.sparsify.sid import SID
+from gradwire.sparsify.threshold import Threshold
+from gradwire.sparsify.topk import TopK
+
+__all__ = ["SID", "SPARSIFIERS", "All", "Sparsifier", "Threshold", "TopK"]
+
+Sparsifier = All | Threshold | TopK | SID
+"""Any of the sparsifiers."""
+
+SPARSIFIERS: tuple[type[Part], ...] = (All, Threshold, TopK, SID)
+"""All of them, for configurations to be read back."""

@@ -1,0 +1,15 @@
+"""Every entry."""
+
+import dataclasses
+from typing import ClassVar
+
+from gradwire._part import Part
+
+__all__ = ["All"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class All(Part):
+    """Every entry goes; positions cost nothing."""
+
+    kind: ClassVar[str] = "all"

@@ -1,0 +1,38 @@
+"""Exact top-k."""
+
+import dataclasses
+from typing import ClassVar
+
+from gradwire import _validate
+from gradwire._part import Part
+
+__all__ = ["TopK"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class TopK(Part):
+    """Exactly the k entries of the largest magnitude, by radix selection on the float bits.
+
+    Fewer go where the tensor has fewer non-zeros. Give one of the two:
+
+    Parameters
+    ----------
+    ratio : float, optional
+        k = max(1, floor(ratio * n)), 0 < ratio <= 1.
+    k : int, optional
+        How many entries, at least 1; a tensor of fewer entries sends all of them.
+    """
+
+    ratio: float | None = None
+    k: int | None = None
+    kind: ClassVar[str] = "topk"
+
+    def __post_init__(self) -> None:
+        if (self.ratio is None) == (self.k is None):
+            raise TypeError(
+                f"TopK takes either ratio= or k=, got ratio={self.ratio!r} and k={self.k!r}"
+            )
+        if self.ratio is not None:
+            self._set("ratio", _validate.unit_interval("ratio", self.ratio))
+        if self.k is not None:
+            self._set("k", _validate.integer("k", self.k, low=1, high=_validate.MAX_NUMEL))
