@@ -91,6 +91,9 @@ pub(crate) struct Selected {
     pub target: Option<u64>,
     /// Entries at most this large were left out.
     pub threshold: f32,
+    /// What the sparsifier says the magnitude of its entries is, for quantizers that send signs
+    /// alone.
+    pub magnitude: Option<f32>,
 }
 
 /// A tensor that was scanned once as [`Sparsifier::request`] asked, and what came of it.
@@ -161,8 +164,10 @@ impl Sparsifier {
     pub(crate) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let numel = scanned.numel();
         match self {
-            Self::All => Selected { target: None, threshold: 0.0 },
-            Self::Threshold { threshold } => Selected { target: None, threshold },
+            Self::All => Selected { target: None, threshold: 0.0, magnitude: None },
+            Self::Threshold { threshold } => {
+                Selected { target: None, threshold, magnitude: Some(threshold) }
+            }
             Self::TopK { amount } => topk::select(amount.of(numel), tracker, scanned),
             Self::Sid(sid) => sid.select(tracker, scanned),
         }

@@ -28,7 +28,7 @@ pub(super) fn request(
 pub(super) fn select(k: u64, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
     let kept = largest::keep(k, scanned);
     track(scanned.scanner.survivors().len() as u64, scanned.numel(), kept, tracker);
-    Selected { target: Some(k), threshold: kept.threshold }
+    Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
 }
 
 /// Sets the bound for the next step, aimed at [`largest::aim`] survivors for `k` entries like those

@@ -133,7 +133,7 @@ impl Sid {
         if let Some(below) = fitted.and_then(|fitted| fitted.below_second) {
             tracker.bound = Some(below * growth);
         }
-        Selected { target: Some(k), threshold: kept.threshold }
+        Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 
     /// Keeps the entries above the fitted threshold, or the wanted number where that is outside
