@@ -67,7 +67,7 @@ class Codec(Part):
         _validate.choice("indices", self.indices, _CODINGS)
         self._set("_codec", _native.Codec(self.get_config()))
 
-    def init_state(self, numel: int, *, name: str | None = None) -> State:
+    def init_state(self, numel: int, *, name: str | None = None, stream: int = 0) -> State:
         """Make the state of one tensor: residual, controller, step count.
 
         Parameters
@@ -75,9 +75,14 @@ class Codec(Part):
         numel : int
             Entries of the tensor, at most 2**32 - 1.
         name : str, optional
-            Named in errors about this tensor, such as `NonFiniteError`.
+            Named in errors about this tensor, such as `NonFiniteError`. Codecs that draw random
+            numbers draw others for other names.
+        stream : int
+            Codecs that round by chance draw other numbers in other streams: the rank, so that the
+            errors of ranks are independent. What is *selected* by chance does not depend on it.
         """
-        return State(self, _numel(numel), name=name)
+        stream = _validate.integer("stream", stream, low=0)
+        return State(self, _numel(numel), name=name, stream=stream)
 
     def encode(
         self, x: "NDArray[Any]", state: State | None = None, *, max_nbytes: int | None = None

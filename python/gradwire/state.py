@@ -35,7 +35,10 @@ class State(_native.State):
     numel : int
         Entries of the tensor.
     name : str or None
-        Named in errors.
+        Named in errors; also what random numbers depend on, where the codec draws them.
+    stream : int
+        States that must not draw the same numbers when they round, as those of two ranks, differ
+        in it.
     step : int
         Successful encodes that were not rolled back.
     residual : numpy.ndarray or None
@@ -50,9 +53,11 @@ class State(_native.State):
 
     codec: "Codec"
 
-    def __new__(cls, codec: "Codec", numel: int, *, name: str | None = None) -> Self:
+    def __new__(
+        cls, codec: "Codec", numel: int, *, name: str | None = None, stream: int = 0
+    ) -> Self:
         """Make the state of a tensor of numel entries; the same as `Codec.init_state`."""
-        self = super().__new__(cls, codec._codec, numel, name)
+        self = super().__new__(cls, codec._codec, numel, name, stream)
         self.codec = codec
         return self
 
@@ -159,10 +164,10 @@ class State(_native.State):
         return codec
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.codec, self.name, self.state_dict())
+        return _rebuild, (self.codec, self.name, self.stream, self.state_dict())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "State":
-        return _rebuild(self.codec, self.name, self.state_dict())
+        return _rebuild(self.codec, self.name, self.stream, self.state_dict())
 
     def __copy__(self) -> "State":
         # Two states that share a residual would both be wrong after the next encode.
@@ -173,7 +178,7 @@ class State(_native.State):
         return f"<gradwire.State{name}: {self.numel} elements, step {self.step}>"
 
 
-def _rebuild(codec: "Codec", name: str | None, state_dict: dict[str, Any]) -> State:
-    state = State(codec, state_dict["numel"], name=name)
+def _rebuild(codec: "Codec", name: str | None, stream: int, state_dict: dict[str, Any]) -> State:
+    state = State(codec, state_dict["numel"], name=name, stream=stream)
     state.load_state_dict(state_dict)
     return state

@@ -23,6 +23,7 @@ pub mod pack;
 pub mod pool;
 pub mod quantize;
 pub mod reference;
+pub mod rng;
 mod scan;
 pub mod simd;
 pub mod sparsify;

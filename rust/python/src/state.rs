@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use gradwire_core::codec::{self, Encoded};
+use gradwire_core::rng::tensor_id;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -18,6 +19,7 @@ pub(crate) struct State {
     codec: Arc<codec::Codec>,
     numel: usize,
     name: Option<String>,
+    stream: u64,
     inner: Mutex<Inner>,
 }
 
@@ -56,16 +58,18 @@ impl State {
 #[pymethods]
 impl State {
     #[new]
-    #[pyo3(signature = (codec, numel, name=None))]
+    #[pyo3(signature = (codec, numel, name=None, stream=0))]
     fn new(
         py: Python<'_>,
         codec: &Bound<'_, Codec>,
         numel: usize,
         name: Option<String>,
+        stream: u64,
     ) -> PyResult<Self> {
         let codec = Arc::clone(codec.get().inner());
         let state = codec.init_state(numel).map_err(|error| to_py(py, error, name.as_deref()))?;
-        Ok(Self { codec, numel, name, inner: Mutex::new(Inner { state, last: None }) })
+        let state = state.identified(tensor_id(name.as_deref().unwrap_or_default()), stream);
+        Ok(Self { codec, numel, name, stream, inner: Mutex::new(Inner { state, last: None }) })
     }
 
     #[getter(numel)]
@@ -76,6 +80,11 @@ impl State {
     #[getter(name)]
     fn py_name(&self) -> Option<&str> {
         self.name()
+    }
+
+    #[getter]
+    fn stream(&self) -> u64 {
+        self.stream
     }
 
     #[getter]
@@ -148,7 +157,9 @@ impl State {
         }
         let given: Vec<(String, f64)> = scalars.into_iter().collect();
         let restore = || -> gradwire_core::Result<codec::State> {
-            let mut state = codec.get().inner().init_state(self.numel)?;
+            let tensor = tensor_id(self.name().unwrap_or_default());
+            let fresh = codec.get().inner().init_state(self.numel)?;
+            let mut state = fresh.identified(tensor, self.stream);
             if let Some(values) = residual {
                 state.set_residual(values)?;
             }

@@ -2,6 +2,7 @@
 
 use super::Codec;
 use crate::memory::{Memory, Residual};
+use crate::rng::Key;
 use crate::sparsify::{Sparsifier, Tracker};
 use crate::{Error, Result};
 
@@ -13,6 +14,9 @@ use crate::{Error, Result};
 pub struct State {
     numel: usize,
     step: u64,
+    /// Which tensor this is, and whose: what random numbers depend on.
+    tensor: u64,
+    stream: u64,
     pub(super) residual: Option<Residual>,
     pub(super) tracker: Tracker,
     /// What the tracker was made for.
@@ -32,7 +36,27 @@ impl State {
         };
         let sparsifier = codec.sparsifier();
         let tracker = sparsifier.tracker(numel);
-        Self { numel, step: 0, residual, tracker, sparsifier, previous: None }
+        Self { numel, step: 0, tensor: 0, stream: 0, residual, tracker, sparsifier, previous: None }
+    }
+
+    /// The same state, of the tensor with this id ([`crate::rng::tensor_id`]) and this stream: states
+    /// that must not draw the same random numbers, such as those of two ranks, differ in it.
+    #[must_use]
+    pub fn identified(self, tensor: u64, stream: u64) -> Self {
+        Self { tensor, stream, ..self }
+    }
+
+    /// The key of what this step selects by chance: the same in every stream.
+    #[expect(dead_code, reason = "for the sparsifiers that draw")]
+    pub(crate) fn selection_key(&self, seed: u64) -> Key {
+        Key::new(seed, self.tensor, self.step, 0)
+    }
+
+    /// The key of what this step rounds by chance: another in every stream.
+    #[expect(dead_code, reason = "for the quantizers that draw")]
+    pub(crate) fn rounding_key(&self, seed: u64) -> Key {
+        // A stream of zero must not draw what selection does.
+        Key::new(seed, self.tensor, self.step, !self.stream)
     }
 
     /// Begins an encode: checks that this state and a tensor of `numel` elements go with the codec,

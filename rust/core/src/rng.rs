@@ -1,0 +1,153 @@
+//! Random numbers without a state: each is a function of a key and a position.
+//!
+//! A stream that hands out one number after the other would make a frame depend on the order in
+//! which entries are visited, and so on threads and vector widths. Here the number of an entry
+//! depends on what it is for and where the entry stands, and on nothing else: any level, any number
+//! of threads and a run resumed from a checkpoint draw the same.
+//!
+//! Counter-based generators were proposed by Salmon, Moraes, Dror and Shaw, "Parallel Random
+//! Numbers: As Easy as 1, 2, 3", SC 2011. The function used here is lighter than theirs, and not for
+//! secrets: two rounds of a 32-bit finalizer, each followed by half of the key.
+
+/// What a sequence of random numbers is for: seed, tensor, step and stream, mixed to 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(u64);
+
+impl Key {
+    /// The key of a tensor's numbers in one step.
+    ///
+    /// `tensor` tells tensors apart that share a seed ([`tensor_id`]); `stream` tells apart those
+    /// who must not draw alike, such as ranks.
+    pub fn new(seed: u64, tensor: u64, step: u64, stream: u64) -> Self {
+        let key = [tensor, step, stream].iter().fold(scramble(seed), |key, &word| {
+            // Scrambled before it joins: small numbers must not cancel each other.
+            scramble(key ^ scramble(word.wrapping_add(GOLDEN)))
+        });
+        Self(key)
+    }
+
+    /// The key that these 64 bits are.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// All that the numbers depend on, for a receiver that has to draw them again.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The number at a position: all of its 32 bits are as good as fair coins.
+    #[inline(always)]
+    pub fn bits(self, position: u32) -> u32 {
+        let (low, high) = (self.0 as u32, (self.0 >> 32) as u32);
+        finalize(finalize(position.wrapping_add(low)).wrapping_add(high))
+    }
+
+    /// The number at a position in [0, 1), a multiple of 2^-24: every one of those is as likely.
+    #[inline(always)]
+    pub fn unit(self, position: u32) -> f32 {
+        (self.bits(position) >> 8) as f32 * (1.0 / 16_777_216.0)
+    }
+}
+
+/// What tells tensors of these names apart: FNV-1a with 64 bits. Zero for no name.
+pub fn tensor_id(name: &str) -> u64 {
+    if name.is_empty() {
+        return 0;
+    }
+    name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}
+
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014: the
+/// finalizer of `SplitMix64`.
+fn scramble(word: u64) -> u64 {
+    let x = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// A bijection of 32 bits in which every input bit flips every output bit half of the time, nearly.
+#[inline(always)]
+fn finalize(x: u32) -> u32 {
+    let x = (x ^ (x >> 16)).wrapping_mul(0x21F0_AAAD);
+    let x = (x ^ (x >> 15)).wrapping_mul(0x735A_2D97);
+    x ^ (x >> 15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRAWS: u32 = 1 << 20;
+
+    /// How many standard errors a count of successes is away from `p * n`.
+    fn deviation(count: u64, n: f64, p: f64) -> f64 {
+        (count as f64 - n * p).abs() / libm::sqrt(n * p * (1.0 - p))
+    }
+
+    #[test]
+    fn numbers_never_change() {
+        // Written into frames (seeded positions): these are part of the format.
+        let key = Key::new(7, tensor_id("layer.weight"), 3, 1);
+        assert_eq!(key, Key::from_bits(key.to_bits()));
+        assert_eq!(key.to_bits(), KEY);
+        assert_eq!([0, 1, u32::MAX].map(|at| key.bits(at)), BITS);
+    }
+
+    // From the definition, computed apart from this code.
+    const KEY: u64 = 0x627D_FA61_F006_B920;
+    const BITS: [u32; 3] = [0xEE0C_BA06, 0xAC67_B4AE, 0xB999_FA21];
+
+    #[test]
+    fn every_bit_is_a_fair_coin() {
+        let key = Key::new(0, 0, 0, 0);
+        for bit in 0..32 {
+            let ones = (0..DRAWS).filter(|&at| key.bits(at) >> bit & 1 == 1).count() as u64;
+            assert!(deviation(ones, f64::from(DRAWS), 0.5) < 4.5, "bit {bit}: {ones}");
+        }
+    }
+
+    #[test]
+    fn neighbours_and_related_keys_are_independent() {
+        let a = Key::new(1, 2, 3, 4);
+        let others = [(2, 2, 3, 4), (1, 3, 3, 4), (1, 2, 4, 4), (1, 2, 3, 5), (1, 3, 2, 4)]
+            .map(|(seed, tensor, step, stream)| Key::new(seed, tensor, step, stream));
+        let agree = |b: Key, shift: u32| {
+            let same = |at: u32| u64::from((!(a.bits(at) ^ b.bits(at + shift))).count_ones());
+            (0..DRAWS).map(same).sum::<u64>()
+        };
+        let bits = f64::from(DRAWS) * 32.0;
+        for b in others {
+            assert!(a != b);
+            assert!(deviation(agree(b, 0), bits, 0.5) < 4.5, "{b:?}");
+        }
+        for shift in [1, 2, 16, 4096] {
+            assert!(deviation(agree(a, shift), bits, 0.5) < 4.5, "shift {shift}");
+        }
+    }
+
+    #[test]
+    fn units_fill_the_interval_evenly() {
+        let key = Key::new(0, 1, 0, 0);
+        let mut cells = [0u64; 256];
+        for at in 0..DRAWS {
+            let unit = key.unit(at);
+            assert!((0.0..1.0).contains(&unit));
+            cells[(unit * 256.0) as usize] += 1;
+        }
+        let expected = f64::from(DRAWS) / 256.0;
+        let chi: f64 = cells.iter().map(|&c| (c as f64 - expected).powi(2) / expected).sum();
+        // 255 degrees of freedom: mean 255, standard deviation 22.6.
+        assert!((160.0..350.0).contains(&chi), "{chi}");
+    }
+
+    #[test]
+    fn names_that_are_anagrams_differ() {
+        assert_ne!(tensor_id("ab"), tensor_id("ba"));
+        assert_eq!(tensor_id(""), 0);
+    }
+}
