@@ -11,7 +11,7 @@
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN};
 use crate::memory::{Memory, Residual};
-use crate::scan::{Accumulated, Field, Request, Survivors, Totals};
+use crate::scan::{Accumulated, Field, Request, Survivors, Totals, View};
 use crate::simd::peak::NON_FINITE;
 use crate::sparsify::{Scanned, Tracker, narrow};
 use crate::{Input, Result};
@@ -34,8 +34,8 @@ impl Codec {
         let mut tracker = state.tracker.clone();
         let (request, totals) = self.accumulate(input, state, &tracker, workspace);
         let field = match &state.residual {
-            Some(residual) => Field::plain(residual.next()),
-            None => Field(input),
+            Some(residual) => View::Plain(Field::plain(residual.next())),
+            None => View::Plain(Field(input)),
         };
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&field, workspace.scanner.kernels));

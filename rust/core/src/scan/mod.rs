@@ -9,11 +9,13 @@ mod preview;
 mod sample;
 mod source;
 mod survivors;
+mod view;
 
 pub(crate) use preview::Preview;
 pub(crate) use sample::magnitude_above;
 pub(crate) use source::{Accumulated, Field, Scratch, Source};
 pub(crate) use survivors::Survivors;
+pub(crate) use view::View;
 
 use crate::fit::Moments;
 use crate::pool;

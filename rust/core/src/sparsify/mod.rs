@@ -13,7 +13,7 @@ pub use sid::Sid;
 
 use crate::fit::Controller;
 use crate::frame::SparsifierId;
-use crate::scan::{Field, Request, Scanner, Totals};
+use crate::scan::{Request, Scanner, Totals, View};
 use crate::{Error, Result};
 
 /// The sparsifier of a codec.
@@ -98,7 +98,7 @@ pub(crate) struct Selected {
 
 /// A tensor that was scanned once as [`Sparsifier::request`] asked, and what came of it.
 pub(crate) struct Scanned<'a, 's> {
-    pub field: Field<'a>,
+    pub field: View<'a>,
     pub request: Request,
     pub totals: Totals,
     pub scanner: &'s mut Scanner,
