@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import gradwire
+from gradwire.exchange import AllGather, AllReduce, Exchange, LeaderIndices
 from gradwire.memory import Memory, NoMemory, Residual
 from gradwire.quantize import BFloat16, Float16, Float32, Quantizer
 from gradwire.sparsify import SID, All, Sparsifier, Threshold, TopK
@@ -28,6 +29,12 @@ MEMORIES: list[Memory] = [
     Residual(),
     Residual(decay=0.9),
     Residual(decay=0.9, low_memory=True),
+]
+EXCHANGES: list[Exchange] = [
+    AllGather(),
+    AllGather(mean="senders"),
+    AllReduce(),
+    LeaderIndices(),
 ]
 CODINGS = ["auto", "elias-fano", "rice", "bitmap"]
 

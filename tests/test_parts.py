@@ -11,9 +11,9 @@ import gradwire
 from gradwire.memory import Residual
 from gradwire.quantize import Float16
 from gradwire.sparsify import SID, Threshold, TopK
-from tests.support import MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
+from tests.support import EXCHANGES, MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
 
-PARTS = [*SPARSIFIERS, *QUANTIZERS, *MEMORIES]
+PARTS = [*SPARSIFIERS, *QUANTIZERS, *MEMORIES, *EXCHANGES]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=name_of)

@@ -1,10 +1,11 @@
-"""The codec: one sparsifier, one quantizer and one memory, composed and immutable."""
+"""The codec: a sparsifier, a quantizer, a memory and an exchange, composed and immutable."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gradwire import _native, _validate
 from gradwire._part import Part, option_names, part_from_config
+from gradwire.exchange import EXCHANGES, AllGather, Exchange
 from gradwire.memory import MEMORIES, Memory, Residual
 from gradwire.quantize import QUANTIZERS, Float32, Quantizer
 from gradwire.sparsify import SPARSIFIERS, Sparsifier
@@ -22,8 +23,17 @@ IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]
 # The defaults: parts are immutable, so that one of each serves all codecs.
 _EXACT = Float32()
 _KEEP = Residual()
+_GATHER = AllGather()
 
-_PARTS = {"sparsify": SPARSIFIERS, "quantize": QUANTIZERS, "memory": MEMORIES}
+_PARTS = {
+    "sparsify": SPARSIFIERS,
+    "quantize": QUANTIZERS,
+    "memory": MEMORIES,
+    "exchange": EXCHANGES,
+}
+_LATER: dict[str, Any] = {
+    "exchange": _GATHER.get_config()
+}  # entries that configurations once were without
 _CODINGS = ("auto", "elias-fano", "rice", "bitmap")
 
 
@@ -41,6 +51,8 @@ class Codec(Part):
         What happens to the rest; see `gradwire.memory`. A residual by default.
     indices : {"auto", "elias-fano", "rice", "bitmap"}
         How positions are coded: the smallest for each frame, or always the same.
+    exchange : Exchange
+        How ranks combine their frames; see `gradwire.exchange`. An all-gather by default.
 
     Raises
     ------
@@ -59,12 +71,15 @@ class Codec(Part):
     quantize: Quantizer = _EXACT
     memory: Memory = _KEEP
     indices: IndexCoding = "auto"
+    exchange: Exchange = _GATHER
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, classes in _PARTS.items():
             _validate.instance(name, getattr(self, name), classes, f"gradwire.{name}")
         _validate.choice("indices", self.indices, _CODINGS)
+        if not isinstance(self.exchange, AllGather):  # which takes every codec
+            self.exchange.check(self.sparsify, self.quantize)
         self._set("_codec", _native.Codec(self.get_config()))
 
     def init_state(self, numel: int, *, name: str | None = None, stream: int = 0) -> State:
@@ -177,11 +192,12 @@ class Codec(Part):
             "quantize": self.quantize.get_config(),
             "memory": self.memory.get_config(),
             "indices": self.indices,
+            "exchange": self.exchange.get_config(),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Build the codec that `get_config` describes.
+        """Build the codec that `get_config` describes, also one of before there were exchanges.
 
         Raises
         ------
@@ -191,6 +207,7 @@ class Codec(Part):
         expected = option_names(cls).keys()
         if not isinstance(config, dict):
             raise TypeError(f"config must be a dict, got {config!r} ({type(config).__name__})")
+        config = _LATER | config
         if config.keys() != expected:
             raise ValueError(
                 f"config must have exactly the keys {', '.join(sorted(expected))}, "

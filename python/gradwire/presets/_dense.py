@@ -1,15 +1,18 @@
 """Every entry."""
 
 from gradwire.codec import Codec
+from gradwire.exchange import Exchange
 from gradwire.memory import Memory
-from gradwire.presets._preset import DROP, EXACT, Preset
+from gradwire.presets._preset import DROP, EXACT, GATHER, Preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import All
 
 __all__ = ["PRESET", "dense"]
 
 
-def dense(*, quantize: Quantizer = EXACT, memory: Memory = DROP) -> Codec:
+def dense(
+    *, quantize: Quantizer = EXACT, memory: Memory = DROP, exchange: Exchange = GATHER
+) -> Codec:
     """Send every entry: the baseline, and a cast to 16 bits with a 16-bit quantizer.
 
     With ``memory=gradwire.memory.Residual()`` what the cast rounds off is fed back.
@@ -18,8 +21,11 @@ def dense(*, quantize: Quantizer = EXACT, memory: Memory = DROP) -> Codec:
     ----------
     quantize, memory
         The parts of the codec that are left to choose.
+    exchange : Exchange
+        With `gradwire.exchange.AllReduce` values are added up on the wire, rounded to the
+        quantizer at every addition; gathered, they are added up in float32 on every rank.
     """
-    return Codec(sparsify=All(), quantize=quantize, memory=memory)
+    return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
 
 
 PRESET = Preset(

@@ -5,15 +5,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradwire.codec import Codec
+from gradwire.exchange import AllGather
 from gradwire.memory import NoMemory, Residual
 from gradwire.quantize import Float32
 
-__all__ = ["DROP", "EXACT", "KEEP", "Preset"]
+__all__ = ["DROP", "EXACT", "GATHER", "KEEP", "Preset"]
 
 # Defaults: parts are immutable, so that one of each serves all codecs.
 EXACT = Float32()
 KEEP = Residual()
 DROP = NoMemory()
+GATHER = AllGather()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,61 @@
+"""Exchanges: what they refuse, and how they stand in a codec's configuration."""
+
+import json
+
+import pytest
+
+import gradwire
+from gradwire.exchange import AllGather, AllReduce, LeaderIndices
+from gradwire.quantize import BFloat16, Float16, Float32
+from gradwire.sparsify import SID, All, Threshold, TopK
+
+SUMS = [AllReduce(), LeaderIndices()]
+
+
+def test_a_codec_gathers_unless_told_otherwise():
+    assert gradwire.topk(0.1).exchange == gradwire.dense().exchange == AllGather(mean="ranks")
+
+
+@pytest.mark.parametrize("sparsify", [TopK(ratio=0.1), SID(0.1), Threshold(0.1)])
+def test_a_sum_of_supports_that_differ_is_refused_when_the_codec_is_made(sparsify):
+    with pytest.raises(ValueError, match=f"same positions, and by {type(sparsify).__name__} every"):
+        gradwire.Codec(sparsify=sparsify, exchange=AllReduce())
+
+
+def test_a_leader_of_everything_is_refused():
+    with pytest.raises(ValueError, match=r"All sends every one; exchange by .*AllReduce"):
+        gradwire.dense(exchange=LeaderIndices())
+
+
+@pytest.mark.parametrize("exchange", SUMS, ids=str)
+def test_values_with_a_factor_of_their_own_are_not_added_up(exchange):
+    sparsify = All() if exchange == AllReduce() else TopK(ratio=0.1)
+    for quantize in (Float32(), BFloat16(), Float16(scaled=False)):
+        gradwire.Codec(sparsify=sparsify, quantize=quantize, exchange=exchange)
+    with pytest.raises(ValueError, match=r"a factor of its own; pass .*Float16\(scaled=False\)"):
+        gradwire.Codec(sparsify=sparsify, quantize=Float16(), exchange=exchange)
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="mean must be one of ranks, senders, got 'all'"):
+        AllGather(mean="all")
+    with pytest.raises(TypeError, match=r"exchange must be one of gradwire\.exchange\.\{AllGather"):
+        gradwire.Codec(sparsify=All(), exchange="all_gather")
+
+
+def test_a_configuration_from_before_exchanges_is_read():
+    codec = gradwire.sidco(0.01)
+    config = codec.get_config()
+    del config["exchange"]
+    assert gradwire.Codec.from_config(config) == codec
+    state = codec.init_state(10)
+    state.load_state_dict(state.state_dict() | {"config": config})
+    assert state.codec == codec
+
+
+@pytest.mark.parametrize("exchange", [AllGather(mean="senders"), LeaderIndices()], ids=str)
+def test_a_configuration_keeps_the_exchange(exchange):
+    codec = gradwire.Codec(sparsify=TopK(ratio=0.1), exchange=exchange)
+    config = json.loads(json.dumps(codec.get_config()))
+    assert gradwire.Codec.from_config(config) == codec
+    assert codec != gradwire.topk(0.1)
