@@ -68,9 +68,9 @@ def _capture() -> Array:
 def _gradients_of(name: str, points: tuple[int, ...] = (1, 20, 60)) -> Iterator[Array]:
     import torch
 
-    from gradwire.cli.demo.digits import Digits
-    from gradwire.cli.demo.tasks import Task, loss_sum
-    from gradwire.cli.demo.text import Text
+    from gradwire.cli.training.digits import Digits
+    from gradwire.cli.training.tasks import Task, loss_sum
+    from gradwire.cli.training.text import Text
 
     task: Task = Digits() if name == "digits" else Text()
     model = task.model()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gradwire.cli.demo.link import Loopback
-from gradwire.cli.demo.processes import DemoError, Ranks
+from gradwire.cli.training.link import Loopback
+from gradwire.cli.training.processes import RankError, Ranks
 from tests.cli.test_demo_link import needs_namespaces
 
 for needed in ("torch", "sklearn", "rich", "matplotlib"):
@@ -99,7 +99,7 @@ def children_of(pid: int) -> set[int]:
 def is_rank(pid: int) -> bool:
     """Return whether a process is a rank, and not the holder of a namespace."""
     try:
-        return b"gradwire.cli.demo.rank_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"gradwire.cli.training.rank_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -138,7 +138,7 @@ def test_a_rank_that_fails_ends_the_demo_with_its_traceback():
             pass
         ranks.send(do="train", task="cats", method="none", steps=2, ratio=0.1, evaluate=False)
         with pytest.raises(
-            DemoError, match=r"rank [01] failed: ValueError: there is no task 'cats'\nTraceback"
+            RankError, match=r"rank [01] failed: ValueError: there is no task 'cats'\nTraceback"
         ):
             for _ in ranks.events("trained"):
                 pass

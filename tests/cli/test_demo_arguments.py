@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from gradwire.cli import demo
-from gradwire.cli.demo.link import format_rate, parse_rate
-from gradwire.cli.demo.presets import build, unfit
+from gradwire.cli.training.link import format_rate, parse_rate
+from gradwire.cli.training.presets import build, unfit
 
 
 def test_defaults_are_those_of_the_issue():
@@ -40,7 +40,7 @@ def test_lists_are_split_at_commas():
         (["--steps", "many"], "'many' is not a whole number"),
         (["--task", "digits,cats"], "'digits,cats' names no task"),
         (["--codec", "zip"], "there is no codec 'zip'; there are topk, sidco"),
-        (["--codec", "threshold"], "threshold needs threshold, which the demo has no option for"),
+        (["--codec", "threshold"], "threshold needs threshold, for which there is no option"),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_would_be_right(arguments, complaint, capsys):

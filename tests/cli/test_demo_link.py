@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.cli.demo import link as links
-from gradwire.cli.demo import namespaces
-from gradwire.cli.demo.namespaces import LinkUnavailableError, NamespaceLink
+from gradwire.cli.training import link as links
+from gradwire.cli.training import namespaces
+from gradwire.cli.training.namespaces import LinkUnavailableError, NamespaceLink
 
 SBIN = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
@@ -168,7 +168,7 @@ def test_a_failure_half_way_takes_down_what_is_there(monkeypatch):
 def test_a_killed_owner_leaves_nothing_behind(how):
     code = (
         "import sys, time\n"
-        "from gradwire.cli.demo.namespaces import NamespaceLink\n"
+        "from gradwire.cli.training.namespaces import NamespaceLink\n"
         "link = NamespaceLink(3)\n"
         "print(*(space.pid for space in [*link._spaces, link._switch]), flush=True)\n"
         "time.sleep(60)\n"

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.demo.link import parse_rate
-from gradwire.cli.demo.namespaces import MAX_RANKS
-from gradwire.cli.demo.presets import unfit
+from gradwire.cli.training.link import parse_rate
+from gradwire.cli.training.namespaces import MAX_RANKS
+from gradwire.cli.training.presets import unfit
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -192,12 +192,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    from gradwire.cli.demo.processes import DemoError
+    from gradwire.cli.training.processes import RankError
 
     try:
         with _terminate_as_interrupt():
             return _run(arguments)
-    except DemoError as error:
+    except RankError as error:
         print(f"gradwire demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -209,9 +209,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from gradwire.cli.demo.picture import draw
-    from gradwire.cli.demo.progress import Reporter
     from gradwire.cli.demo.runner import run
     from gradwire.cli.demo.table import print_results
+    from gradwire.cli.training.progress import Reporter
 
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)

@@ -12,9 +12,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from gradwire.cli.demo.link import format_rate
 from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results
 from gradwire.cli.demo.table import format_bytes
+from gradwire.cli.training.link import format_rate
 
 # Okabe and Ito's palette, which stays apart for colour-blind readers; line styles and markers say
 # the same again.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradwire.cli.demo.link import format_rate
 from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results, Run
+from gradwire.cli.training.link import format_rate
 
 # Below this factor a difference in time is noise on a shared machine, and is called none.
 NOTICEABLE = 1.05

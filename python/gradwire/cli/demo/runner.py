@@ -9,10 +9,10 @@ from statistics import median
 from typing import Any, Protocol
 
 from gradwire.cli.demo.budget import KINDS, Budget, Job
-from gradwire.cli.demo.link import Link, Loopback, format_rate, open_link
-from gradwire.cli.demo.machine import machine, threads_per_rank, versions
-from gradwire.cli.demo.processes import Ranks
 from gradwire.cli.demo.results import HALF, PLAIN, Results, Run
+from gradwire.cli.training.link import Link, Loopback, format_rate, open_link
+from gradwire.cli.training.machine import machine, threads_per_rank, versions
+from gradwire.cli.training.processes import Ranks
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms caches and pools up
 PROBE_SECONDS = 0.4
@@ -52,7 +52,7 @@ def run(plan: Plan, progress: Progress) -> Results:
 
     Raises
     ------
-    DemoError
+    RankError
         If a rank fails or falls silent. Processes and links are gone by then.
     """
     with ExitStack() as stack:

@@ -9,9 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gradwire.cli.demo.link import format_rate
 from gradwire.cli.demo.reading import reading
 from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results, Run
+from gradwire.cli.training.link import format_rate
 
 ONE_TABLE_WIDTH = 106  # columns of a terminal from which on all figures stand in one table
 

@@ -1,4 +1,4 @@
-"""How far the demo is: a live bar on a terminal, a line now and then anywhere else."""
+"""How far the runs are: a live bar on a terminal, a line now and then anywhere else."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.cli.demo import methods, probe
-from gradwire.cli.demo.tasks import Task, loss_sum
+from gradwire.cli.training import methods, probe
+from gradwire.cli.training.tasks import Task, loss_sum
 
 TIMEOUT = timedelta(seconds=120)
 EVALUATIONS = 12
@@ -39,11 +39,11 @@ def evaluation_steps(steps: int) -> list[int]:
 def _make_task(name: str) -> Task:
     # Each brings libraries along that the other does not need and that take seconds to import.
     if name == "digits":
-        from gradwire.cli.demo.digits import Digits
+        from gradwire.cli.training.digits import Digits
 
         return Digits()
     if name == "text":
-        from gradwire.cli.demo.text import Text
+        from gradwire.cli.training.text import Text
 
         return Text()
     raise ValueError(f"there is no task {name!r}")

@@ -52,8 +52,8 @@ class _Namespace:
                 "--preserve-credentials",
                 "--",
             ]
-        # A session of its own: Ctrl-C in the terminal must reach the demo alone, which then closes
-        # in order.
+        # A session of its own: Ctrl-C in the terminal must reach the command alone, which then
+        # closes in order.
         self.process = subprocess.Popen(
             hold,
             stdin=subprocess.PIPE,

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from gradwire.cli.demo.tasks import SEED, Batch, warm_up_then_cosine
+from gradwire.cli.training.tasks import SEED, Batch, warm_up_then_cosine
 
 # Newline and printable ASCII; anything else in a source file becomes the last one.
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))

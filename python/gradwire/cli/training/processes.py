@@ -1,4 +1,4 @@
-"""The rank processes, seen from the demo: how they start, hear, answer and end."""
+"""The rank processes, seen from the command: how they start, hear, answer and end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from gradwire.cli.demo.link import Link
-from gradwire.cli.demo.machine import threads_per_rank
+from gradwire.cli.training.link import Link
+from gradwire.cli.training.machine import threads_per_rank
 
 SILENCE = 180.0  # seconds without a word from any rank after which something is wrong
 
 
-class DemoError(RuntimeError):
+class RankError(RuntimeError):
     """The demo cannot go on; the message is for the person at the terminal."""
 
 
@@ -66,7 +66,7 @@ class Ranks:
             text=True,
             encoding="utf-8",
             env=environment,
-            start_new_session=True,  # Ctrl-C reaches the demo alone, which then ends the ranks
+            start_new_session=True,  # Ctrl-C reaches the command alone, which then ends the ranks
         )
         self._processes.append(process)
         self._logs.append(deque(maxlen=40))
@@ -102,7 +102,7 @@ class Ranks:
             try:
                 rank, event = self._events.get(timeout=SILENCE)
             except queue.Empty:
-                raise DemoError(
+                raise RankError(
                     f"no rank has said anything for {SILENCE:.0f} s while waiting for {last!r}"
                 ) from None
             if event is None:
@@ -113,13 +113,13 @@ class Ranks:
                 waiting.discard(rank)
             yield rank, event
 
-    def _failed(self, rank: int, event: dict[str, Any]) -> DemoError:
-        return DemoError(f"rank {rank} failed: {event['message']}\n{event['traceback']}")
+    def _failed(self, rank: int, event: dict[str, Any]) -> RankError:
+        return RankError(f"rank {rank} failed: {event['message']}\n{event['traceback']}")
 
-    def _gone(self, rank: int) -> DemoError:
+    def _gone(self, rank: int) -> RankError:
         status = self._processes[rank].wait()
         log = "\n".join(self._logs[rank])
-        return DemoError(
+        return RankError(
             f"rank {rank} ended with status {status}; the last it said:\n{log or '(nothing)'}"
         )
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.cli.demo.presets import build
+from gradwire.cli.training.presets import build
 from gradwire.torch import ddp
 
 

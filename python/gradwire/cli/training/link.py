@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from gradwire.cli.demo.namespaces import LinkUnavailableError, NamespaceLink
+from gradwire.cli.training.namespaces import LinkUnavailableError, NamespaceLink
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from gradwire.cli.demo.tasks import SEED, Batch, warm_up_then_cosine
+from gradwire.cli.training.tasks import SEED, Batch, warm_up_then_cosine
 
 
 class DigitsNet(nn.Module):

@@ -1,4 +1,4 @@
-"""What the demo ran on and with, for the record."""
+"""What training ran on and with, for the record."""
 
 import os
 import platform

@@ -1,9 +1,9 @@
 """The process of one rank: where its commands come from and its events go.
 
-It starts once, because importing torch is slow, and serves the whole demo: commands come as JSON
-lines on standard input, events leave as JSON lines on what was standard output. Standard input has
-a second job. When the demo ends, by whatever cause, it closes, and the rank leaves at once, be it
-from inside a collective or from the import of torch; so no rank outlives the demo.
+It starts once, because importing torch is slow, and serves all runs: commands come as JSON lines on
+standard input, events leave as JSON lines on what was standard output. Standard input has a second
+job. When the command ends, by whatever cause, it closes, and the rank leaves at once, be it from
+inside a collective or from the import of torch; so no rank outlives it.
 """
 
 import json
@@ -43,7 +43,7 @@ def main(setup: dict[str, Any]) -> None:
 
     commands = _commands(setup["folder"])
     try:
-        from gradwire.cli.demo.ranks import join
+        from gradwire.cli.training.ranks import join
 
         rank = join(setup, say)
         while True:

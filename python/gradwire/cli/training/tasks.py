@@ -1,4 +1,4 @@
-"""What a task of the demo is, and what all tasks share.
+"""What a task is, and what all tasks share.
 
 The data is on every machine already: scikit-learn ships the handwritten digits, Python ships its
 own sources. Both models have about half a million parameters, so that a gradient is some two

@@ -1,4 +1,4 @@
-"""The presets that the demo can compare."""
+"""The presets that can be asked for by name and ratio."""
 
 import inspect
 from collections.abc import Callable
@@ -13,7 +13,7 @@ def unfit(name: str) -> str | None:
         known = ", ".join(each for each in PRESETS if unfit(each) is None)
         return f"there is no codec {name!r}; there are {known}"
     needed = [each for each in _required(PRESETS[name].build) if each != "ratio"]
-    return f"{name} needs {', '.join(needed)}, which the demo has no option for" if needed else None
+    return f"{name} needs {', '.join(needed)}, for which there is no option" if needed else None
 
 
 def build(name: str, ratio: float) -> Codec:
