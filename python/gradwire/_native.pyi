@@ -96,6 +96,28 @@ class Codec:
         max_nbytes: int | None = None,
         bfloat16: bool = False,
     ) -> int: ...
+    def encode_at(
+        self,
+        x: NDArray[Any],
+        state: State | None,
+        positions: NDArray[np.uint32],
+        max_nbytes: int | None = None,
+        bfloat16: bool = False,
+        may_trim: bool = False,
+    ) -> Frame: ...
+    def encode_at_into(
+        self,
+        x: NDArray[Any],
+        state: State | None,
+        positions: NDArray[np.uint32],
+        out: _WritableBytes,
+        max_nbytes: int | None = None,
+        bfloat16: bool = False,
+        may_trim: bool = False,
+    ) -> int: ...
+    def preview(
+        self, x: NDArray[Any], state: State | None = None, bfloat16: bool = False
+    ) -> NDArray[np.float32]: ...
     def max_encoded_len(self, numel: int) -> int: ...
     def same_kind(self, other: Codec) -> bool: ...
 

@@ -181,6 +181,96 @@ class Codec(Part):
             state.codec = self
         return written
 
+    def encode_at(
+        self, x: "NDArray[Any]", state: State | None, positions: "NDArray[np.uint32]"
+    ) -> _native.Frame:
+        """Encode the entries at these positions, instead of those the codec would select.
+
+        A transaction like `encode`, with the same memory and quantizer. Entries go whatever they
+        are, zeros too, and none is left out. One read of x and memory, one write of the memory, and
+        the positions themselves. What the sparsifier tracks stays as it is.
+
+        Parameters
+        ----------
+        x, state
+            As in `encode`.
+        positions : numpy.ndarray
+            uint32, shape (count,), strictly ascending, each below ``x.size``.
+
+        Returns
+        -------
+        Frame
+            As `encode` returns.
+
+        Raises
+        ------
+        NonFiniteError, StateInUseError
+            As `encode`.
+        ValueError
+            As `encode`; positions that do not ascend or are out of range; a codec that sends
+            every entry. The state is what it was.
+        TypeError
+            As `encode`; positions that are not an array of uint32.
+        """
+        frame = self._codec.encode_at(x, state, positions)
+        if state is not None:
+            state.codec = self
+        return frame
+
+    def encode_at_into(
+        self,
+        x: "NDArray[Any]",
+        state: State | None,
+        positions: "NDArray[np.uint32]",
+        out: "bytearray | memoryview | NDArray[np.uint8]",
+    ) -> int:
+        """Encode like `encode_at`, into a buffer of the caller's.
+
+        Parameters
+        ----------
+        x, state, positions
+            As in `encode_at`.
+        out : numpy.ndarray
+            uint8, writable, C-contiguous.
+
+        Returns
+        -------
+        int
+            Bytes written at the start of ``out``; the rest of it is left alone.
+
+        Raises
+        ------
+        GradwireError, ValueError, TypeError
+            As `encode_at`, and for an ``out`` that cannot be written to or is too short: nothing
+            is trimmed, and the state is what it was.
+        """
+        written = self._codec.encode_at_into(x, state, positions, out)
+        if state is not None:
+            state.codec = self
+        return written
+
+    def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
+        """Return what the sparsifier of the next `encode` would see: x and memory together.
+
+        The state stays as it is. One read of x and memory, and a new array.
+
+        Parameters
+        ----------
+        x, state
+            As in `encode`.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32, shape (x.size,).
+
+        Raises
+        ------
+        NonFiniteError, StateInUseError, ValueError, TypeError
+            As `encode`.
+        """
+        return self._codec.preview(x, state)
+
     def max_encoded_len(self, numel: int) -> int:
         """Return the size in bytes that no frame of a tensor of numel entries exceeds."""
         return self._codec.max_encoded_len(_numel(numel))

@@ -117,6 +117,29 @@ impl Bytes {
     }
 }
 
+/// Positions to read.
+pub(crate) struct Positions(PyUntypedBuffer);
+
+impl Positions {
+    /// Borrow an array of uint32.
+    pub(crate) fn get(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let wrong = || wrong_type(name, object, "a numpy array of uint32");
+        let Ok(buffer) = exported(object) else { return Err(wrong()) };
+        // Which of the two C types has 32 bits depends on the platform.
+        if !matches!(format(&buffer), b"I" | b"L") || buffer.item_size() != size_of::<u32>() {
+            return Err(wrong());
+        }
+        contiguous(name, &buffer)?;
+        aligned(name, &buffer)?;
+        Ok(Self(buffer))
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        // SAFETY: `get` checked contiguity, alignment, and that items are unsigned and of 32 bits.
+        unsafe { slice(&self.0) }
+    }
+}
+
 /// A writable array of `T`.
 pub(crate) struct Writable<T> {
     buffer: PyUntypedBuffer,

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use gradwire_core::codec::{self, Encoded, Workspace};
+use gradwire_core::codec::{self, Encoded, Support, Workspace};
 use gradwire_core::memory::Memory;
 use gradwire_core::sparsify::{Sid, Sparsifier};
 use gradwire_core::{Dtype, Result};
@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::buffer::{Tensor, Writable};
+use crate::buffer::{Positions, Tensor, Writable, empty};
 use crate::config;
 use crate::errors::to_py;
 use crate::frame::Frame;
@@ -37,25 +37,58 @@ impl Codec {
     fn run(
         &self,
         py: Python<'_>,
-        tensor: &Tensor,
+        job: &Job<'_>,
         state: Option<&Bound<'_, PyAny>>,
-        max_nbytes: Option<usize>,
         out: &mut Vec<u8>,
     ) -> PyResult<Encoded> {
         let Some(state) = state else {
-            let mut fresh = self.fresh(py, tensor.numel())?;
+            let mut fresh = self.fresh(py, job.tensor.numel())?;
             return py
-                .detach(|| encode(&self.0, tensor, &mut fresh, max_nbytes, out))
+                .detach(|| job.encode(&self.0, &mut fresh, out))
                 .map_err(|error| to_py(py, error, None));
         };
-        let state = self.check(tensor, state)?;
+        let state = self.check(job.tensor, state)?;
         let mut inner = state.lock(py)?;
         let core = &mut inner.state;
         let encoded = py
-            .detach(|| encode(&self.0, tensor, core, max_nbytes, out))
+            .detach(|| job.encode(&self.0, core, out))
             .map_err(|error| to_py(py, error, state.name()))?;
         inner.last = Some(encoded);
         Ok(encoded)
+    }
+
+    /// As `run`, to a new frame.
+    fn frame(
+        &self,
+        py: Python<'_>,
+        job: &Job<'_>,
+        state: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<Frame>> {
+        let mut bytes = Vec::new();
+        let encoded = self.run(py, job, state, &mut bytes)?;
+        let (numel, dtype) = (job.tensor.numel() as u64, job.tensor.dtype());
+        Frame::create(py, bytes, numel, encoded.count, dtype)
+    }
+
+    /// As `run`, into memory of the caller's; the bytes written.
+    fn fill(
+        &self,
+        py: Python<'_>,
+        mut job: Job<'_>,
+        state: Option<&Bound<'_, PyAny>>,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let mut out = Writable::bytes("out", out)?;
+        job.max_nbytes = Some(job.max_nbytes.map_or(out.len(), |limit| limit.min(out.len())));
+        // Taken rather than borrowed: the allocation is kept, and nothing can find it in use.
+        let mut staged = STAGED.take();
+        let result = self.run(py, &job, state, &mut staged);
+        if result.is_ok() {
+            out.as_mut_slice()[..staged.len()].copy_from_slice(&staged);
+        }
+        let len = staged.len();
+        STAGED.set(staged);
+        result.map(|_| len)
     }
 
     fn fresh(&self, py: Python<'_>, numel: usize) -> PyResult<codec::State> {
@@ -112,10 +145,8 @@ impl Codec {
         max_nbytes: Option<usize>,
         bfloat16: bool,
     ) -> PyResult<Py<Frame>> {
-        let tensor = Tensor::get("x", x, bfloat16)?;
-        let mut bytes = Vec::new();
-        let encoded = self.run(py, &tensor, state, max_nbytes, &mut bytes)?;
-        Frame::create(py, bytes, tensor.numel() as u64, encoded.count, tensor.dtype())
+        let tensor = &Tensor::get("x", x, bfloat16)?;
+        self.frame(py, &Job { tensor, support: None, max_nbytes }, state)
     }
 
     #[pyo3(signature = (x, state, out, max_nbytes=None, bfloat16=false))]
@@ -128,18 +159,75 @@ impl Codec {
         max_nbytes: Option<usize>,
         bfloat16: bool,
     ) -> PyResult<usize> {
+        let tensor = &Tensor::get("x", x, bfloat16)?;
+        self.fill(py, Job { tensor, support: None, max_nbytes }, state, out)
+    }
+
+    #[pyo3(signature = (x, state, positions, max_nbytes=None, bfloat16=false, may_trim=false))]
+    #[allow(clippy::too_many_arguments)]
+    fn encode_at(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        state: Option<&Bound<'_, PyAny>>,
+        positions: &Bound<'_, PyAny>,
+        max_nbytes: Option<usize>,
+        bfloat16: bool,
+        may_trim: bool,
+    ) -> PyResult<Py<Frame>> {
+        let tensor = &Tensor::get("x", x, bfloat16)?;
+        let positions = Positions::get("positions", positions)?;
+        let support = Some(Support { positions: positions.as_slice(), may_trim });
+        self.frame(py, &Job { tensor, support, max_nbytes }, state)
+    }
+
+    #[pyo3(signature = (x, state, positions, out, max_nbytes=None, bfloat16=false, may_trim=false))]
+    #[allow(clippy::too_many_arguments)]
+    fn encode_at_into(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        state: Option<&Bound<'_, PyAny>>,
+        positions: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        max_nbytes: Option<usize>,
+        bfloat16: bool,
+        may_trim: bool,
+    ) -> PyResult<usize> {
+        let tensor = &Tensor::get("x", x, bfloat16)?;
+        let positions = Positions::get("positions", positions)?;
+        let support = Some(Support { positions: positions.as_slice(), may_trim });
+        self.fill(py, Job { tensor, support, max_nbytes }, state, out)
+    }
+
+    #[pyo3(signature = (x, state=None, bfloat16=false))]
+    fn preview<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Bound<'py, PyAny>,
+        state: Option<&Bound<'py, PyAny>>,
+        bfloat16: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let tensor = Tensor::get("x", x, bfloat16)?;
-        let mut out = Writable::bytes("out", out)?;
-        let limit = max_nbytes.map_or(out.len(), |limit| limit.min(out.len()));
-        // Taken rather than borrowed: the allocation is kept, and nothing can find it in use.
-        let mut staged = STAGED.take();
-        let result = self.run(py, &tensor, state, Some(limit), &mut staged);
-        if result.is_ok() {
-            out.as_mut_slice()[..staged.len()].copy_from_slice(&staged);
+        let array = empty(py, tensor.numel(), "float32")?;
+        let mut out = Writable::floats("out", &array)?;
+        let mut look = |state: &codec::State, name: Option<&str>| {
+            let values = out.as_mut_slice();
+            py.detach(|| {
+                WORKSPACE.with_borrow(|workspace| {
+                    self.0.preview(tensor.input(), state, workspace, values)
+                })
+            })
+            .map_err(|error| to_py(py, error, name))
+        };
+        match state {
+            None => look(&self.fresh(py, tensor.numel())?, None)?,
+            Some(state) => {
+                let state = self.check(&tensor, state)?;
+                look(&state.lock(py)?.state, state.name())?;
+            }
         }
-        let len = staged.len();
-        STAGED.set(staged);
-        result.map(|_| len)
+        Ok(array)
     }
 
     fn max_encoded_len(&self, numel: usize) -> usize {
@@ -153,17 +241,28 @@ impl Codec {
     }
 }
 
-fn encode(
-    codec: &codec::Codec,
-    tensor: &Tensor,
-    state: &mut codec::State,
+/// What to encode.
+struct Job<'a> {
+    tensor: &'a Tensor,
+    /// None lets the codec select.
+    support: Option<Support<'a>>,
     max_nbytes: Option<usize>,
-    out: &mut Vec<u8>,
-) -> Result<Encoded> {
-    // The closure holds no reference to Python, so nothing on this thread can come back in here.
-    WORKSPACE.with_borrow_mut(|workspace| {
-        codec.encode_into(tensor.input(), state, max_nbytes, workspace, out)
-    })
+}
+
+impl Job<'_> {
+    fn encode(
+        &self,
+        codec: &codec::Codec,
+        state: &mut codec::State,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded> {
+        let (input, limit) = (self.tensor.input(), self.max_nbytes);
+        // The closure holds no reference to Python, so nothing on this thread can come back in here.
+        WORKSPACE.with_borrow_mut(|workspace| match self.support {
+            None => codec.encode_into(input, state, limit, workspace, out),
+            Some(support) => codec.encode_at(input, state, support, limit, workspace, out),
+        })
+    }
 }
 
 /// Whether two codecs differ in nothing but how much they send.

@@ -5,8 +5,7 @@
 //! magnitude before it rounds the first.
 
 use super::{Codec, State, non_finite};
-use crate::memory::Memory;
-use crate::scan::{Field, Preview, Request, Scanner, Source};
+use crate::scan::{Request, Scanner, View};
 use crate::simd::peak::NON_FINITE;
 use crate::{Input, Result};
 
@@ -19,17 +18,11 @@ impl Codec {
         state: &State,
         scanner: &mut Scanner,
     ) -> Result<u32> {
-        let gradient = Field(input);
-        match (&state.residual, self.memory) {
-            (Some(residual), Memory::Residual { decay, .. }) => {
-                finite_peak(Preview { gradient, residual: residual.as_slice(), decay }, scanner)
-            }
-            _ => finite_peak(gradient, scanner),
-        }
+        finite_peak(self.view(input, state), scanner)
     }
 }
 
-fn finite_peak<S: Source + Copy>(source: S, scanner: &mut Scanner) -> Result<u32> {
+fn finite_peak(source: View<'_>, scanner: &mut Scanner) -> Result<u32> {
     let peak = scanner.scan(source, &Request::default()).peak;
     if peak >= NON_FINITE { Err(non_finite(&source, scanner.kernels)) } else { Ok(peak) }
 }

@@ -5,10 +5,13 @@
 
 mod ahead;
 mod dense;
+mod feedback;
+mod given;
 mod sparse;
 mod state;
 mod workspace;
 
+pub use given::Support;
 pub use state::State;
 pub use workspace::Workspace;
 

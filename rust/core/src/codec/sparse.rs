@@ -10,10 +10,8 @@
 
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN};
-use crate::memory::{Memory, Residual};
-use crate::scan::{Accumulated, Field, Request, Survivors, Totals, View};
 use crate::simd::peak::NON_FINITE;
-use crate::sparsify::{Scanned, Tracker, narrow};
+use crate::sparsify::{Scanned, narrow};
 use crate::{Input, Result};
 
 impl Codec {
@@ -32,11 +30,11 @@ impl Codec {
             self.read_ahead(input, state, &mut workspace.scanner)?;
         }
         let mut tracker = state.tracker.clone();
-        let (request, totals) = self.accumulate(input, state, &tracker, workspace);
-        let field = match &state.residual {
-            Some(residual) => View::Plain(Field::plain(residual.next())),
-            None => View::Plain(Field(input)),
-        };
+        let view = self.view(input, state);
+        let (numel, keys) = (input.len(), &mut workspace.keys);
+        let request = self.sparsifier.request(numel, &tracker, |i| view.at(i), keys);
+        let totals = self.accumulate(input, state, &request, &mut workspace.scanner);
+        let field = self.written(input, state);
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&field, workspace.scanner.kernels));
         }
@@ -44,50 +42,11 @@ impl Codec {
         let mut scanned = Scanned { field, request, totals, scanner, scratch: keys };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
         let trimmed = self.fit(input, max_len, workspace, out)?;
-        let survivors = workspace.scanner.survivors();
-        if let Some(residual) = &mut state.residual {
-            self.subtract(survivors, &mut workspace.rounded, residual);
-        }
+        self.subtract(state, workspace);
         state.commit(tracker);
         let (target, threshold) = (selected.target, selected.threshold);
-        Ok(Encoded { count: survivors.len() as u64, target, threshold, trimmed })
-    }
-
-    /// The first read: adds the residual, if there is one, and gathers what the sparsifier wants.
-    fn accumulate(
-        &self,
-        input: Input<'_>,
-        state: &mut State,
-        tracker: &Tracker,
-        workspace: &mut Workspace,
-    ) -> (Request, Totals) {
-        let gradient = Field(input);
-        let (sparsifier, numel) = (self.sparsifier, input.len());
-        let Workspace { scanner, keys, .. } = workspace;
-        if let (Some(residual), Memory::Residual { decay, .. }) = (&mut state.residual, self.memory)
-        {
-            let (residual, sum) = residual.begin();
-            let mut source = Accumulated::new(gradient, residual, decay, sum);
-            let preview = source.preview();
-            let request = sparsifier.request(numel, tracker, |i| preview.at(i), keys);
-            // Logarithms are taken of what was written: it has to stay in the cache.
-            source.streams &= !request.logs;
-            (request, scanner.scan(source, &request))
-        } else {
-            let request = sparsifier.request(numel, tracker, |i| gradient.at(i), keys);
-            (request, scanner.scan(gradient, &request))
-        }
-    }
-
-    /// Takes what is sent, as the receiver decodes it, out of the sum that will be the residual.
-    fn subtract(&self, survivors: &Survivors, rounded: &mut Vec<f32>, residual: &mut Residual) {
-        let values = survivors.values();
-        rounded.resize(values.len(), 0.0);
-        self.quantizer.round_into(self.quantizer.scale_exponent(values), values, rounded);
-        let next = residual.next_mut();
-        for ((&index, &value), &sent) in survivors.indices().iter().zip(values).zip(&*rounded) {
-            next[index as usize] = value - sent;
-        }
+        let count = workspace.scanner.survivors().len() as u64;
+        Ok(Encoded { count, target, threshold, trimmed })
     }
 
     /// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until
@@ -95,7 +54,7 @@ impl Codec {
     ///
     /// Does not fail on survivors of a scan that found all finite, and a limit of a header at least:
     /// a frame of no entries is no longer.
-    fn fit(
+    pub(super) fn fit(
         &self,
         input: Input<'_>,
         max_len: Option<usize>,

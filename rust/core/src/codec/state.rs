@@ -59,9 +59,8 @@ impl State {
         Key::new(seed, self.tensor, self.step, !self.stream)
     }
 
-    /// Begins an encode: checks that this state and a tensor of `numel` elements go with the codec,
-    /// and makes the tracker fit its sparsifier. The encode before it can no longer be undone.
-    pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
+    /// Checks that this state and a tensor of `numel` elements go with the codec.
+    pub(super) fn check(&self, codec: &Codec, numel: usize) -> Result<()> {
         if numel != self.numel {
             let expected = self.numel;
             return Err(Error::argument(format!(
@@ -76,6 +75,13 @@ impl State {
                  the state with init_state of this codec"
             )));
         }
+        Ok(())
+    }
+
+    /// Begins an encode: checks that this state and a tensor of `numel` elements go with the codec,
+    /// and makes the tracker fit its sparsifier. The encode before it can no longer be undone.
+    pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
+        self.check(codec, numel)?;
         if codec.sparsifier() != self.sparsifier {
             self.sparsifier = codec.sparsifier();
             self.tracker = self.sparsifier.tracker(numel);

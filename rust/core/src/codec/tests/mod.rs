@@ -1,6 +1,7 @@
 //! Laws of every codec, against the naive oracles, on every level and thread count.
 
 mod conservation;
+mod given;
 mod selection;
 mod state;
 

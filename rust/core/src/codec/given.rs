@@ -1,0 +1,145 @@
+//! Encoding entries at positions that somebody else chose.
+//!
+//! The leader of an exchange selects for all ranks, and a sparsifier from outside of this crate
+//! selects for itself. Either way the transaction is that of a selection: the values are those of
+//! gradient and memory together, what is sent is subtracted as the receiver decodes it, and the
+//! state changes when nothing can go wrong any more. What the codec's own sparsifier knows of the
+//! tensor stays as it is.
+
+use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
+use crate::frame::HEADER_LEN;
+use crate::scan::{Request, Scratch, Source};
+use crate::simd::BLOCK;
+use crate::simd::peak::NON_FINITE;
+use crate::sparsify::Sparsifier;
+use crate::{Error, Input, Result};
+
+/// Positions to encode.
+#[derive(Debug, Clone, Copy)]
+pub struct Support<'a> {
+    /// Strictly ascending, each below the number of elements.
+    pub positions: &'a [u32],
+    /// Whether the smallest entries may be left out of a frame that is too long, as they are in
+    /// [`Codec::encode_into`]; if not, that is an error. Ranks that add up values by position need
+    /// the same positions.
+    pub may_trim: bool,
+}
+
+impl Support<'_> {
+    fn check(self, numel: usize) -> Result<()> {
+        if let Some(at) = self.positions.windows(2).position(|pair| pair[0] >= pair[1]) {
+            let (first, second) = (self.positions[at], self.positions[at + 1]);
+            return Err(Error::argument(format!(
+                "positions must ascend strictly, got {first} before {second} at index {at}"
+            )));
+        }
+        match self.positions.last() {
+            Some(&last) if last as usize >= numel => Err(Error::argument(format!(
+                "positions must be below {numel}, the elements of the tensor, got {last}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Codec {
+    /// Encodes the entries at given positions, whatever they are, zeros too.
+    ///
+    /// As [`Codec::encode_into`] in all else. The tensor is read once and the memory written once;
+    /// the entries are gathered besides. On any error the state is as before, and so is the chance
+    /// to roll back the encode before it where the positions were at fault.
+    pub fn encode_at(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        support: Support<'_>,
+        max_len: Option<usize>,
+        workspace: &mut Workspace,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded> {
+        out.clear();
+        if self.sparsifier == Sparsifier::All {
+            return Err(Error::argument("All sends every entry: it takes no positions"));
+        }
+        support.check(input.len())?;
+        state.prepare(self, input.len())?;
+        let encoded = self.encode_support(input, state, support, max_len, workspace, out);
+        if encoded.is_err() {
+            out.clear();
+        }
+        encoded
+    }
+
+    fn encode_support(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        support: Support<'_>,
+        max_len: Option<usize>,
+        workspace: &mut Workspace,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded> {
+        if let Some(limit) = max_len.filter(|&limit| limit < HEADER_LEN) {
+            return Err(limit_too_small(limit, HEADER_LEN));
+        }
+        if state.is_in_place() {
+            self.read_ahead(input, state, &mut workspace.scanner)?;
+        }
+        // Gathered, and the frame written, before the memory is: a frame that is too long must not
+        // cost what a residual in one buffer was.
+        let view = self.view(input, state);
+        let survivors = workspace.scanner.survivors_mut();
+        survivors.clear();
+        for &position in support.positions {
+            survivors.push(position, view.at(position as usize));
+        }
+        if !survivors.values().iter().all(|value| value.is_finite()) {
+            return Err(non_finite(&view, workspace.scanner.kernels));
+        }
+        let limit = max_len.filter(|_| support.may_trim);
+        let trimmed = self.fit(input, limit, workspace, out)?;
+        if let Some(limit) = max_len.filter(|&limit| out.len() > limit) {
+            return Err(limit_too_small(limit, out.len()));
+        }
+        let request = Request::default();
+        let totals = self.accumulate(input, state, &request, &mut workspace.scanner);
+        if totals.peak >= NON_FINITE {
+            return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
+        }
+        self.subtract(state, workspace);
+        let tracker = state.tracker.clone();
+        state.commit(tracker);
+        let count = workspace.scanner.survivors().len() as u64;
+        let target = Some(support.positions.len() as u64);
+        Ok(Encoded { count, target, threshold: 0.0, trimmed })
+    }
+
+    /// What the sparsifier of the next encode of this tensor is going to see: gradient and memory
+    /// together. Changes nothing; an error where [`Codec::encode_into`] would find what is not
+    /// finite.
+    pub fn preview(
+        &self,
+        input: Input<'_>,
+        state: &State,
+        workspace: &Workspace,
+        out: &mut [f32],
+    ) -> Result<()> {
+        state.check(self, input.len())?;
+        if out.len() != input.len() {
+            let (given, expected) = (out.len(), input.len());
+            return Err(Error::argument(format!(
+                "out has {given} elements, the tensor has {expected}"
+            )));
+        }
+        let (view, kernels) = (self.view(input, state), workspace.scanner.kernels);
+        let mut scratch = Scratch::default();
+        let mut peak = 0;
+        for at in (0..view.len()).step_by(BLOCK) {
+            let len = BLOCK.min(view.len() - at);
+            let block = view.block(kernels, at, len, &mut scratch);
+            peak = peak.max((kernels.peak)(block));
+            out[at..at + len].copy_from_slice(block);
+        }
+        if peak >= NON_FINITE { Err(non_finite(&view, kernels)) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,198 @@
+//! Positions that somebody else chose.
+
+use super::*;
+
+/// Encodes a step at these positions.
+fn encode_at(
+    codec: &Codec,
+    x: &[f32],
+    state: &mut State,
+    positions: &[u32],
+    workspace: &mut Workspace,
+) -> (Vec<u8>, Encoded) {
+    let mut out = Vec::new();
+    let support = Support { positions, may_trim: false };
+    let encoded =
+        codec.encode_at(Input::F32(x), state, support, None, workspace, &mut out).unwrap();
+    (out, encoded)
+}
+
+fn selecting(memory: Memory) -> impl Iterator<Item = Codec> {
+    codecs(memory).into_iter().filter(|codec| codec.sparsifier() != Sparsifier::All)
+}
+
+#[test]
+fn the_selected_positions_give_the_frame_and_the_memory_of_selecting() {
+    for n in [0, 1, 130, 5000] {
+        for codec in [FEEDBACK, LOW_MEMORY, Memory::None].into_iter().flat_map(selecting) {
+            let (mut own, mut given) = (codec.init_state(n).unwrap(), codec.init_state(n).unwrap());
+            for step in 0..3 {
+                let x = gradient(n, 40 + step);
+                let (frame, _) = encode(&codec, &x, &mut own);
+                let mut workspace = Workspace::default();
+                let at = encode_at(&codec, &x, &mut given, &positions(&frame), &mut workspace);
+                assert_eq!(at.0, frame, "{codec:?} {n}");
+                assert_eq!(at.1.trimmed, 0);
+                assert_eq!(given.residual(), own.residual());
+            }
+        }
+    }
+}
+
+#[test]
+fn levels_and_threads_agree_on_given_positions() {
+    let n = 300_000;
+    let positions: Vec<u32> = (0..n as u32).step_by(997).collect();
+    let codec = Codec::new(
+        Sparsifier::TopK { amount: Amount::Count(1) },
+        Quantizer::Float16 { scaled: true },
+        Memory::Residual { decay: 0.9, low_memory: false },
+        IndexCoding::Auto,
+    );
+    let codec = codec.unwrap();
+    let mut runs = Vec::new();
+    for level in available_levels() {
+        for threads in [1, 2, 3] {
+            let mut workspace = Workspace::with(Kernels::of(level).unwrap(), threads);
+            let mut state = codec.init_state(n).unwrap();
+            let frames: Vec<_> = (0..3)
+                .map(|s| encode_at(&codec, &gradient(n, s), &mut state, &positions, &mut workspace))
+                .collect();
+            runs.push((frames, state.residual().unwrap().to_vec()));
+        }
+    }
+    assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn zeros_are_sent_where_they_are_asked_for() {
+    for codec in selecting(FEEDBACK) {
+        let mut state = codec.init_state(5).unwrap();
+        let x = [0.0, 3.0, 0.0, -1.0, 0.5];
+        let (frame, encoded) =
+            encode_at(&codec, &x, &mut state, &[0, 2, 3], &mut Workspace::default());
+        assert_eq!((encoded.count, encoded.target), (3, Some(3)));
+        assert_eq!(positions(&frame), [0, 2, 3]);
+        assert_eq!(decode(&frame, 5), [0.0, 0.0, 0.0, -1.0, 0.0]);
+        assert_eq!(state.residual().unwrap(), [0.0, 3.0, 0.0, 0.0, 0.5]);
+        state.rollback().unwrap();
+        assert_eq!(state.residual().unwrap(), [0.0; 5]);
+    }
+}
+
+#[test]
+fn wrong_positions_leave_the_state_and_the_chance_to_roll_back() {
+    let n = 100;
+    for codec in selecting(FEEDBACK) {
+        let mut state = codec.init_state(n).unwrap();
+        encode(&codec, &gradient(n, 1), &mut state);
+        let before = (state.residual().unwrap().to_vec(), state.scalars());
+        for wrong in [&[3, 3][..], &[5, 2], &[0, 100], &[u32::MAX]] {
+            let (mut out, mut workspace) = (vec![1], Workspace::default());
+            let support = Support { positions: wrong, may_trim: true };
+            let x = gradient(n, 2);
+            let input = Input::F32(&x);
+            let result =
+                codec.encode_at(input, &mut state, support, None, &mut workspace, &mut out);
+            assert!(matches!(result, Err(Error::Argument { .. })), "{wrong:?}");
+            assert!(out.is_empty());
+        }
+        assert_eq!((state.residual().unwrap().to_vec(), state.scalars()), before);
+        state.rollback().unwrap();
+    }
+    let all = Codec::new(Sparsifier::All, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
+    let (mut state, mut workspace) = (all.init_state(1).unwrap(), Workspace::default());
+    let support = Support { positions: &[0], may_trim: false };
+    let result = all.encode_at(
+        Input::F32(&[1.0]),
+        &mut state,
+        support,
+        None,
+        &mut workspace,
+        &mut Vec::new(),
+    );
+    assert!(matches!(result, Err(Error::Argument { .. })));
+}
+
+#[test]
+fn what_is_not_finite_is_found_wherever_it_is() {
+    let n = 5000;
+    for memory in [FEEDBACK, LOW_MEMORY, Memory::None] {
+        for codec in selecting(memory) {
+            let mut state = codec.init_state(n).unwrap();
+            encode(&codec, &gradient(n, 1), &mut state);
+            let before = (state.residual().map(<[f32]>::to_vec), state.scalars());
+            // Both in the support, one of the two, neither.
+            for positions in [&[77, 4000][..], &[4000], &[5]] {
+                let mut x = gradient(n, 2);
+                (x[77], x[4000]) = (f32::NAN, f32::INFINITY);
+                let result = codec.encode_at(
+                    Input::F32(&x),
+                    &mut state,
+                    Support { positions, may_trim: false },
+                    None,
+                    &mut Workspace::default(),
+                    &mut Vec::new(),
+                );
+                assert_eq!(result, Err(Error::NonFinite { count: 2, first: 77 }), "{codec:?}");
+                assert_eq!((state.residual().map(<[f32]>::to_vec), state.scalars()), before);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_limit_trims_where_it_may_and_is_an_error_where_not() {
+    let n = 50_000;
+    let x = gradient(n, 9);
+    let positions: Vec<u32> = (0..n as u32).step_by(20).collect();
+    for codec in [FEEDBACK, LOW_MEMORY].into_iter().flat_map(selecting) {
+        let mut state = codec.init_state(n).unwrap();
+        let mut run = |may_trim, limit| {
+            let support = Support { positions: &positions, may_trim };
+            let (mut out, mut workspace) = (Vec::new(), Workspace::default());
+            let input = Input::F32(&x);
+            let result =
+                codec.encode_at(input, &mut state, support, Some(limit), &mut workspace, &mut out);
+            (result, out, state.residual().unwrap().to_vec())
+        };
+        let (refused, frame, residual) = run(false, 1000);
+        assert!(matches!(refused, Err(Error::Argument { .. })), "{codec:?}");
+        assert!(frame.is_empty() && residual.iter().all(|&r| r == 0.0));
+        let (trimmed, frame, residual) = run(true, 1000);
+        let Encoded { count, trimmed, .. } = trimmed.unwrap();
+        assert_eq!(count + trimmed, positions.len() as u64);
+        assert!(trimmed > 0 && frame.len() <= 1000);
+        let sent = decode(&frame, n);
+        assert!((0..n).all(|i| residual[i] == x[i] - sent[i]));
+    }
+}
+
+#[test]
+fn a_preview_is_what_is_encoded_and_changes_nothing() {
+    let n = 5000;
+    for memory in [Memory::Residual { decay: 0.9, low_memory: false }, LOW_MEMORY, Memory::None] {
+        for codec in codecs(memory) {
+            let mut state = codec.init_state(n).unwrap();
+            encode(&codec, &gradient(n, 1), &mut state);
+            let (x, mut seen) = (gradient(n, 2), vec![f32::NAN; n]);
+            let workspace = Workspace::default();
+            codec.preview(Input::F32(&x), &state, &workspace, &mut seen).unwrap();
+            let before = state.clone();
+            assert_eq!(state.scalars(), before.scalars());
+            if codec.sparsifier() != Sparsifier::All {
+                let everything: Vec<u32> = (0..n as u32).collect();
+                let mut workspace = Workspace::default();
+                let (frame, _) = encode_at(&codec, &x, &mut state, &everything, &mut workspace);
+                if codec.quantizer() == Quantizer::Float32 {
+                    assert_eq!(decode(&frame, n), seen);
+                }
+            }
+            let short = codec.preview(Input::F32(&x), &before, &workspace, &mut seen[1..]);
+            assert!(matches!(short, Err(Error::Argument { .. })));
+            let bad = vec![f32::NAN; n];
+            let result = codec.preview(Input::F32(&bad), &before, &workspace, &mut seen);
+            assert_eq!(result, Err(Error::NonFinite { count: n as u64, first: 0 }));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+"""Positions that somebody else chose, and the view that a selection has of a tensor."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire.memory import NoMemory
+from gradwire.sparsify import All
+from tests.support import CODECS, name_of, same_state
+
+SELECTING = [codec for codec in CODECS if codec.sparsify != All()]
+
+
+@pytest.mark.parametrize("codec", SELECTING, ids=name_of)
+class TestEveryCodec:
+    def test_the_positions_it_selects_give_the_frame_it_makes(self, codec, gradient):
+        own, given = codec.init_state(gradient.size), codec.init_state(gradient.size)
+        for step in range(3):
+            frame = codec.encode(gradient * np.float32(1 + step), own)
+            again = codec.encode_at(gradient * np.float32(1 + step), given, frame.indices())
+            assert bytes(again) == bytes(frame)
+            assert given.step == own.step == step + 1
+            assert (given.residual is None) or np.array_equal(given.residual, own.residual)
+
+    def test_a_preview_is_what_is_left_and_sent_together(self, codec, gradient):
+        state = codec.init_state(gradient.size)
+        codec.encode(gradient, state)
+        before = state.state_dict()
+        seen = codec.preview(gradient, state)
+        assert seen.dtype == np.float32
+        assert same_state(state.state_dict(), before)
+        frame = codec.encode(gradient, state)
+        left = 0 if state.residual is None else state.residual
+        inside = slice(None) if state.residual is not None else frame.indices()
+        sent = gradwire.decode(frame)
+        assert np.allclose((sent + left)[inside], seen[inside], rtol=2**-8, atol=2**-24)
+
+
+class TestPositions:
+    codec = gradwire.topk(0.01)
+
+    def test_zeros_are_sent_where_they_are_asked_for(self):
+        x = np.array([[0, 2, 0], [0, -1, 4]], np.float64)
+        state = self.codec.init_state(6)
+        frame = self.codec.encode_at(x, state, np.array([0, 4], np.uint32))
+        assert frame.indices().tolist() == [0, 4]
+        assert frame.values().tolist() == [0, -1]
+        assert state.residual.tolist() == [0, 2, 0, 0, 0, 4]
+        assert state.last == {"count": 2, "target": 2, "threshold": 0.0, "trimmed": 0}
+        state.rollback()
+        assert state.residual.tolist() == [0] * 6
+
+    def test_none_gives_a_frame_of_nothing(self):
+        state = self.codec.init_state(3)
+        frame = self.codec.encode_at(np.ones(3, np.float32), state, np.array([], np.uint32))
+        assert frame.count == 0
+        assert state.residual.tolist() == [1, 1, 1]
+
+    def test_a_state_may_be_left_out_without_a_memory(self):
+        codec = gradwire.topk(0.01, memory=NoMemory())
+        x = np.arange(5, dtype=ml_dtypes.bfloat16)
+        frame = codec.encode_at(x, None, np.array([1, 4], np.uint32))
+        assert (frame.values().tolist(), frame.dtype) == ([1, 4], "bfloat16")
+        assert codec.preview(x).tolist() == [0, 1, 2, 3, 4]
+
+    def test_a_buffer_takes_the_frame_or_nothing_happens(self):
+        x, positions = np.ones(100, np.float32), np.arange(0, 100, 2, dtype=np.uint32)
+        state, other = self.codec.init_state(100), self.codec.init_state(100)
+        frame = self.codec.encode_at(x, other, positions)
+        out = np.zeros(len(frame) - 1, np.uint8)
+        with pytest.raises(ValueError, match="smallest possible frame"):
+            self.codec.encode_at_into(x, state, positions, out)
+        assert state.step == 0
+        assert not out.any()
+        assert not state.residual.any()
+        out = np.zeros(len(frame) + 5, np.uint8)
+        assert self.codec.encode_at_into(x, state, positions, out) == len(frame)
+        assert out[: len(frame)].tobytes() == bytes(frame)
+        assert same_state(state.state_dict(), other.state_dict())
+
+    @pytest.mark.parametrize(
+        ("positions", "error", "message"),
+        [
+            (np.array([2, 2], np.uint32), ValueError, "ascend strictly, got 2 before 2 at index 0"),
+            (np.array([0, 3, 1], np.uint32), ValueError, "got 3 before 1 at index 1"),
+            (np.array([4, 5], np.uint32), ValueError, "below 5, .*, got 5"),
+            (np.array([1, 2], np.int64), TypeError, "positions must be a numpy array of uint32"),
+            (np.array([1, 2], np.int32), TypeError, "uint32, got ndarray of int32"),
+            (np.arange(8, dtype=np.uint32)[::2], ValueError, "positions must be C-contiguous"),
+            ([1, 2], TypeError, "got list"),
+        ],
+    )
+    def test_wrong_ones_are_named_and_change_nothing(self, positions, error, message):
+        x = np.ones(5, np.float32)
+        state = self.codec.init_state(5)
+        self.codec.encode(x, state)
+        before = state.state_dict()
+        with pytest.raises(error, match=message):
+            self.codec.encode_at(x, state, positions)
+        with pytest.raises(error, match=message):
+            self.codec.encode_at_into(x, state, positions, bytearray(1000))
+        assert same_state(state.state_dict(), before)
+        state.rollback()
+
+    def test_a_codec_that_sends_everything_takes_none(self):
+        codec = gradwire.dense()
+        with pytest.raises(ValueError, match="takes no positions"):
+            codec.encode_at(np.ones(2, np.float32), None, np.array([0], np.uint32))
