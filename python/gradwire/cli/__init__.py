@@ -26,6 +26,9 @@ _COMMANDS = {
     "demo": _Command(
         "gradwire.cli.demo", "train over a slow link, with and without compression (needs torch)"
     ),
+    "compare": _Command(
+        "gradwire.cli.compare", "train with every preset and compare them (needs torch)"
+    ),
 }
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +15,6 @@ from gradwire.cli.training.namespaces import MAX_RANKS
 from gradwire.cli.training.presets import unfit
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from gradwire.cli.demo.runner import Plan
 
 # Everything beyond numpy that the demo uses; looked for before anything starts. The name to import,
@@ -165,20 +161,6 @@ def _missing() -> list[str]:
     return [said for imported, said in _NEEDS.items() if importlib.util.find_spec(imported) is None]
 
 
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that ranks and links are closed."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gradwire demo`` with these arguments and return the exit status."""
     made = parser()
@@ -193,9 +175,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     from gradwire.cli.training.processes import RankError
+    from gradwire.cli.training.signals import terminate_as_interrupt
 
     try:
-        with _terminate_as_interrupt():
+        with terminate_as_interrupt():
             return _run(arguments)
     except RankError as error:
         print(f"gradwire demo: {error}", file=sys.stderr)

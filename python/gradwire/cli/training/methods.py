@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.cli.training.presets import build
+from gradwire.codec import Codec
 from gradwire.torch import ddp
 
 
@@ -74,8 +75,16 @@ def _bf16(group: Any, bucket: Any) -> Any:
 _bf16.__annotations__.clear()
 
 
-def attach(name: str, model: DistributedDataParallel, ratio: float) -> Exchange:
-    """Attach the method of that name to a fresh DDP model."""
+def attach(
+    name: str,
+    model: DistributedDataParallel,
+    ratio: float | None = None,
+    codec: dict[str, Any] | None = None,
+) -> Exchange:
+    """Attach the method of that name to a fresh DDP model.
+
+    A preset is made with the ratio; or a codec is made of its configuration, whatever its name.
+    """
     if name == "compute":  # no exchange at all: the most that any compression can win
         model.register_comm_hook(None, debugging_hooks.noop_hook)
         return _AllReduce(0.0)
@@ -84,7 +93,8 @@ def attach(name: str, model: DistributedDataParallel, ratio: float) -> Exchange:
     if name == "bf16":
         model.register_comm_hook(None, _bf16)
         return _AllReduce(dense_bytes(model) / 2)
-    return _Compressed(ddp.attach(model, build(name, ratio)))
+    made = build(name, ratio) if codec is None else Codec.from_config(codec)
+    return _Compressed(ddp.attach(model, made))
 
 
 def dense_bytes(model: DistributedDataParallel) -> float:

@@ -16,7 +16,7 @@ def unfit(name: str) -> str | None:
     return f"{name} needs {', '.join(needed)}, for which there is no option" if needed else None
 
 
-def build(name: str, ratio: float) -> Codec:
+def build(name: str, ratio: float | None) -> Codec:
     """Build the preset of that name, with the ratio if it takes one."""
     preset = PRESETS[name].build
     return preset(ratio=ratio) if "ratio" in inspect.signature(preset).parameters else preset()

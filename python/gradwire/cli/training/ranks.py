@@ -78,13 +78,21 @@ class Rank:
     # -- training
     # ---------------------------------------------------------------------------------------------
 
-    def train(self, task: str, method: str, steps: int, ratio: float, evaluate: bool) -> None:
+    def train(
+        self,
+        task: str,
+        method: str,
+        steps: int,
+        evaluate: bool,
+        ratio: float | None = None,
+        codec: dict[str, Any] | None = None,
+    ) -> None:
         """Train from scratch; the clock runs during steps only, never during evaluation."""
         todo = self.task(task)
         model = DistributedDataParallel(
             todo.model(), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
         )
-        exchange = methods.attach(method, model, ratio)
+        exchange = methods.attach(method, model, ratio, codec)
         try:
             record = self._train(todo, model, steps, evaluate)
             traffic = exchange.traffic()

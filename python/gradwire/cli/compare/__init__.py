@@ -1,0 +1,138 @@
+"""``gradwire compare``: train with every preset on the same tasks, and compare."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradwire.presets import PRESETS
+
+__all__ = ["main", "parser"]
+
+# Everything beyond numpy that is used. The name to import, the name to say.
+_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
+
+_DESCRIPTION = """\
+Train the demo's two models in several processes, once without compression and once with each
+preset, under otherwise equal conditions: same weights, same data, same steps. Prints what every
+preset sends, what it costs and what the model learns.
+"""
+
+
+def _names(text: str, known: Sequence[str], what: str) -> list[str]:
+    names = list(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        named = ", ".join(unknown) or repr(text)
+        raise argparse.ArgumentTypeError(
+            f"there is no {what} {named}; there are {', '.join(known)}"
+        )
+    return names
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 2 or more")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of ``gradwire compare``."""
+    made = argparse.ArgumentParser(
+        prog="gradwire compare",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "--codec",
+        type=lambda text: _names(text, list(PRESETS), "preset"),
+        default=list(PRESETS),
+        metavar="NAME,...",
+        help="presets to train with (default: all that `gradwire codecs` lists)",
+    )
+    made.add_argument(
+        "--task",
+        type=lambda text: _names(text, ("digits", "text"), "task"),
+        default=["digits", "text"],
+        metavar="NAME,...",
+        help="digits, text or both (default: both)",
+    )
+    made.add_argument(
+        "--steps",
+        type=_count,
+        help="training steps of every run (default: the task's own)",
+    )
+    made.add_argument(
+        "--ranks", type=_count, default=2, help="processes that train together (default: 2)"
+    )
+    made.add_argument(
+        "--out",
+        type=Path,
+        default=Path("compare-results"),
+        metavar="DIR",
+        help="where codecs.md, codecs.svg and codecs.json go (default: %(default)s)",
+    )
+    made.add_argument(
+        "--json",
+        action="store_true",
+        help="print the figures as JSON instead of tables; progress goes to stderr",
+    )
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``gradwire compare`` with these arguments and return the exit status."""
+    arguments = parser().parse_args(argv)
+    missing = [said for name, said in _NEEDS.items() if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f"gradwire compare needs {', '.join(missing)}: pip install 'gradwire[all]'",
+            file=sys.stderr,
+        )
+        return 2
+    from gradwire.cli.training.processes import RankError
+    from gradwire.cli.training.signals import terminate_as_interrupt
+
+    try:
+        with terminate_as_interrupt():
+            return _run(arguments)
+    except RankError as error:
+        print(f"gradwire compare: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("gradwire compare: interrupted; the processes are gone", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from gradwire.cli.compare.markdown import document
+    from gradwire.cli.compare.picture import draw
+    from gradwire.cli.compare.runner import Plan, run
+    from gradwire.cli.compare.table import print_table
+    from gradwire.cli.training.progress import Reporter
+
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=arguments.json)
+    if not console.is_terminal:
+        console = Console(stderr=arguments.json, width=120)
+    plan = Plan(arguments.task, arguments.codec, arguments.steps, arguments.ranks)
+    with Reporter(console) as progress:
+        comparison = run(plan, progress)
+    text = json.dumps(comparison.to_json(), indent=1)
+    (out / "codecs.json").write_text(text + "\n", encoding="utf-8")
+    draw(comparison, out / "codecs.svg")
+    (out / "codecs.md").write_text(document(comparison), encoding="utf-8")
+    if arguments.json:
+        print(text)
+    else:
+        print_table(comparison, console)
+    names = ", ".join(f"codecs.{kind}" for kind in ("md", "svg", "json"))
+    console.print(f"\nWritten to {out}: {names}", highlight=False)
+    return 0

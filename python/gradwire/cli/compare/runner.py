@@ -1,0 +1,135 @@
+"""Train once with every method, in processes that stay up throughout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
+
+from gradwire.cli.compare.results import BASELINES, Comparison, Entry
+from gradwire.cli.training.link import Loopback
+from gradwire.cli.training.machine import machine, threads_per_rank, versions
+from gradwire.cli.training.processes import Ranks
+from gradwire.memory import NoMemory
+from gradwire.presets import PRESETS
+
+__all__ = ["STEPS", "Plan", "run"]
+
+STEPS = {"digits": 300, "text": 300}
+"""Steps of a task: enough for what arrives late to have arrived."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    tasks: Sequence[str]
+    presets: Sequence[str]
+    steps: int | None
+    ranks: int
+
+
+class Progress(Protocol):
+    """Where the runner says how far it is."""
+
+    def note(self, text: str) -> None:
+        """Say something that stays."""
+
+    def begin(self, label: str, steps: int) -> None:
+        """Begin a run."""
+
+    def advance(self, step: int, loss: float, share: float, left: float) -> None:
+        """Report a step of the current run, the share of all done, and the seconds left."""
+
+    def end(self, summary: str) -> None:
+        """End the current run."""
+
+
+def run(plan: Plan, progress: Progress) -> Comparison:
+    """Run the whole plan and return what was measured.
+
+    Raises
+    ------
+    RankError
+        If a rank fails or falls silent. The processes are gone by then.
+    """
+    with Ranks(Loopback(), plan.ranks) as ranks:
+        return _Session(plan, ranks, progress).run()
+
+
+class _Session:
+    def __init__(self, plan: Plan, ranks: Ranks, progress: Progress) -> None:
+        self._plan, self._ranks, self._progress = plan, ranks, progress
+        self._tasks: dict[str, dict[str, Any]] = {}
+        self._done, self._of = 0, len(plan.tasks) * (len(BASELINES) + len(plan.presets))
+        self._began = time.monotonic()
+
+    def run(self) -> Comparison:
+        found = versions()
+        for _, event in self._ranks.events("ready"):
+            found |= {"torch": event["torch"], "simd": event["simd"]}
+        self._began = time.monotonic()
+        entries = list(self._entries())
+        ranks = self._plan.ranks
+        return Comparison(
+            settings={"ranks": ranks, "threads_per_rank": threads_per_rank(ranks)},
+            machine=machine(),
+            versions=found,
+            tasks=self._tasks,
+            entries=entries,
+        )
+
+    def _entries(self) -> Iterator[Entry]:
+        for task in self._plan.tasks:
+            steps = self._plan.steps or STEPS[task]
+            for method in (*BASELINES, *self._plan.presets):
+                yield self._entry(task, method, steps)
+                self._done += 1
+
+    def _entry(self, task: str, method: str, steps: int) -> Entry:
+        codec = None
+        if method not in BASELINES:
+            preset = PRESETS[method]
+            codec = preset.build(**preset.example)
+        self._progress.begin(f"{task}: {method}", steps)
+        record = self._train(task, method, steps, None if codec is None else codec.get_config())
+        self._tasks.setdefault(task, {"parameters": record["parameters"], **record["facts"]})
+        detail, end = record["detail"], record["curve"][-1]
+        entry = Entry(
+            task=task,
+            method=method,
+            call="" if codec is None else repr(codec),
+            feedback=codec is not None and not isinstance(codec.memory, NoMemory),
+            steps=steps,
+            bytes_per_step=record["bytes_per_step"],
+            dense_bytes_per_step=record["dense_bytes_per_step"],
+            encode_ms=detail.get("encode_ms"),
+            decode_ms=detail.get("decode_ms"),
+            step_ms=1e3 * median(record["step_seconds"]),
+            loss=end["loss"],
+            accuracy=end["accuracy"],
+            replicas_identical=record["replicas_identical"],
+        )
+        self._progress.end(
+            f"{entry.ratio:.1f}x fewer bytes, accuracy {100 * entry.accuracy:.1f} %, "
+            f"{entry.step_ms:.0f} ms a step"
+        )
+        return entry
+
+    def _train(
+        self, task: str, method: str, steps: int, codec: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Train once on all ranks, and return rank 0's record."""
+        what = {"task": task, "method": method, "codec": codec}
+        self._ranks.send(do="train", **what, steps=steps, evaluate=True)
+        record: dict[str, Any] = {}
+        for rank, event in self._ranks.events("trained"):
+            if event["event"] == "step":
+                share = (self._done + event["step"] / steps) / self._of
+                left = (time.monotonic() - self._began) * (1 / share - 1)
+                self._progress.advance(event["step"], event["loss"], share, left)
+            elif event["event"] == "trained" and rank == 0:
+                record = event["record"]
+        return record

@@ -1,0 +1,120 @@
+"""``gradwire compare``: what it makes of its figures, and a run from end to end."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gradwire.cli.compare import main
+from gradwire.cli.compare.results import Comparison, Entry
+
+for needed in ("torch", "sklearn", "rich", "matplotlib"):
+    pytest.importorskip(needed, reason="the command needs the extra [all]")
+
+
+def entry(method: str, **figures: object) -> Entry:
+    usual = {
+        "task": "digits",
+        "method": method,
+        "call": "",
+        "feedback": method == "topk",
+        "steps": 300,
+        "bytes_per_step": 4000.0,
+        "dense_bytes_per_step": 4000.0,
+        "encode_ms": None,
+        "decode_ms": None,
+        "step_ms": 10.0,
+        "loss": 0.1,
+        "accuracy": 0.98,
+        "replicas_identical": True,
+    }
+    return Entry(**(usual | figures))  # type: ignore[arg-type]
+
+
+def comparison(*entries: Entry) -> Comparison:
+    facts = {"parameters": 1000, "optimizer": "SGD"}
+    return Comparison(
+        settings={"ranks": 2, "threads_per_rank": 1},
+        machine={"cores": 2, "processor": "a processor"},
+        versions={"gradwire": "0.1.0"},
+        tasks={"digits": facts},
+        entries=list(entries),
+    )
+
+
+PLAIN = entry("none")
+TOPK = entry("topk", bytes_per_step=100.0, encode_ms=1.5, decode_ms=0.25, accuracy=0.97)
+
+
+def test_a_saved_comparison_can_be_read_back():
+    made = comparison(PLAIN, TOPK)
+    assert Comparison.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_figures_are_put_into_a_page():
+    from gradwire.cli.compare.markdown import document
+
+    page = document(comparison(PLAIN, TOPK))
+    assert "| topk | 0.1 | 40.0 | 0.80 | 1.50 | 0.25 | 0.100 | 97.0 | +1.0 |" in page
+    assert "| no compression | 4.0 | 1.0 | 32.00 |  |  | 0.100 | 98.0 | +0.0 |" in page
+    assert "| topk | `gradwire.topk(ratio=0.01)` | Aji, Heafield" in page
+    assert "every preset with error feedback is within 1.5 points" in page
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"accuracy": 0.96}, "not within 1.5 points of the accuracy of no compression: topk (2.0)"),
+        ({"replicas_identical": False}, "WARNING: the ranks' models differ after digits/topk"),
+    ],
+)
+def test_what_is_wrong_is_said(changed, said):
+    from gradwire.cli.compare.table import reading
+
+    assert any(said in line for line in reading(comparison(PLAIN, entry("topk", **changed))))
+
+
+def test_the_picture_depends_on_the_figures_alone(tmp_path):
+    from gradwire.cli.compare.picture import draw
+
+    made = comparison(PLAIN, TOPK)
+    for name in ("a.svg", "b.svg"):
+        draw(made, tmp_path / name)
+    drawn = (tmp_path / "a.svg").read_text()
+    assert drawn == (tmp_path / "b.svg").read_text()
+    assert ">topk<" in drawn
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--codec", "tpok"], "there is no preset tpok; there are topk"),
+        (["--task", "chess"], "there is no task chess; there are digits, text"),
+        (["--steps", "1"], "'1' is not a whole number of 2 or more"),
+        (["--ranks", "one"], "'one' is not a whole number of 2 or more"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_from_end_to_end(tmp_path):
+    command = [sys.executable, "-m", "gradwire", "compare", "--out", str(tmp_path)]
+    options = ["--task", "digits", "--codec", "topk,dense", "--steps", "6"]
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "In every run all ranks ended with bit-identical models." in done.stdout
+    figures = Comparison.from_json(json.loads((tmp_path / "codecs.json").read_text()))
+    assert [e.method for e in figures.entries] == ["none", "bf16", "topk", "dense"]
+    runs = {e.method: e for e in figures.entries}
+    assert runs["topk"].ratio > 10
+    # Every entry in float32: the same training as without compression.
+    assert runs["dense"].loss == pytest.approx(runs["none"].loss, rel=1e-5)
+    assert "| topk |" in (tmp_path / "codecs.md").read_text()
+    assert "<svg" in (tmp_path / "codecs.svg").read_text()
