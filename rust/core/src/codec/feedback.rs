@@ -42,11 +42,17 @@ impl Codec {
             (Some(residual), Memory::Residual { decay, .. }) => {
                 let (residual, sum) = residual.begin();
                 let mut source = Accumulated::new(gradient, residual, decay, sum);
-                // Logarithms are taken of what was written: it has to stay in the cache.
-                source.streams &= !request.logs;
-                scanner.scan(source, request)
+                // What is read again while it is written has to stay in the cache.
+                source.streams &= !request.reads_back();
+                match request.bins {
+                    Some(bins) => scanner.scan_bins(source, bins),
+                    None => scanner.scan(source, request),
+                }
             }
-            _ => scanner.scan(gradient, request),
+            _ => match request.bins {
+                Some(bins) => scanner.scan_bins(gradient, bins),
+                None => scanner.scan(gradient, request),
+            },
         }
     }
 

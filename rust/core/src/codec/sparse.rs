@@ -32,7 +32,8 @@ impl Codec {
         let mut tracker = state.tracker.clone();
         let view = self.view(input, state);
         let (numel, keys) = (input.len(), &mut workspace.keys);
-        let request = self.sparsifier.request(numel, &tracker, |i| view.at(i), keys);
+        let key = state.selection_key(self.sparsifier.seed());
+        let request = self.sparsifier.request(numel, &tracker, key, |i| view.at(i), keys);
         let totals = self.accumulate(input, state, &request, &mut workspace.scanner);
         let field = self.written(input, state);
         if totals.peak >= NON_FINITE {

@@ -47,7 +47,6 @@ impl State {
     }
 
     /// The key of what this step selects by chance: the same in every stream.
-    #[expect(dead_code, reason = "for the sparsifiers that draw")]
     pub(crate) fn selection_key(&self, seed: u64) -> Key {
         Key::new(seed, self.tensor, self.step, 0)
     }

@@ -15,6 +15,7 @@
 pub mod controller;
 mod exponential;
 mod gamma;
+pub mod normal;
 mod pareto;
 mod special;
 pub mod stages;
@@ -43,6 +44,8 @@ pub struct Moments {
     pub sum_sq: f64,
     /// Sum of their natural logarithms.
     pub sum_ln: f64,
+    /// Sum of the values with their signs, where it was asked for.
+    pub signed: f64,
 }
 
 impl Moments {

@@ -177,7 +177,8 @@ fn a_tail_threshold_is_higher_or_none() {
 #[test]
 fn moments_that_are_no_numbers_give_no_threshold() {
     for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
-        let good = Moments { count: 100, zeros: 0, sum: 100.0, sum_sq: 200.0, sum_ln: -57.0 };
+        let good =
+            Moments { count: 100, zeros: 0, sum: 100.0, sum_sq: 200.0, sum_ln: -57.0, signed: 0.0 };
         assert!(ALL.iter().all(|&dist| first_threshold(dist, &good, 100, 0.1).is_some()));
         for m in
             [Moments { sum: bad, ..good }, Moments { sum: bad, sum_sq: bad, sum_ln: bad, ..good }]
@@ -205,7 +206,7 @@ proptest! {
         share in prop_oneof![0.0..1.0_f64, any_double()],
     ) {
         let [sum, sum_sq, sum_ln] = sums;
-        let m = Moments { count, zeros: more, sum, sum_sq, sum_ln };
+        let m = Moments { count, zeros: more, sum, sum_sq, sum_ln, signed: 0.0 };
         for dist in ALL {
             let first = first_threshold(dist, &m, count.saturating_add(more), share);
             prop_assert!(first.is_none_or(|eta| eta >= 0.0 && eta.is_finite()));

@@ -30,6 +30,16 @@ impl SparsifierId {
     pub const TOP_K: Self = Self(2);
     /// Magnitudes above a threshold fitted by SIDCo.
     pub const SID: Self = Self(3);
+    /// Magnitudes above a threshold taken from a sample.
+    pub const SAMPLED_TOP_K: Self = Self(4);
+    /// AdaComp's: those that could soon be the largest of their bin.
+    pub const BIN_MAX: Self = Self(6);
+    /// Entries beyond a threshold for their sign.
+    pub const TWO_SIDED: Self = Self(7);
+    /// Magnitudes above a threshold fitted by a normal law.
+    pub const GAUSSIAN: Self = Self(9);
+    /// Magnitudes above a threshold between the mean and the largest.
+    pub const TRIMMED: Self = Self(10);
 
     /// The name, if this version knows it.
     pub const fn name(self) -> Option<&'static str> {
@@ -38,6 +48,11 @@ impl SparsifierId {
             Self::THRESHOLD => Some("threshold"),
             Self::TOP_K => Some("top-k"),
             Self::SID => Some("sid"),
+            Self::SAMPLED_TOP_K => Some("sampled-top-k"),
+            Self::BIN_MAX => Some("bin-max"),
+            Self::TWO_SIDED => Some("two-sided"),
+            Self::GAUSSIAN => Some("gaussian"),
+            Self::TRIMMED => Some("trimmed"),
             _ => None,
         }
     }

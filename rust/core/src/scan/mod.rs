@@ -5,12 +5,14 @@
 //! of chunks, entries above the bound are kept in the order of positions: neither depends on how
 //! many threads took part.
 
+mod bins;
 mod preview;
 mod sample;
 mod source;
 mod survivors;
 mod view;
 
+pub(crate) use bins::Bins;
 pub(crate) use preview::Preview;
 pub(crate) use sample::magnitude_above;
 pub(crate) use source::{Accumulated, Field, Scratch, Source};
@@ -20,7 +22,7 @@ pub(crate) use view::View;
 use crate::fit::Moments;
 use crate::pool;
 use crate::simd::sweep::Gather;
-use crate::simd::{self, BLOCK, Kernels, log_sum, moments};
+use crate::simd::{self, BLOCK, Kernels, log_sum, moments, total};
 
 /// Elements whose sums are added up before they join those of other chunks. A multiple of the
 /// block, and what one thread takes at least.
@@ -34,10 +36,23 @@ pub(crate) struct Request {
     /// The sum of logarithms too, of the magnitudes. They are taken of what was written, so the
     /// source of such a scan must not stream.
     pub logs: bool,
+    /// The sum of the values with their signs, of what was written too.
+    pub signed: bool,
     /// Entries whose magnitude is above this bound.
     pub bound: Option<f32>,
     /// How many entries to keep at most: beyond that, none are.
     pub cap: usize,
+    /// Pick entries bin by bin instead of all above; the sum of moments is that of the maxima.
+    pub bins: Option<Bins>,
+    /// What the sparsifier decided on before the read; nothing to the scan.
+    pub thresholds: Option<(f32, f32)>,
+}
+
+impl Request {
+    /// Whether what was written is read again while it is in the cache.
+    pub fn reads_back(&self) -> bool {
+        self.logs || self.signed || self.bins.is_some_and(Bins::reads_back)
+    }
 }
 
 /// What was gathered.
@@ -57,6 +72,7 @@ fn add(total: &mut Moments, part: &Moments) {
     total.sum += part.sum;
     total.sum_sq += part.sum_sq;
     total.sum_ln += part.sum_ln;
+    total.signed += part.signed;
 }
 
 /// What one thread gathers.
@@ -198,6 +214,7 @@ impl Part {
     ) {
         let mut lanes = moments::Lanes::default();
         let mut logs = log_sum::Lanes::default();
+        let mut signed = total::Lanes::default();
         let mut scratch = Scratch::default();
         for at in range.clone().step_by(BLOCK) {
             let len = BLOCK.min(range.end - at);
@@ -213,12 +230,15 @@ impl Part {
             if request.logs {
                 (kernels.log_sum)(source.swept(at, len, &scratch), &mut logs);
             }
+            if request.signed {
+                (kernels.total)(source.swept(at, len, &scratch), &mut signed);
+            }
         }
         if request.location.is_some() {
             let sum_ln = if request.logs { logs.sum_ln() } else { 0.0 };
             let moments = of_lanes(&lanes);
             let zeros = range.len() as u64 - moments.count;
-            self.sums.push(Moments { zeros, sum_ln, ..moments });
+            self.sums.push(Moments { zeros, sum_ln, signed: signed.sum(), ..moments });
         }
     }
 }

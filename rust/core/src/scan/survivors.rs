@@ -72,6 +72,17 @@ impl Survivors {
         self.len = (kernels.refine)(indices, values, bound);
     }
 
+    /// Keeps the entries that are not between two bounds.
+    pub fn keep_outside(&mut self, low: f32, high: f32) {
+        let mut kept = 0;
+        for i in 0..self.len {
+            let (index, value) = (self.indices[i], self.values[i]);
+            (self.indices[kept], self.values[kept]) = (index, value);
+            kept += usize::from(value >= high || value <= low);
+        }
+        self.len = kept;
+    }
+
     /// Keeps the entries whose magnitude is above a bound, and of those that equal it the first
     /// `ties`.
     pub fn keep_from(&mut self, bound: f32, mut ties: u64) {

@@ -14,7 +14,15 @@ fn scanners() -> Vec<Scanner> {
     scanners
 }
 
-const ALL: Request = Request { location: Some(0.3), logs: true, bound: Some(0.3), cap: usize::MAX };
+const ALL: Request = Request {
+    location: Some(0.3),
+    logs: true,
+    signed: true,
+    bound: Some(0.3),
+    cap: usize::MAX,
+    bins: None,
+    thresholds: None,
+};
 
 #[test]
 fn levels_and_threads_give_the_same_bits() {

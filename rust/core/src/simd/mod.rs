@@ -11,6 +11,8 @@
 //! | [`stream`] | copies past the caches |
 //! | [`sweep`] | add, peak, moments and above in one loop: the hot path |
 //! | [`above`] | compacts the entries whose magnitude exceeds a bound |
+//! | [`bins`] | picks the entries that AdaComp sends of each bin |
+//! | [`total`] | sum of the values with their signs |
 //! | [`widen`] | float64, bfloat16 and float16 to float32 |
 //!
 //! Codecs run `sweep` where they can. `above` and `moments` stand beside it as what it is judged by;
@@ -28,6 +30,7 @@
 
 pub mod above;
 pub mod add;
+pub mod bins;
 mod level;
 pub mod log_sum;
 pub mod moments;
@@ -37,6 +40,7 @@ pub mod refine;
 mod stamp;
 pub mod stream;
 pub mod sweep;
+pub mod total;
 pub mod widen;
 
 use half::bf16;
@@ -51,6 +55,9 @@ pub const BLOCK: usize = 2048;
 
 /// The type of [`above`].
 pub type Above = fn(&[f32], f32, u32, &mut [u32], &mut [f32]) -> usize;
+
+/// The type of [`bins`].
+pub type Bins = fn(&[f32], &[f32], f32, usize, &mut [u32], &mut [f32]);
 
 /// The kernels of one level.
 #[derive(Debug)]
@@ -67,6 +74,10 @@ pub struct Kernels {
     pub log_sum: fn(&[f32], &mut log_sum::Lanes),
     /// See [`above`].
     pub above: Above,
+    /// See [`bins`].
+    pub bins: Bins,
+    /// See [`bins::pick`].
+    pub pick: fn(&[f32], &[f32], f32, f32, &mut [f32]),
     /// See [`narrow`].
     pub narrow_f16: fn(&[f32], f32, &mut [[u8; 2]]),
     /// See [`narrow`].
@@ -79,6 +90,8 @@ pub struct Kernels {
     pub fence: fn(),
     /// See [`sweep`].
     pub sweep: fn(&[f32], Option<sweep::Feedback<'_>>, sweep::Gather<'_>) -> sweep::Found,
+    /// See [`total`].
+    pub total: fn(&[f32], &mut total::Lanes),
     /// See [`widen`].
     pub widen_f64: fn(&[f64], &mut [f32]),
     /// See [`widen`].
@@ -94,12 +107,15 @@ macro_rules! table {
             moments: moments::$module::run,
             log_sum: log_sum::$module::run,
             above: above::$module::run,
+            bins: bins::$module::run,
+            pick: bins::pick::$module::run,
             narrow_f16: narrow::$module::run,
             narrow_bf16: narrow::to_bf16::$module::run,
             refine: refine::$module::run,
             stream: stream::$module::run,
             fence: stream::$module::fence,
             sweep: sweep::$module::run,
+            total: total::$module::run,
             widen_f64: widen::from_f64::$module::run,
             widen_bf16: widen::from_bf16::$module::run,
         }

@@ -2,17 +2,28 @@
 //!
 //! Zeros never go: they are what a missing entry means.
 
+mod bin_max;
+mod gaussian;
 mod largest;
 mod radix;
+mod sampled;
 mod sid;
 mod threshold;
 mod topk;
+mod trimmed;
+mod two_sided;
 
+pub use bin_max::BinMax;
+pub use gaussian::Gaussian;
 pub(crate) use largest::narrow;
+pub use sampled::{Plan, SampledTopK};
 pub use sid::Sid;
+pub use trimmed::{Method as TrimMethod, Trimmed};
+pub use two_sided::TwoSided;
 
 use crate::fit::Controller;
 use crate::frame::SparsifierId;
+use crate::rng::Key;
 use crate::scan::{Request, Scanner, Totals, View};
 use crate::{Error, Result};
 
@@ -38,6 +49,16 @@ pub enum Sparsifier {
     },
     /// Entries above a threshold that SIDCo fits.
     Sid(Sid),
+    /// Entries above a threshold taken from a sample, as in Deep Gradient Compression.
+    SampledTopK(SampledTopK),
+    /// AdaComp's entries, bin by bin.
+    BinMax(BinMax),
+    /// Entries beyond a threshold for their sign.
+    TwoSided(TwoSided),
+    /// Entries above a threshold that a normal law gives.
+    Gaussian(Gaussian),
+    /// Entries above a threshold between the mean and the largest magnitude, as in RedSync.
+    Trimmed(Trimmed),
 }
 
 /// How many entries to keep.
@@ -114,6 +135,11 @@ impl Sparsifier {
             Self::All | Self::Threshold { .. } => Ok(()),
             Self::TopK { amount } => amount.check(),
             Self::Sid(sid) => sid.check(),
+            Self::SampledTopK(sampled) => sampled.check(),
+            Self::BinMax(bin_max) => bin_max.check(),
+            Self::TwoSided(two_sided) => two_sided.check(),
+            Self::Gaussian(gaussian) => gaussian.check(),
+            Self::Trimmed(trimmed) => trimmed.check(),
         }
     }
 
@@ -123,15 +149,34 @@ impl Sparsifier {
             Self::Threshold { .. } => SparsifierId::THRESHOLD,
             Self::TopK { .. } => SparsifierId::TOP_K,
             Self::Sid(_) => SparsifierId::SID,
+            Self::SampledTopK(_) => SparsifierId::SAMPLED_TOP_K,
+            Self::BinMax(_) => SparsifierId::BIN_MAX,
+            Self::TwoSided(_) => SparsifierId::TWO_SIDED,
+            Self::Gaussian(_) => SparsifierId::GAUSSIAN,
+            Self::Trimmed(_) => SparsifierId::TRIMMED,
+        }
+    }
+
+    /// What the numbers depend on that it draws, if it draws any.
+    pub(crate) fn seed(self) -> u64 {
+        match self {
+            Self::SampledTopK(SampledTopK { seed, .. }) | Self::TwoSided(TwoSided { seed, .. }) => {
+                seed
+            }
+            _ => 0,
         }
     }
 
     /// The most entries that can be selected of a tensor.
     pub fn max_count(self, numel: usize) -> u64 {
         match self {
-            Self::All | Self::Threshold { .. } => numel as u64,
+            Self::All | Self::Threshold { .. } | Self::BinMax(_) => numel as u64,
             Self::TopK { amount } => amount.of(numel),
             Self::Sid(sid) => sid.max_count(numel),
+            Self::SampledTopK(sampled) => sampled.target(numel),
+            Self::TwoSided(two_sided) => two_sided.max_count(numel),
+            Self::Gaussian(gaussian) => gaussian.max_count(numel),
+            Self::Trimmed(trimmed) => trimmed.max_count(numel),
         }
     }
 
@@ -144,19 +189,26 @@ impl Sparsifier {
         Tracker { controller, ..Tracker::default() }
     }
 
-    /// What to gather in the first read; `at` tells what an entry of the tensor is.
+    /// What to gather in the first read; `at` tells what an entry of the tensor is. Draws with
+    /// `key`, which is made of [`Sparsifier::seed`].
     pub(crate) fn request(
         self,
         numel: usize,
         tracker: &Tracker,
+        key: Key,
         at: impl Fn(usize) -> f32,
         scratch: &mut Vec<u32>,
     ) -> Request {
         match self {
             Self::All => Request::default(),
+            Self::BinMax(bin_max) => bin_max.request(),
             Self::Threshold { threshold } => threshold::request(threshold),
             Self::TopK { amount } => topk::request(amount.of(numel), numel, tracker, at, scratch),
             Self::Sid(sid) => sid.request(numel, tracker, at, scratch),
+            Self::SampledTopK(sampled) => sampled.request(numel, tracker, key, at, scratch),
+            Self::TwoSided(two_sided) => two_sided.request(numel, tracker, key, at, scratch),
+            Self::Gaussian(gaussian) => gaussian.request(numel, tracker, at, scratch),
+            Self::Trimmed(trimmed) => trimmed.request(numel, tracker, at, scratch),
         }
     }
 
@@ -170,6 +222,11 @@ impl Sparsifier {
             }
             Self::TopK { amount } => topk::select(amount.of(numel), tracker, scanned),
             Self::Sid(sid) => sid.select(tracker, scanned),
+            Self::SampledTopK(sampled) => sampled.select(tracker, scanned),
+            Self::BinMax(bin_max) => bin_max.select(&scanned.totals, numel),
+            Self::TwoSided(two_sided) => two_sided.select(tracker, scanned),
+            Self::Gaussian(gaussian) => gaussian.select(tracker, scanned),
+            Self::Trimmed(trimmed) => trimmed.select(tracker, scanned),
         }
     }
 }
@@ -182,9 +239,16 @@ impl Scanned<'_, '_> {
 
     /// Reads the tensor once more for the entries above `bound`; whether all could be kept.
     fn compact(&mut self, bound: f32, cap: usize) -> bool {
-        self.request = Request { bound: Some(bound), cap, ..Request::default() };
+        let thresholds = self.request.thresholds;
+        self.request = Request { bound: Some(bound), cap, thresholds, ..Request::default() };
         self.totals.complete = self.scanner.scan(self.field, &self.request).complete;
         self.totals.complete
+    }
+
+    /// How many survivors are above `bound`.
+    fn count_above(&self, bound: f32) -> u64 {
+        let survivors = self.scanner.survivors().values();
+        survivors.iter().map(|value| u64::from(value.abs() > bound)).sum()
     }
 
     /// Whether the survivors are all entries above `bound`, and possibly more.

@@ -159,7 +159,9 @@ fn decay_shrinks_what_is_remembered() {
 #[test]
 fn fused_feedback_gives_the_bytes_of_adding_first() {
     let n = 200_000;
-    for sparsifier in sparsifiers() {
+    // AdaComp looks at the new gradient beside the sum.
+    let of_sums = |sparsifier: &Sparsifier| !matches!(sparsifier, Sparsifier::BinMax(_));
+    for sparsifier in sparsifiers().into_iter().filter(of_sums) {
         let make = |memory| {
             Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap()
         };

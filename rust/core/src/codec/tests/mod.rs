@@ -1,6 +1,7 @@
 //! Laws of every codec, against the naive oracles, on every level and thread count.
 
 mod conservation;
+mod estimated;
 mod given;
 mod selection;
 mod state;
@@ -11,7 +12,7 @@ use crate::fit::{Distribution, Mode};
 use crate::frame::{Frame, Scratch};
 use crate::reference;
 use crate::simd::{Kernels, available_levels, testing};
-use crate::sparsify::{Amount, Sid};
+use crate::sparsify::{Amount, BinMax, Gaussian, SampledTopK, Sid, TrimMethod, Trimmed, TwoSided};
 
 /// A bounded tensor: bell-shaped around zero, with zeros of both signs, ties and subnormals.
 fn gradient(len: usize, seed: u64) -> Vec<f32> {
@@ -37,7 +38,30 @@ fn sparsifiers() -> Vec<Sparsifier> {
     let paper = Sid { mode: Mode::Paper, band: None, ..Sid::new(0.01) };
     let tracking = Sid { mode: Mode::Tracking, ..Sid::new(0.01) };
     all.push(Sparsifier::Sid(tracking));
+    all.extend(estimated());
     all.extend([Sparsifier::Sid(paper), Sparsifier::Sid(Sid { mode: Mode::Fixed(3), ..paper })]);
+    all
+}
+
+/// Those that take a threshold from a sample or from moments, and AdaComp's.
+fn estimated() -> Vec<Sparsifier> {
+    let sampled = SampledTopK::new(0.01);
+    let mut all = vec![
+        Sparsifier::SampledTopK(SampledTopK { ratio: 0.3, ..sampled }),
+        Sparsifier::SampledTopK(SampledTopK { strided: false, seed: 5, ..sampled }),
+        Sparsifier::SampledTopK(SampledTopK { resample: false, ..sampled }),
+        Sparsifier::Gaussian(Gaussian { band: Some((0.8, 1.25)), ..Gaussian::new(0.05) }),
+        Sparsifier::TwoSided(TwoSided::new(32.0)),
+        Sparsifier::TwoSided(TwoSided { sample: None, ..TwoSided::new(20.0) }),
+    ];
+    for ratio in [1e-3, 0.1, 1.0] {
+        all.push(Sparsifier::SampledTopK(SampledTopK::new(ratio)));
+        all.push(Sparsifier::Gaussian(Gaussian::new(ratio)));
+        all.push(Sparsifier::Trimmed(Trimmed::new(ratio)));
+        let search = Trimmed { method: TrimMethod::Search, ..Trimmed::new(ratio) };
+        all.push(Sparsifier::Trimmed(search));
+    }
+    all.extend([1, 50, 500, 5000].map(|bin| Sparsifier::BinMax(BinMax { bin, soft: 2.0 })));
     all
 }
 

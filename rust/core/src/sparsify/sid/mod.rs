@@ -116,7 +116,8 @@ impl Sid {
             Mode::Paper | Mode::Fixed(_) => Some(0.0),
         };
         let logs = self.distribution.needs_log() && location == Some(0.0);
-        Request { location, logs, bound: Some(bound), cap: largest::cap(wanted as u64, numel) }
+        let cap = largest::cap(wanted as u64, numel);
+        Request { location, logs, bound: Some(bound), cap, ..Request::default() }
     }
 
     pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {

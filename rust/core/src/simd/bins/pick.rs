@@ -1,0 +1,50 @@
+//! The same for elements of one bin whose largest magnitude is known.
+//!
+//! `run(gradient, sums, ahead, least, picked)` writes each sum for which `|sum + ahead * gradient|` is
+//! at least `least` to `picked`, zero for all others, and zeros alone if `least` is zero.
+
+use crate::simd::LANES;
+use crate::simd::stamp::stamp;
+
+#[inline(always)]
+pub(super) fn body(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picked: &mut [f32]) {
+    if least == 0.0 {
+        picked.fill(0.0);
+        return;
+    }
+    let pick = |gradient: f32, sum: f32| {
+        let ahead = sum + ahead * gradient;
+        if ahead.abs() >= least { sum } else { 0.0 }
+    };
+    let (gradients, last) = gradient.as_chunks::<LANES>();
+    let (groups, rest) = sums.as_chunks::<LANES>();
+    let (targets, end) = picked.as_chunks_mut::<LANES>();
+    for ((gradient, sums), picked) in gradients.iter().zip(groups).zip(targets) {
+        for i in 0..LANES {
+            picked[i] = pick(gradient[i], sums[i]);
+        }
+    }
+    for ((&gradient, &sum), picked) in last.iter().zip(rest).zip(end) {
+        *picked = pick(gradient, sum);
+    }
+}
+
+stamp!(fn(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picked: &mut [f32]) => body);
+
+#[cfg(test)]
+mod tests {
+    use crate::simd::testing::{levels_and_lengths, tensor};
+
+    #[test]
+    fn equals_the_kernel_over_one_bin() {
+        levels_and_lengths(|kernels, sums| {
+            let gradient = tensor(sums.len(), 19);
+            let (mut peaks, mut expected) = ([0], vec![0.0; sums.len()]);
+            let bin = sums.len().max(1);
+            (kernels.bins)(&gradient, &sums, 1.0, bin, &mut peaks, &mut expected);
+            let mut picked = vec![f32::NAN; sums.len()];
+            (kernels.pick)(&gradient, &sums, 1.0, f32::from_bits(peaks[0]), &mut picked);
+            assert_eq!(picked, expected, "{:?}", kernels.level);
+        });
+    }
+}

@@ -1,0 +1,126 @@
+//! A threshold from a normal law fitted to the values.
+//!
+//! Shi, Chu, Cheung and See, "Understanding Top-k Sparsification in Distributed Deep Learning",
+//! arXiv 1911.08772, 2019, section 3.3 (Gaussian-k). Mean and standard deviation are those of the
+//! values with their signs; a share of the magnitudes above `mean + z * deviation` is expected, and
+//! where the number found is far off, the threshold is halved or raised by a half.
+//!
+//! Where the corrections end with nothing selected of a tensor that is not zero, the wanted number is
+//! selected exactly: a tensor whose entries are all equal would otherwise never be sent.
+
+use super::largest::{self, Kept};
+use super::{Amount, Scanned, Selected, Tracker, topk};
+use crate::fit::{Moments, normal};
+use crate::scan::Request;
+use crate::{Error, Result};
+
+/// A threshold from a normal law.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gaussian {
+    /// The share of entries aimed at, in (0, 1].
+    pub ratio: f64,
+    /// How often the threshold may be corrected.
+    pub rounds: u32,
+    /// Bounds of achieved/wanted entries: outside them the exact number is selected instead. None
+    /// takes what the last threshold gives, as published.
+    pub band: Option<(f64, f64)>,
+}
+
+/// Outside these bounds of achieved/wanted entries the threshold is corrected.
+const TOO_FEW: f64 = 2.0 / 3.0;
+const TOO_MANY: f64 = 4.0 / 3.0;
+
+impl Gaussian {
+    /// As published: three corrections, no band.
+    pub fn new(ratio: f64) -> Self {
+        Self { ratio, rounds: 3, band: None }
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        Amount::Ratio(self.ratio).check()?;
+        if let Some((low, high)) = self.band
+            && !(0.0..=1.0).contains(&low) | !(high >= 1.0 && high.is_finite())
+        {
+            return Err(Error::argument(format!(
+                "band must be (low, high) with 0 <= low <= 1 <= high, got ({low}, {high})"
+            )));
+        }
+        Ok(())
+    }
+
+    fn target(self, numel: usize) -> u64 {
+        Amount::Ratio(self.ratio).of(numel)
+    }
+
+    pub(super) fn max_count(self, numel: usize) -> u64 {
+        let most = |high: f64| ((self.target(numel) as f64 * high) as u64).min(numel as u64);
+        self.band.map_or(numel as u64, |(_, high)| most(high))
+    }
+
+    pub(super) fn request(
+        self,
+        numel: usize,
+        tracker: &Tracker,
+        at: impl Fn(usize) -> f32,
+        scratch: &mut Vec<u32>,
+    ) -> Request {
+        let top = topk::request(self.target(numel), numel, tracker, at, scratch);
+        Request { location: Some(0.0), signed: true, ..top }
+    }
+
+    pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let numel = scanned.numel();
+        let k = self.target(numel);
+        let mut threshold = self.fitted(&scanned.totals.moments, numel);
+        let mut count = count(k, threshold, scanned);
+        for _ in 0..self.rounds {
+            threshold *= match count as f64 / k as f64 {
+                few if few < TOO_FEW => 0.5,
+                many if many > TOO_MANY => 1.5,
+                _ => break,
+            };
+            count = self::count(k, threshold, scanned);
+        }
+        let achieved = count as f64 / k as f64;
+        let inside = self.band.is_none_or(|(low, _)| achieved >= low);
+        let kept = if count > 0 && inside && count <= self.max_count(numel) {
+            keep(threshold, scanned)
+        } else {
+            largest::keep(k, scanned)
+        };
+        topk::track(scanned.scanner.survivors().len() as u64, numel, kept, tracker);
+        Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
+    }
+
+    /// The threshold that the share wanted exceeds, of the normal law with the values' moments.
+    fn fitted(self, moments: &Moments, numel: usize) -> f32 {
+        let n = numel as f64;
+        let mean = moments.signed / n;
+        let variance = (moments.sum_sq - n * mean * mean) / (n - 1.0).max(1.0);
+        let share = self.target(numel) as f64 / n;
+        let threshold = mean + libm::sqrt(variance.max(0.0)) * normal::two_sided(share);
+        // Of an empty tensor there is nothing to fit, and no magnitude is below zero.
+        (threshold.max(0.0) as f32).min(f32::MAX)
+    }
+}
+
+/// How many magnitudes are above the threshold; where they are far too many, the whole tensor.
+fn count(k: u64, threshold: f32, scanned: &mut Scanned<'_, '_>) -> u64 {
+    if !scanned.covers(threshold) && !scanned.compact(threshold, largest::cap(k, scanned.numel())) {
+        return scanned.numel() as u64;
+    }
+    scanned.count_above(threshold)
+}
+
+/// Keeps what is above the threshold, however much that is.
+fn keep(threshold: f32, scanned: &mut Scanned<'_, '_>) -> Kept {
+    if !scanned.covers(threshold) {
+        scanned.compact(threshold, usize::MAX);
+    }
+    let bound = scanned.request.bound.unwrap_or(0.0);
+    let kernels = scanned.scanner.kernels;
+    let survivors = scanned.scanner.survivors_mut();
+    let kept = Kept { threshold, bound, survivors: survivors.len() };
+    survivors.keep_above(kernels, threshold);
+    kept
+}

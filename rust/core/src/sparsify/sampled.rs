@@ -1,0 +1,186 @@
+//! Deep Gradient Compression: a threshold from a sample, corrected by what it selects.
+//!
+//! Lin, Han, Mao, Wang and Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
+//! for Distributed Training", ICLR 2018, section 3.1, with the parameters of the authors' code.
+//!
+//! The sample is of the sums that are about to be written, so that the read which writes them can
+//! compact by the threshold at once. A correction works on what was compacted; only where the
+//! threshold has to fall further than was foreseen is the tensor read once more.
+//!
+//! Two things are not as in that code. It truncates what is too much by position, so that the end
+//! of a tensor is starved: here the largest go. And its threshold of zero, from a sample with too
+//! few non-zeros, selects the whole tensor: here it means that the sample has said nothing, and the
+//! largest entries are selected exactly.
+
+mod plan;
+
+pub use plan::Plan;
+
+use super::{Amount, Scanned, Selected, Tracker, largest, topk};
+use crate::rng::Key;
+use crate::scan::Request;
+use crate::simd::peak::NON_FINITE;
+use crate::{Error, Result};
+
+/// A threshold from a sample, and at most `ceil(ratio n)` entries at or above it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampledTopK {
+    /// The share of entries wanted, in (0, 1].
+    pub ratio: f64,
+    /// The share of entries looked at, in (0, 1]: more where that would be too few for the ratio.
+    pub sample_ratio: f64,
+    /// Every so many entries from a random start, or entries drawn with replacement.
+    pub strided: bool,
+    /// Of too many selected keep the largest at once ("hierarchical" selection), instead of trying
+    /// a higher threshold first.
+    pub resample: bool,
+    /// From so many times the wanted number on, entries are too many.
+    pub upper: f64,
+    /// Below so many times the wanted number, entries are too few: the threshold is multiplied by
+    /// this.
+    pub lower: f64,
+    /// What the sample depends on, with the tensor and the step.
+    pub seed: u64,
+}
+
+/// Corrections of the threshold at most.
+const ROUNDS: u32 = 10;
+
+/// Where fewer of the sample than this are above the threshold, chance alone will leave too few of
+/// the tensor above it now and then: more is compacted, for a lower threshold to be tried at no cost.
+const SURE: usize = 100;
+
+impl SampledTopK {
+    /// The parameters of the authors' code.
+    pub fn new(ratio: f64) -> Self {
+        Self {
+            ratio,
+            sample_ratio: 0.01,
+            strided: true,
+            resample: true,
+            upper: 1.3,
+            lower: 0.8,
+            seed: 0,
+        }
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        Amount::Ratio(self.ratio).check()?;
+        let Self { sample_ratio, upper, lower, .. } = self;
+        if !(sample_ratio > 0.0 && sample_ratio <= 1.0) {
+            return Err(Error::argument(format!(
+                "sample_ratio must be in (0, 1], got {sample_ratio}"
+            )));
+        }
+        if !(upper > 1.0 && upper.is_finite() && lower > 0.0 && lower < 1.0) {
+            return Err(Error::argument(format!(
+                "bounds must be 0 < lower < 1 < upper, got lower {lower} and upper {upper}"
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn target(self, numel: usize) -> u64 {
+        plan::share(self.ratio, numel) as u64
+    }
+
+    pub(super) fn request(
+        self,
+        numel: usize,
+        tracker: &Tracker,
+        key: Key,
+        at: impl Fn(usize) -> f32,
+        scratch: &mut Vec<u32>,
+    ) -> Request {
+        let plan = Plan::new(self.ratio, self.sample_ratio, numel);
+        let threshold = self.sampled(plan, numel, key, &at, scratch);
+        let k = self.target(numel);
+        let bound = if threshold == 0.0 {
+            tracker.bound.unwrap_or_else(|| largest::first_bound(k, numel, at, scratch))
+        } else if plan.above < SURE && plan.samples < numel {
+            (self.lower as f32 * threshold).next_down().max(0.0)
+        } else {
+            threshold.next_down()
+        };
+        Request {
+            bound: Some(bound),
+            cap: largest::cap(k, numel),
+            thresholds: Some((threshold, threshold)),
+            ..Request::default()
+        }
+    }
+
+    /// The smallest of the largest magnitudes of the sample.
+    fn sampled(
+        self,
+        plan: Plan,
+        numel: usize,
+        key: Key,
+        at: impl Fn(usize) -> f32,
+        scratch: &mut Vec<u32>,
+    ) -> f32 {
+        if plan.samples == 0 {
+            return 0.0;
+        }
+        let magnitude = |i: usize| {
+            let bits = at(i).to_bits() & 0x7fff_ffff;
+            // What is not finite is reported by the scan; here it must not hide the rest.
+            if bits >= NON_FINITE { 0 } else { bits }
+        };
+        let below = |limit: usize, bits: u32| ((u64::from(bits) * limit as u64) >> 32) as usize;
+        scratch.clear();
+        if self.strided || plan.samples == numel {
+            let start = below(plan.stride, key.bits(0));
+            let samples = (0..plan.samples).map(|j| start + j * plan.stride);
+            scratch.extend(samples.map(magnitude));
+        } else {
+            let draws = (0..plan.samples as u32).map(|j| below(numel, key.bits(j)));
+            scratch.extend(draws.map(magnitude));
+        }
+        let (_, bits, _) = scratch.select_nth_unstable_by(plan.above - 1, |a, b| b.cmp(a));
+        f32::from_bits(*bits)
+    }
+
+    pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let numel = scanned.numel();
+        let k = self.target(numel);
+        let sampled = scanned.request.thresholds.map_or(0.0, |(threshold, _)| threshold);
+        let (threshold, count) = self.corrected(k, sampled, scanned);
+        let target = Some(k);
+        if threshold > 0.0 && count <= k {
+            let kernels = scanned.scanner.kernels;
+            scanned.scanner.survivors_mut().keep_above(kernels, threshold.next_down());
+            return Selected { target, threshold, magnitude: None };
+        }
+        // With k at or above the threshold, the largest of them are the largest of all.
+        let kept = largest::keep(k, scanned);
+        topk::track(k, numel, kept, tracker);
+        Selected { target, threshold: kept.threshold, magnitude: None }
+    }
+
+    /// The threshold after the corrections, and how many entries are at or above it.
+    fn corrected(self, k: u64, sampled: f32, scanned: &mut Scanned<'_, '_>) -> (f32, u64) {
+        let mut threshold = sampled;
+        let mut count = count(k, threshold, scanned);
+        for _ in 0..ROUNDS {
+            threshold *= match count as f64 / k as f64 {
+                _ if threshold == 0.0 => break,
+                few if few < self.lower => self.lower as f32,
+                many if many > self.upper && !self.resample => self.upper as f32,
+                _ => break,
+            };
+            count = self::count(k, threshold, scanned);
+        }
+        (threshold, count)
+    }
+}
+
+/// How many magnitudes are at or above the threshold and not zero; where they are far too many, the
+/// whole tensor.
+fn count(k: u64, threshold: f32, scanned: &mut Scanned<'_, '_>) -> u64 {
+    let below = threshold.next_down().max(0.0);
+    if !scanned.covers(below) && !scanned.compact(below, largest::cap(k, scanned.numel())) {
+        return scanned.numel() as u64;
+    }
+    scanned.count_above(below)
+}
