@@ -3,6 +3,8 @@
 //! | kernel | what it does to a block |
 //! |---|---|
 //! | [`add`] | `out = gradient + decay * residual` |
+//! | [`exponent`] | float32 to powers of two by chance, in 8 bits, and back |
+//! | [`float8`] | float32 to 8-bit floats, nearest or by chance, and back |
 //! | [`narrow`] | float32 to float16 and bfloat16 |
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
 //! | [`moments`] | sums of exceedances over a location and of their squares |
@@ -31,6 +33,8 @@
 pub mod above;
 pub mod add;
 pub mod bins;
+pub mod exponent;
+pub mod float8;
 mod level;
 pub mod log_sum;
 pub mod moments;
@@ -44,6 +48,8 @@ pub mod total;
 pub mod widen;
 
 use half::bf16;
+
+use crate::rng::Key;
 
 pub use level::{Level, available_levels, level};
 
@@ -78,6 +84,16 @@ pub struct Kernels {
     pub bins: Bins,
     /// See [`bins::pick`].
     pub pick: fn(&[f32], &[f32], f32, f32, &mut [f32]),
+    /// See [`exponent`].
+    pub exponent_encode: fn(&[f32], f32, Key, u32, &mut [u8]),
+    /// See [`exponent`].
+    pub exponent_decode: fn(&[u8], f32, &mut [f32]),
+    /// See [`float8`].
+    pub float8_nearest: fn(&[f32], float8::Format, [f32; 2], &mut [u8]),
+    /// See [`float8`].
+    pub float8_stochastic: float8::Stochastic,
+    /// See [`float8`].
+    pub float8_decode: fn(&[u8], float8::Format, f32, &mut [f32]),
     /// See [`narrow`].
     pub narrow_f16: fn(&[f32], f32, &mut [[u8; 2]]),
     /// See [`narrow`].
@@ -109,6 +125,11 @@ macro_rules! table {
             above: above::$module::run,
             bins: bins::$module::run,
             pick: bins::pick::$module::run,
+            exponent_encode: exponent::encode::$module::run,
+            exponent_decode: exponent::decode::$module::run,
+            float8_nearest: float8::nearest::$module::run,
+            float8_stochastic: float8::stochastic::$module::run,
+            float8_decode: float8::decode::$module::run,
             narrow_f16: narrow::$module::run,
             narrow_bf16: narrow::to_bf16::$module::run,
             refine: refine::$module::run,
