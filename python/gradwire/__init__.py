@@ -11,7 +11,7 @@ first use.
 
 from typing import TYPE_CHECKING, Any
 
-from gradwire import errors, exchange, memory, presets, quantize, sparsify
+from gradwire import errors, exchange, memory, presets, quantize, schedule, sparsify
 from gradwire._native import VERSION as __version__
 from gradwire._native import get_num_threads, set_num_threads, simd_level
 from gradwire.codec import Codec
@@ -52,6 +52,7 @@ __all__ = [
     "memory",
     "presets",
     "quantize",
+    "schedule",
     "set_num_threads",
     "sidco",
     "simd_level",

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from gradwire.torch.ddp import ExchangeError, attachment, slots
+from gradwire.torch.ddp import ExchangeError, attachment
 from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
+from gradwire.torch.ddp.exchange import slots
+from gradwire.torch.ddp.exchange.slots import Plan, Status
 from gradwire.torch.ddp.layout import Layout, Parameter
-from gradwire.torch.ddp.slots import Plan, Status
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
@@ -84,14 +85,12 @@ def test_models_that_cannot_be_attached_to_are_refused(model: dict[str, Any], te
 
 @pytest.fixture
 def layout() -> Layout:
-    tensors = {"w": torch.zeros(2000), "b1": torch.zeros(7), "b2": torch.zeros(9)}
-    return Layout(
-        [
-            Parameter(name, each, *((object(), SizeLimit(500)) if name == "w" else ()))
-            for name, each in tensors.items()
-        ],
-        torch.float32,
-    )
+    parameters = [
+        Parameter("w", torch.zeros(2000), state=object(), limit=SizeLimit(500)),
+        Parameter("b1", torch.zeros(7)),
+        Parameter("b2", torch.zeros(9)),
+    ]
+    return Layout(parameters, torch.float32)
 
 
 @pytest.fixture

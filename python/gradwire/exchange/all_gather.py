@@ -31,7 +31,8 @@ class AllGather(Part):
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
     for Distributed Training", ICLR 2018: over ranks.
 
-    Peng, Quesnelle, Kingma, "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870: over senders.
+    Peng, Quesnelle, Kingma, "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870: over
+    senders.
     """
 
     mean: Literal["ranks", "senders"] = "ranks"

@@ -258,6 +258,30 @@ pub(crate) fn decode_add(
     .map_err(|error| to_py(py, error, None))
 }
 
+/// The positions of a frame without its values, as bytes for a wire.
+#[pyfunction]
+pub(crate) fn pack_positions<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, PyBytes>> {
+    let mut out = Vec::new();
+    read(frame, |frame| {
+        frame::write_positions(frame, &mut out);
+        Ok(())
+    })?;
+    Ok(PyBytes::new(frame.py(), &out))
+}
+
+/// The positions that `pack_positions` wrote of a tensor of `numel` elements, as uint32.
+#[pyfunction]
+pub(crate) fn unpack_positions<'py>(
+    data: &Bound<'py, PyAny>,
+    numel: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, data) = (data.py(), Bytes::get("data", data)?);
+    let mut indices = Vec::new();
+    py.detach(|| frame::read_positions(data.as_slice(), numel, &mut indices))
+        .map_err(|error| to_py(py, error, None))?;
+    to_numpy(py, "uint32", &indices)
+}
+
 /// Read a frame's own bytes with other threads running.
 fn read(
     frame: &Bound<'_, Frame>,

@@ -34,7 +34,7 @@ mod _native {
     #[pymodule_export]
     use crate::codec::Codec;
     #[pymodule_export]
-    use crate::frame::{Frame, decode, decode_add};
+    use crate::frame::{Frame, decode, decode_add, pack_positions, unpack_positions};
     #[pymodule_export]
     use crate::state::State;
 

@@ -1,6 +1,5 @@
 """Attaching a codec to a DDP model: what is checked, and what all ranks must agree on."""
 
-import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -8,12 +7,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.memory import NoMemory, Residual
-from gradwire.sparsify import All
-from gradwire.torch.ddp.capacity import SizeLimit
+from gradwire import _validate
+from gradwire.memory import Residual
+from gradwire.schedule import SCHEDULES, Constant, Schedule
+from gradwire.torch.ddp import parameters as making
+from gradwire.torch.ddp.agreement import agree, checksum, own_group
+from gradwire.torch.ddp.exchange import build
 from gradwire.torch.ddp.handle import GradScaler, Handle
 from gradwire.torch.ddp.hook import Switch, gradwire_hook
-from gradwire.torch.ddp.layout import Parameter
+from gradwire.torch.ddp.scheduling import Scheduler
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["attach"]
 
 _SWITCH = "_gradwire_switch"
+_SAME = Constant()
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -28,6 +31,7 @@ def attach(
     model: torch.nn.Module,
     codec: "Codec",
     *,
+    schedule: Schedule = _SAME,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
@@ -36,10 +40,11 @@ def attach(
 ) -> Handle:
     """Send a DDP model's gradients compressed. A collective: call it on every rank.
 
-    From the next backward pass on, each bucket is one all-gather of compressed frames instead of
-    an all-reduce, started while the backward pass goes on. All ranks decode the same bytes in the
-    same order, so replicas stay bit-identical. What is not sent stays in a residual, one for each
-    parameter and rank, and is sent later.
+    From the next backward pass on, each bucket is exchanged compressed, started while the backward
+    pass goes on: as one all-gather of frames instead of an all-reduce, or however the codec's
+    exchange has it. All ranks decode the same bytes in the same order, so replicas stay
+    bit-identical. What is not sent stays in a residual, one for each parameter and rank, and is
+    sent later.
 
     Parameters
     ----------
@@ -48,6 +53,8 @@ def attach(
         registered on it.
     codec : gradwire.Codec
         Used for all parameters that are compressed.
+    schedule : gradwire.schedule.Schedule
+        What changes from epoch to epoch; tell it by `Handle.epoch`. By default nothing does.
     grad_scaler : torch.amp.GradScaler, optional
         The one that scales the loss. Residuals are then kept in unscaled units, and if a gradient
         is not finite on some rank, or an average overflows, every gradient of that step becomes
@@ -74,21 +81,23 @@ def attach(
         Not a DDP model.
     ValueError
         Parameters that are not on the CPU, a model that has another hook, options that do not go
-        together, a codec with ``Residual(low_memory=True)``, which cannot undo a step, or ranks
-        that disagree on any of this.
+        together, a schedule for another kind of codec, a codec with ``Residual(low_memory=True)``,
+        which cannot undo a step, or ranks that disagree on any of this.
 
     Notes
     -----
     With a model over some ranks only, the others have to make a group at the same time, for
     example ``new_group([rank], use_local_synchronization=True)``: torch names groups by counting.
+    An all-gather takes one group, the other exchanges two.
 
     Memory: two float32 buffers for each compressed parameter, and slots of compressed size.
     Gradients in float64 are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
     _check(ddp, grad_scaler)
+    _validate.instance("schedule", schedule, SCHEDULES, "gradwire.schedule")
     over = ddp.process_group if process_group is None else process_group
-    group = _own_group(over, timeout)
+    group = own_group(over, timeout)
     module: torch.nn.Module = ddp.module
     named = {name: each for name, each in module.named_parameters() if each.requires_grad}
     dense = {
@@ -96,15 +105,29 @@ def attach(
         for name, each in named.items()
         if each.numel() < min_numel or each.ndim < min_ndim or each.dtype not in _COMPRESSIBLE
     }
-    _agree(group, codec, named, dense, grad_scaler)
+    scaled = grad_scaler is not None and grad_scaler.is_enabled()
+    shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
+    facts = {
+        "codec": codec.get_config(),
+        "schedule": schedule.get_config(),
+        "grad_scaler": scaled,
+        "min_numel or min_ndim": checksum(sorted(dense)),
+        "parameters": (len(shapes), checksum(shapes)),
+    }
+    agree(group, "attached", facts)
     _check_memory(codec)
-    parameters = [_parameter(name, named[name], codec, name in dense) for name in named]
+    bucket_nbytes = getattr(ddp, "bucket_bytes_cap", None)
+    parameters = making.make(named, dense, codec, group.rank(), bucket_nbytes)
+    compressed = {each.name: each for each in parameters if each.state is not None}
+    scheduler = Scheduler(schedule, compressed, group.rank())
     switch = _switch(ddp, over)
+    exchange = build(codec.exchange, group, lambda: own_group(over, timeout), check_result=scaled)
     handle = Handle(
         switch,
         codec,
         parameters,
-        group,
+        exchange,
+        scheduler,
         grad_scaler=grad_scaler,
         whole=not getattr(ddp, "skip_all_reduce_unused_params", False),
     )
@@ -155,62 +178,6 @@ def _check_memory(codec: "Codec") -> None:
             "gradwire.memory.Residual(low_memory=True) keeps nothing to roll back to; attach a "
             "codec with low_memory=False"
         )
-
-
-def _own_group(over: dist.ProcessGroup, timeout: timedelta | None) -> dist.ProcessGroup:
-    """Make a group of the same ranks, so that DDP's own collectives and ours cannot mix."""
-    if timeout is None:
-        try:
-            timeout = over._get_backend(torch.device("cpu")).options._timeout
-        except (RuntimeError, AttributeError):
-            timeout = None  # not Gloo: torch's default
-    group = dist.new_group(
-        dist.get_process_group_ranks(over),
-        timeout=timeout,
-        backend="gloo",
-        use_local_synchronization=over is not dist.group.WORLD,
-        group_desc="gradwire",
-    )
-    if not isinstance(group, dist.ProcessGroup):
-        raise ValueError("this rank is not in the process group that it attaches a codec to")
-    return group
-
-
-def _agree(
-    group: dist.ProcessGroup,
-    codec: "Codec",
-    named: dict[str, torch.nn.Parameter],
-    dense: set[str],
-    grad_scaler: GradScaler | None,
-) -> None:
-    """Compare options over the ranks: a difference found later would be a hang or garbage."""
-    shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
-    mine = {
-        "codec": codec.get_config(),
-        "grad_scaler": grad_scaler is not None and grad_scaler.is_enabled(),
-        "min_numel or min_ndim": zlib.crc32(repr(sorted(dense)).encode()),
-        "parameters": (len(shapes), zlib.crc32(repr(shapes).encode())),
-    }
-    every: list[Any] = [None] * group.size()
-    dist.all_gather_object(every, mine, group=group)
-    for rank, theirs in enumerate(every):
-        for what, value in theirs.items():
-            if value != every[0][what]:
-                raise ValueError(
-                    f"rank {rank} and rank 0 attached with different {what}: "
-                    f"{value!r} and {every[0][what]!r}"
-                )
-
-
-def _parameter(name: str, tensor: torch.Tensor, codec: "Codec", dense: bool) -> Parameter:
-    if dense:
-        return Parameter(name, tensor)
-    state = codec.init_state(tensor.numel(), name=name)
-    bound = codec.max_encoded_len(tensor.numel())
-    # Without a memory, what is trimmed would be lost; and a frame of all entries cannot be trimmed.
-    fixed = isinstance(codec.memory, NoMemory) or isinstance(codec.sparsify, All)
-    limit = SizeLimit(bound, fixed=fixed)
-    return Parameter(name, tensor, state, limit)
 
 
 def _switch(model: Any, over: dist.ProcessGroup) -> Switch:

@@ -1,6 +1,5 @@
 """Saving and restoring the state of all parameters, also into another number of ranks."""
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -8,7 +7,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from gradwire.torch.ddp.agreement import checksum
 from gradwire.torch.ddp.layout import Parameter
+from gradwire.torch.ddp.parameters import fresh_state
+from gradwire.torch.ddp.scheduling import Scheduler
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -25,7 +27,12 @@ Saved = Mapping[str, Any]
 
 
 def save(
-    parameters: Mapping[str, Parameter], codec: "Codec", rank: int, world_size: int, step: int
+    parameters: Mapping[str, Parameter],
+    codec: "Codec",
+    rank: int,
+    world_size: int,
+    step: int,
+    schedule: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the checkpoint of one rank: plain tensors, numbers and strings."""
     return {
@@ -34,12 +41,12 @@ def save(
         "world_size": world_size,
         "step": step,
         "codec": codec.get_config(),
+        "schedule": schedule,
         "parameters": {name: _save(parameter) for name, parameter in parameters.items()},
     }
 
 
 def _save(parameter: Parameter) -> dict[str, Any]:
-    assert parameter.limit is not None
     saved: dict[str, Any] = parameter.state.state_dict()
     if saved["residual"] is not None:
         saved["residual"] = torch.from_numpy(saved["residual"])
@@ -48,14 +55,14 @@ def _save(parameter: Parameter) -> dict[str, Any]:
 
 def load(
     parameters: Mapping[str, Parameter],
-    codec: "Codec",
+    scheduler: Scheduler,
     group: dist.ProcessGroup,
     saved: Saved | Sequence[Saved] | None,
     policy: Policy,
 ) -> int:
     """Restore all parameters, or none, on all ranks alike. Returns the step to go on from."""
     try:
-        loaded = _Loaded(parameters, codec, group.rank(), group.size(), saved, policy)
+        loaded = _Loaded(parameters, group.rank(), group.size(), saved, policy)
         mine: tuple[str | None, Any] = (None, loaded.summary)
     except (ValueError, TypeError, KeyError) as error:
         mine = (f"{type(error).__name__}: {error}", None)
@@ -68,10 +75,21 @@ def load(
     if len(set(known.values())) > 1:
         raise ValueError(
             "the ranks were given checkpoints of different runs or steps (world size, step, sizes "
-            f"seen): {known}"
+            f"seen, epoch): {known}"
         )
+    _restore_schedule(scheduler, loaded, group)
     loaded.apply()
     return max((summary[1] for summary in known.values()), default=0)
+
+
+def _restore_schedule(scheduler: Scheduler, loaded: "_Loaded", group: dist.ProcessGroup) -> None:
+    """Go on in the epoch that was saved; a rank that was given nothing hears of it from another."""
+    every: list[Any] = [None] * group.size()
+    dist.all_gather_object(every, loaded.schedule, group=group)
+    # Rank 0's has the sums of gradients; another rank's is as good for all else.
+    saved = loaded.schedule or next((each for each in every if each is not None), None)
+    if saved is not None:
+        scheduler.load(saved)
 
 
 class _Loaded:
@@ -86,7 +104,6 @@ class _Loaded:
     def __init__(
         self,
         parameters: Mapping[str, Parameter],
-        codec: "Codec",
         rank: int,
         world_size: int,
         saved: Saved | Sequence[Saved] | None,
@@ -95,10 +112,11 @@ class _Loaded:
         if policy not in get_args(Policy):
             raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}")
         self._parameters = parameters
-        self._codec = codec
+        self._rank = rank
+        self.schedule: Saved | None = None
         self.states: dict[str, State] = {}
         self.sizes: dict[str, list[int]] = {}
-        self.summary: tuple[int, int, int] | None = None
+        self.summary: tuple[int, int, int, int] | None = None
         by_rank = _by_rank(saved)
         if not by_rank:
             if policy == "sum-and-split":
@@ -118,11 +136,17 @@ class _Loaded:
             self._same_size(by_rank, rank)
         else:
             self._other_size(by_rank, rank, world_size, old_size, policy)
-        self.summary = (old_size, int(first["step"]), hash_of(self.sizes))
+        epoch = 0
+        # Of before there were schedules there is none; rank 0's has the sums of gradients.
+        own = by_rank.get(rank, first)
+        self.schedule = by_rank.get(0, own).get("schedule") if rank == 0 else own.get("schedule")
+        if self.schedule is not None:
+            epoch = Scheduler.check(self.schedule, parameters)
+        self.summary = (old_size, int(first["step"]), checksum(sorted(self.sizes.items())), epoch)
 
     def _fresh(self) -> None:
         for name, parameter in self._parameters.items():
-            self.states[name] = self._codec.init_state(parameter.numel, name=name)
+            self.states[name] = fresh_state(parameter, self._rank)
 
     def _same_size(self, by_rank: Mapping[int, Saved], rank: int) -> None:
         if rank not in by_rank:
@@ -166,7 +190,7 @@ class _Loaded:
             self._restore(name, entries[rank % old_size], _share(entries, world_size))
 
     def _restore(self, name: str, entry: Saved, residual: torch.Tensor | None) -> None:
-        state = self._codec.init_state(self._parameters[name].numel, name=name)
+        state = fresh_state(self._parameters[name], self._rank)
         plain = {key: value for key, value in entry.items() if key != "sizes"}
         plain["residual"] = None if residual is None else residual.numpy()
         state.load_state_dict(plain)
@@ -175,7 +199,6 @@ class _Loaded:
     def apply(self) -> None:
         """Replace the parameters' states. Sizes seen count for the same world only."""
         for name, parameter in self._parameters.items():
-            assert parameter.limit is not None
             parameter.state = self.states[name]
             parameter.limit.reset()
             if name in self.sizes:
@@ -214,8 +237,3 @@ def _share(entries: Sequence[Saved], world_size: int) -> torch.Tensor | None:
     for entry in entries:
         total += entry["residual"].numpy()
     return torch.from_numpy((total / world_size).astype(np.float32))
-
-
-def hash_of(sizes: Mapping[str, list[int]]) -> int:
-    """Return a checksum of sizes seen, the same in every process."""
-    return zlib.crc32(repr(sorted(sizes.items())).encode())

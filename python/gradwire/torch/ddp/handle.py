@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it is there, unlisted
 
 from gradwire.torch.ddp import checkpoint
@@ -19,6 +18,7 @@ from gradwire.torch.ddp.hook import Switch
 from gradwire.torch.ddp.jobs import Job, Step
 from gradwire.torch.ddp.layout import Layouts, Parameter
 from gradwire.torch.ddp.report import ParameterReport, Report, StepTimes, Tally
+from gradwire.torch.ddp.scheduling import Scheduler
 from gradwire.torch.ddp.worker import Worker
 
 if TYPE_CHECKING:
@@ -57,20 +57,22 @@ class Handle:
         switch: Switch,
         codec: "Codec",
         parameters: Sequence[Parameter],
-        group: dist.ProcessGroup,
+        exchange: Exchange,
+        scheduler: Scheduler,
         *,
         grad_scaler: GradScaler | None,
         whole: bool,
     ) -> None:
         self.codec = codec
-        self.world_size = group.size()
-        self.rank = group.rank()
+        self.world_size = exchange.world_size
+        self.rank = exchange.rank
         self._parameters = {parameter.name: parameter for parameter in parameters}
         self._layouts = Layouts(parameters)
         self._switch: Switch | None = switch
         scaled = grad_scaler is not None and grad_scaler.is_enabled()
         self._grad_scaler = grad_scaler if scaled else None
-        self._exchange = Exchange(codec, group, check_result=scaled)
+        self._exchange = exchange
+        self._scheduler = scheduler
         self._worker = Worker(self._exchange, hold=scaled, whole=whole)
         self._steps_before = 0
         self._step: Step | None = None
@@ -105,7 +107,7 @@ class Handle:
         buffer, index = bucket.buffer(), bucket.index()
         layout = self._layouts.of(bucket.parameters(), buffer)
         if self._step is None or index < self._next_index or index == 0:
-            self._step = Step()
+            self._step = Step(self.step)  # exact: the step before has been resolved
             self._scale = 1.0 if self._grad_scaler is None else self._grad_scaler.get_scale()
         self._next_index = index + 1
         self._worker.submit(
@@ -123,6 +125,31 @@ class Handle:
 
     # What users call --------------------------------------------------------------------------
 
+    def epoch(self, epoch: int, lr: float | None = None) -> None:
+        """Begin an epoch: the schedule moves on. A collective, between steps, on every rank.
+
+        Call it with 0, 1, 2 and so on where the loop over epochs begins; after a resume go on with
+        the epoch that was saved. Whatever changes, what has not been sent is kept.
+
+        Parameters
+        ----------
+        epoch : int
+            The one that begins; not before the one that is under way.
+        lr : float, optional
+            Its learning rate. `gradwire.schedule.Accordion` takes a lower one than that of the
+            epoch before for a critical regime, so leave it out if it falls in every epoch.
+
+        Raises
+        ------
+        ValueError
+            An epoch before this one, or ranks that disagree; nothing changes then.
+        """
+        if self._exchange.group is None:
+            raise ValueError("this handle is detached: it has no more epochs")
+        self._worker.settle()
+        self._scheduler.advance(epoch, lr, self._exchange.group)
+        self._layouts.forget()
+
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals and all else that resuming bit for bit needs.
 
@@ -132,13 +159,18 @@ class Handle:
         Returns
         -------
         dict
-            ``version``, ``rank``, ``world_size``, ``step``, ``codec`` (its config), and
-            ``parameters``: for each compressed parameter its state, with the residual as a float32
-            tensor of shape (numel,).
+            ``version``, ``rank``, ``world_size``, ``step``, ``codec`` (its config), ``schedule``
+            (where it is), and ``parameters``: for each compressed parameter its state, with the
+            residual as a float32 tensor of shape (numel,).
         """
         self._worker.settle()
         return checkpoint.save(
-            self._compressed(), self.codec, self.rank, self.world_size, self.step
+            self._compressed(),
+            self.codec,
+            self.rank,
+            self.world_size,
+            self.step,
+            self._scheduler.state_dict(),
         )
 
     def load_state_dict(
@@ -168,7 +200,8 @@ class Handle:
             raise ValueError("this handle is detached: load into the one of the next attach()")
         self._worker.settle()
         group = self._exchange.group
-        step = checkpoint.load(self._compressed(), self.codec, group, state_dict, policy)
+        step = checkpoint.load(self._compressed(), self._scheduler, group, state_dict, policy)
+        self._layouts.forget()
         self._steps_before = step - self._exchange.times.steps_ever
         self._worker.restart()
 
@@ -186,7 +219,7 @@ class Handle:
         norms = [each.residual_norm or 0.0 for each in parameters]
         tallies = [each.tally for each in self._parameters.values()]
         steps = max(times.steps, 1)
-        wire = times.slot_bytes * (self.world_size - 1) / steps
+        wire = times.wire_bytes / steps
         dense = 2 * times.dense_bytes * (self.world_size - 1) / self.world_size / steps
         target = sum(tally.target for tally in tallies)
         report = Report(
@@ -242,7 +275,7 @@ def _describe(parameter: Parameter) -> ParameterReport:
     return ParameterReport(
         name=parameter.name,
         numel=parameter.numel,
-        dense=parameter.state is None,
+        dense=not parameter.compressed,
         steps=tally.steps,
         bytes_per_step=tally.nbytes / steps,
         compression=dense * tally.steps / tally.nbytes if tally.nbytes else 1.0,

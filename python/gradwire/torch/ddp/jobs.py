@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch.ddp.layout import Layout, Parameter
-from gradwire.torch.ddp.slots import Plan
 
 __all__ = ["Buffers", "Flight", "Job", "Step"]
 
@@ -19,6 +18,8 @@ class Step:
 
     Attributes
     ----------
+    number : int
+        Backward passes before it, over resumes; the same on all ranks.
     encoded : dict
         Parameters encoded in this step and not rolled back, by name.
     error : BaseException or None
@@ -27,6 +28,7 @@ class Step:
         Buckets that are done, but wait for the verdict on the whole step.
     """
 
+    number: int = 0
     encoded: dict[str, Parameter] = field(default_factory=dict)
     error: BaseException | None = None
     held: list["Job"] = field(default_factory=list)
@@ -62,14 +64,29 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One bucket whose slots are under way."""
+    """One bucket whose collectives are under way.
+
+    Attributes
+    ----------
+    works : tuple of torch.distributed.Work
+        What has to be waited for.
+    collectives : int
+        What it took, those included that are done.
+    contents : object
+        What the exchange that made it needs to go on.
+    room : int
+        Bytes that this rank may fill, and hands to the collectives.
+    wire : float
+        Bytes that it sends thereby.
+    """
 
     job: Job
     sequence: int
-    plan: Plan | None = None
-    slot: torch.Tensor | None = None
-    gathered: torch.Tensor | None = None
-    work: "dist.Work | None" = None
+    works: "tuple[dist.Work, ...]" = ()
+    collectives: int = 1
+    contents: object = None
+    room: int = 0
+    wire: float = 0.0
     error: BaseException | None = None
 
 

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from gradwire.torch.ddp.capacity import SizeLimit
 from gradwire.torch.ddp.report import Tally
 
 __all__ = ["Layout", "Layouts", "Parameter", "Piece"]
@@ -19,17 +20,34 @@ class Parameter:
 
     Attributes
     ----------
+    codec : gradwire.Codec or None
+        How it is compressed now; None for a parameter that always travels dense, as all of these.
     state : gradwire.State or None
-        Residual and controller; None for a parameter that travels dense.
+        Residual and controller.
     limit : SizeLimit or None
-        Bytes its frames may take; None likewise.
+        Bytes that what varies in length may take: its frames, or the positions of a leader.
+    turn : int
+        Sets the order in which ranks lead for it: that of step s is s + turn, modulo their number.
+    paused : bool
+        It travels dense for now, and keeps its state.
+    measured : numpy.ndarray or None
+        float32, shape (numel,): the sum of this rank's gradients, where a schedule wants it.
     """
 
     name: str
     tensor: torch.Tensor
+    codec: Any = None
     state: Any = None
-    limit: SizeLimit | None = None
+    limit: Any = None
+    turn: int = 0
+    paused: bool = False
+    measured: NDArray[np.float32] | None = None
     tally: Tally = field(default_factory=Tally)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether frames of it travel now."""
+        return self.state is not None and not self.paused
 
     @property
     def numel(self) -> int:
@@ -74,7 +92,7 @@ class Layout:
         for parameter in parameters:
             piece = Piece(parameter, at, at + parameter.numel)
             at = piece.stop
-            if parameter.state is not None:
+            if parameter.compressed:
                 pieces.append(piece)
             else:
                 dense.append(piece)
@@ -82,7 +100,7 @@ class Layout:
                     runs[-1] = (runs[-1][0], piece.stop)
                 else:
                     runs.append((piece.start, piece.stop))
-            described = f"{parameter.name}\0{parameter.numel}\0{parameter.state is None}\0"
+            described = f"{parameter.name}\0{parameter.numel}\0{not parameter.compressed}\0"
             digest = zlib.crc32(described.encode(), digest)
         self.pieces = tuple(pieces)
         self.dense = tuple(dense)
@@ -100,6 +118,10 @@ class Layouts:
         # The parameters are kept alive here, which keeps their ids valid.
         self._by_id = {id(parameter.tensor): parameter for parameter in parameters}
         self._known: dict[tuple[int, ...], Layout] = {}
+
+    def forget(self) -> None:
+        """Make all layouts anew: other parameters travel dense than before."""
+        self._known.clear()
 
     def of(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor) -> Layout:
         """Return the layout of a bucket, from its parameters and its flat buffer."""

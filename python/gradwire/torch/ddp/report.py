@@ -31,6 +31,10 @@ class Tally:
             self.target += last["target"]
         self.encode_s += seconds
 
+    def selected(self, seconds: float) -> None:
+        """Add what selecting for all ranks took; `encoded` follows."""
+        self.encode_s += seconds
+
     def decoded(self, seconds: float) -> None:
         """Add the decoding of all ranks' frames."""
         self.decode_s += seconds
@@ -50,6 +54,7 @@ class StepTimes:
     steps_ever: int = 0
     collectives: int = 0
     slot_bytes: int = 0
+    wire_bytes: float = 0.0
     dense_bytes: int = 0
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(("encode", "exchange", "decode", "wait"), 0.0)
@@ -61,11 +66,12 @@ class StepTimes:
         self.seconds[stage] += now - start
         return now
 
-    def sent(self, slot_bytes: int, dense_bytes: int) -> None:
-        """Add one collective."""
-        self.collectives += 1
-        self.slot_bytes += slot_bytes
-        self.dense_bytes += dense_bytes
+    def sent(self, collectives: int, room: int, wire: float, dense: int) -> None:
+        """Add one bucket: collectives, bytes of room in them, bytes sent, bytes of gradients."""
+        self.collectives += collectives
+        self.slot_bytes += room
+        self.wire_bytes += wire
+        self.dense_bytes += dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +117,11 @@ class Report:
     steps : int
         Backward passes that were exchanged.
     collectives : int
-        Collectives in all of them: one a bucket.
+        Collectives in all of them: one a bucket, and with a leader two or more.
     wire_bytes : float
-        Bytes that this rank sends in one step, slots' unused room included: a ring all-gather
-        passes each slot on to all but one rank.
+        Bytes that this rank sends in one step, unused room included: a ring all-gather passes each
+        slot on to all but one rank, a ring all-reduce sends a vector not quite twice, and of a
+        broadcast every rank sends its share over the steps that it leads.
     dense_wire_bytes : float
         What plain DDP would send: a ring all-reduce of the same buckets.
     compression : float

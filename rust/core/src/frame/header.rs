@@ -182,7 +182,7 @@ fn quantizer(id: u8) -> Option<Quantizer> {
 }
 
 /// Id and parameter of a coding.
-fn coding_id(coding: Coding) -> (u8, u8) {
+pub(super) fn coding_id(coding: Coding) -> (u8, u8) {
     match coding {
         Coding::None => (0, 0),
         Coding::EliasFano { low_bits } => (1, low_bits),
@@ -191,7 +191,8 @@ fn coding_id(coding: Coding) -> (u8, u8) {
     }
 }
 
-fn coding(id: u8, parameter: u8) -> Result<Option<Coding>> {
+/// The coding of an id and a parameter; none where the id is not known.
+pub(super) fn coding(id: u8, parameter: u8) -> Result<Option<Coding>> {
     let coding = match id {
         0 => Coding::None,
         1 => Coding::EliasFano { low_bits: parameter },

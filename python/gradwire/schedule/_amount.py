@@ -1,0 +1,32 @@
+"""Codecs that differ in how much they send."""
+
+import dataclasses
+from typing import Any
+
+from gradwire.codec import Codec
+
+__all__ = ["ratio_of", "with_ratio"]
+
+
+def ratio_of(codec: Codec) -> float:
+    """Return the ratio that a codec's sparsifier asks for.
+
+    Raises
+    ------
+    ValueError
+        It asks for none.
+    """
+    ratio: float | None = getattr(codec.sparsify, "ratio", None)
+    if ratio is None:
+        raise ValueError(
+            f"the schedule changes a ratio, and {codec.sparsify!r} has none; give it ratio=, or "
+            "name codecs instead of ratios where the schedule takes them"
+        )
+    return ratio
+
+
+def with_ratio(codec: Codec, ratio: float) -> Codec:
+    """Return the codec with another ratio."""
+    ratio_of(codec)
+    sparsify: Any = codec.sparsify
+    return dataclasses.replace(codec, sparsify=dataclasses.replace(sparsify, ratio=ratio))

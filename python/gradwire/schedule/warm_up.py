@@ -1,0 +1,74 @@
+"""From much to little over the first epochs."""
+
+import dataclasses
+from typing import ClassVar, Self
+
+from gradwire import _validate
+from gradwire._part import Part
+from gradwire.codec import Codec
+from gradwire.schedule._amount import ratio_of, with_ratio
+
+__all__ = ["WarmUp"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class WarmUp(Part):
+    """A ratio for each of the first epochs, then that of the codec.
+
+    Gradients change fast at first, and what waits in a residual is stale then. The codec has to
+    have a ratio; no epoch sends less than it.
+
+    Parameters
+    ----------
+    ratios : tuple of float
+        Of the first epochs, each in (0, 1]. By default those of the paper, which keep 25 %,
+        6.25 %, 1.5625 %, 0.4 % and 0.1 % of the entries.
+
+    References
+    ----------
+    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
+    for Distributed Training", ICLR 2018, section 3.4.
+    """
+
+    ratios: tuple[float, ...] = (0.25, 0.0625, 0.015625, 0.004, 0.001)
+    kind: ClassVar[str] = "warm_up"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ratios, (tuple, list)):
+            raise TypeError(f"ratios must be a tuple of ratios, got {self.ratios!r}")
+        checked = (
+            _validate.unit_interval(f"ratios[{at}]", ratio) for at, ratio in enumerate(self.ratios)
+        )
+        self._set("ratios", tuple(checked))
+
+    @classmethod
+    def code(cls, ratio: float, epochs: int) -> Self:
+        """Make the warm-up of the authors' published code, which is not that of the paper.
+
+        Epoch e has the ratio ``max(c ** (e + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``:
+        for 0.001 in 5 epochs 0.316, 0.1, 0.0316, 0.01 and 0.00316.
+
+        Parameters
+        ----------
+        ratio : float
+            That of the codec.
+        epochs : int
+            How many epochs it takes.
+        """
+        ratio = _validate.unit_interval("ratio", ratio)
+        epochs = _validate.integer("epochs", epochs, low=0, high=10_000)
+        factor = ratio ** (1.0 / (epochs + 1))
+        return cls(tuple(max(factor ** (epoch + 1), ratio) for epoch in range(epochs)))
+
+    def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
+        """Return the codec of an epoch.
+
+        Raises
+        ------
+        ValueError
+            The codec has no ratio.
+        """
+        own = ratio_of(codec)
+        if epoch >= len(self.ratios):
+            return codec
+        return with_ratio(codec, max(self.ratios[epoch], own))

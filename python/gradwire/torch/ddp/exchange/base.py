@@ -1,0 +1,117 @@
+"""What every exchange has to keep, and what most of it is made of."""
+
+import abc
+import time
+from typing import Any, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from gradwire.torch.ddp.exchange.pieces import all_finite, overflow, wait
+from gradwire.torch.ddp.jobs import Flight, Job
+from gradwire.torch.ddp.layout import Piece
+from gradwire.torch.ddp.report import StepTimes
+
+__all__ = ["Exchange"]
+
+
+class Exchange(abc.ABC):
+    """Encodes, exchanges and decodes buckets.
+
+    `send` and `receive` run in two threads, each of which sees the buckets in the order that DDP
+    has on every rank. That makes the collectives' order the same everywhere, if each job starts the
+    same ones on every rank: an exchange may decide nothing by what one rank alone knows.
+
+    Parameters
+    ----------
+    group : torch.distributed.ProcessGroup
+        One that nobody else uses, for what `send` starts.
+    check_result : bool
+        Whether results are checked for overflow, which a loss scaler has to know of.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, *, check_result: bool) -> None:
+        self.group: dist.ProcessGroup | None = group
+        self._check_result = check_result
+        self._scratch = {side: torch.empty(0) for side in ("send", "receive")}
+        self.world_size = group.size()
+        self.rank = group.rank()
+        self.times = StepTimes()
+
+    def close(self) -> None:
+        """Leave the group once every rank has come here: nobody cuts off one that still reads."""
+        group, self.group = self.group, None
+        if group is None or not dist.is_initialized():
+            return
+        everyone, mine = torch.zeros(self.world_size), torch.zeros(1)
+        dist.all_gather_into_tensor(everyone, mine, group=group)
+        dist.destroy_process_group(group)
+        del group  # its last reference goes while its last tensors are still held
+
+    # What an exchange is ----------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def send(self, job: Job, sequence: int) -> Flight:
+        """Encode a bucket and put it under way. Runs in the sending thread."""
+
+    @abc.abstractmethod
+    def _combine(self, flight: Flight) -> None:
+        """Put the average into the job's buffer, once all collectives of the flight are done."""
+
+    @final
+    def receive(self, flight: Flight) -> None:
+        """Wait for a bucket and put the average into its buffer. Runs in the receiving thread.
+
+        Raises
+        ------
+        GradientError
+            A gradient was not finite on some rank, or the result overflowed. All ranks raise it.
+        ExchangeError
+            The collective failed, a rank could not encode, or the ranks are not in step.
+        """
+        if flight.error is not None:
+            raise flight.error
+        job = flight.job
+        start = time.perf_counter()
+        for work in flight.works:
+            wait(work, flight.sequence)
+        start = self.times.add("exchange", start)
+        dense = job.buffer.numel() * job.buffer.element_size()
+        self.times.sent(flight.collectives, flight.room, flight.wire, dense)
+        self._combine(flight)
+        self.times.add("decode", start)
+        if self._check_result and not all_finite(job.buffer):
+            raise overflow(job)
+
+    # What exchanges are made of ---------------------------------------------------------------
+
+    def _gradient(self, job: Job, piece: Piece) -> NDArray[Any]:
+        """Return a gradient without its loss scale, as an array that a codec reads in place."""
+        gradient = job.buffer[piece.start : piece.stop]
+        if job.scale == 1.0 and gradient.dtype != torch.bfloat16:
+            return gradient.numpy()
+        # In float32 before the division: small float16 gradients would vanish the other way round.
+        source = self._float32("send", gradient.numel()).copy_(gradient)
+        return (source if job.scale == 1.0 else source.div_(job.scale)).numpy()
+
+    def _float32(self, side: str, numel: int) -> torch.Tensor:
+        if self._scratch[side].numel() < numel:
+            self._scratch[side] = torch.empty(numel, dtype=torch.float32)
+        return self._scratch[side][:numel]
+
+    def _encoded(self, job: Job, piece: Piece, source: NDArray[Any]) -> None:
+        """Note that a gradient was encoded: the step can undo it, and a schedule may measure it."""
+        job.step.encode(piece.parameter)
+        measured = piece.parameter.measured
+        if measured is not None:
+            np.add(measured, source, out=measured, casting="unsafe")
+
+    def _unused(self, job: Job, piece: Piece) -> None:
+        """Put back a parameter whose gradient is zero on every rank.
+
+        It is unused everywhere as far as anyone can tell, and DDP would drop what is written.
+        """
+        job.step.undo(piece.parameter)
+        job.buffer[piece.start : piece.stop].zero_()

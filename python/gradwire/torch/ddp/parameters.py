@@ -1,0 +1,75 @@
+"""From a model's parameters to what is known of each of them for as long as training lasts."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradwire.memory import NoMemory
+from gradwire.sparsify import All
+from gradwire.torch.ddp.capacity import SizeLimit
+from gradwire.torch.ddp.layout import Parameter
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+    from gradwire.state import State
+
+__all__ = ["fresh_state", "make", "use"]
+
+_BUCKET = 25 << 20
+
+
+def make(
+    named: Mapping[str, torch.nn.Parameter],
+    dense: set[str],
+    codec: "Codec",
+    rank: int,
+    bucket_nbytes: int | None,
+) -> list[Parameter]:
+    """Return all parameters, in the order of the model.
+
+    Parameters
+    ----------
+    named : mapping of str to torch.nn.Parameter
+    dense : set of str
+        Those that always travel dense.
+    codec : gradwire.Codec
+    rank : int
+        Random numbers of a state are this rank's.
+    bucket_nbytes : int, optional
+        What DDP makes its buckets by.
+    """
+    turns = _turns(named, bucket_nbytes or _BUCKET)
+    parameters = []
+    for name, tensor in named.items():
+        parameter = Parameter(name, tensor, turn=turns[name])
+        if name not in dense:
+            use(parameter, codec)
+            parameter.state = fresh_state(parameter, rank)
+        parameters.append(parameter)
+    return parameters
+
+
+def fresh_state(parameter: Parameter, rank: int) -> "State":
+    """Return a state without a past. Where the codec draws numbers, ranks draw different ones."""
+    state: State = parameter.codec.init_state(parameter.numel, name=parameter.name)
+    return state
+
+
+def use(parameter: Parameter, codec: "Codec") -> None:
+    """Compress a parameter by a codec from now on; its state goes on."""
+    if parameter.codec == codec:
+        return
+    parameter.codec = codec
+    # Without a memory, what is trimmed would be lost; and a frame of all entries cannot be trimmed.
+    fixed = isinstance(codec.memory, NoMemory) or isinstance(codec.sparsify, All)
+    parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)
+
+
+def _turns(named: Mapping[str, Any], bucket_nbytes: int) -> dict[str, int]:
+    """Count the parameters in buckets, from the last one, whose gradient comes first."""
+    turns, nbytes = {}, 0
+    for name, tensor in reversed(list(named.items())):
+        turns[name] = nbytes // bucket_nbytes
+        nbytes += tensor.numel() * tensor.element_size()
+    return turns
