@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+import gradwire
+from gradwire._native import unpack_positions
 from gradwire.torch.ddp import ExchangeError, attachment
 from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
-from gradwire.torch.ddp.exchange import slots
+from gradwire.torch.ddp.exchange import leader_indices, slots
 from gradwire.torch.ddp.exchange.slots import Plan, Status
-from gradwire.torch.ddp.layout import Layout, Parameter
+from gradwire.torch.ddp.layout import Layout, Parameter, Piece
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
@@ -155,3 +157,28 @@ def test_a_failure_fits_into_every_slot(layout: Layout, plan: Plan, slot: np.nda
     assert reading.message.startswith("é" * 400)
     slots.write_failure(slot, layout, 41, Status.NON_FINITE, [1, 2**40, 2**32 - 1])
     assert slots.read(slot, 0, plan, layout, 41).reason == [1, 2**40, 2**32 - 1]
+
+
+def test_a_leader_trims_positions_into_its_residual() -> None:
+    codec = gradwire.Codec(
+        sparsify=gradwire.sparsify.Threshold(0.5), exchange=gradwire.exchange.LeaderIndices()
+    )
+    x = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
+    state = codec.init_state(4000, name="w")
+    piece = Piece(Parameter("w", torch.zeros(4000), codec, state), 0, 4000)
+    _, whole, wanted = leader_indices._select(piece, x, 4000)
+    assert len(whole) == wanted
+    state.reset()
+    for limit in (300, 100, 40, 16):
+        frame, positions, same = leader_indices._select(piece, x, limit)
+        left = state.residual
+        assert left is not None
+        assert len(positions) <= limit
+        assert same == wanted, "what it would have taken, so that the limit can grow"
+        assert frame.count == unpack_positions(positions, 4000).size
+        np.testing.assert_array_equal(gradwire.decode(frame) + left, x)
+        # The largest go first, and most of the room is used.
+        assert np.abs(frame.values()).min() >= np.abs(left).max()
+        assert limit < 40 or len(positions) > 0.6 * limit
+        state.rollback()
+        assert state.step == 0

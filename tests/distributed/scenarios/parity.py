@@ -22,12 +22,24 @@ from tests.distributed.scenarios.common import (
 )
 
 
-def preset(name: str, *, quantize: str | None = None, **options: Any) -> Any:
+def preset(
+    name: str,
+    *,
+    quantize: str | None = None,
+    memory: str | None = None,
+    exchange: str | None = None,
+    **options: Any,
+) -> Any:
     """Build a preset from plain values."""
     codec = getattr(gradwire, name)(**options)
-    if quantize is None:
-        return codec
-    return dataclasses.replace(codec, quantize=getattr(gradwire.quantize, quantize)())
+    parts: dict[str, Any] = {}
+    if quantize is not None:
+        parts["quantize"] = getattr(gradwire.quantize, quantize)()
+    if memory is not None:
+        parts["memory"] = getattr(gradwire.memory, memory)()
+    if exchange is not None:
+        parts["exchange"] = getattr(gradwire.exchange, exchange)()
+    return dataclasses.replace(codec, **parts)
 
 
 def against_plain(rank: int, world_size: int, codec: tuple[str, dict[str, Any]]) -> float:

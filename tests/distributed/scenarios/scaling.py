@@ -19,6 +19,9 @@ from tests.distributed.scenarios.common import (
     residuals,
     train,
 )
+from tests.distributed.scenarios.parity import preset
+
+TOPK: tuple[str, dict[str, Any]] = ("topk", {"ratio": 0.05})
 
 
 def scaled_like_unscaled(rank: int, world_size: int) -> tuple[bool, list[float]]:
@@ -38,7 +41,12 @@ def scaled_like_unscaled(rank: int, world_size: int) -> tuple[bool, list[float]]
 
 
 def bad_step(
-    rank: int, world_size: int, bad: str, value: float, ddp: dict[str, Any]
+    rank: int,
+    world_size: int,
+    bad: str,
+    value: float,
+    ddp: dict[str, Any],
+    codec: tuple[str, dict[str, Any]] = TOPK,
 ) -> dict[str, Any]:
     """Poison one entry of one parameter on the last rank, in step 3 of 5."""
     module = Given()
@@ -50,10 +58,9 @@ def bad_step(
     given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
     before: dict[str, np.ndarray] = {}
     found: dict[str, Any] = {}
-    with attached(module, gradwire.topk(ratio=0.05), options={"grad_scaler": scaler}, **ddp) as (
-        model,
-        handle,
-    ):
+    name, arguments = codec
+    options = {"grad_scaler": scaler}
+    with attached(module, preset(name, **arguments), options=options, **ddp) as (model, handle):
         for step in range(5):
             gradients = integers(6, rank, step)
             is_bad = step == 2
@@ -125,12 +132,15 @@ def overflowing_average(rank: int, world_size: int) -> dict[str, Any]:
     return found
 
 
-def without_scaler(rank: int, world_size: int, bad: str) -> dict[str, Any]:
+def without_scaler(
+    rank: int, world_size: int, bad: str, codec: tuple[str, dict[str, Any]] = TOPK
+) -> dict[str, Any]:
     """A NaN on the last rank, nobody to skip the step: every rank hears of it and may go on."""
     found: dict[str, Any] = {}
     given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
     applied = {name: np.zeros_like(zero) for name, zero in given.items()}
-    with attached(Given(), gradwire.topk(ratio=0.05), bucket_cap_mb=SMALL_BUCKETS) as (
+    name, arguments = codec
+    with attached(Given(), preset(name, **arguments), bucket_cap_mb=SMALL_BUCKETS) as (
         model,
         handle,
     ):

@@ -80,8 +80,8 @@ class _Vectors:
 class Summed(Exchange):
     """Adds up the values of entries that are the same ones on all ranks.
 
-    A rank's vector is the head, the dense parameters, and the values of all pieces; it is one
-    vector where all of these have one dtype, else the values are a second one.
+    A rank's vector is the head, the dense parameters, and the values of all pieces. Where dense
+    parameters need another dtype than the values, those are a vector of their own.
 
     Parameters
     ----------
@@ -141,7 +141,8 @@ class Summed(Exchange):
     def _vectors(self, job: Job, sequence: int, chosen: Chosen) -> _Vectors:
         layout = job.layout
         wire = wire_dtype(layout.pieces[0].parameter.codec.quantize if layout.pieces else None)
-        own = accumulator(layout.dtype)
+        # Zeros and ones are exact in any dtype; dense parameters keep their precision.
+        own = accumulator(layout.dtype) if layout.runs else wire
         front, numel = Head.numel(layout), sum(chosen.counts)
         if own == wire:
             whole = [torch.empty(front + numel, dtype=own)]
@@ -251,9 +252,9 @@ class Summed(Exchange):
         this group.
         """
         mine = pack_reason(layout, error)
-        every = mine.new_empty(self.world_size, mine.numel())
+        every = mine.new_empty(self.world_size * mine.numel())
         try:
             dist.all_gather_into_tensor(every, mine, group=self._reasons)
         except RuntimeError as failure:
             raise ExchangeError(f"a rank failed, and could not say why ({failure})") from failure
-        raise_first(layout, every)
+        raise_first(layout, every.view(self.world_size, -1))

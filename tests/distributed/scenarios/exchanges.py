@@ -1,0 +1,193 @@
+"""Exchanges that add values up on the wire, and the mean over senders."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.exchange import AllGather, AllReduce, LeaderIndices
+from tests.distributed.scenarios.common import (
+    SHAPES,
+    SMALL_BUCKETS,
+    Given,
+    attached,
+    gradients_of,
+    integers,
+    residuals,
+)
+
+
+def exchanged(name: str, quantize: str = "Float32", ratio: float = 0.05) -> Any:
+    """Build a codec by the name of its exchange."""
+    if name == "all_reduce":
+        codec = gradwire.dense(memory=gradwire.memory.Residual(), exchange=AllReduce())
+    elif name == "senders":
+        codec = gradwire.Codec(
+            sparsify=gradwire.sparsify.TopK(ratio=ratio), exchange=AllGather(mean="senders")
+        )
+    else:
+        codec = gradwire.Codec(
+            sparsify=gradwire.sparsify.TopK(ratio=ratio), exchange=LeaderIndices()
+        )
+    options = {"scaled": False} if quantize == "Float16" else {}
+    return dataclasses.replace(codec, quantize=getattr(gradwire.quantize, quantize)(**options))
+
+
+def leader_steps(rank: int, world_size: int, steps: int) -> list[dict[str, Any]]:
+    """Return for each step what each parameter's average was made of, and the residuals."""
+    found = []
+    with attached(Given(), exchanged("leader"), bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        for step in range(steps):
+            before = residuals(handle)
+            gradients = integers(11, rank, step)
+            model.zero_grad()
+            model(gradients).backward()
+            found.append(
+                {
+                    "input": {
+                        name: before[name] + gradients[name].numpy().ravel() for name in before
+                    },
+                    "average": {name: gradients_of(model.module)[name] for name in before},
+                    "after": residuals(handle),
+                    "turns": {name: handle._parameters[name].turn for name in before},
+                }
+            )
+    return found
+
+
+def senders(rank: int, world_size: int) -> list[dict[str, np.ndarray]]:
+    """Two entries a rank, one of them the same on all: return the averages."""
+    found = []
+    for codec in (
+        gradwire.topk(k=2),
+        gradwire.Codec(sparsify=gradwire.sparsify.TopK(k=2), exchange=AllGather(mean="senders")),
+        gradwire.dense(exchange=AllGather(mean="senders")),
+    ):
+        with attached(Given({"b": torch.float16}), codec) as (model, _):
+            gradients = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+            for name in ("a", "b", "c", "bias"):
+                gradients[name].view(-1)[7] = 6.0 * (rank + 1)
+                gradients[name].view(-1)[9 + rank] = 12.0
+            model(gradients).backward()
+            found.append(gradients_of(model.module))
+    return found
+
+
+def wire_bytes(
+    rank: int, world_size: int, exchange: str, quantize: str, ratio: float, steps: int
+) -> dict[str, float]:
+    """Count the bytes that the kernel has taken from this process: the real ones on the wire."""
+
+    class Large(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = torch.nn.Parameter(torch.zeros(300, 400))
+
+        def forward(self, gradient: torch.Tensor) -> torch.Tensor:
+            return (self.a * gradient).sum()
+
+    def written() -> int:
+        fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+        return int(fields["wchar"])
+
+    random = np.random.default_rng(rank)
+    codec = gradwire.topk(ratio=ratio) if exchange == "gather" else exchanged(exchange)
+    if exchange == "leader":
+        codec = dataclasses.replace(exchanged("leader", quantize, ratio=ratio))
+    with attached(Large(), codec) as (model, handle):
+
+        def one() -> None:
+            model.zero_grad()
+            model(torch.from_numpy(random.standard_normal((300, 400), np.float32))).backward()
+
+        for _ in range(24):  # limits settle
+            one()
+        handle.report(reset=True)
+        torch.distributed.barrier()
+        time.sleep(0.1)
+        start = written()
+        for _ in range(steps):
+            one()
+        time.sleep(0.1)
+        counted = (written() - start) / steps
+        said = handle.report().wire_bytes
+        torch.distributed.barrier()
+        return {"counted": counted, "said": said}
+
+
+def zero_everywhere(rank: int, world_size: int, exchange: str) -> dict[str, bool]:
+    """A parameter that nobody used keeps its residual; of one used somewhere all flow."""
+    with attached(
+        Given(), exchanged(exchange), bucket_cap_mb=SMALL_BUCKETS, find_unused_parameters=True
+    ) as (model, handle):
+        left = []
+        for step in range(4):
+            names = set(SHAPES)
+            if step == 1 or (step == 2 and rank == 0):
+                names -= {"a"}
+            model.zero_grad()
+            model(integers(3, rank, step, sorted(names))).backward()
+            left.append(residuals(handle)["a"].tobytes())
+        return {"kept": left[0] == left[1], "flowed": left[1] != left[2]}
+
+
+def encoding_fails(rank: int, world_size: int, exchange: str, who: int) -> dict[str, str]:
+    """Something unforeseen on one rank, with others waiting for what it has to send."""
+    model = DistributedDataParallel(Given(), bucket_cap_mb=SMALL_BUCKETS)
+    handle = gradwire.torch.ddp.attach(model, exchanged(exchange))
+    found = {}
+    for step in range(2):
+        model(integers(1, rank, step)).backward()
+    if rank == who:
+        handle._parameters["a"].state = None
+    for when in ("first", "later"):
+        try:
+            model(integers(1, rank, 2)).backward()
+        except RuntimeError as caught:
+            found[when] = str(caught)
+    found["kept"] = type(handle.error).__name__
+    handle.detach()
+    return found
+
+
+def float16_overflow(rank: int, world_size: int) -> dict[str, Any]:
+    """Values that fit into float16, and a sum that does not."""
+    codec = exchanged("all_reduce", "Float16")
+    with attached(Given(), codec) as (model, handle):
+        model(integers(1, rank, 0)).backward()
+        before = residuals(handle)
+        gradients = integers(1, rank, 1)
+        gradients["a"][0, 3] = 60000.0
+        model.zero_grad()
+        try:
+            model(gradients).backward()
+            text = ""
+        except RuntimeError as error:
+            text = str(error)
+        after = residuals(handle)
+        model.zero_grad()
+        model(integers(1, rank, 2)).backward()
+        return {
+            "text": text,
+            "rolled_back": all(before[key].tobytes() == after[key].tobytes() for key in before),
+        }
+
+
+def in_step(rank: int, world_size: int) -> str:
+    """Rank 1 counts one bucket more: the sum of what the ranks say shows it on all of them."""
+    model = DistributedDataParallel(Given())
+    handle = gradwire.torch.ddp.attach(model, exchanged("all_reduce"))
+    model(integers(1, rank, 0)).backward()
+    handle._worker.drain()
+    if rank == 1:
+        handle._worker._sequence += 1
+    try:
+        model(integers(1, rank, 1)).backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,194 @@
+"""Sums on the wire, leaders, and means over senders, over real processes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distributed.ranks import Nursery, Ranks
+from tests.distributed.test_parity import check_conservation
+
+SEVERAL = {"bucket_cap_mb": 0.01}
+LEADER = ("topk", {"ratio": 0.05, "exchange": "LeaderIndices"})
+REDUCE = ("dense", {"memory": "Residual", "exchange": "AllReduce"})
+HALF = ("dense", {"memory": "Residual", "exchange": "AllReduce", "quantize": "BFloat16"})
+LEADER_HALF = ("sidco", {"ratio": 0.05, "exchange": "LeaderIndices", "quantize": "BFloat16"})
+ALL = {
+    "leader": LEADER,
+    "leader-bfloat16": LEADER_HALF,
+    "reduce": REDUCE,
+    "reduce-bfloat16": HALF,
+}
+
+
+@pytest.mark.parametrize("codec", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("ddp", [{}, SEVERAL], ids=["one-bucket", "several"])
+def test_replicas_are_bit_identical(
+    ranks: Ranks, codec: tuple[str, dict[str, Any]], ddp: dict[str, Any]
+) -> None:
+    results = ranks.run("parity.replicas", codec=codec, ddp=ddp)
+    assert len({fingerprint for fingerprint, _ in results}) == 1
+
+
+def test_two_ranks_that_sum_everything_equal_plain_ddp_bit_for_bit(two: Ranks) -> None:
+    assert two.run("parity.against_plain", codec=REDUCE) == [0.0, 0.0]
+
+
+def test_a_leader_who_chooses_everything_equals_plain_ddp_bit_for_bit(two: Ranks) -> None:
+    codec = ("topk", {"ratio": 1.0, "exchange": "LeaderIndices"})
+    assert two.run("parity.against_plain", codec=codec) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("ddp", [{}, SEVERAL, {**SEVERAL, "static_graph": True}], ids=str)
+def test_nothing_is_lost_over_steps_with_leaders(two: Ranks, ddp: dict[str, Any]) -> None:
+    check_conservation(two.run("parity.conservation", ddp=ddp, options={}, codec=LEADER))
+
+
+def test_the_mean_of_what_is_decoded_is_what_is_decoded_of_the_mean(ranks: Ranks) -> None:
+    results = ranks.run("exchanges.leader_steps", steps=4)
+    for step in range(4):
+        for name in results[0][step]["average"]:
+            inputs = np.stack([result[step]["input"][name] for result in results])
+            average = results[0][step]["average"][name]
+            leader = (step + results[0][step]["turns"][name]) % len(results)
+            # The leader's largest; ties to the lower position.
+            order = np.argsort(-np.abs(inputs[leader]), kind="stable")
+            chosen = np.zeros(inputs.shape[1], bool)
+            chosen[order[: inputs.shape[1] // 20]] = True
+            chosen &= inputs[leader] != 0
+            np.testing.assert_allclose(average[chosen], inputs.mean(0)[chosen], rtol=1e-6)
+            assert not average[~chosen].any()
+            for rank, result in enumerate(results):
+                left = np.where(chosen, 0.0, inputs[rank])
+                np.testing.assert_array_equal(result[step]["after"][name], left)
+                np.testing.assert_array_equal(result[step]["average"][name], average)
+
+
+def test_leaders_rotate_and_are_staggered_over_buckets(two: Ranks) -> None:
+    turns = two.run("exchanges.leader_steps", steps=1)[0][0]["turns"]
+    # Counted in buckets of 0.01 MiB, from the last parameter, whose gradient comes first.
+    assert turns == {"c": 0, "b": 0, "a": 1}
+
+
+@pytest.mark.parametrize("quantize", ["Float32", "BFloat16"])
+def test_the_volume_of_leader_indices_does_not_grow_with_the_ranks(
+    nursery: Nursery, quantize: str
+) -> None:
+    counted = {}
+    for world_size in (2, 3, 4):
+        ranks = Ranks(nursery, world_size)
+        results = ranks.run(
+            "exchanges.wire_bytes",
+            exchange="leader",
+            quantize=quantize,
+            ratio=0.1,
+            steps=12,  # whole rounds of leaders
+        )
+        ranks.stop()
+        for result in results:
+            # Gloo heads every transfer, and an all-reduce has more of them with more ranks.
+            assert result["said"] < result["counted"] < result["said"] + 3000
+        counted[world_size] = max(result["counted"] for result in results)
+    values, positions = 12_000 * (4 if quantize == "Float32" else 2), 12_000 * 4.8 / 8
+    for world_size, nbytes in counted.items():
+        # Less than twice the values and once the positions, whatever the number of ranks.
+        assert nbytes < 1.1 * (2 * values + positions), world_size
+
+
+def test_the_volume_of_an_all_gather_grows_with_the_ranks(nursery: Nursery) -> None:
+    counted = []
+    for world_size in (2, 4):
+        ranks = Ranks(nursery, world_size)
+        results = ranks.run(
+            "exchanges.wire_bytes", exchange="gather", quantize="Float32", ratio=0.01, steps=6
+        )
+        ranks.stop()
+        counted.append(max(result["counted"] for result in results))
+    assert 2.7 < counted[1] / counted[0] < 3.3
+
+
+def test_the_mean_over_senders_divides_by_those_who_sent(ranks: Ranks) -> None:
+    size = ranks.world_size
+    for by_rank, by_sender, dense in ranks.run("exchanges.senders"):
+        for name in ("a", "b", "c"):
+            own = [12.0 / size] * size
+            everyone = 6.0 * (size + 1) / 2
+            expected = pytest.approx([everyone, *own], rel=1e-3)
+            assert [by_rank[name][7], *by_rank[name][9 : 9 + size]] == expected
+            found = by_sender[name]
+            assert [found[7], *found[9 : 9 + size]] == [everyone, *([12.0] * size)]
+            assert np.count_nonzero(found) == 1 + size
+            # All of a dense frame is sent, zeros too.
+            np.testing.assert_allclose(dense[name][9 : 9 + size], own, rtol=1e-3)
+        # What travels dense is averaged over ranks in any case.
+        assert by_sender["bias"][9] == pytest.approx(12.0 / size)
+
+
+@pytest.mark.parametrize("exchange", ["leader", "all_reduce"])
+def test_an_unused_parameter_keeps_its_residual(two: Ranks, exchange: str) -> None:
+    for found in two.run("exchanges.zero_everywhere", exchange=exchange):
+        assert found["kept"]
+        assert found["flowed"] or exchange == "all_reduce"
+
+
+@pytest.mark.parametrize("codec", ALL.values(), ids=ALL)
+@pytest.mark.parametrize(
+    ("bad", "value"), [("a", np.inf), ("c", np.nan), ("bias", -np.inf)], ids=["a", "c", "bias"]
+)
+def test_a_bad_gradient_on_one_rank_makes_every_rank_skip_and_roll_back(
+    ranks: Ranks, codec: tuple[str, dict[str, Any]], bad: str, value: float
+) -> None:
+    results = ranks.run("scaling.bad_step", bad=bad, value=value, ddp=SEVERAL, codec=codec)
+    last = ranks.world_size - 1
+    for result in results:
+        assert result["all_bad"]
+        assert result["rolled_back"]
+        assert result["skipped"]
+        assert f"{bad!r} on rank {last}" in result["error"]
+        assert result["fingerprint"] == results[0]["fingerprint"]
+
+
+@pytest.mark.parametrize("bad", ["a", "bias"], ids=["compressed", "dense"])
+@pytest.mark.parametrize("codec", [LEADER, REDUCE], ids=["leader", "reduce"])
+def test_without_a_scaler_every_rank_raises_and_may_go_on(
+    two: Ranks, codec: tuple[str, dict[str, Any]], bad: str
+) -> None:
+    results = two.run("scaling.without_scaler", bad=bad, codec=codec)
+    for result in results:
+        assert result["step"] == 2
+        assert f"the gradient of {bad!r} on rank 1 has 2 non-finite value(s)" in result["text"]
+        assert result["typed"] == (bad, 1, 2, 3)
+        assert result["rolled_back"]
+    if codec is LEADER:
+        check_conservation(results)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("exchange", ["leader", "all_reduce"])
+def test_a_failure_to_encode_reaches_every_rank(two: Ranks, exchange: str, who: int) -> None:
+    for found in two.run("exchanges.encoding_fails", exchange=exchange, who=who):
+        assert f"ExchangeError: rank {who} could not encode: " in found["first"]
+        assert f"gradwire is broken since: rank {who} could not encode: " in found["later"]
+        assert found["kept"] == "ExchangeError"
+
+
+def test_a_sum_that_leaves_the_range_of_float16_is_an_error_on_all_ranks(two: Ranks) -> None:
+    for found in two.run("exchanges.float16_overflow"):
+        assert "the gradient of 'a' on rank 0 has 1 non-finite value(s)" in found["text"]
+        assert found["rolled_back"]
+
+
+def test_ranks_out_of_step_do_not_add_up_each_other(short_lived: Ranks) -> None:
+    for text in short_lived.run("exchanges.in_step"):
+        assert "did not run the same backward passes" in text
+
+
+@pytest.mark.parametrize("codec", [LEADER, LEADER_HALF, HALF], ids=["topk", "sidco", "dense"])
+def test_resume_is_bit_for_bit(
+    two: Ranks, codec: tuple[str, dict[str, Any]], tmp_path: Any
+) -> None:
+    for result in two.run("saving.resume", codec=codec, folder=str(tmp_path)):
+        assert result["parameters"]
+        assert result["residuals"]
+        assert result["steps"] == (9, 9)
+        assert result["left"] > 0

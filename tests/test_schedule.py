@@ -1,0 +1,153 @@
+"""Schedules: which codec in which epoch."""
+
+import json
+import math
+from typing import Any, cast
+
+import pytest
+
+import gradwire
+from gradwire.schedule import Accordion, Constant, DenseWarmUp, WarmUp
+from gradwire.sparsify import TopK
+
+CODEC = gradwire.sidco(0.001)
+SCHEDULES = [
+    Constant(),
+    WarmUp(),
+    WarmUp((0.5, 0.1)),
+    DenseWarmUp(3),
+    Accordion(0.1, 0.01),
+    Accordion(gradwire.topk(0.5), gradwire.topk(k=3), eta=0.25, interval=5),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+def test_every_schedule_goes_through_json_and_back(schedule):
+    config = json.loads(json.dumps(schedule.get_config()))
+    assert type(schedule).from_config(config) == schedule
+    assert eval(repr(schedule), {"gradwire": gradwire}) == schedule
+    assert hash(schedule) == hash(type(schedule).from_config(config))
+
+
+def ratios(schedule, epochs, codec=CODEC):
+    return [schedule.codec_at(codec, epoch).sparsify.ratio for epoch in range(epochs)]
+
+
+def test_a_constant_schedule_changes_nothing():
+    assert all(Constant().codec_at(CODEC, epoch) is CODEC for epoch in range(5))
+
+
+def test_the_warm_up_of_the_paper():
+    assert ratios(WarmUp(), 7) == [0.25, 0.0625, 0.015625, 0.004, 0.001, 0.001, 0.001]
+
+
+def test_the_warm_up_of_the_authors_code_is_another_one():
+    found = ratios(WarmUp.code(0.001, 5), 7)
+    assert found == pytest.approx([0.3162, 0.1, 0.03162, 0.01, 0.003162, 0.001, 0.001], rel=1e-3)
+    assert ratios(WarmUp.code(0.001, 0), 2) == [0.001, 0.001]
+
+
+def test_a_warm_up_never_sends_less_than_the_codec():
+    assert ratios(WarmUp(), 6, gradwire.topk(0.05)) == [0.25, 0.0625, 0.05, 0.05, 0.05, 0.05]
+
+
+def test_a_warm_up_changes_nothing_but_the_ratio():
+    codec = gradwire.sidco(0.001, stages=3, quantize=gradwire.quantize.BFloat16())
+    first = WarmUp().codec_at(codec, 0)
+    assert first == gradwire.sidco(0.25, stages=3, quantize=gradwire.quantize.BFloat16())
+    state = codec.init_state(1000)
+    assert first._codec.same_kind(codec._codec)
+    assert state.numel == 1000
+
+
+@pytest.mark.parametrize("codec", [gradwire.topk(k=5), gradwire.threshold(0.1), gradwire.dense()])
+def test_a_codec_without_a_ratio_has_no_warm_up(codec):
+    with pytest.raises(ValueError, match=r"changes a ratio, and .* has none"):
+        WarmUp().codec_at(codec, 0)
+    with pytest.raises(ValueError, match="has none"):
+        Accordion(0.1, 0.01).codec_for(codec, critical=True)
+
+
+def test_a_dense_warm_up_compresses_nothing_at_first():
+    found = [DenseWarmUp(2).codec_at(CODEC, epoch) for epoch in range(4)]
+    assert found == [None, None, CODEC, CODEC]
+
+
+class TestAccordion:
+    @pytest.mark.parametrize(
+        ("previous", "current", "critical"),
+        [
+            (1.0, 1.0, False),
+            (1.0, 1.49, False),
+            (1.0, 1.5, True),  # exactly eta
+            (1.0, 0.5, True),
+            (1.0, 0.51, False),
+            (0.0, 0.0, True),  # no norm to compare with
+            (1.0, math.nan, True),
+            (math.nan, 1.0, True),
+            (1.0, math.inf, True),
+        ],
+    )
+    def test_the_rule_of_section_6_1(self, previous, current, critical):
+        assert Accordion(0.1, 0.01).is_critical(previous, current) is critical
+
+    def test_epochs_are_measured_at_intervals(self):
+        schedule = Accordion(0.1, 0.01, interval=5)
+        assert [epoch for epoch in range(12) if schedule.is_measured(epoch)] == [0, 5, 10]
+
+    def test_critical_regimes_send_more(self):
+        schedule = Accordion(0.5, 0.01)
+        assert schedule.codec_for(CODEC, critical=True) == gradwire.sidco(0.5)
+        assert schedule.codec_for(CODEC, critical=False) == gradwire.sidco(0.01)
+
+    def test_settings_may_be_codecs(self):
+        low, high = gradwire.topk(0.5), gradwire.topk(k=3)
+        schedule = Accordion(low, high)
+        assert schedule.codec_for(gradwire.topk(0.1), critical=True) is low
+        assert schedule.codec_for(gradwire.topk(0.1), critical=False) is high
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            gradwire.sidco(0.1),
+            gradwire.topk(0.1, memory=gradwire.memory.NoMemory()),
+            gradwire.Codec(
+                sparsify=TopK(ratio=0.1), exchange=gradwire.exchange.AllGather("senders")
+            ),
+        ],
+    )
+    def test_settings_of_another_kind_are_refused(self, other):
+        with pytest.raises(ValueError, match="only in how much is sent"):
+            Accordion(other, 0.01).codec_for(gradwire.topk(0.1), critical=True)
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"low": 0.01, "high": 0.1}, ValueError, "low must be at least high"),
+            ({"low": 1.5}, ValueError, "low must be greater than 0 and at most 1"),
+            ({"high": "0.1"}, TypeError, "high must be a real number"),
+            ({"eta": 0.0}, ValueError, "eta must be greater than 0"),
+            ({"eta": math.nan}, ValueError, "eta must be finite"),
+            ({"interval": 0}, ValueError, "interval must be at least 1"),
+            ({"interval": 2.0}, TypeError, "interval must be an integer"),
+        ],
+    )
+    def test_bad_options_are_named(self, options, error, message):
+        with pytest.raises(error, match=message):
+            Accordion(**{"low": 0.1, "high": 0.01} | options)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: WarmUp((0.5, 0.0)), ValueError, r"ratios\[1\] must be greater than 0"),
+        (lambda: WarmUp(ratios=cast("Any", "high")), TypeError, "ratios must be a tuple"),
+        (lambda: WarmUp.code(2.0, 5), ValueError, "ratio must be"),
+        (lambda: WarmUp.code(0.1, -1), ValueError, "epochs must be at least 0"),
+        (lambda: DenseWarmUp(-1), ValueError, "epochs must be at least 0"),
+        (lambda: DenseWarmUp(True), TypeError, "epochs must be an integer"),
+    ],
+)
+def test_bad_options_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
