@@ -57,11 +57,12 @@ def table(outcome: Outcome) -> Table:
     links = break_even(outcome)
     for name in sorted(links, key=lambda name: -(links[name]["fp32"] or 0.0)):
         style = "bold" if name.startswith("gradwire") else ""
-        table.add_row(name, _gbit(links[name]["fp32"]), _gbit(links[name]["bf16"]), style=style)
+        table.add_row(name, gbit(links[name]["fp32"]), gbit(links[name]["bf16"]), style=style)
     return table
 
 
-def _gbit(speed: float | None) -> str:
+def gbit(speed: float | str | None) -> str:
+    """Return a link speed for a person to read; a recorded one may be a word already."""
     if speed is None:
         return "never"
-    return "always" if speed == float("inf") else f"{speed / 1e9:.3g} Gbit/s"
+    return "always" if speed in (float("inf"), "always") else f"{float(speed) / 1e9:.3g} Gbit/s"

@@ -33,8 +33,8 @@ class Contestant(ABC):
     def settle(self, gradient: Array) -> None:  # noqa: B027
         """Get over a start that takes more steps than the warm-up has, before any round."""
 
-    def ready(self) -> None:  # noqa: B027
-        """Do what must happen before an encode and is no part of it."""
+    def ready(self, gradient: Array) -> None:  # noqa: B027
+        """Do what must happen before an encode of this gradient and is no part of it."""
 
     @abstractmethod
     def encode(self, gradient: Array) -> Any:

@@ -40,9 +40,23 @@ def captured(numel: int, step: int) -> Array:
 
 LAWS: dict[str, Callable[[int, int], Array]] = {
     "laplace": laplace,
-    "student-t(3)": student,
+    "student-t3": student,
     "captured": captured,
 }
+
+# Laws that recorded runs know by another name.
+FORMER = {"student-t(3)": "student-t3"}
+
+
+def current_name(law: str) -> str:
+    """Return what a law is called now."""
+    return FORMER.get(law, law)
+
+
+@functools.lru_cache(maxsize=1)
+def gradients(law: str, numel: int) -> tuple[Array, ...]:
+    """Return the gradients of two steps, kept for the cases that follow with the same ones."""
+    return tuple(LAWS[law](numel, step) for step in range(2))
 
 
 def _in_chunks(

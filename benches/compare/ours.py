@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 import gradwire
-from gradwire.quantize import BFloat16
+from gradwire.quantize import BFloat16, Float16
 
 from .contestant import Array, Contestant
 
@@ -45,8 +45,16 @@ class TopKCold(TopK):
     setting = "the same with a new state each time: no history, an empty residual"
     whole: ClassVar[bool] = False
 
-    def ready(self) -> None:
+    def ready(self, gradient: Array) -> None:
         self.state.reset()
+
+
+class TopKLowMemory(Ours):
+    name = "gradwire topk, low memory"
+    setting = "the same with one residual buffer in place of two, for one more read"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.topk(ratio=ratio, memory=gradwire.memory.Residual(low_memory=True))
 
 
 class TopKHalf(Ours):
@@ -92,12 +100,22 @@ class DenseHalf(Ours):
         return self.codec.encode(gradient)
 
 
+class DenseFloat16(DenseHalf):
+    name = "gradwire dense f16"
+    setting = "every entry as float16, unscaled; no residual"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.dense(quantize=Float16(), memory=gradwire.memory.NoMemory())
+
+
 ALL: tuple[type[Ours], ...] = (
     TopK,
     TopKCold,
+    TopKLowMemory,
     TopKHalf,
     Sidco,
     SidcoTracking,
     SidcoPublished,
     DenseHalf,
+    DenseFloat16,
 )

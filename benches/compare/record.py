@@ -15,6 +15,7 @@ import gradwire
 
 from .break_even import break_even
 from .contestant import Contestant
+from .laws import current_name
 from .rounds import Outcome
 
 FOLDER = Path(__file__).resolve().parent.parent / "results"
@@ -40,26 +41,43 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found, "torch_build": torch.__version__}
 
 
-def write(
+def document(
     outcomes: list[Outcome],
+    sections: dict[str, list[dict[str, Any]]],
     kinds: list[type[Contestant]],
     facts: dict[str, Any],
-    path: Path | None,
-) -> Path:
-    """Write the run, by default under ``benches/results`` and named after the moment."""
-    now = datetime.datetime.now(datetime.UTC)
-    path = path or FOLDER / f"{now:%Y-%m-%dT%H%M%SZ}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "date": now.isoformat(timespec="seconds"),
+) -> dict[str, Any]:
+    """Return the whole run as what goes into the file."""
+    whole = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": facts,
         "versions": versions(),
         "settings": {kind.name: kind.setting for kind in kinds},
-        "unit": "seconds; *_copies in copies of the same tensor in the same round; bytes",
+        "unit": (
+            "seconds; *_copies in copies of the same tensor in the same round; bytes; held and "
+            "extra: bytes kept between steps, and taken on top by an encode"
+        ),
         "outcomes": [_with_links(outcome) for outcome in outcomes],
+        "sections": sections,
     }
-    path.write_text(json.dumps(_finite(document), indent=1) + "\n")
+    return dict(_finite(whole))
+
+
+def write(document: dict[str, Any], path: Path | None) -> Path:
+    """Write the run, by default under ``benches/results`` and named after the moment."""
+    path = path or FOLDER / f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H%M%SZ}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
     return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a run, also of the time before sections and today's names of the laws."""
+    document = dict(json.loads(path.read_text()))
+    document.setdefault("sections", {})
+    for outcome in document["outcomes"]:
+        outcome["case"]["law"] = current_name(outcome["case"]["law"])
+    return document
 
 
 def _with_links(outcome: Outcome) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Interleaved rounds: in each, everyone works once on the same gradient, and a copy is timed too.
 
 Interleaving gives a disturbance of the machine to all alike; the ratio to the copy of the same
-round is what carries from one machine to another.
+round is what carries from one machine to another. Who takes longer than `SLOW` seconds is told
+from the others in fewer rounds, and leaves after `SLOW_ROUNDS`.
 """
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,11 @@ import torch
 
 import gradwire
 
+from . import memory
 from .contestant import Array, Contestant
-from .laws import LAWS
+from .laws import gradients
+
+SLOW, SLOW_ROUNDS = 0.08, 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,11 @@ class Spread:
 
 @dataclass
 class Result:
-    """What one contestant did in one case. Times in seconds, ``copies`` in copies."""
+    """What one contestant did in one case.
+
+    Times in seconds, ``copies`` in copies; ``held`` and ``extra`` in bytes: what it keeps between
+    steps, and what it takes on top of that at the worst moment of an encode.
+    """
 
     name: str
     whole: bool
@@ -62,10 +70,19 @@ class Result:
     decode_copies: Spread = field(default_factory=Spread)
     nbytes: Spread = field(default_factory=Spread)
     count: Spread = field(default_factory=Spread)
+    held: int | None = None
+    extra: int | None = None
 
     def record(self) -> dict[str, Any]:
         spreads = {key: value for key, value in vars(self).items() if isinstance(value, Spread)}
-        return {"name": self.name} | {key: value.record() for key, value in spreads.items()}
+        facts = {
+            "name": self.name,
+            "whole": self.whole,
+            "rounds": len(self.encode.values),
+            "held": self.held,
+            "extra": self.extra,
+        }
+        return facts | {key: value.record() for key, value in spreads.items()}
 
 
 @dataclass
@@ -81,33 +98,43 @@ class Outcome:
         return {"case": vars(self.case), "copy": self.copy.record(), "results": results}
 
 
+def set_threads(number: int) -> None:
+    gradwire.set_num_threads(number)
+    torch.set_num_threads(number)
+
+
 def run(
-    case: Case, kinds: list[type[Contestant]], rounds: int, tick: Callable[[str], None]
+    case: Case, kinds: Sequence[type[Contestant]], rounds: int, tick: Callable[[str], None]
 ) -> Outcome:
     """Run one case. ``tick`` is told each time somebody begins."""
-    gradwire.set_num_threads(case.threads)
-    torch.set_num_threads(case.threads)
+    set_threads(case.threads)
     torch.manual_seed(0)
-    gradients = [LAWS[case.law](case.numel, step) for step in range(2)]
-    copied, out = np.empty_like(gradients[0]), np.zeros_like(gradients[0])
-    entrants = [kind(case.numel, case.ratio) for kind in kinds]
-    for entrant in entrants:
-        tick(entrant.name)
-        entrant.settle(gradients[0])
+    tick("drawing gradients")
+    steps = gradients(case.law, case.numel)
+    copied, out = np.zeros_like(steps[0]), np.zeros_like(steps[0])
     results = [Result(kind.name, kind.whole) for kind in kinds]
+    entrants = []
+    for kind, result in zip(kinds, results, strict=True):
+        tick(f"{kind.name}, memory")
+        entrants.append(_enter(kind, case, result, steps))
     outcome = Outcome(case, Spread(), results)
-    warm_up = 6 if case.numel <= 1_000_000 else 3  # enough for a controller to settle
+    warm_up = 6 if case.numel <= 1_000_000 else 2  # enough for a controller to settle
     # Short work is repeated within a round until the clock resolves it.
     repeats = max(1, 200_000 // case.numel)
+    slow: set[str] = set()
     for turn in range(-warm_up, rounds):
-        gradient = gradients[turn % 2]
+        gradient = steps[turn % len(steps)]
         tick("copy")
-        copy = _timed(lambda g=gradient: np.copyto(copied, g), repeats)[0]  # type: ignore[misc]
+        copy = timed(lambda g=gradient: np.copyto(copied, g), repeats)[0]  # type: ignore[misc]
         if turn >= 0:
             outcome.copy.values.append(copy)
         for entrant, result in zip(entrants, results, strict=True):
+            if result.name in slow and not 0 <= turn < SLOW_ROUNDS:
+                continue
             tick(entrant.name)
             encode, decode, wire = _step(entrant, gradient, out, repeats)
+            if encode > SLOW:
+                slow.add(result.name)
             if turn >= 0:
                 result.encode.values.append(encode)
                 result.decode.values.append(decode)
@@ -118,23 +145,43 @@ def run(
     return outcome
 
 
+def _enter(
+    kind: type[Contestant], case: Case, result: Result, steps: Sequence[Array]
+) -> Contestant:
+    """Make a contestant, let it get over its start, and see what memory it needs."""
+    before = memory.resident()
+    entrant = kind(case.numel, case.ratio)
+    entrant.settle(steps[0])
+    for gradient in steps:
+        entrant.ready(gradient)
+        entrant.encode(gradient)
+    after = memory.resident()
+    if before is not None and after is not None:
+        result.held = max(0, after - before)
+    entrant.ready(steps[0])
+    result.extra = memory.extra(lambda: entrant.encode(steps[0]))
+    return entrant
+
+
 def _step(
     entrant: Contestant, gradient: Array, out: Array, repeats: int
 ) -> tuple[float, float, Any]:
-    encode, wire = _timed(lambda: entrant.encode(gradient), repeats, entrant.ready)
+    encode, wire = timed(lambda: entrant.encode(gradient), repeats, lambda: entrant.ready(gradient))
     out.fill(0)
-    decode, _ = _timed(lambda: entrant.decode_add(wire, out), repeats)
+    decode, _ = timed(lambda: entrant.decode_add(wire, out), repeats)
     return encode, decode, wire
 
 
-def _timed(
-    work: Callable[[], Any], repeats: int, before: Callable[[], None] | None = None
+def timed(
+    work: Callable[[], Any], repeats: int = 1, before: Callable[[], None] | None = None
 ) -> tuple[float, Any]:
     """Return the seconds of one call, the median of the repeats, and what the last one gave."""
     seconds = []
+    answer = None
     for _ in range(repeats):
         if before:
             before()
+        answer = None  # the memory of the one before is free for the next
         began = time.perf_counter()
         answer = work()
         seconds.append(time.perf_counter() - began)

@@ -13,6 +13,18 @@ PEERS = {
     "SIDCo in torch": "SIDCo",
 }
 
+HEADINGS = (
+    "median",
+    "min - max",
+    "/ copy",
+    "decode / copy",
+    "sent / asked",
+    "bits/entry",
+    "memory",
+)
+
+MEMORY_FROM = 10_000_000
+
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
@@ -21,7 +33,7 @@ def encode_table(outcome: Outcome) -> Table:
     case = outcome.case
     table = Table(title=str(case), title_justify="left", caption_justify="left")
     table.add_column("encode with residual")
-    for heading in ("median", "min - max", "/ copy", "decode / copy", "sent / asked", "bits/entry"):
+    for heading in HEADINGS:
         table.add_column(heading, justify="right")
     for heading in PEERS.values():
         table.add_column(f"{heading} /", justify="right")
@@ -37,12 +49,23 @@ def encode_table(outcome: Outcome) -> Table:
             f"{result.encode_copies.median:.2f}",
             f"{result.decode_copies.median:.3f}",
             sent(result, outcome),
-            f"{8 * result.nbytes.median / max(1, result.count.median):.1f}",
+            f"{8 * result.nbytes.median / max(1, result.count.median):.3g}",
+            memory(result, case.numel),
             *(f"{ratio:.1f} x" if ratio else "" for ratio in ratios),
             style="bold" if result.name.startswith("gradwire") else "",
         )
-    table.caption = "Last columns: the peer's time over the row's, so above 1 the row is faster."
+    table.caption = (
+        "memory: kept between steps + taken on top by an encode, in tensors. Last columns: the "
+        "peer's time over the row's, so above 1 the row is faster."
+    )
     return table
+
+
+def memory(result: Result, numel: int) -> str:
+    """Return what a contestant takes beside the gradient; small tensors drown in the rest."""
+    if result.held is None or result.extra is None or numel < MEMORY_FROM:
+        return ""
+    return f"{result.held / (4 * numel):.1f} + {result.extra / (4 * numel):.1f}"
 
 
 def sent(result: Result, outcome: Outcome) -> str:

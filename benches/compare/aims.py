@@ -1,0 +1,230 @@
+"""The project's aims, and what a recorded run says of each, for one thread and for two.
+
+python -m benches.compare.aims benches/results/FILE.json
+
+Prints them as Markdown, for docs/performance.md.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from . import plan, record
+from .rounds import Case
+
+Document = dict[str, Any]
+# The figure of a run with so many threads, or None where the run has no such row.
+Figure = Callable[[Document, int], float | None]
+THREADS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Aim:
+    work: str
+    limit: float
+    figure: Figure
+    unit: str = "copies"
+    at_least: bool = False
+    threads: tuple[int, ...] = THREADS
+
+    @property
+    def wanted(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
+
+    def met(self, value: float) -> bool:
+        # As exact as it is printed.
+        rounded = float(f"{value:.2g}") if self.unit == "copies" else value
+        return rounded >= self.limit if self.at_least else rounded <= self.limit
+
+
+def _row(document: Document, name: str, ratio: float, threads: int, numel: int) -> Any:
+    wanted = vars(Case(plan.HEADLINE_LAW, numel, ratio, threads))
+    for outcome in document["outcomes"]:
+        if outcome["case"] == wanted:
+            return next((row for row in outcome["results"] if row["name"] == name), None)
+    return None
+
+
+def _copies(name: str, ratio: float) -> Figure:
+    def figure(document: Document, threads: int) -> float | None:
+        row = _row(document, name, ratio, threads, plan.HEADLINE)
+        return float(row["encode_copies"]["median"]) if row else None
+
+    return figure
+
+
+def _faster(name: str, peer: str, ratio: float = 0.001) -> Figure:
+    def figure(document: Document, threads: int) -> float | None:
+        ours, theirs = (_row(document, n, ratio, threads, plan.HEADLINE) for n in (name, peer))
+        if not (ours and theirs):
+            return None
+        return float(theirs["encode"]["median"] / ours["encode"]["median"])
+
+    return figure
+
+
+def _threads(name: str, ratio: float) -> Figure:
+    def figure(document: Document, threads: int) -> float | None:
+        one, many = (_row(document, name, ratio, t, plan.HEADLINE) for t in (1, threads))
+        return float(one["encode"]["median"] / many["encode"]["median"]) if one and many else None
+
+    return figure
+
+
+def _bits(document: Document, threads: int) -> float | None:
+    row = _row(document, "gradwire topk bf16", 0.001, threads, plan.HEADLINE)
+    return float(8 * row["nbytes"]["median"] / row["count"]["median"]) if row else None
+
+
+def _microseconds(name: str) -> Figure:
+    def figure(document: Document, threads: int) -> float | None:
+        row = _row(document, name, 0.01, threads, 1000)
+        return float(1e6 * row["encode"]["median"]) if row else None
+
+    return figure
+
+
+def _section(document: Document, name: str, threads: int) -> Any:
+    runs = document["sections"].get(name, [])
+    found = [run["rows"] for run in runs if run.get("threads", 1) == threads]
+    found += [run["rows"] for run in runs if run.get("case", {}).get("threads") == threads]
+    return found[0] if found else []
+
+
+def _worst(section: str, value: Callable[[Any], float | None], highest: bool) -> Figure:
+    def figure(document: Document, threads: int) -> float | None:
+        every = [value(row) for row in _section(document, section, threads)]
+        values = [each for each in every if each is not None]
+        return (max if highest else min)(values) if values else None
+
+    return figure
+
+
+def _preset(limit: float) -> Figure:
+    def value(row: Any) -> float | None:
+        return row["encode_copies"]["median"] if row["aim_copies"] == limit else None
+
+    return _worst("presets", value, True)
+
+
+def _dtype(dtype: str, share: str) -> Figure:
+    def value(row: Any) -> float | None:
+        return float(row[share]["median"]) if row["dtype"] == dtype else None
+
+    return _worst("dtypes", value, False)
+
+
+def _frames(number: int) -> Figure:
+    def value(row: Any) -> float | None:
+        right = row["ratio"] == 0.01 and row["frames"] == number
+        return row["copies"]["median"] if right else None
+
+    return _worst("receive", value, True)
+
+
+def _level(row: Any) -> float | None:
+    return float(row["share"]) if row["level"] == "avx2" else None
+
+
+AIMS = (
+    Aim("top-k with residual, 0.001, steady", 1.2, _copies("gradwire topk", 0.001)),
+    Aim("the same, 0.01", 1.5, _copies("gradwire topk", 0.01)),
+    Aim("the same, 0.1", 2.5, _copies("gradwire topk", 0.1)),
+    Aim(
+        "the same, 0.001, beside torch.topk",
+        40,
+        _faster("gradwire topk", "torch.topk"),
+        "times as fast",
+        at_least=True,
+    ),
+    Aim("the same, 0.001, first step", 4, _copies("gradwire topk, first step", 0.001)),
+    Aim("SIDCo, published two-stage fit, 0.001", 2.2, _copies("gradwire sidco, 2 stages", 0.001)),
+    Aim(
+        "the same, beside DGC's sampling",
+        4,
+        _faster("gradwire sidco, 2 stages", "DGC sampling"),
+        "times as fast",
+        at_least=True,
+    ),
+    Aim("SIDCo, tracking, 0.001, steady", 1.2, _copies("gradwire sidco tracking", 0.001)),
+    Aim("dense bfloat16", 1.2, _copies("gradwire dense bf16", 0.001)),
+    Aim("dense float16", 1.2, _copies("gradwire dense f16", 0.001)),
+    Aim("decode and add, 0.01, one frame", 0.5, _frames(1)),
+    Aim("decode and add, 0.01, eight frames", 2.5, _frames(8)),
+    Aim("top-k with bfloat16 values, 0.001", 27.7, _bits, "bits an entry"),
+    Aim(
+        "two threads beside one, top-k, 0.001",
+        1.6,
+        _threads("gradwire topk", 0.001),
+        "times as fast",
+        at_least=True,
+        threads=(2,),
+    ),
+    Aim("1 000 entries from Python, top-k", 10, _microseconds("gradwire topk"), "µs"),
+    Aim("1 000 entries from Python, SIDCo", 10, _microseconds("gradwire sidco"), "µs"),
+    *(
+        Aim(
+            f"bytes {what} a second, {dtype} tensors, the worst",
+            0.8,
+            _dtype(dtype, share),
+            "of float32's",
+            at_least=True,
+        )
+        for dtype in ("bfloat16", "float16", "float64")
+        for what, share in (("of input", "share"), ("moved", "share_moved"))
+    ),
+    Aim(
+        "the AVX2 level, the worst work",
+        0.7,
+        _worst("levels", _level, False),
+        "of AVX-512's",
+        at_least=True,
+        threads=(1,),
+    ),
+    Aim("presets that select, the worst", 4, _preset(4.0)),
+    Aim("presets that send all, the worst", 2.5, _preset(2.5)),
+)
+
+
+def rows(document: Document) -> Iterator[tuple[str, str, list[tuple[float, bool] | None]]]:
+    """Yield work, aim, and figure and verdict by threads, of each aim that the run tells of."""
+    for aim in AIMS:
+        values = [aim.figure(document, t) if t in aim.threads else None for t in THREADS]
+        if any(value is not None for value in values):
+            yield aim.work, aim.wanted, [None if v is None else (v, aim.met(v)) for v in values]
+
+
+HEADINGS = ("25 M float32, Student's t(3)", "aim", "one thread", "two threads")
+
+
+def table(document: Document) -> Table:
+    table = Table(title="Aims", title_justify="left")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right" if "thread" in heading else "left")
+    for work, wanted, values in rows(document):
+        cells = ["" if v is None else f"{v[0]:.3g}{'' if v[1] else ' missed'}" for v in values]
+        table.add_row(work, wanted, *cells)
+    return table
+
+
+def markdown(document: Document) -> list[str]:
+    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|"]
+    for work, wanted, values in rows(document):
+        cells = ["" if v is None else f"{v[0]:.3g}" if v[1] else f"*{v[0]:.3g}*" for v in values]
+        lines.append(f"| {work} | {wanted} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    document = record.read(parser.parse_args().file)
+    print("\n".join(markdown(document)))
+
+
+if __name__ == "__main__":
+    main()

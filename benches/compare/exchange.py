@@ -1,0 +1,161 @@
+"""Whole exchanges end to end: two processes, DDP over Gloo, over links of known speed.
+
+The model is 25 layers of 1000 x 1000 whose backward pass costs nothing but handing over its
+gradient: what is timed is the copy into DDP's bucket and the exchange. Everyone has one bucket of
+100 MB, so nobody overlaps anything: chains of collectives as PowerSGD's hook makes them run in
+another order on every rank once there are two buckets, and on Gloo the run then hangs or aborts.
+
+Where the system lets us, the ranks live in network namespaces joined by a shaped pair of virtual
+devices, which the demo of the package makes; elsewhere over the loopback device alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from gradwire.cli.training.link import Link, format_rate, open_link
+
+from .interleave import Tick
+from .rounds import Spread
+from .tables import span
+
+RANKS = 2
+# In bits a second; None is as fast as the link goes.
+RATES = (1_000_000_000, 10_000_000_000, None)
+UNSHAPED = 200_000_000_000
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Rank:
+    """A rank's process: one line of JSON in, one out."""
+
+    def __init__(self, link: Link, number: int, folder: str) -> None:
+        setup = {"rank": number, "ranks": RANKS, "folder": folder}
+        environment = os.environ | {
+            "GLOO_SOCKET_IFNAME": link.interface,
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        self.process = subprocess.Popen(
+            [
+                *link.command_prefix(number),
+                sys.executable,
+                "-m",
+                f"{__package__}.exchange_rank",
+                json.dumps(setup),
+            ],
+            env=environment,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, **command: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a rank ended with {self.process.wait()}")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """End the process, wherever it is: nothing in it needs an orderly end."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def measure(rounds: int, tick: Tick) -> dict[str, Any]:
+    """Return the time of a step of every method, over every link."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
+        tick("opening a link")
+        link, why_not = open_link(RANKS)
+        stack.enter_context(link)
+        if why_not is None:
+            link.set_rate(UNSHAPED)
+        ranks = []
+        for number in range(RANKS):
+            ranks.append(Rank(link, number, folder))
+            stack.callback(ranks[-1].close)
+        facts = _together(ranks)[0]  # each says so when it has joined the others
+        outcomes = []
+        for rate in RATES if why_not is None else (None,):
+            if why_not is None:
+                link.set_rate(rate or UNSHAPED)
+            rows = _over(ranks, facts["methods"], rounds, rate, tick)
+            outcomes.append({"bits_per_second": rate, "rows": rows})
+    shaped = "network namespaces" if why_not is None else f"the loopback device: {why_not}"
+    return {"ranks": RANKS, "numel": facts["numel"], "link": shaped, "outcomes": outcomes}
+
+
+def _over(
+    ranks: list[Rank], methods: list[str], rounds: int, rate: int | None, tick: Tick
+) -> list[dict[str, Any]]:
+    """Let all methods take turns over one link; a step takes as long as its slowest rank."""
+    seconds: dict[str, Spread] = {method: Spread() for method in methods}
+    nbytes: dict[str, float | None] = {}
+    for turn in range(-1, rounds):
+        # Another order each time: what one leaves behind in queues and windows meets all alike.
+        at = turn % len(methods)
+        for method in [*methods[at:], *methods[:at]]:
+            tick(f"{link_name(rate)}, {method}")
+            for rank in ranks:
+                rank.tell(method=method)
+            answers = _together(ranks)
+            if turn >= 0:
+                seconds[method].values.append(max(answer["seconds"] for answer in answers))
+            nbytes[method] = answers[0]["nbytes"]
+    return [
+        {"method": method, "seconds": seconds[method].record(), "nbytes": nbytes[method]}
+        for method in methods
+    ]
+
+
+def _together(ranks: list[Rank]) -> list[dict[str, Any]]:
+    return [rank.answer() for rank in ranks]
+
+
+def link_name(rate: int | None) -> str:
+    return "unshaped" if rate is None else format_rate(rate)
+
+
+def table(measured: dict[str, Any]) -> Table:
+    title = (
+        f"A step of DDP end to end: {measured['numel']:,} float32, {measured['ranks']} processes, "
+        f"Gloo over {measured['link']}"
+    )
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    table.add_column("MB a rank", justify="right")
+    for outcome in measured["outcomes"]:
+        table.add_column(link_name(outcome["bits_per_second"]), justify="right")
+    for row in measured["outcomes"][0]["rows"]:
+        method = row["method"]
+        cells = []
+        for outcome in measured["outcomes"]:
+            times = {each["method"]: each["seconds"]["median"] for each in outcome["rows"]}
+            gain = times["none"] / times[method]
+            cells.append(f"{span(times[method])} ({gain:.1f} x)")
+        size = "" if row["nbytes"] is None else f"{row['nbytes'] / 1e6:.3g}"
+        style = "bold" if method.startswith("gradwire") else ""
+        table.add_row(method, size, *cells, style=style)
+    table.caption = (
+        "In brackets: the time without compression over the row's. One bucket, nothing overlaps. "
+        "`no exchange` is what the rest of the step takes."
+    )
+    return table

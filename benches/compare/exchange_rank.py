@@ -1,0 +1,155 @@
+"""The process of one rank: a step of the method that each line on its standard input names."""
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.quantize import BFloat16
+from gradwire.torch import ddp
+
+from .hooks import POWER_RANKS, SIDE, power_state
+
+LAYERS = 25
+NUMEL = LAYERS * SIDE**2
+PAUSE = 0.05  # seconds for the queues of the link to run empty
+BUCKET_MB = 2 * 4 * NUMEL // 2**20  # room for all of it
+
+
+class _Give(torch.autograd.Function):
+    """A loss whose gradients are given: the cheapest backward pass there is."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: tuple[Tensor, ...], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return parameters[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        return None, *ctx.gradients
+
+
+class Layers(nn.Module):
+    """Square layers, and a loss that only they take part in."""
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.layers = nn.ParameterList(nn.Parameter(weight) for weight in weights)
+
+    def forward(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        loss: Tensor = _Give.apply(gradients, *self.layers)
+        return loss
+
+
+# A model of that method, and what a rank sends of it in a step, as payload.
+Method = tuple[DistributedDataParallel, Callable[[], float | None]]
+CODECS: dict[str, Callable[[], gradwire.Codec]] = {
+    "gradwire topk, 0.01": lambda: gradwire.topk(ratio=0.01),
+    "gradwire topk, 0.001": lambda: gradwire.topk(ratio=0.001),
+    "gradwire topk bf16, 0.001": lambda: gradwire.topk(ratio=0.001, quantize=BFloat16()),
+    "gradwire sidco, 0.001": lambda: gradwire.sidco(ratio=0.001),
+}
+
+
+@functools.cache
+def _weights() -> Tensor:
+    """Return the weights of all models: nobody looks at them, so they share them."""
+    return torch.zeros(LAYERS, SIDE, SIDE)
+
+
+def _model() -> DistributedDataParallel:
+    return DistributedDataParallel(
+        Layers(_weights()), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True, init_sync=False
+    )
+
+
+def _half(group: Any, bucket: Any) -> Any:
+    # torch's own hook. DDP tells it by its name and refuses that on builds without NCCL.
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+_half.__annotations__.clear()  # DDP insists that annotations, if there are any, are its own
+
+
+def methods() -> Iterator[tuple[str, Method]]:
+    dense = 4.0 * NUMEL  # a ring of two: half of it to reduce, half to gather
+    model = _model()
+    model.register_comm_hook(None, debugging_hooks.noop_hook)
+    yield "no exchange", (model, lambda: None)
+    yield "none", (_model(), lambda: dense)
+    model = _model()
+    model.register_comm_hook(None, _half)
+    yield "torch bf16 hook", (model, lambda: dense / 2)
+    for rank in POWER_RANKS:
+        model = _model()
+        model.register_comm_hook(power_state(None, rank), powerSGD_hook)
+        factors = 4.0 * LAYERS * 2 * SIDE * rank
+        yield f"torch PowerSGD, rank {rank}", (model, functools.partial(float, factors))
+    for name, make in CODECS.items():
+        model = _model()
+        handle = ddp.attach(model, make())
+        yield name, (model, functools.partial(_sent, handle))
+
+
+def _sent(handle: ddp.Handle) -> float:
+    return handle.report().wire_bytes
+
+
+def step(model: DistributedDataParallel, gradients: tuple[Tensor, ...]) -> float:
+    """Return the seconds of a backward pass with its exchange."""
+    model.zero_grad()
+    loss = model(gradients)
+    time.sleep(PAUSE)
+    dist.barrier()
+    began = time.perf_counter()
+    loss.backward()
+    return time.perf_counter() - began
+
+
+def main(setup: dict[str, Any]) -> None:
+    # Answers keep the pipe to themselves.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(**what: Any) -> None:
+        answers.write(json.dumps(what) + "\n")
+        answers.flush()
+
+    torch.set_num_threads(1)
+    gradwire.set_num_threads(1)
+    # A file, not a port: it reaches across namespaces.
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{setup['folder']}/store",
+        rank=setup["rank"],
+        world_size=setup["ranks"],
+        timeout=timedelta(seconds=120),
+    )
+    torch.manual_seed(setup["rank"])
+    # Heavy tails, drawn fast: a normal variable times an exponential one.
+    given = tuple(torch.randn(SIDE, SIDE).mul_(torch.empty(SIDE, SIDE).exponential_())
+                  for _ in range(LAYERS))  # fmt: skip
+    everyone = dict(methods())
+    for model, _ in everyone.values():
+        for _ in range(3):  # DDP rebuilds its buckets, PowerSGD begins at the third step
+            step(model, given)
+    say(methods=list(everyone), numel=NUMEL)
+    for line in sys.stdin:
+        model, nbytes = everyone[json.loads(line)["method"]]
+        say(seconds=step(model, given), nbytes=nbytes())
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,123 @@
+"""A row for every preset: it enters by being registered in `gradwire.presets.PRESETS`.
+
+Each is built from its own ``example``, so that ratios and bits are those that its author chose.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+import gradwire
+from gradwire.presets import PRESETS, Preset
+from gradwire.sparsify import All
+
+from . import plan
+from .break_even import break_even, gbit
+from .contestant import Array, Contestant
+from .hooks import SIDE
+from .interleave import Tick
+from .peers import TorchHalf
+from .rounds import Case, Outcome, run
+from .tables import span
+
+# Aims in copies: a codec that leaves out entries, and one that sends all in fewer bits.
+SPARSE_AIM, DENSE_AIM = 4.0, 2.5
+
+
+class OfPreset(Contestant):
+    """A preset as a contestant: one tensor with the shape of a layer, seen for a few steps."""
+
+    preset: Preset
+
+    def __init__(self, numel: int, ratio: float) -> None:
+        super().__init__(numel, ratio)
+        self.codec = build(self.preset, numel)
+        self.state = self.codec.init_state(numel)
+
+    def encode(self, gradient: Array) -> gradwire.Frame:
+        return self.codec.encode(gradient, self.state)
+
+    def decode_add(self, wire: gradwire.Frame, out: Array) -> None:
+        gradwire.decode_add(wire, out)
+
+    def nbytes(self, wire: gradwire.Frame) -> int:
+        return wire.nbytes
+
+    def count(self, wire: gradwire.Frame) -> int:
+        return wire.count
+
+
+def build(preset: Preset, numel: int) -> gradwire.Codec:
+    """Return the codec of a preset's example, for a layer of that many entries."""
+    codec = preset.build(**preset.example)
+    # What depends on the shape of a layer is settled by `for_shape`, where a codec has it.
+    settle = getattr(codec, "for_shape", None)
+    shape = (numel // SIDE, SIDE) if numel % SIDE == 0 else (numel,)
+    return codec if settle is None else settle(shape)
+
+
+def contestant(preset: Preset) -> type[OfPreset]:
+    arguments = ", ".join(f"{key}={value!r}" for key, value in preset.example.items())
+    setting = f"gradwire.{preset.name}({arguments})"
+    attributes = {"name": preset.name, "setting": setting, "preset": preset}
+    return type(preset.name, (OfPreset,), attributes)
+
+
+def aim(preset: Preset) -> float:
+    return DENSE_AIM if isinstance(build(preset, SIDE).sparsify, All) else SPARSE_AIM
+
+
+def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]:
+    """Run all presets in one case, beside the casts that bfloat16 on the link would take."""
+    case = Case(plan.HEADLINE_LAW, numel, 1.0, threads)
+    kinds = [contestant(preset) for preset in PRESETS.values()]
+    outcome = run(case, [*kinds, TorchHalf], rounds, tick)
+    return record(outcome, {kind.name: kind.setting for kind in kinds})
+
+
+def record(outcome: Outcome, settings: Mapping[str, str]) -> dict[str, Any]:
+    links = break_even(outcome)
+    rows = [
+        result.record()
+        | {
+            "setting": settings[result.name],
+            "aim_copies": aim(PRESETS[result.name]),
+            "break_even_bits_per_second": links[result.name],
+        }
+        for result in outcome.results
+        if result.name in settings
+    ]
+    return {"case": vars(outcome.case), "copy": outcome.copy.record(), "rows": rows}
+
+
+def table(measured: dict[str, Any]) -> Table:
+    case = measured["case"]
+    title = f"Every preset: {case['law']}, {case['numel']:,} float32, threads: {case['threads']}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("preset")
+    table.add_column("as")
+    for heading in (
+        "encode", "/ copy", "aim", "decode / copy", "sent", "bits/sent", "bits/entry",
+        "pays below, fp32", "bf16",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    numel = case["numel"]
+    for row in measured["rows"]:
+        copies, links = row["encode_copies"]["median"], row["break_even_bits_per_second"]
+        bits, count = 8 * row["nbytes"]["median"], row["count"]["median"]
+        table.add_row(
+            row["name"],
+            row["setting"],
+            span(row["encode"]["median"]),
+            f"{copies:.2f}",
+            f"{row['aim_copies']:g}",
+            f"{row['decode_copies']['median']:.2f}",
+            f"{100 * count / numel:.3g} %",
+            f"{bits / max(1, count):.1f}",
+            f"{bits / numel:.3g}",
+            gbit(links["fp32"]),
+            gbit(links["bf16"]),
+            style="" if copies <= row["aim_copies"] else "yellow",
+        )
+    return table
