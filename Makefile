@@ -57,6 +57,10 @@ bench: ## The codecs beside a plain copy and their peers, in one process (ARGS="
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
 
+.PHONY: bench-instructions
+bench-instructions: ## Instructions an element of kernels and encodes, by valgrind (ARGS="--only sweep")
+	@$(PYTHON) scripts/instructions.py $(ARGS)
+
 .PHONY: bench-history
 bench-history: ## asv over the package's history (ARGS="NEW" for what is new, by default HEAD alone)
 	@$(environment) bench

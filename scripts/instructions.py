@@ -1,0 +1,158 @@
+"""Count the instructions of kernels and encodes, an element, and print them as a Markdown table.
+
+    python3 scripts/instructions.py [--only TEXT] [--results benches/results/FILE.json]
+
+Times vary from run to run; counts do not. ``valgrind --tool=callgrind`` counts them at the AVX2
+level, the highest that it knows, for one thread and Laplace entries; what runs is the example
+``instructions`` of the core. Beside them stand the bytes that a work has to move an element, for a
+float32 tensor too long for the caches, and the same in copies: a copy moves 8. With the file of a
+recorded `make bench`, also the copies that were measured there and the gap between the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+COPY = 8.0  # bytes an element: read, and written past the cache
+LINE = 16  # elements of float32 in a cache line
+
+# Rows of `make bench` that measure the same thing, of 25 M entries on one thread.
+MEASURED = {
+    "topk": "gradwire topk",
+    "topk, low memory": "gradwire topk, low memory",
+    "sidco": "gradwire sidco",
+    "sidco tracking": "gradwire sidco tracking",
+    "sidco, 2 stages": "gradwire sidco, 2 stages",
+    "dense bf16": "gradwire dense bf16",
+    "dense f16": "gradwire dense f16",
+}
+
+
+def touched(ratio: float) -> float:
+    """Return the bytes an element to read and write back every line with an entry that is sent."""
+    return COPY * (1 - (1 - ratio) ** LINE)
+
+
+def bytes_moved(work: str, ratio: float) -> float | None:
+    """Return the bytes an element that a work has to move, or None for a kernel.
+
+    Frames and survivors, 4 to 8 bytes an entry sent, are left out: they stay in the caches.
+    """
+    sweep = 12.0  # gradient and residual are read, the sum is written
+    streams = {
+        "topk": sweep,
+        "sidco": sweep,
+        "sidco tracking": sweep,
+        "topk, low memory": sweep + 8.0,  # both are read once before, to find what is not finite
+        "sidco, 2 stages": sweep + 4.0,  # the sum is read again, above the first threshold
+    }
+    if work == "decode and add":
+        return touched(ratio)
+    if work in streams:
+        return streams[work] + touched(ratio)
+    return {
+        "dense bf16": 6.0,
+        "dense f16": 6.0,
+        "dense bf16 with residual": 14.0,
+        "dense f16 with residual": 14.0,
+    }.get(work)
+
+
+def build() -> Path:
+    """Build the example and return where it is."""
+    command = "cargo build --release --locked -p gradwire-core --example instructions"
+    done = subprocess.run(
+        [*command.split(), "--message-format=json-render-diagnostics"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit("error: the example does not build")
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [m["executable"] for m in messages if m.get("executable")]
+    return Path(found[-1])
+
+
+def count(program: Path, work: str) -> tuple[float, str]:
+    """Return the instructions an element of one work, and the level that it ran at."""
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    command += ["--collect-atstart=no", "--toggle-collect=*::measured*", str(program), work]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        sys.exit("error: this needs valgrind, which is not installed")
+    collected = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or collected is None:
+        sys.exit(f"error: valgrind failed at {work!r}:\n{done.stderr}")
+    elements, level = done.stdout.split()
+    return int(collected[1]) / int(elements), level
+
+
+def split(name: str) -> tuple[str, float]:
+    """Return what a work does, and its ratio if it has one."""
+    work, comma, ratio = name.rpartition(", ")
+    if comma and re.fullmatch(r"[\d.]+", ratio):
+        return work, float(ratio)
+    return name, 0.001  # dense rows are the same at every ratio
+
+
+def recorded(document: dict[str, Any], work: str, ratio: float) -> float | None:
+    """Return the copies that a recorded run measured of a work."""
+    if work == "decode and add":
+        for run in document.get("sections", {}).get("receive", []):
+            for row in run["rows"]:
+                if (run["threads"], row["ratio"], row["frames"]) == (1, ratio, 1):
+                    return float(row["copies"]["median"])
+        return None
+    for outcome in document["outcomes"]:
+        case = outcome["case"]
+        right = (case["numel"], case["threads"], case["ratio"]) == (25_000_000, 1, ratio)
+        if right and case["law"].startswith("student-t"):
+            for row in outcome["results"]:
+                if row["name"] == MEASURED.get(work):
+                    return float(row["encode_copies"]["median"])
+    return None
+
+
+def rows(program: Path, only: str, document: dict[str, Any] | None) -> Iterator[list[str]]:
+    """Yield the cells of every work, as they come."""
+    listed = subprocess.run([program], capture_output=True, text=True, check=True)
+    for name in (name for name in listed.stdout.splitlines() if only in name):
+        instructions, level = count(program, name)
+        if level != "avx2":
+            print(f"warning: {name} ran at the level {level}", file=sys.stderr)
+        work, ratio = split(name)
+        moved = bytes_moved(work, ratio)
+        cells = [name, f"{instructions:.2f}"]
+        cells += ["", ""] if moved is None else [f"{moved:.1f}", f"{moved / COPY:.2f}"]
+        if document is not None:
+            copies = recorded(document, work, ratio)
+            gap = "" if copies is None or moved is None else f"{copies - moved / COPY:+.2f}"
+            cells += ["" if copies is None else f"{copies:.2f}", gap]
+        yield cells
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="works whose name holds this text")
+    parser.add_argument("--results", type=Path, help="a file that `make bench` wrote")
+    chosen = parser.parse_args()
+    document = json.loads(chosen.results.read_text()) if chosen.results else None
+    headings = ["work", "instructions an element", "bytes an element", "copies by bytes"]
+    headings += ["measured", "gap"] if document is not None else []
+    print(f"| {' | '.join(headings)} |\n|---{'|---:' * (len(headings) - 1)}|")
+    for cells in rows(build(), chosen.only, document):
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
