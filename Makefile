@@ -59,7 +59,7 @@ bench: ## The codecs beside a plain copy and their peers, in one process (ARGS="
 
 .PHONY: bench-instructions
 bench-instructions: ## Instructions an element of kernels and encodes, by valgrind (ARGS="--only sweep")
-	@$(PYTHON) scripts/instructions.py $(ARGS)
+	@$(PYTHON) -m benches.instructions $(ARGS)
 
 .PHONY: bench-history
 bench-history: ## asv over the package's history (ARGS="NEW" for what is new, by default HEAD alone)

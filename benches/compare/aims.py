@@ -1,8 +1,6 @@
 """The project's aims, and what a recorded run says of each, for one thread and for two.
 
-python -m benches.compare.aims benches/results/FILE.json
-
-Prints them as Markdown, for docs/performance.md.
+python -m benches.compare.aims benches/results/FILE.json [--into docs/performance.md]
 """
 
 import argparse
@@ -13,9 +11,10 @@ from typing import Any
 
 from rich.table import Table
 
-from . import plan, record
+from . import blocks, plan, record
 from .rounds import Case
 
+BLOCK = "aims"
 Document = dict[str, Any]
 # The figure of a run with so many threads, or None where the run has no such row.
 Figure = Callable[[Document, int], float | None]
@@ -211,19 +210,28 @@ def table(document: Document) -> Table:
     return table
 
 
-def markdown(document: Document) -> list[str]:
+def markdown(document: Document, path: str) -> list[str]:
+    """Return the table and its source; what misses its aim is in italics."""
     lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|"]
     for work, wanted, values in rows(document):
         cells = ["" if v is None else f"{v[0]:.3g}" if v[1] else f"*{v[0]:.3g}*" for v in values]
         lines.append(f"| {work} | {wanted} | {' | '.join(cells)} |")
-    return lines
+    machine = document["machine"]
+    source = f"{machine['processor']}, {machine['cores']} cores, SIMD level {machine['simd']}"
+    return [*lines, "", f"From `{path}` ({source}); what misses its aim is in italics."]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    document = record.read(parser.parse_args().file)
-    print("\n".join(markdown(document)))
+    parser.add_argument("--into", type=Path, help="rewrite the table in this file")
+    chosen = parser.parse_args()
+    path = chosen.file.resolve().relative_to(blocks.ROOT).as_posix()
+    lines = markdown(record.read(chosen.file), path)
+    if chosen.into:
+        blocks.replace(chosen.into, BLOCK, lines)
+    else:
+        print("\n".join(lines))
 
 
 if __name__ == "__main__":

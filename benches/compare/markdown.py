@@ -1,64 +1,92 @@
-"""Print the headline figures of a recorded run as Markdown, for the README.
+"""Write the headline figures of a recorded run as Markdown, for the README.
 
-python -m benches.compare.markdown benches/results/FILE.json
+python -m benches.compare.markdown benches/results/FILE.json [--into README.md]
 """
 
 import argparse
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import blocks, plan, record
+from .break_even import gbit
 from .tables import span
 
-HEADINGS = ("25 M float32", "encode", "in copies", "bits an entry", "pays below, fp32", "bf16")
+BLOCK = "headline"
+HEADINGS = ("", "encode, with residual", "in copies", "bits an entry", "pays below, fp32", "bf16")
+README_RATIO = 0.01
+
+# What the README calls whom, in its order; the rest is in the file.
+SHOWN = {
+    "gradwire topk": "**gradwire topk** (exact)",
+    "gradwire topk bf16": "**gradwire topk**, bf16 values",
+    "gradwire sidco": "**gradwire sidco**",
+    "DGC sampling": "DGC's sampling, in torch",
+    "torch PowerSGD, rank 4": "torch's PowerSGD hook, rank 4",
+    "numpy.partition": "`numpy.partition`",
+    "SIDCo in torch": "SIDCo, in torch",
+    "torch.kthvalue": "`torch.kthvalue`",
+    "torch.topk": "`torch.topk`",
+}
 
 
-def headline(document: dict[str, Any], law: str, ratio: float) -> list[str]:
-    """Return the lines of a table: one thread, 25 M entries, this law and ratio."""
-    outcome = next(
-        outcome
-        for outcome in document["outcomes"]
-        if outcome["case"] == {"law": law, "numel": 25_000_000, "ratio": ratio, "threads": 1}
-    )
-    links = outcome["break_even_bits_per_second"]
-    copy = span(outcome["copy"]["median"])
+def outcome(document: dict[str, Any], law: str, ratio: float) -> dict[str, Any]:
+    """Return the outcome of one thread, 25 M entries, this law and ratio."""
+    wanted = {"law": law, "numel": plan.HEADLINE, "ratio": ratio, "threads": 1}
+    return next(dict(each) for each in document["outcomes"] if each["case"] == wanted)
+
+
+def table(chosen: dict[str, Any], names: dict[str, str]) -> list[str]:
+    """Return the lines of a table of these contestants, as far as the run has them."""
+    links = chosen["break_even_bits_per_second"]
+    results = {result["name"]: result for result in chosen["results"]}
     lines = [
         _row(HEADINGS),
-        _row(["---", *["---:"] * 5]),
-        _row(["plain copy", copy, "1", *[""] * 3]),
+        _row(["---", *["---:"] * (len(HEADINGS) - 1)]),
+        _row(["plain copy", span(chosen["copy"]["median"]), "1", "", "", ""]),
     ]
-    for result in outcome["results"]:
-        if (name := result["name"]) not in links:
+    for name, title in names.items():
+        if name not in links or name not in results:
             continue
+        result = results[name]
         bits = 8 * result["nbytes"]["median"] / max(1, result["count"]["median"])
         cells = [span(result["encode"]["median"]), f"{result['encode_copies']['median']:.2g}"]
-        speeds = [_gbit(links[name][kind]) for kind in ("fp32", "bf16")]
-        lines.append(_row([name, *cells, f"{bits:.1f}", *speeds]))
+        speeds = [gbit(links[name][kind]) for kind in ("fp32", "bf16")]
+        lines.append(_row([title, *cells, f"{bits:.3g}", *speeds]))
     return lines
 
 
-def _row(cells: Any) -> str:
+def headline(document: dict[str, Any], path: str) -> list[str]:
+    """Return what the README says of a run: the table, and where it comes from."""
+    shown = table(outcome(document, plan.HEADLINE_LAW, README_RATIO), SHOWN)
+    machine = document["machine"]
+    source = f"{machine['processor']}, SIMD level {machine['simd']}, {document['date'][:10]}"
+    return [*shown, "", f"By `make bench` ({source}); the whole run is [here]({path})."]
+
+
+def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _gbit(speed: float | str | None) -> str:
-    if isinstance(speed, str):
-        return speed
-    return "never" if speed is None else f"{speed / 1e9:.3g} Gbit/s"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--law", default="student-t(3)")
-    parser.add_argument("--ratio", type=float, default=0.001)
+    parser.add_argument("--into", type=Path, help="rewrite the table in this README")
+    parser.add_argument("--law", help="instead: everybody, under this law")
+    parser.add_argument("--ratio", type=float, default=0.001, help="with --law, this ratio")
     chosen = parser.parse_args()
-    document = json.loads(chosen.file.read_text())
-    print("\n".join(headline(document, chosen.law, chosen.ratio)))
-    machine = document["machine"]
-    print(
-        f"\n{machine['processor']}, one thread, SIMD level {machine['simd']}, {document['date']}."
-    )
+    document = record.read(chosen.file)
+    if chosen.law:
+        found = outcome(document, chosen.law, chosen.ratio)
+        print(
+            "\n".join(table(found, {result["name"]: result["name"] for result in found["results"]}))
+        )
+        return
+    lines = headline(document, chosen.file.resolve().relative_to(blocks.ROOT).as_posix())
+    if chosen.into:
+        blocks.replace(chosen.into, BLOCK, lines)
+    else:
+        print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """gradwire's codecs as contestants."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 import gradwire
 from gradwire.quantize import BFloat16, Float16
@@ -91,21 +93,37 @@ class SidcoPublished(Ours):
 
 class DenseHalf(Ours):
     name = "gradwire dense bf16"
-    setting = "every entry as bfloat16; no residual"
+    setting = "every entry as bfloat16, into a buffer that is there already; no residual"
+
+    def __init__(self, numel: int, ratio: float) -> None:
+        super().__init__(numel, ratio)
+        self.buffer = np.zeros(self.codec.max_encoded_len(numel), np.uint8)
 
     def make(self, ratio: float) -> gradwire.Codec:
-        return gradwire.dense(quantize=BFloat16(), memory=gradwire.memory.NoMemory())
+        return gradwire.dense(quantize=BFloat16())
 
-    def encode(self, gradient: Array) -> gradwire.Frame:
-        return self.codec.encode(gradient)
+    def encode(self, gradient: Array) -> Any:
+        return self.buffer[: self.codec.encode_into(gradient, self.state, self.buffer)]
+
+    def count(self, wire: Any) -> int:
+        return self.numel
 
 
 class DenseFloat16(DenseHalf):
     name = "gradwire dense f16"
-    setting = "every entry as float16, unscaled; no residual"
+    setting = "the same as float16, unscaled"
 
     def make(self, ratio: float) -> gradwire.Codec:
-        return gradwire.dense(quantize=Float16(), memory=gradwire.memory.NoMemory())
+        return gradwire.dense(quantize=Float16())
+
+
+class DenseNewFrame(Ours):
+    name = "gradwire dense bf16, new frame"
+    setting = "the same as bfloat16, into a new frame each time, whose memory has to be mapped"
+    whole: ClassVar[bool] = False
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.dense(quantize=BFloat16())
 
 
 ALL: tuple[type[Ours], ...] = (
@@ -118,4 +136,5 @@ ALL: tuple[type[Ours], ...] = (
     SidcoPublished,
     DenseHalf,
     DenseFloat16,
+    DenseNewFrame,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts import instructions
+from benches import instructions
 
 
 @pytest.mark.parametrize(

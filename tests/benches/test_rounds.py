@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 from benches.compare import aims, dtypes, hooks, levels, ours, peers, plan, presets, receive, record
 from benches.compare.laws import LAWS
@@ -16,6 +17,13 @@ EVERYONE = [*ours.ALL, *peers.ALL, *hooks.ALL]
 
 def tick(_: str) -> None:
     pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_group_is_left():
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,14 @@ def test_everyone_was_timed_and_has_a_setting(outcome):
 
 def test_whoever_decodes_restores_what_was_sent():
     gradient = LAWS["laplace"](NUMEL, 0)
-    for kind in (ours.TopK, ours.DenseHalf, peers.TorchTopK, peers.NumpyPartition, peers.Zstd):
+    for kind in (
+        ours.TopK,
+        ours.DenseHalf,
+        ours.DenseNewFrame,
+        peers.TorchTopK,
+        peers.NumpyPartition,
+        peers.Zstd,
+    ):
         out = np.zeros_like(gradient)
         entrant = kind(NUMEL, RATIO)
         entrant.decode_add(entrant.encode(gradient), out)

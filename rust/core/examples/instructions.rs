@@ -1,4 +1,4 @@
-//! One piece of work, for a profiler to count: `scripts/instructions.py` runs it under callgrind.
+//! One piece of work, for a profiler to count: `make bench-instructions` runs it under callgrind.
 //!
 //! Without an argument it lists the works, a line each. With a name it prepares that work, does it a few times, and then once in [`measured`],
 //! which is where counting is switched on. One thread; kernels are those of the level in use.

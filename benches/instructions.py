@@ -1,6 +1,6 @@
 """Count the instructions of kernels and encodes, an element, and print them as a Markdown table.
 
-    python3 scripts/instructions.py [--only TEXT] [--results benches/results/FILE.json]
+    make bench-instructions ARGS="[--only TEXT] [--results FILE.json] [--into docs/performance.md]"
 
 Times vary from run to run; counts do not. ``valgrind --tool=callgrind`` counts them at the AVX2
 level, the highest that it knows, for one thread and Laplace entries; what runs is the example
@@ -20,7 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from .compare import blocks
+
+BLOCK = "instructions"
 COPY = 8.0  # bytes an element: read, and written past the cache
 LINE = 16  # elements of float32 in a cache line
 
@@ -71,7 +73,7 @@ def build() -> Path:
     command = "cargo build --release --locked -p gradwire-core --example instructions"
     done = subprocess.run(
         [*command.split(), "--message-format=json-render-diagnostics"],
-        cwd=ROOT,
+        cwd=blocks.ROOT,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -145,13 +147,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="works whose name holds this text")
     parser.add_argument("--results", type=Path, help="a file that `make bench` wrote")
+    parser.add_argument("--into", type=Path, help="rewrite the table in this file too")
     chosen = parser.parse_args()
     document = json.loads(chosen.results.read_text()) if chosen.results else None
     headings = ["work", "instructions an element", "bytes an element", "copies by bytes"]
     headings += ["measured", "gap"] if document is not None else []
-    print(f"| {' | '.join(headings)} |\n|---{'|---:' * (len(headings) - 1)}|")
+    lines = [f"| {' | '.join(headings)} |", f"|---{'|---:' * (len(headings) - 1)}|"]
+    print("\n".join(lines))
     for cells in rows(build(), chosen.only, document):
-        print(f"| {' | '.join(cells)} |", flush=True)
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    if chosen.into:
+        blocks.replace(chosen.into, BLOCK, lines)
 
 
 if __name__ == "__main__":

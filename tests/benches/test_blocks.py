@@ -1,0 +1,46 @@
+"""Tables in the documentation are what the command makes of the file that they name."""
+
+import re
+
+import pytest
+
+from benches.compare import aims, blocks, markdown, record
+
+README = blocks.ROOT / "README.md"
+PERFORMANCE = blocks.ROOT / "docs" / "performance.md"
+
+
+def source(block: str) -> str:
+    found = re.search(r"benches/results/[\w.-]+\.json", block)
+    assert found, "a table names the run that it comes from"
+    return found[0]
+
+
+def test_the_headline_of_the_readme_is_that_of_its_run():
+    block = blocks.find(README.read_text(), markdown.BLOCK)
+    path = source(block)
+    assert block.split("\n")[1:-1] == markdown.headline(record.read(blocks.ROOT / path), path)
+
+
+def test_the_aims_in_the_documentation_are_those_of_their_run():
+    block = blocks.find(PERFORMANCE.read_text(), aims.BLOCK)
+    path = source(block)
+    assert block.split("\n")[1:-1] == aims.markdown(record.read(blocks.ROOT / path), path)
+
+
+def test_a_block_is_replaced_and_nothing_else(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("before\n<!-- x: by a command, begin -->\n\n<!-- x: end -->\nafter\n")
+    blocks.replace(path, "x", ["one"])
+    blocks.replace(path, "x", ["two", "three"])
+    assert blocks.find(path.read_text(), "x") == "\ntwo\nthree\n"
+    assert path.read_text().startswith("before\n")
+    assert path.read_text().endswith("\nafter\n")
+
+
+def test_a_page_without_the_block_is_an_error(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("nothing here\n")
+    with pytest.raises(ValueError, match="substring not found"):
+        blocks.replace(path, "x", ["one"])
+    assert path.read_text() == "nothing here\n"
