@@ -54,29 +54,6 @@ fn codings(c: &mut Criterion) {
     }
 }
 
-/// Values from and to the second-level cache.
-fn values_alone(c: &mut Criterion) {
-    let source = values(1 << 16);
-    let mut out = source.clone();
-    let mut group = c.benchmark_group("quantize");
-    group.throughput(Throughput::Elements(source.len() as u64));
-    for quantizer in QUANTIZERS {
-        let name = format!("{quantizer:?}");
-        let exponent = quantizer.scale_exponent(&source);
-        group.bench_function(BenchmarkId::new("scale", &name), |b| {
-            b.iter(|| quantizer.scale_exponent(black_box(&source)));
-        });
-        let mut bytes = vec![0; source.len() * quantizer.bytes_per_value()];
-        group.bench_function(BenchmarkId::new("encode", &name), |b| {
-            b.iter(|| quantizer.encode_into(exponent, black_box(&source), &mut bytes));
-        });
-        group.bench_function(BenchmarkId::new("decode", &name), |b| {
-            b.iter(|| quantizer.decode_into(exponent, black_box(&bytes), &mut out));
-        });
-    }
-    group.finish();
-}
-
 fn frames(c: &mut Criterion) {
     let mut target = vec![0.0; NUMEL as usize];
     let mut scratch = Scratch::default();
@@ -134,5 +111,5 @@ fn small(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, codings, values_alone, frames, small);
+criterion_group!(benches, codings, frames, small);
 criterion_main!(benches);

@@ -24,11 +24,11 @@ fn judge(bytes: &[u8]) -> Result<(), Error> {
     let header = frame.header();
     let numel = header.numel as usize;
     assert!(header.count <= header.numel && header.numel <= LIMIT);
-    assert!(header.count * 2 <= bytes.len() as u64, "entries are paid for in bytes");
+    assert!(header.count <= 8 * bytes.len() as u64, "entries are paid for in bits");
 
     let (mut indices, mut values) = (Vec::new(), Vec::new());
     let listed = frame.indices_into(&mut indices).and_then(|()| frame.values_into(&mut values));
-    assert!(indices.capacity() <= 4 * bytes.len(), "memory follows the bytes received");
+    assert!(indices.capacity() <= 16 * bytes.len(), "memory follows the bytes received");
     let mut scratch = Scratch::default();
     let mut out = vec![7.0; numel];
     let decoded = frame.decode_into(&mut out, &mut scratch);

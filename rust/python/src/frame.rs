@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gradwire_core::frame::{self, HEADER_LEN, Scratch};
 use gradwire_core::pack::Coding;
-use gradwire_core::quantize::Quantizer;
 use gradwire_core::{Dtype, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -157,7 +156,7 @@ impl Frame {
             Some(name) => fields.set_item("sparsifier", name)?,
             None => fields.set_item("sparsifier", format!("unknown ({})", sparsifier.0))?,
         }
-        fields.set_item("quantizer", quantizer_name(header.quantizer))?;
+        fields.set_item("quantizer", header.quantizer.name())?;
         fields.set_item("exponent", header.exponent)?;
         fields.set_item("coding", coding)?;
         fields.set_item("parameter", parameter)?;
@@ -294,15 +293,6 @@ fn read(
 fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     // The work holds no reference to Python, so nothing on this thread can come back in here.
     SCRATCH.with_borrow_mut(work)
-}
-
-fn quantizer_name(quantizer: Quantizer) -> &'static str {
-    match quantizer {
-        Quantizer::Float32 => "float32",
-        Quantizer::BFloat16 => "bfloat16",
-        Quantizer::Float16 { scaled: false } => "float16",
-        Quantizer::Float16 { scaled: true } => "float16 (scaled)",
-    }
 }
 
 fn coding_name(coding: Coding) -> (&'static str, u8) {

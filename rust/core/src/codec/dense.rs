@@ -1,17 +1,19 @@
 //! Encoding every entry.
 //!
-//! Each block is read, rounded to codes right where the frame wants them, and what rounding took
-//! away goes to the residual, all while the block is in the cache.
+//! Each block is read, coded right where the frame wants it, and what coding took away goes to the
+//! residual, all while the block is in the cache. Scales have to be known before the first code of
+//! their group: a group that the cache holds is summed up just before it is coded, longer ones are
+//! summed up in a read of their own, ahead of everything.
 
+use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
-use crate::frame;
 use crate::memory::Memory;
 use crate::pool;
-use crate::quantize::Quantizer;
+use crate::quantize::{Coder, Quantizer, SectionMut, store};
 use crate::scan::{Accumulated, CHUNK, Field, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
-use crate::simd::{BLOCK, Kernels};
-use crate::{Input, Result};
+use crate::simd::{BLOCK, Kernels, LANES};
+use crate::{Input, Result, frame};
 
 impl Codec {
     pub(super) fn encode_dense(
@@ -27,75 +29,107 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| need > limit) {
             return Err(limit_too_small(limit, need));
         }
-        let mut exponent = 0;
-        if state.is_in_place() || self.quantizer == (Quantizer::Float16 { scaled: true }) {
-            let peak = self.read_ahead(input, state, &mut workspace.scanner)?;
-            exponent = self.quantizer.scale_exponent(&[f32::from_bits(peak)]);
-        }
+        let peak = self.look_ahead(input, state, workspace)?;
+        let coding = self.quantizer.coding(numel as u64, f32::from_bits(peak));
+        let hints = self.hints(state, None);
         let layout = self.layout(input);
         let mut peak = 0;
-        frame::write_dense(layout, numel as u64, exponent, out, |codes| {
+        frame::write_dense(layout, numel as u64, coding, out, |section| {
+            let SectionMut { scales, codes } = coding.begin(numel as u64, numel as u64, section);
+            let job = Job {
+                kernels: workspace.scanner.kernels,
+                quantizer: self.quantizer,
+                coder: Coder { coding, hints },
+                group: coding.grouping().dense_len(numel),
+            };
+            let part = Part { codes, first: 0, scales: job.scales(scales, &workspace.totals) };
             peak = match (&mut state.residual, self.memory) {
                 (Some(residual), Memory::Residual { decay, .. }) => {
                     let (residual, sum) = residual.begin();
-                    let gradient = Field(input);
-                    let source = Accumulated::new(gradient, residual, decay, sum);
-                    self.round(source, exponent, codes, workspace)
+                    let source = Accumulated::new(Field(input), residual, decay, sum);
+                    job.start(source, part, workspace)
                 }
-                _ => self.round(Field(input), exponent, codes, workspace),
+                _ => job.start(Field(input), part, workspace),
             };
         })?;
         if peak >= NON_FINITE {
-            // In place it was found ahead. Elsewhere the sums are gone, but what is left of one that
-            // is not finite is not finite either.
-            let field = state.residual.as_ref().map_or(Field(input), |r| Field::plain(r.next()));
-            return Err(non_finite(&field, workspace.scanner.kernels));
+            // In place it was found ahead. Elsewhere the residual is what it was.
+            return Err(non_finite(&self.view(input, state), workspace.scanner.kernels));
         }
         let tracker = state.tracker.clone();
         state.commit(tracker);
         Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
     }
 
-    /// Rounds all of a source to codes; the bits of its largest magnitude.
-    fn round<S: Rounded>(
+    /// Reads what has to be known before anything is written: sums over groups that no cache holds,
+    /// the largest magnitude where the quantizer or a residual in place wants it. Its bits.
+    fn look_ahead(
         &self,
-        source: S,
-        exponent: i16,
-        codes: &mut [u8],
+        input: Input<'_>,
+        state: &State,
         workspace: &mut Workspace,
-    ) -> u32 {
-        let scanner = &workspace.scanner;
-        let job = Job { kernels: scanner.kernels, quantizer: self.quantizer, exponent };
-        let width = scanner.width(source.len());
-        match pool::acquire(width) {
-            Some(pool) => pool.install(|| job.spread(source, codes, width)),
-            None => job.run(source, codes),
+    ) -> Result<u32> {
+        let numel = input.len();
+        let group = self.quantizer.coding(numel as u64, 0.0).grouping().dense_len(numel);
+        let Some(group) = group.filter(|&len| len > CHUNK) else {
+            if state.is_in_place() || self.quantizer.needs_peak() {
+                return self.read_ahead(input, state, &mut workspace.scanner);
+            }
+            return Ok(0);
+        };
+        let view = self.view(input, state);
+        workspace.totals.gather(view, group, &workspace.scanner);
+        match workspace.totals.peak() {
+            NON_FINITE.. => Err(non_finite(&view, workspace.scanner.kernels)),
+            peak => Ok(peak),
         }
     }
 }
 
 /// Where a dense encode reads, and where what it did not send goes.
 trait Rounded: Source {
-    /// Has the block from position `at` rounded to codes; the bits of its largest magnitude.
-    fn round(&mut self, job: Job, at: usize, codes: &mut [u8], scratch: &mut Scratch) -> u32;
+    /// Has the block from position `at` coded; the bits of its largest magnitude, where that is not
+    /// known otherwise.
+    fn round(
+        &mut self,
+        job: Job,
+        at: usize,
+        len: usize,
+        block: Coded<'_>,
+        scratch: &mut Scratch,
+    ) -> u32;
 }
 
 impl Rounded for Field<'_> {
-    fn round(&mut self, job: Job, at: usize, codes: &mut [u8], scratch: &mut Scratch) -> u32 {
-        let block = self.block(job.kernels, at, job.len(codes), scratch);
-        job.quantizer.encode_into(job.exponent, block, codes);
-        (job.kernels.peak)(block)
+    fn round(
+        &mut self,
+        job: Job,
+        at: usize,
+        len: usize,
+        coded: Coded<'_>,
+        scratch: &mut Scratch,
+    ) -> u32 {
+        let block = self.block(job.kernels, at, len, scratch);
+        job.coder.code(block, coded.rank, None, coded.scales, coded.drawn, coded.codes);
+        job.peak(block)
     }
 }
 
 impl Rounded for Accumulated<'_> {
-    fn round(&mut self, job: Job, at: usize, codes: &mut [u8], scratch: &mut Scratch) -> u32 {
-        let block = self.preview().add(job.kernels, at, job.len(codes), scratch);
-        let peak = (job.kernels.peak)(block);
-        job.quantizer.encode_into(job.exponent, block, codes);
+    fn round(
+        &mut self,
+        job: Job,
+        at: usize,
+        len: usize,
+        coded: Coded<'_>,
+        scratch: &mut Scratch,
+    ) -> u32 {
+        let block = self.preview().add(job.kernels, at, len, scratch);
+        let peak = job.peak(block);
+        job.coder.code(block, coded.rank, None, coded.scales, coded.drawn, coded.codes);
         let mut sent = [0.0; BLOCK];
         let sent = &mut sent[..block.len()];
-        job.quantizer.decode_into(job.exponent, codes, sent);
+        job.coder.coding.decode_codes(coded.codes, coded.scales, coded.rank, None, sent);
         for (left, sent) in block.iter_mut().zip(sent) {
             *left -= *sent;
         }
@@ -104,43 +138,147 @@ impl Rounded for Accumulated<'_> {
     }
 }
 
-/// How blocks are rounded.
+/// A block that is being coded.
+struct Coded<'a> {
+    /// Where its codes go.
+    codes: &'a mut [u8],
+    /// The rank of its first entry, counted from where the scales begin.
+    rank: usize,
+    scales: &'a [[u8; 4]],
+    /// The rank of its first entry in the frame.
+    drawn: usize,
+}
+
+/// The scales of one thread's share.
+enum Table<'a> {
+    /// There are none, or they are known: those of the whole frame.
+    Known(&'a [[u8; 4]]),
+    /// Those of this share, each to be fitted before its group is coded.
+    Open(&'a mut [[u8; 4]]),
+}
+
+/// One thread's share of the value section.
+struct Part<'a> {
+    codes: &'a mut [u8],
+    /// The rank of its first entry.
+    first: usize,
+    scales: Table<'a>,
+}
+
+/// How blocks are coded.
 #[derive(Clone, Copy)]
 struct Job {
     kernels: &'static Kernels,
     quantizer: Quantizer,
-    exponent: i16,
+    coder: Coder,
+    /// Entries that share scales, if any do.
+    group: Option<usize>,
 }
 
 impl Job {
-    /// Shares the work between threads, in whole chunks.
-    fn spread<S: Rounded>(self, source: S, codes: &mut [u8], width: usize) -> u32 {
-        if width < 2 {
-            return self.run(source, codes);
+    /// The scales of the frame, filled in where they are known ahead.
+    fn scales<'a>(self, scales: &'a mut [[u8; 4]], totals: &Totals) -> Table<'a> {
+        match self.group {
+            None => Table::Known(&[]),
+            Some(len) if len <= CHUNK => Table::Open(scales),
+            Some(_) => {
+                let each = self.coder.coding.scales();
+                for (scales, total) in scales.chunks_mut(each).zip(totals.of_groups()) {
+                    store(
+                        &self.quantizer.scales(&total, self.coder.hints.magnitude)[..each],
+                        scales,
+                    );
+                }
+                Table::Known(scales)
+            }
         }
+    }
+
+    fn start<S: Rounded>(self, source: S, part: Part<'_>, workspace: &Workspace) -> u32 {
+        let width = workspace.scanner.width(source.len());
+        match pool::acquire(width) {
+            Some(pool) => pool.install(|| self.spread(source, part, width)),
+            None => self.run(source, part),
+        }
+    }
+
+    /// What is never shared between threads: a chunk, or as many groups as begin on a whole line of
+    /// the cache.
+    fn unit(self, scales: &Table<'_>) -> usize {
+        match (scales, self.group) {
+            (Table::Open(_), Some(group)) => {
+                let unit = group * (LANES >> group.trailing_zeros().min(LANES.trailing_zeros()));
+                unit * (CHUNK / unit).max(1)
+            }
+            _ => CHUNK,
+        }
+    }
+
+    /// Shares the work between threads.
+    fn spread<S: Rounded>(self, source: S, part: Part<'_>, width: usize) -> u32 {
+        let unit = self.unit(&part.scales);
         let half = width / 2;
-        let middle = source.len().div_ceil(CHUNK) * half / width * CHUNK;
+        let middle = source.len().div_ceil(unit) * half / width.max(1) * unit;
+        if width < 2 || middle == 0 {
+            return self.run(source, part);
+        }
         let (head, rest) = source.split_at(middle);
-        let (front, back) = codes.split_at_mut(middle * self.quantizer.bytes_per_value());
+        let bits = self.coder.coding.code_bits() as usize;
+        let (front, back) = part.codes.split_at_mut(middle * bits / 8);
+        let (near, far) = match (part.scales, self.group) {
+            (Table::Open(scales), Some(group)) => {
+                let (near, far) = scales.split_at_mut(middle / group * self.coder.coding.scales());
+                (Table::Open(near), Table::Open(far))
+            }
+            (Table::Open(scales), None) => (Table::Known(scales), Table::Known(&[])),
+            (Table::Known(scales), _) => (Table::Known(scales), Table::Known(scales)),
+        };
+        let first = part.first;
         let (left, right) = rayon::join(
-            || self.spread(head, front, half),
-            || self.spread(rest, back, width - half),
+            || self.spread(head, Part { codes: front, first, scales: near }, half),
+            || {
+                let part = Part { codes: back, first: first + middle, scales: far };
+                self.spread(rest, part, width - half)
+            },
         );
         left.max(right)
     }
 
-    fn run<S: Rounded>(self, mut source: S, codes: &mut [u8]) -> u32 {
+    fn run<S: Rounded>(self, mut source: S, mut part: Part<'_>) -> u32 {
         let mut scratch = Scratch::default();
-        let mut peak = 0;
-        for (i, codes) in codes.chunks_mut(BLOCK * self.quantizer.bytes_per_value()).enumerate() {
-            peak = peak.max(source.round(self, i * BLOCK, codes, &mut scratch));
+        let (mut peak, mut fitted) = (0, 0);
+        let bits = self.coder.coding.code_bits() as usize;
+        for at in (0..source.len()).step_by(BLOCK) {
+            let len = BLOCK.min(source.len() - at);
+            if let (Table::Open(scales), Some(group)) = (&mut part.scales, self.group) {
+                while fitted < at + len {
+                    let size = group.min(source.len() - fitted);
+                    let total = summarize(self.kernels, &source, fitted, size, &mut scratch);
+                    let each = self.coder.coding.scales();
+                    let scales = &mut scales[fitted / group * each..][..each];
+                    store(
+                        &self.quantizer.scales(&total, self.coder.hints.magnitude)[..each],
+                        scales,
+                    );
+                    peak = peak.max(total.peak);
+                    fitted += size;
+                }
+            }
+            let drawn = part.first + at;
+            let (scales, rank) = match &part.scales {
+                Table::Known(scales) => (*scales, drawn),
+                Table::Open(scales) => (&**scales, at),
+            };
+            let codes = &mut part.codes[at * bits / 8..((at + len) * bits).div_ceil(8)];
+            let coded = Coded { codes, rank, scales, drawn };
+            peak = peak.max(source.round(self, at, len, coded, &mut scratch));
         }
         (self.kernels.fence)();
         peak
     }
 
-    /// How many values these codes are.
-    fn len(self, codes: &[u8]) -> usize {
-        codes.len() / self.quantizer.bytes_per_value()
+    /// The bits of a block's largest magnitude; zero where groups were summed up.
+    fn peak(self, block: &[f32]) -> u32 {
+        if self.group.is_some() { 0 } else { (self.kernels.peak)(block) }
     }
 }

@@ -7,6 +7,7 @@
 use super::{Codec, State, Workspace};
 use crate::Input;
 use crate::memory::Memory;
+use crate::quantize::ValueCoding;
 use crate::scan::{Accumulated, Field, Preview, Request, Scanner, Totals, View};
 
 impl Codec {
@@ -55,17 +56,24 @@ impl Codec {
             },
         }
     }
+}
 
-    /// Takes the survivors, as the receiver decodes them, out of what was written.
-    pub(super) fn subtract(&self, state: &mut State, workspace: &mut Workspace) {
-        let Some(residual) = &mut state.residual else { return };
-        let Workspace { scanner, rounded, .. } = workspace;
-        let (indices, values) = (scanner.survivors().indices(), scanner.survivors().values());
-        rounded.resize(values.len(), 0.0);
-        self.quantizer.round_into(self.quantizer.scale_exponent(values), values, rounded);
-        let next = residual.next_mut();
-        for ((&index, &value), &sent) in indices.iter().zip(values).zip(&*rounded) {
-            next[index as usize] = value - sent;
-        }
+/// Takes the survivors, as the receiver decodes them from this frame, out of what was written.
+pub(super) fn subtract(
+    coding: ValueCoding,
+    frame: &[u8],
+    state: &mut State,
+    workspace: &mut Workspace,
+) {
+    let Some(residual) = &mut state.residual else { return };
+    let next = residual.next_mut();
+    let Workspace { scanner, rounded, .. } = workspace;
+    let (indices, values) = (scanner.survivors().indices(), scanner.survivors().values());
+    let (numel, count) = (next.len() as u64, values.len() as u64);
+    let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
+    rounded.resize(values.len(), 0.0);
+    coding.decode(coding.section(numel, count, section), 0, Some(indices), rounded);
+    for ((&index, &value), &sent) in indices.iter().zip(values).zip(&*rounded) {
+        next[index as usize] = value - sent;
     }
 }

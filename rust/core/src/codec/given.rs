@@ -6,6 +6,7 @@
 //! state changes when nothing can go wrong any more. What the codec's own sparsifier knows of the
 //! tensor stays as it is.
 
+use super::feedback::subtract;
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::HEADER_LEN;
 use crate::scan::{Request, Scratch, Source};
@@ -97,7 +98,8 @@ impl Codec {
             return Err(non_finite(&view, workspace.scanner.kernels));
         }
         let limit = max_len.filter(|_| support.may_trim);
-        let trimmed = self.fit(input, limit, workspace, out)?;
+        let hints = self.hints(state, None);
+        let (coding, trimmed) = self.fit(input, &hints, limit, workspace, out)?;
         if let Some(limit) = max_len.filter(|&limit| out.len() > limit) {
             return Err(limit_too_small(limit, out.len()));
         }
@@ -106,7 +108,7 @@ impl Codec {
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
         }
-        self.subtract(state, workspace);
+        subtract(coding, out, state, workspace);
         let tracker = state.tracker.clone();
         state.commit(tracker);
         let count = workspace.scanner.survivors().len() as u64;

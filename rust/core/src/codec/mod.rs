@@ -9,6 +9,7 @@ mod feedback;
 mod given;
 mod sparse;
 mod state;
+mod totals;
 mod workspace;
 
 pub use given::Support;
@@ -18,7 +19,8 @@ pub use workspace::Workspace;
 use crate::frame::{self, Layout};
 use crate::memory::Memory;
 use crate::pack::{IndexCoding, MAX_NUMEL};
-use crate::quantize::Quantizer;
+use crate::quantize::{Hints, Quantizer};
+use crate::rng::Key;
 use crate::scan::{self, Source};
 use crate::simd::{BLOCK, Kernels};
 use crate::sparsify::Sparsifier;
@@ -56,6 +58,7 @@ impl Codec {
     ) -> Result<Self> {
         sparsifier.check()?;
         memory.check()?;
+        quantizer.check()?;
         Ok(Self { sparsifier, quantizer, memory, indices })
     }
 
@@ -122,6 +125,12 @@ impl Codec {
             out.clear();
         }
         encoded
+    }
+
+    /// What the quantizer is told of this step besides the values.
+    fn hints(&self, state: &State, magnitude: Option<f32>) -> Hints {
+        let seed = self.quantizer.seed();
+        Hints { key: seed.map_or(Key::from_bits(0), |seed| state.rounding_key(seed)), magnitude }
     }
 
     fn layout(&self, input: Input<'_>) -> Layout {

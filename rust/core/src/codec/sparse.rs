@@ -8,8 +8,10 @@
 //! then found before: a limit that no frame keeps, and, by a read that writes nothing, sums that are
 //! not finite.
 
+use super::feedback::subtract;
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN};
+use crate::quantize::{Hints, ValueCoding};
 use crate::simd::peak::NON_FINITE;
 use crate::sparsify::{Scanned, narrow};
 use crate::{Input, Result};
@@ -42,8 +44,9 @@ impl Codec {
         let Workspace { scanner, keys, .. } = workspace;
         let mut scanned = Scanned { field, request, totals, scanner, scratch: keys };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
-        let trimmed = self.fit(input, max_len, workspace, out)?;
-        self.subtract(state, workspace);
+        let hints = self.hints(state, selected.magnitude);
+        let (coding, trimmed) = self.fit(input, &hints, max_len, workspace, out)?;
+        subtract(coding, out, state, workspace);
         state.commit(tracker);
         let (target, threshold) = (selected.target, selected.threshold);
         let count = workspace.scanner.survivors().len() as u64;
@@ -58,20 +61,23 @@ impl Codec {
     pub(super) fn fit(
         &self,
         input: Input<'_>,
+        hints: &Hints,
         max_len: Option<usize>,
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
-    ) -> Result<u64> {
+    ) -> Result<(ValueCoding, u64)> {
         let Workspace { scanner, keys, .. } = workspace;
         let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
         let (layout, numel, selected) = (self.layout(input), input.len() as u64, survivors.len());
         loop {
-            frame::write_into(&layout, numel, Some(survivors.indices()), survivors.values(), out)?;
+            let (indices, values) = (survivors.indices(), survivors.values());
+            let coding = frame::write_with(&layout, hints, numel, Some(indices), values, out)?;
             let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
-                return Ok((selected - survivors.len()) as u64);
+                return Ok((coding, (selected - survivors.len()) as u64));
             };
-            // In proportion to the bytes there are, and one less, so that this ends.
-            let room = limit.saturating_sub(HEADER_LEN) as f64 / (out.len() - HEADER_LEN) as f64;
+            // In proportion to the bytes that entries take, and one less, so that this ends.
+            let fixed = HEADER_LEN + coding.overhead(numel, 1) as usize;
+            let room = limit.saturating_sub(fixed) as f64 / (out.len() - fixed) as f64;
             let fewer = (survivors.len() as f64 * room) as usize;
             narrow(survivors, fewer.min(survivors.len() - 1) as u64, kernels, keys);
         }

@@ -52,7 +52,6 @@ impl State {
     }
 
     /// The key of what this step rounds by chance: another in every stream.
-    #[expect(dead_code, reason = "for the quantizers that draw")]
     pub(crate) fn rounding_key(&self, seed: u64) -> Key {
         // A stream of zero must not draw what selection does.
         Key::new(seed, self.tensor, self.step, !self.stream)

@@ -1,5 +1,6 @@
 //! Scratch memory of an encode.
 
+use super::totals::Totals;
 use crate::scan::Scanner;
 use crate::simd::Kernels;
 
@@ -12,6 +13,8 @@ pub struct Workspace {
     pub(super) keys: Vec<u32>,
     /// Selected values as the receiver will see them.
     pub(super) rounded: Vec<f32>,
+    /// Sums over the groups of a quantizer.
+    pub(super) totals: Totals,
 }
 
 impl Workspace {
@@ -22,7 +25,7 @@ impl Workspace {
     }
 
     fn on(scanner: Scanner) -> Self {
-        Self { scanner, keys: Vec::new(), rounded: Vec::new() }
+        Self { scanner, keys: Vec::new(), rounded: Vec::new(), totals: Totals::default() }
     }
 }
 

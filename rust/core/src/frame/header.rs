@@ -1,7 +1,7 @@
 //! The fixed part of a frame: 48 bytes, little-endian.
 
 use crate::pack::{self, Coding};
-use crate::quantize::{Quantizer, SCALE_EXPONENTS};
+use crate::quantize::{QuantizerId, SCALE_EXPONENTS};
 use crate::{Dtype, Error, Result};
 
 /// The first three bytes of every frame.
@@ -68,7 +68,7 @@ pub struct Header {
     /// Which sparsifier chose the entries.
     pub sparsifier: SparsifierId,
     /// How values are coded.
-    pub quantizer: Quantizer,
+    pub quantizer: QuantizerId,
     /// How positions are coded.
     pub coding: Coding,
     /// Values were multiplied by two to this power before they were rounded.
@@ -95,7 +95,7 @@ impl Header {
         // out[4] holds flags, of which version 1 has none.
         out[5] = self.dtype as u8;
         out[6] = self.sparsifier.0;
-        out[7] = quantizer_id(self.quantizer);
+        out[7] = self.quantizer.0;
         out[8] = coding;
         out[9] = parameter;
         out[10..12].copy_from_slice(&self.exponent.to_le_bytes());
@@ -130,26 +130,19 @@ impl Header {
         (u64_at(bytes, 32), u64_at(bytes, 40))
     }
 
-    /// Checks what the fields must be together.
+    /// Checks what the fields must be together. The length of the value section is for
+    /// [`ValueCoding::parse`](crate::quantize::ValueCoding), which reads its parameters there.
     pub(super) fn check(&self) -> Result<()> {
         let exponents = match self.quantizer {
-            Quantizer::Float16 { scaled: true } => SCALE_EXPONENTS,
+            QuantizerId::SCALED_FLOAT16 => SCALE_EXPONENTS,
             _ => 0..=0,
         };
         if !exponents.contains(&self.exponent) {
-            let (exponent, quantizer) = (self.exponent, self.quantizer);
-            return Err(Error::corrupt(format!("exponent {exponent} with {quantizer:?} values")));
+            let exponent = self.exponent;
+            let name = self.quantizer.name().unwrap_or_default();
+            return Err(Error::corrupt(format!("exponent {exponent} with {name} values")));
         }
-        pack::check_len(self.coding, self.numel, self.count, self.index_len)?;
-        // `count` fits 32 bits now.
-        let expected = self.count * self.quantizer.bytes_per_value() as u64;
-        if self.value_len != expected {
-            return Err(Error::corrupt(format!(
-                "value section has {} bytes instead of {expected}",
-                self.value_len
-            )));
-        }
-        Ok(())
+        pack::check_len(self.coding, self.numel, self.count, self.index_len)
     }
 }
 
@@ -162,23 +155,9 @@ fn dtype(id: u8) -> Option<Dtype> {
     [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::BF16].into_iter().find(|d| *d as u8 == id)
 }
 
-fn quantizer_id(quantizer: Quantizer) -> u8 {
-    match quantizer {
-        Quantizer::Float32 => 0,
-        Quantizer::BFloat16 => 1,
-        Quantizer::Float16 { scaled: false } => 2,
-        Quantizer::Float16 { scaled: true } => 3,
-    }
-}
-
-fn quantizer(id: u8) -> Option<Quantizer> {
-    match id {
-        0 => Some(Quantizer::Float32),
-        1 => Some(Quantizer::BFloat16),
-        2 => Some(Quantizer::Float16 { scaled: false }),
-        3 => Some(Quantizer::Float16 { scaled: true }),
-        _ => None,
-    }
+fn quantizer(id: u8) -> Option<QuantizerId> {
+    let id = QuantizerId(id);
+    id.name().map(|_| id)
 }
 
 /// Id and parameter of a coding.

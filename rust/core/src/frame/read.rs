@@ -2,7 +2,7 @@
 
 use super::header::{CHECKSUM, HEADER_LEN, Header, MAGIC, VERSION};
 use crate::pack::{self, Coding, MAX_NUMEL};
-use crate::quantize::BLOCK;
+use crate::quantize::{BLOCK, Section, ValueCoding};
 use crate::{Error, Result};
 
 /// CRC-32C of a frame: all its bytes but the four of the checksum.
@@ -18,6 +18,7 @@ pub(super) fn checksum(frame: &[u8]) -> u32 {
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
     header: Header,
+    coding: ValueCoding,
     indices: &'a [u8],
     values: &'a [u8],
 }
@@ -56,12 +57,19 @@ impl<'a> Frame<'a> {
         header.check()?;
         // The lengths add up to that of `bytes`.
         let (indices, values) = sections.split_at(index_len as usize);
-        Ok(Self { header, indices, values })
+        let Header { quantizer, exponent, numel, count, .. } = header;
+        let coding = ValueCoding::parse(quantizer, exponent, values, numel, count)?;
+        Ok(Self { header, coding, indices, values })
     }
 
     /// What the frame says about itself.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// How values are coded, with the parameters that the value section begins with.
+    pub fn value_coding(&self) -> ValueCoding {
+        self.coding
     }
 
     /// Bytes of the index section.
@@ -84,8 +92,13 @@ impl<'a> Frame<'a> {
     /// The values in the order of their positions, in place of what `out` held.
     pub fn values_into(&self, out: &mut Vec<f32>) -> Result<()> {
         self.check_values()?;
+        let mut indices = Vec::new();
+        let by_position = !self.is_dense() && self.coding.needs_positions();
+        if by_position {
+            self.indices_into(&mut indices)?;
+        }
         out.resize(self.header.count as usize, 0.0);
-        self.header.quantizer.decode_into(self.header.exponent, self.values, out);
+        self.coding.decode(self.section(), 0, by_position.then_some(&indices), out);
         Ok(())
     }
 
@@ -94,14 +107,13 @@ impl<'a> Frame<'a> {
     /// `out` has `numel` elements. It is not touched if this fails.
     pub fn decode_into(&self, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         self.check_all(out.len(), scratch)?;
-        let Header { quantizer, exponent, .. } = self.header;
         if self.is_dense() {
-            quantizer.decode_into(exponent, self.values, out);
+            self.coding.decode(self.section(), 0, None, out);
             return Ok(());
         }
         out.fill(0.0);
-        self.for_each_block(|first, values| {
-            for (&index, &value) in scratch.indices[first..].iter().zip(values) {
+        self.for_each_block(&scratch.indices, |positions, values| {
+            for (&index, &value) in positions.iter().zip(values) {
                 out[index as usize] = value;
             }
         });
@@ -114,16 +126,19 @@ impl<'a> Frame<'a> {
     /// `out` has `numel` elements. It is not touched if this fails.
     pub fn decode_add(&self, out: &mut [f32], scale: f32, scratch: &mut Scratch) -> Result<()> {
         self.check_all(out.len(), scratch)?;
+        let mut block = [0.0; BLOCK];
         if self.is_dense() {
-            self.for_each_block(|first, values| {
-                for (out, &value) in out[first..].iter_mut().zip(values) {
+            for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+                let values = &mut block[..out.len()];
+                self.coding.decode(self.section(), i * BLOCK, None, values);
+                for (out, &value) in out.iter_mut().zip(&*values) {
                     *out += value * scale;
                 }
-            });
+            }
             return Ok(());
         }
-        self.for_each_block(|first, values| {
-            for (&index, &value) in scratch.indices[first..].iter().zip(values) {
+        self.for_each_block(&scratch.indices, |positions, values| {
+            for (&index, &value) in positions.iter().zip(values) {
                 out[index as usize] += value * scale;
             }
         });
@@ -147,21 +162,24 @@ impl<'a> Frame<'a> {
     }
 
     fn check_values(&self) -> Result<()> {
-        if self.header.quantizer.all_finite(self.values) {
+        if self.coding.is_valid(self.section(), self.header.count) {
             return Ok(());
         }
-        Err(Error::corrupt("a value is not finite"))
+        Err(Error::corrupt("a value or a scale is not finite, or a code not one of its quantizer"))
     }
 
-    /// Decodes the values block by block in the cache; `visit` gets the rank of the first of each.
-    fn for_each_block(&self, mut visit: impl FnMut(usize, &[f32])) {
-        let Header { quantizer, exponent, .. } = self.header;
+    fn section(&self) -> Section<'_> {
+        self.coding.section(self.header.numel, self.header.count, self.values)
+    }
+
+    /// Decodes the values block by block in the cache, with the positions of each.
+    fn for_each_block(&self, positions: &[u32], mut visit: impl FnMut(&[u32], &[f32])) {
+        let section = self.section();
         let mut block = [0.0; BLOCK];
-        let codes = self.values.chunks(BLOCK * quantizer.bytes_per_value());
-        for (i, codes) in codes.enumerate() {
-            let values = &mut block[..codes.len() / quantizer.bytes_per_value()];
-            quantizer.decode_into(exponent, codes, values);
-            visit(i * BLOCK, values);
+        for (i, positions) in positions.chunks(BLOCK).enumerate() {
+            let values = &mut block[..positions.len()];
+            self.coding.decode(section, i * BLOCK, Some(positions), values);
+            visit(positions, values);
         }
     }
 }

@@ -26,8 +26,10 @@ fn write(layout: Layout, numel: u64, indices: Option<&[u32]>, values: &[f32]) ->
 
 /// What the frame must decode to, the slow way.
 fn expected(quantizer: Quantizer, numel: u64, indices: &[u32], values: &[f32]) -> Vec<f32> {
-    let mut rounded = vec![0.0; values.len()];
-    quantizer.round_into(quantizer.scale_exponent(values), values, &mut rounded);
+    let layout = layout(quantizer, IndexCoding::Auto);
+    let mut rounded = Vec::new();
+    let dense = write(layout, values.len() as u64, None, values);
+    Frame::parse(&dense, None).unwrap().values_into(&mut rounded).unwrap();
     let mut out = vec![0.0; numel as usize];
     for (&index, value) in indices.iter().zip(rounded) {
         out[index as usize] = value;

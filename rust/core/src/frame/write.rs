@@ -3,11 +3,11 @@
 use super::header::{CHECKSUM, HEADER_LEN, Header, SparsifierId, VERSION};
 use super::read::checksum;
 use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL};
-use crate::quantize::Quantizer;
+use crate::quantize::{self, Hints, Quantizer, ValueCoding};
 use crate::{Dtype, Error, Result};
 
 /// What a writer decides about its frames, apart from the data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Layout {
     /// Element type of the tensor that was encoded.
     pub dtype: Dtype,
@@ -22,16 +22,16 @@ pub struct Layout {
 /// Longest frame of at most `count` entries out of `numel`, in bytes.
 pub fn max_len(quantizer: Quantizer, indices: IndexCoding, numel: u64, count: u64) -> usize {
     let count = count.min(numel);
+    let values = |count| quantizer.coding(numel, 0.0).value_len(numel, count) as usize;
     // The full support takes no index bytes, so that the longest frame may have an entry less.
-    let with_indices =
-        |count| pack::max_len(indices, numel, count) + count as usize * quantizer.bytes_per_value();
+    let with_indices = |count| pack::max_len(indices, numel, count) + values(count);
     let sections = with_indices(count).max(with_indices(count.min(numel.saturating_sub(1))));
     HEADER_LEN + sections
 }
 
 /// Exact length of a dense frame, in bytes.
 pub fn dense_len(quantizer: Quantizer, numel: u64) -> usize {
-    HEADER_LEN + numel as usize * quantizer.bytes_per_value()
+    HEADER_LEN + quantizer.coding(numel, 0.0).value_len(numel, numel) as usize
 }
 
 /// Writes a frame of these entries, in place of what `out` held. Allocates nothing if `out` has
@@ -47,32 +47,48 @@ pub fn write_into(
     values: &[f32],
     out: &mut Vec<u8>,
 ) -> Result<()> {
+    write_with(layout, &Hints::default(), numel, indices, values, out).map(|_| ())
+}
+
+/// As [`write_into`], with what the quantizer is told besides the values. Gives how those were
+/// coded, for their section to be read back.
+pub fn write_with(
+    layout: &Layout,
+    hints: &Hints,
+    numel: u64,
+    indices: Option<&[u32]>,
+    values: &[f32],
+    out: &mut Vec<u8>,
+) -> Result<ValueCoding> {
     check_arguments(numel, indices, values)?;
     let (coding, index_len) = match indices {
         Some(indices) => pack::choose(layout.indices, indices, numel),
         None => (Coding::None, 0),
     };
-    let exponent = layout.quantizer.scale_exponent(values);
-    let count = values.len() as u64;
-    let header = header(*layout, numel, count, coding, index_len, exponent);
+    // A frame of every position is read as one that does not write them down.
+    let indices = indices.filter(|_| coding != Coding::None);
+    let peak = if layout.quantizer.needs_peak() { quantize::peak(values) } else { 0.0 };
+    let value_coding = layout.quantizer.coding(numel, peak);
+    let header = header(*layout, numel, values.len() as u64, (coding, index_len), value_coding);
     seal(header, out, |index_section, value_section| {
         pack::encode_into(coding, indices.unwrap_or_default(), numel, index_section);
-        layout.quantizer.encode_into(exponent, values, value_section);
+        let entries = (numel, indices);
+        quantize::encode(layout.quantizer, value_coding, hints, entries, values, value_section);
     });
-    Ok(())
+    Ok(value_coding)
 }
 
 /// Writes a dense frame whose value section `fill` writes, in place of what `out` held: for values
-/// that are nowhere together. They must be finite, and coded with this exponent.
+/// that are nowhere together. They must be finite, and coded like this.
 pub(crate) fn write_dense(
     layout: Layout,
     numel: u64,
-    exponent: i16,
+    coding: ValueCoding,
     out: &mut Vec<u8>,
     fill: impl FnOnce(&mut [u8]),
 ) -> Result<()> {
     check_numel(numel)?;
-    let header = header(layout, numel, numel, Coding::None, 0, exponent);
+    let header = header(layout, numel, numel, (Coding::None, 0), coding);
     seal(header, out, |_, value_section| fill(value_section));
     Ok(())
 }
@@ -81,21 +97,20 @@ fn header(
     layout: Layout,
     numel: u64,
     count: u64,
-    coding: Coding,
-    index_len: usize,
-    exponent: i16,
+    (coding, index_len): (Coding, usize),
+    values: ValueCoding,
 ) -> Header {
     Header {
         version: VERSION,
         dtype: layout.dtype,
         sparsifier: layout.sparsifier,
-        quantizer: layout.quantizer,
+        quantizer: values.id(),
         coding,
-        exponent,
+        exponent: values.exponent(),
         numel,
         count,
         index_len: index_len as u64,
-        value_len: count * layout.quantizer.bytes_per_value() as u64,
+        value_len: values.value_len(numel, count),
         checksum: 0,
     }
 }

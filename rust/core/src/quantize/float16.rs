@@ -6,10 +6,13 @@ use half::slice::HalfFloatSliceExt;
 use super::{BLOCK, SCALE_EXPONENTS};
 use crate::simd::Kernels;
 
-/// See [`super::Quantizer::scale_exponent`].
-pub(super) fn scale_exponent(values: &[f32]) -> i16 {
-    // Magnitudes compare as their bits do.
-    let bits = values.iter().fold(0, |largest, v| (v.to_bits() & 0x7FFF_FFFF).max(largest));
+/// The exponent `e` such that values are multiplied by `2^e` before they are rounded.
+///
+/// The largest one that keeps the largest magnitude, `peak`, at or below 65504, but not below -112:
+/// there the codes already reach the largest float32, and what is above saturates. Zero if all
+/// values are zero.
+pub(super) fn scale_exponent(peak: f32) -> i16 {
+    let bits = peak.to_bits();
     if bits == 0 {
         return 0;
     }

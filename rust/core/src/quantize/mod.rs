@@ -1,14 +1,47 @@
 //! Quantizers: what values the selected entries take on the wire.
 //!
-//! Rounding is to nearest, ties to even, and saturates at the largest finite value: a finite value
-//! never becomes infinite. Values are stored little-endian, one after the other.
+//! | quantizer | bits | scales | rounding |
+//! |---|---|---|---|
+//! | [`Quantizer::Float32`], [`Quantizer::BFloat16`], [`Quantizer::Float16`] | 32, 16 | none | to nearest, ties to even |
+//! | [`Quantizer::Uniform`] | 2 to 8 | one a block of entries | by chance |
+//! | [`Quantizer::SignScale`] | 1 | one | to the sign |
+//! | [`Quantizer::TwoMeans`] | 1 | two a column of positions | to the sign |
+//! | [`Quantizer::Ternary`] | 2 | one | by chance |
+//!
+//! Rounding saturates at the largest finite value: a finite value never becomes infinite.
+//!
+//! A [`Quantizer`] is what a writer is told, a [`ValueCoding`] what a frame says. Each method has a
+//! file of its own with the same few functions: `scales` of a group from its [`Summary`], `code`
+//! and `values` of entries of a group, `parse` where a frame has parameters.
 
 mod bfloat16;
+mod chance;
+mod code;
+mod coding;
+mod decode;
+mod fields;
 mod float16;
 mod float32;
+mod groups;
+mod sign_scale;
+mod summary;
+mod ternary;
+mod two_means;
+mod uniform;
+
+pub(crate) use code::{Coder, encode, store};
+pub use coding::{QuantizerId, ValueCoding};
+pub(crate) use coding::{Section, SectionMut};
+pub(crate) use groups::Grouping;
+pub use sign_scale::Magnitude;
+pub(crate) use summary::{Lanes, Summary};
+pub use uniform::Norm;
+
+use crate::rng::Key;
+use crate::{Error, Result};
 
 /// The value coding of a codec.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Quantizer {
     /// 32 bits, exact.
     #[default]
@@ -20,87 +53,136 @@ pub enum Quantizer {
         /// Multiply by a power of two for each frame, so that the largest value just fits.
         scaled: bool,
     },
+    /// A sign and a level of a uniform grid from zero to the norm of a block, rounded by chance.
+    ///
+    /// Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+    /// NeurIPS 2017.
+    Uniform {
+        /// Bits of an entry, sign and level together, 2 to 8.
+        bits: u8,
+        /// Entries that share a norm, at least one.
+        block: u32,
+        /// What the grid reaches up to.
+        norm: Norm,
+        /// What the random numbers begin from.
+        seed: u64,
+    },
+    /// The sign, and one magnitude for all entries.
+    ///
+    /// Karimireddy et al., "Error Feedback Fixes `SignSGD` and other Gradient Compression Schemes",
+    /// ICML 2019.
+    SignScale {
+        /// Which magnitude.
+        magnitude: Magnitude,
+    },
+    /// One of two values, the means of a column's entries from zero up and of those below.
+    ///
+    /// Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
+    /// Distributed Training of Speech DNNs", Interspeech 2014.
+    TwoMeans {
+        /// Positions in a column, at least one; none for one column of all.
+        column: Option<u32>,
+    },
+    /// Minus, zero or plus one magnitude, rounded by chance.
+    ///
+    /// Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
+    /// Learning", NeurIPS 2017.
+    Ternary {
+        /// Clip values at so many standard deviations, if any.
+        clip: Option<f32>,
+        /// What the random numbers begin from.
+        seed: u64,
+    },
 }
 
-/// Exponents that [`Quantizer::scale_exponent`] can give: from the largest float32 to the smallest.
+/// What a quantizer is told besides the values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hints {
+    /// Where the random numbers of this frame come from.
+    pub key: Key,
+    /// What the sparsifier says that the magnitude of its entries is.
+    pub magnitude: Option<f32>,
+}
+
+impl Default for Hints {
+    fn default() -> Self {
+        Self { key: Key::from_bits(0), magnitude: None }
+    }
+}
+
+/// The scales of one group; how many of them are used is up to the coding.
+pub(crate) type Scales = [f32; 8];
+
+/// Exponents that scaled float16 can have: from the largest float32 to the smallest.
 pub const SCALE_EXPONENTS: std::ops::RangeInclusive<i16> = -112..=164;
 
 impl Quantizer {
-    /// Bytes that each value takes.
-    pub const fn bytes_per_value(self) -> usize {
+    pub(crate) fn check(self) -> Result<()> {
         match self {
-            Self::Float32 => 4,
-            Self::BFloat16 | Self::Float16 { .. } => 2,
+            Self::Uniform { bits, .. } if !uniform::BITS.contains(&bits) => {
+                Err(Error::argument(format!("bits must be 2 to 8, got {bits}")))
+            }
+            Self::Uniform { block: 0, .. } => {
+                Err(Error::argument("block must be at least 1, got 0"))
+            }
+            Self::TwoMeans { column: Some(0) } => {
+                Err(Error::argument("column must be at least 1, got 0"))
+            }
+            Self::Ternary { clip: Some(clip), .. } if !(clip > 0.0 && clip.is_finite()) => {
+                Err(Error::argument(format!("clip must be finite and above 0, got {clip}")))
+            }
+            _ => Ok(()),
         }
     }
 
-    /// The exponent `e` such that values are multiplied by `2^e` before they are rounded.
-    ///
-    /// For `Float16 { scaled: true }` the largest one that keeps the largest magnitude at or below
-    /// 65504, but not below -112: there the codes already reach the largest float32, and what is
-    /// above saturates. Zero for all other quantizers and where all values are zero. Values must
-    /// be finite.
-    pub fn scale_exponent(self, values: &[f32]) -> i16 {
+    /// The seed of its random numbers, if it draws any.
+    pub fn seed(self) -> Option<u64> {
         match self {
-            Self::Float16 { scaled: true } => float16::scale_exponent(values),
-            _ => 0,
+            Self::Uniform { seed, .. } | Self::Ternary { seed, .. } => Some(seed),
+            _ => None,
         }
     }
 
-    /// Rounds finite values to their codes. `exponent` comes from [`Self::scale_exponent`].
-    ///
-    /// # Panics
-    ///
-    /// If `out` is not [`Self::bytes_per_value`] bytes a value long.
-    pub fn encode_into(self, exponent: i16, values: &[f32], out: &mut [u8]) {
-        assert_eq!(out.len(), values.len() * self.bytes_per_value(), "bytes for the values");
+    /// How frames of tensors of `numel` elements are coded, if their values reach up to `peak`.
+    pub fn coding(self, numel: u64, peak: f32) -> ValueCoding {
         match self {
-            Self::Float32 => float32::encode(values, out),
-            Self::BFloat16 => bfloat16::encode(values, out),
-            Self::Float16 { .. } => float16::encode(exponent, values, out),
+            Self::Float32 => ValueCoding::Float32,
+            Self::BFloat16 => ValueCoding::BFloat16,
+            Self::Float16 { scaled } => {
+                let exponent = scaled.then(|| float16::scale_exponent(peak));
+                ValueCoding::Float16 { exponent }
+            }
+            Self::Uniform { bits, block, .. } => ValueCoding::Uniform { bits, block },
+            Self::SignScale { .. } => ValueCoding::SignScale,
+            Self::TwoMeans { column } => {
+                let column = column.unwrap_or(numel.clamp(1, u64::from(u32::MAX)) as u32);
+                ValueCoding::TwoMeans { column }
+            }
+            Self::Ternary { .. } => ValueCoding::Ternary,
         }
     }
 
-    /// Codes back to values, exactly. The inverse of rounding is the identity on codes.
-    ///
-    /// # Panics
-    ///
-    /// If `bytes` is not [`Self::bytes_per_value`] bytes a value long.
-    pub fn decode_into(self, exponent: i16, bytes: &[u8], out: &mut [f32]) {
-        assert_eq!(bytes.len(), out.len() * self.bytes_per_value(), "bytes of the values");
-        match self {
-            Self::Float32 => float32::decode(bytes, out),
-            Self::BFloat16 => bfloat16::decode(bytes, out),
-            Self::Float16 { .. } => float16::decode(exponent, bytes, out),
-        }
+    /// Whether [`Quantizer::coding`] depends on the largest magnitude.
+    pub(crate) fn needs_peak(self) -> bool {
+        self == Self::Float16 { scaled: true }
     }
 
-    /// What decoding gives for these finite values, without the bytes in between.
-    ///
-    /// # Panics
-    ///
-    /// If `out` is not as long as `values`.
-    pub fn round_into(self, exponent: i16, values: &[f32], out: &mut [f32]) {
-        assert_eq!(values.len(), out.len(), "room for the values");
-        if self == Self::Float32 {
-            out.copy_from_slice(values);
-            return;
-        }
-        let mut codes = [0; 2 * BLOCK];
-        for (values, out) in values.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-            let codes = &mut codes[..2 * values.len()];
-            self.encode_into(exponent, values, codes);
-            self.decode_into(exponent, codes, out);
-        }
+    /// Fits the scales of a group to its values.
+    pub(crate) fn fit(self, values: &[f32], magnitude: Option<f32>) -> Scales {
+        self.scales(&Summary::of(values), magnitude)
     }
 
-    /// Whether no code in `bytes` is infinite or NaN.
-    pub(crate) fn all_finite(self, bytes: &[u8]) -> bool {
+    /// The scales of a group of which this is known.
+    pub(crate) fn scales(self, summary: &Summary, magnitude: Option<f32>) -> Scales {
+        let mut scales = Scales::default();
         match self {
-            Self::Float32 => float32::all_finite(bytes),
-            Self::BFloat16 => finite_halves(bytes, 0x7F80),
-            Self::Float16 { .. } => finite_halves(bytes, 0x7C00),
+            Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => {}
+            Self::Uniform { norm, .. } => scales[0] = uniform::scale(summary, norm),
+            Self::SignScale { magnitude: which } => scales[0] = which.scale(summary, magnitude),
+            Self::TwoMeans { .. } => [scales[0], scales[1]] = two_means::scales(summary),
+            Self::Ternary { clip, .. } => scales[0] = ternary::scale(summary, clip),
         }
+        scales
     }
 }
 
@@ -115,6 +197,13 @@ fn finite_halves(bytes: &[u8], exponent: u16) -> bool {
         let finite = |code: &[u8; 2]| u16::from_le_bytes(*code) & exponent != exponent;
         block.iter().fold(true, |all, code| all & finite(code))
     })
+}
+
+/// The largest magnitude of finite values.
+pub(crate) fn peak(values: &[f32]) -> f32 {
+    // Magnitudes compare as their bits do.
+    let bits = values.iter().fold(0, |largest, v| (v.to_bits() & 0x7FFF_FFFF).max(largest));
+    f32::from_bits(bits)
 }
 
 #[cfg(test)]

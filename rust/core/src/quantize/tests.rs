@@ -12,26 +12,44 @@ const ALL: [Quantizer; 4] = [
     Quantizer::Float16 { scaled: true },
 ];
 
+/// The coding with this exponent, where it has one.
+fn coding(quantizer: Quantizer, exponent: i16) -> ValueCoding {
+    match quantizer {
+        Quantizer::Float16 { scaled } => {
+            ValueCoding::Float16 { exponent: scaled.then_some(exponent) }
+        }
+        other => other.coding(0, 0.0),
+    }
+}
+
+/// The exponent that a quantizer chooses for these values.
+fn scale_exponent(quantizer: Quantizer, values: &[f32]) -> i16 {
+    quantizer.coding(0, peak(values)).exponent()
+}
+
 fn encode(quantizer: Quantizer, exponent: i16, values: &[f32]) -> Vec<u8> {
-    let mut out = vec![0xAA; values.len() * quantizer.bytes_per_value()];
-    quantizer.encode_into(exponent, values, &mut out);
+    let (coding, count) = (coding(quantizer, exponent), values.len() as u64);
+    let mut out = vec![0xAA; coding.value_len(count, count) as usize];
+    super::encode(quantizer, coding, &Hints::default(), (count, None), values, &mut out);
     out
 }
 
 fn decode(quantizer: Quantizer, exponent: i16, bytes: &[u8]) -> Vec<f32> {
-    let mut out = vec![f32::NAN; bytes.len() / quantizer.bytes_per_value()];
-    quantizer.decode_into(exponent, bytes, &mut out);
+    let coding = coding(quantizer, exponent);
+    let mut out = vec![f32::NAN; bytes.len() * 8 / coding.code_bits() as usize];
+    let count = out.len() as u64;
+    coding.decode(coding.section(count, count, bytes), 0, None, &mut out);
     out
 }
 
 /// Codes of the scaled quantizer's own choice of exponent, decoded.
 fn round(quantizer: Quantizer, values: &[f32]) -> Vec<f32> {
-    let exponent = quantizer.scale_exponent(values);
-    let decoded = decode(quantizer, exponent, &encode(quantizer, exponent, values));
-    let mut rounded = vec![f32::NAN; values.len()];
-    quantizer.round_into(exponent, values, &mut rounded);
-    assert_eq!(bits(&rounded), bits(&decoded), "round_into is encode, then decode");
-    decoded
+    let exponent = scale_exponent(quantizer, values);
+    decode(quantizer, exponent, &encode(quantizer, exponent, values))
+}
+
+fn all_finite(quantizer: Quantizer, bytes: &[u8]) -> bool {
+    coding(quantizer, 0).is_valid(Section { scales: &[], codes: bytes }, 300)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -71,14 +89,14 @@ fn every_code_is_finite_or_not_as_ieee_says() {
         let mut bytes = vec![0; 2 * 300];
         bytes[2 * 270..2 * 271].copy_from_slice(&code.to_le_bytes());
         let is_bf16 = bf16::from_bits(code).is_finite();
-        assert_eq!(Quantizer::BFloat16.all_finite(&bytes), is_bf16, "{code:#06x}");
+        assert_eq!(all_finite(Quantizer::BFloat16, &bytes), is_bf16, "{code:#06x}");
         let is_f16 = f16::from_bits(code).is_finite();
-        assert_eq!(Quantizer::Float16 { scaled: true }.all_finite(&bytes), is_f16, "{code:#06x}");
+        assert_eq!(all_finite(Quantizer::Float16 { scaled: true }, &bytes), is_f16, "{code:#06x}");
     }
     for (value, finite) in [(f32::MAX, true), (f32::INFINITY, false), (f32::NAN, false)] {
         let mut bytes = vec![0; 4 * 300];
         bytes[4 * 290..4 * 291].copy_from_slice(&(-value).to_le_bytes());
-        assert_eq!(Quantizer::Float32.all_finite(&bytes), finite, "{value}");
+        assert_eq!(all_finite(Quantizer::Float32, &bytes), finite, "{value}");
     }
 }
 
@@ -99,8 +117,8 @@ fn the_largest_values_saturate() {
 #[test]
 fn zeros_need_no_scale_and_keep_their_sign() {
     for quantizer in ALL {
-        assert_eq!(quantizer.scale_exponent(&[]), 0);
-        assert_eq!(quantizer.scale_exponent(&[0.0, -0.0]), 0);
+        assert_eq!(scale_exponent(quantizer, &[]), 0);
+        assert_eq!(scale_exponent(quantizer, &[0.0, -0.0]), 0);
         assert_eq!(bits(&round(quantizer, &[0.0, -0.0])), bits(&[0.0, -0.0]));
     }
 }
@@ -119,7 +137,7 @@ fn the_scale_puts_the_largest_magnitude_just_below_the_largest_code() {
         (f32::from_bits(0x007F_F000), 142),
         (f32::MAX, -112),
     ] {
-        assert_eq!(scaled.scale_exponent(&[0.0, -value, value / 4.0]), exponent, "{value:e}");
+        assert_eq!(scale_exponent(scaled, &[0.0, -value, value / 4.0]), exponent, "{value:e}");
     }
 }
 
@@ -153,7 +171,7 @@ proptest! {
     #[test]
     fn scaled_float16_is_the_nearest_of_the_scaled(values in prop::collection::vec(finite(), 1..20)) {
         let quantizer = Quantizer::Float16 { scaled: true };
-        let exponent = quantizer.scale_exponent(&values);
+        let exponent = scale_exponent(quantizer, &values);
         prop_assert!(SCALE_EXPONENTS.contains(&exponent));
         let power = 2_f64.powi(exponent.into());
         let largest = values.iter().fold(0.0, |m, v| v.abs().max(m));
@@ -177,7 +195,7 @@ proptest! {
             prop_assert!(rounded.is_sorted_by(|a, b| a <= b), "{:?}", quantizer);
             let signs = |v: &[f32]| v.iter().map(|v| v.is_sign_negative()).collect::<Vec<_>>();
             prop_assert_eq!(signs(&rounded), signs(&values));
-            let exponent = quantizer.scale_exponent(&values);
+            let exponent = scale_exponent(quantizer, &values);
             let again = decode(quantizer, exponent, &encode(quantizer, exponent, &rounded));
             prop_assert_eq!(bits(&again), bits(&rounded));
         }
@@ -188,7 +206,7 @@ proptest! {
     #[test]
     fn the_error_is_half_a_unit(values in prop::collection::vec(finite(), 1..40)) {
         let scaled = Quantizer::Float16 { scaled: true };
-        let smallest = 2_f64.powi(-24 - i32::from(scaled.scale_exponent(&values)));
+        let smallest = 2_f64.powi(-24 - i32::from(scale_exponent(scaled, &values)));
         for (quantizer, relative, absolute) in [
             (Quantizer::Float32, 0.0, 0.0),
             (Quantizer::BFloat16, 2_f64.powi(-9), 2_f64.powi(-134)),

@@ -6,8 +6,12 @@ use super::*;
 fn nothing_is_lost_and_bytes_agree_on_every_level_and_thread_count() {
     for n in [0, 1, 2, 63, 130, 5000, 300_000] {
         let steps: Vec<Vec<f32>> = (0..3).map(|s| gradient(n, n as u64 + s)).collect();
-        for (codec, in_place) in codecs(FEEDBACK).iter().zip(&codecs(LOW_MEMORY)) {
-            if n > 5000 && codec.quantizer() != Quantizer::BFloat16 {
+        let all = |memory| [codecs(memory), scaled_codecs(memory)].concat();
+        for (codec, in_place) in all(FEEDBACK).iter().zip(&all(LOW_MEMORY)) {
+            if n > 5000
+                && QUANTIZERS.contains(&codec.quantizer())
+                && codec.quantizer() != Quantizer::BFloat16
+            {
                 continue;
             }
             let mut runs = Vec::new();

@@ -10,6 +10,7 @@ use super::*;
 use crate::Dtype;
 use crate::fit::{Distribution, Mode};
 use crate::frame::{Frame, Scratch};
+use crate::quantize::{Magnitude, Norm};
 use crate::reference;
 use crate::simd::{Kernels, available_levels, testing};
 use crate::sparsify::{Amount, BinMax, Gaussian, SampledTopK, Sid, TrimMethod, Trimmed, TwoSided};
@@ -65,6 +66,7 @@ fn estimated() -> Vec<Sparsifier> {
     all
 }
 
+/// Those that are as near to a value as its own bits allow.
 const QUANTIZERS: [Quantizer; 4] = [
     Quantizer::Float32,
     Quantizer::BFloat16,
@@ -72,10 +74,33 @@ const QUANTIZERS: [Quantizer; 4] = [
     Quantizer::Float16 { scaled: false },
 ];
 
+/// Those that have scales.
+const SCALED: [Quantizer; 8] = [
+    Quantizer::Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 1 },
+    Quantizer::Uniform { bits: 3, block: 100, norm: Norm::Max, seed: 2 },
+    Quantizer::Uniform { bits: 8, block: 100_000, norm: Norm::Max, seed: 2 },
+    Quantizer::SignScale { magnitude: Magnitude::Mean },
+    Quantizer::SignScale { magnitude: Magnitude::RootMeanSquare },
+    Quantizer::TwoMeans { column: Some(77) },
+    Quantizer::TwoMeans { column: None },
+    Quantizer::Ternary { clip: Some(2.5), seed: 3 },
+];
+
 fn codecs(memory: Memory) -> Vec<Codec> {
     let mut codecs = Vec::new();
     for sparsifier in sparsifiers() {
         for quantizer in QUANTIZERS {
+            codecs.push(Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap());
+        }
+    }
+    codecs
+}
+
+fn scaled_codecs(memory: Memory) -> Vec<Codec> {
+    let top = Sparsifier::TopK { amount: Amount::Ratio(0.03) };
+    let mut codecs = Vec::new();
+    for sparsifier in [Sparsifier::All, Sparsifier::Threshold { threshold: 0.0 }, top] {
+        for quantizer in SCALED {
             codecs.push(Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap());
         }
     }

@@ -1,0 +1,113 @@
+//! Values to value sections.
+
+use super::chance::Draw;
+use super::coding::SectionMut;
+use super::{BLOCK, Hints, Quantizer, ValueCoding, bfloat16, fields, float16, float32};
+
+/// Writes the values of a list to a value section that is as long as its coding says.
+///
+/// `positions` are those of the values; `None` means every one. Values must be finite.
+pub(crate) fn encode(
+    quantizer: Quantizer,
+    coding: ValueCoding,
+    hints: &Hints,
+    (numel, positions): (u64, Option<&[u32]>),
+    values: &[f32],
+    section: &mut [u8],
+) {
+    let SectionMut { scales, codes } = coding.begin(numel, values.len() as u64, section);
+    fit(quantizer, coding, hints, positions, values, scales);
+    let job = Coder { coding, hints: *hints };
+    let step = BLOCK * coding.code_bits() as usize / 8;
+    if step == 0 {
+        return;
+    }
+    for (i, codes) in codes.chunks_mut(step).enumerate() {
+        let ranks = i * BLOCK..values.len().min((i + 1) * BLOCK);
+        let positions = positions.map(|positions| &positions[ranks.clone()]);
+        job.code(&values[ranks.clone()], ranks.start, positions, scales, ranks.start, codes);
+    }
+}
+
+/// Fits the scales of all groups of a list.
+fn fit(
+    quantizer: Quantizer,
+    coding: ValueCoding,
+    hints: &Hints,
+    positions: Option<&[u32]>,
+    values: &[f32],
+    scales: &mut [[u8; 4]],
+) {
+    let each = coding.scales();
+    if each == 0 {
+        return;
+    }
+    // Columns without entries have scales, too.
+    scales.fill([0; 4]);
+    coding.grouping().for_each_run(0, values.len(), positions, |group, range| {
+        let fitted = quantizer.fit(&values[range], hints.magnitude);
+        store(&fitted[..each], &mut scales[group * each..][..each]);
+    });
+}
+
+/// Puts scales where a frame has them.
+pub(crate) fn store(scales: &[f32], out: &mut [[u8; 4]]) {
+    for (out, scale) in out.iter_mut().zip(scales) {
+        *out = scale.to_le_bytes();
+    }
+}
+
+/// The scales of a group, as a frame has them.
+pub(crate) fn load(coding: ValueCoding, scales: &[[u8; 4]], group: usize) -> super::Scales {
+    let each = coding.scales();
+    let mut out = super::Scales::default();
+    // A section has those of every group; whatever a frame says, no reader panics here.
+    let stored = scales.get(group * each..(group + 1) * each).unwrap_or_default();
+    for (out, stored) in out.iter_mut().zip(stored) {
+        *out = f32::from_le_bytes(*stored);
+    }
+    out
+}
+
+/// How the values of a frame are turned into codes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Coder {
+    pub coding: ValueCoding,
+    pub hints: Hints,
+}
+
+impl Coder {
+    /// Codes a block of finite values, as many as a multiple of eight but for the last of a frame.
+    ///
+    /// `first` is the rank of the first of them, counted from where `scales` begin, and `drawn`
+    /// the same counted from the beginning of the frame.
+    pub fn code(
+        self,
+        values: &[f32],
+        first: usize,
+        positions: Option<&[u32]>,
+        scales: &[[u8; 4]],
+        drawn: usize,
+        out: &mut [u8],
+    ) {
+        match self.coding {
+            ValueCoding::Empty(_) => return,
+            ValueCoding::Float32 => return float32::encode(values, out),
+            ValueCoding::BFloat16 => return bfloat16::encode(values, out),
+            ValueCoding::Float16 { exponent } => {
+                return float16::encode(exponent.unwrap_or(0), values, out);
+            }
+            _ => {}
+        }
+        let draw = Draw { key: self.hints.key, first: drawn as u32 };
+        let mut codes = [0; crate::simd::BLOCK];
+        let codes = &mut codes[..values.len()];
+        let grouping = self.coding.grouping();
+        grouping.for_each_run(first, values.len(), positions, |group, range| {
+            let scales = load(self.coding, scales, group);
+            let draw = draw.skip(range.start);
+            self.coding.code(&values[range.clone()], &scales, draw, &mut codes[range]);
+        });
+        fields::pack(codes, self.coding.code_bits(), out);
+    }
+}

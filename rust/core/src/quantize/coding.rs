@@ -1,0 +1,270 @@
+//! How the values of one frame are coded: all that a reader has to know to decode them.
+
+use super::Grouping;
+use super::chance::Draw;
+use super::{sign_scale, ternary, two_means, uniform};
+use crate::{Error, Result};
+
+/// Which quantizer coded the values of a frame, as its header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QuantizerId(pub u8);
+
+impl QuantizerId {
+    /// The only one that uses the header's exponent.
+    pub(crate) const SCALED_FLOAT16: Self = Self(3);
+
+    /// The name, if this version knows it.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self.0 {
+            0 => "float32",
+            1 => "bfloat16",
+            2 => "float16",
+            3 => "float16 (scaled)",
+            6 => "uniform",
+            7 => "sign-scale",
+            8 => "two-means",
+            9 => "ternary",
+            _ => return None,
+        })
+    }
+}
+
+/// How the values of one frame are coded.
+///
+/// A value section is a prologue of the coding's parameters, its scales as float32, and then the
+/// codes of all entries, packed from the least significant bit of each byte up. Where there are no
+/// entries, the section is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ValueCoding {
+    /// No entries.
+    Empty(QuantizerId),
+    /// IEEE binary32.
+    Float32,
+    /// The upper half of a binary32.
+    BFloat16,
+    /// IEEE binary16.
+    Float16 {
+        /// Values were multiplied by two to this power; none has an id of its own.
+        exponent: Option<i16>,
+    },
+    /// A sign and a level between zero and the scale of a block.
+    Uniform {
+        /// Bits of a code, 2 to 8.
+        bits: u8,
+        /// Entries that share a scale, at least one.
+        block: u32,
+    },
+    /// A sign, and one magnitude for all.
+    SignScale,
+    /// One of two values, of each column.
+    TwoMeans {
+        /// Positions in a column, at least one.
+        column: u32,
+    },
+    /// Minus, zero or plus, and one magnitude for all.
+    Ternary,
+}
+
+/// Longest prologue in bytes.
+const MAX_PROLOGUE: usize = 8;
+
+/// The parts of a value section that is being written.
+pub(crate) struct SectionMut<'a> {
+    pub scales: &'a mut [[u8; 4]],
+    pub codes: &'a mut [u8],
+}
+
+/// The parts of a value section.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Section<'a> {
+    pub scales: &'a [[u8; 4]],
+    pub codes: &'a [u8],
+}
+
+impl ValueCoding {
+    /// The id of its quantizer.
+    pub fn id(self) -> QuantizerId {
+        QuantizerId(match self {
+            Self::Empty(id) => return id,
+            Self::Float32 => 0,
+            Self::BFloat16 => 1,
+            Self::Float16 { exponent: None } => 2,
+            Self::Float16 { exponent: Some(_) } => 3,
+            Self::Uniform { .. } => 6,
+            Self::SignScale => 7,
+            Self::TwoMeans { .. } => 8,
+            Self::Ternary => 9,
+        })
+    }
+
+    /// Reads the prologue of a value section, and checks its length. Allocates nothing, and looks at
+    /// no scale or code. Of a frame of up to 2^32 - 1 elements and no more entries than that.
+    pub(crate) fn parse(
+        id: QuantizerId,
+        exponent: i16,
+        section: &[u8],
+        numel: u64,
+        count: u64,
+    ) -> Result<Self> {
+        let coding = match id {
+            _ if count == 0 => Self::Empty(id),
+            QuantizerId(0) => Self::Float32,
+            QuantizerId(1) => Self::BFloat16,
+            QuantizerId(2) => Self::Float16 { exponent: None },
+            QuantizerId::SCALED_FLOAT16 => Self::Float16 { exponent: Some(exponent) },
+            QuantizerId(6) => uniform::parse(prologue(section)?)?,
+            QuantizerId(7) => Self::SignScale,
+            QuantizerId(8) => two_means::parse(prologue(section)?)?,
+            QuantizerId(9) => Self::Ternary,
+            QuantizerId(id) => {
+                return Err(Error::Unsupported { what: "quantizer", found: u32::from(id) });
+            }
+        };
+        let (have, expected) = (section.len() as u64, coding.value_len(numel, count));
+        if have != expected {
+            return Err(Error::corrupt(format!(
+                "value section has {have} bytes instead of {expected}"
+            )));
+        }
+        Ok(coding)
+    }
+
+    /// The prologue, and its length.
+    fn prologue(self) -> ([u8; MAX_PROLOGUE], usize) {
+        let mut bytes = [0; MAX_PROLOGUE];
+        match self {
+            Self::Uniform { bits, block } => {
+                bytes[0] = bits;
+                bytes[4..].copy_from_slice(&block.to_le_bytes());
+                (bytes, uniform::PROLOGUE)
+            }
+            Self::TwoMeans { column } => {
+                bytes[..4].copy_from_slice(&column.to_le_bytes());
+                (bytes, two_means::PROLOGUE)
+            }
+            _ => (bytes, 0),
+        }
+    }
+
+    /// What the header says as the exponent.
+    pub(crate) fn exponent(self) -> i16 {
+        match self {
+            Self::Float16 { exponent: Some(exponent) } => exponent,
+            _ => 0,
+        }
+    }
+
+    /// Bits of a code.
+    pub fn code_bits(self) -> u32 {
+        match self {
+            Self::Empty(_) => 0,
+            Self::Float32 => 32,
+            Self::BFloat16 | Self::Float16 { .. } => 16,
+            Self::Uniform { bits, .. } => u32::from(bits),
+            Self::SignScale | Self::TwoMeans { .. } => 1,
+            Self::Ternary => 2,
+        }
+    }
+
+    /// Which entries share scales.
+    pub(crate) fn grouping(self) -> Grouping {
+        match self {
+            Self::Empty(_) | Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => {
+                Grouping::None
+            }
+            Self::SignScale | Self::Ternary => Grouping::Whole,
+            Self::Uniform { block, .. } => Grouping::Ranks(block),
+            Self::TwoMeans { column } => Grouping::Positions(column),
+        }
+    }
+
+    /// Whether decoding an entry takes its position.
+    pub(crate) fn needs_positions(self) -> bool {
+        matches!(self.grouping(), Grouping::Positions(_))
+    }
+
+    /// How many scales a group has.
+    pub(crate) fn scales(self) -> usize {
+        match self {
+            Self::Empty(_) | Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => 0,
+            Self::SignScale | Self::Ternary | Self::Uniform { .. } => 1,
+            Self::TwoMeans { .. } => 2,
+        }
+    }
+
+    /// Bytes of prologue and scales.
+    pub(crate) fn overhead(self, numel: u64, count: u64) -> u64 {
+        let (_, prologue) = self.prologue();
+        prologue as u64 + 4 * self.scales() as u64 * self.grouping().number(numel, count)
+    }
+
+    /// Bytes of the value section of a frame of `count` entries out of `numel`.
+    pub fn value_len(self, numel: u64, count: u64) -> u64 {
+        if count == 0 {
+            return 0;
+        }
+        self.overhead(numel, count) + (count * u64::from(self.code_bits())).div_ceil(8)
+    }
+
+    /// Writes the prologue of a section, and gives out what follows it.
+    pub(crate) fn begin(self, numel: u64, count: u64, section: &mut [u8]) -> SectionMut<'_> {
+        let (prologue, len) = self.prologue();
+        if count == 0 {
+            return SectionMut { scales: &mut [], codes: section };
+        }
+        let (head, rest) = section.split_at_mut(len);
+        head.copy_from_slice(&prologue[..len]);
+        let scales = self.overhead(numel, count) as usize - len;
+        let (scales, codes) = rest.split_at_mut(scales);
+        SectionMut { scales: scales.as_chunks_mut().0, codes }
+    }
+
+    /// The parts of a section that [`ValueCoding::parse`] has found as long as it must be.
+    pub(crate) fn section(self, numel: u64, count: u64, section: &[u8]) -> Section<'_> {
+        if count == 0 {
+            return Section { scales: &[], codes: section };
+        }
+        let (_, prologue) = self.prologue();
+        let overhead = self.overhead(numel, count) as usize;
+        let scales = section[prologue..overhead].as_chunks().0;
+        Section { scales, codes: &section[overhead..] }
+    }
+
+    /// Codes finite values, one code a byte; for codings of up to eight bits.
+    ///
+    /// `scales` are those of the group, `first` is the rank of the first value in the frame, which
+    /// says what is drawn for it.
+    pub(crate) fn code(self, values: &[f32], scales: &[f32], draw: Draw, codes: &mut [u8]) {
+        match self {
+            Self::Uniform { bits, .. } => uniform::code(bits, values, scales[0], draw, codes),
+            Self::SignScale | Self::TwoMeans { .. } => sign_scale::code(values, codes),
+            Self::Ternary => ternary::code(values, scales[0], draw, codes),
+            Self::Empty(_) | Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => {}
+        }
+    }
+
+    /// The values of codes, one code a byte; for codings of up to eight bits.
+    pub(crate) fn values(self, codes: &[u8], scales: &[f32], out: &mut [f32]) {
+        match self {
+            Self::Uniform { bits, .. } => uniform::values(bits, codes, scales[0], out),
+            Self::SignScale => two_means::values(codes, [-scales[0], scales[0]], out),
+            Self::TwoMeans { .. } => two_means::values(codes, [scales[0], scales[1]], out),
+            Self::Ternary => ternary::values(codes, scales[0], out),
+            Self::Empty(_) | Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => {}
+        }
+    }
+
+    /// Whether a scale may be in a frame. Magnitudes have no sign.
+    pub(crate) fn takes_scale(self, scale: f32) -> bool {
+        let signed = matches!(self, Self::TwoMeans { .. });
+        scale.is_finite() && (signed || scale.is_sign_positive())
+    }
+}
+
+/// The first bytes of a section, which hold its prologue.
+fn prologue(section: &[u8]) -> Result<[u8; MAX_PROLOGUE]> {
+    section
+        .first_chunk()
+        .copied()
+        .ok_or_else(|| Error::corrupt(format!("value section has {} bytes only", section.len())))
+}

@@ -1,0 +1,70 @@
+//! A sign and a level of a uniform grid, by chance, so that the mean is the value.
+//!
+//! Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient
+//! Quantization and Encoding", NeurIPS 2017, section 3.1, with a fixed number of bits a level.
+
+use super::chance::{Draw, Share};
+use super::{Summary, ValueCoding};
+use crate::{Error, Result};
+
+/// What the grid of a block reaches up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Norm {
+    /// The root of the sum of squares.
+    #[default]
+    L2,
+    /// The largest magnitude.
+    Max,
+}
+
+/// Bytes of parameters: the bits of a code, three zeros, and the entries of a block.
+pub(super) const PROLOGUE: usize = 8;
+
+/// How many bits a code may have: a sign and at least one for the level.
+pub(super) const BITS: std::ops::RangeInclusive<u8> = 2..=8;
+
+pub(super) fn parse(prologue: [u8; PROLOGUE]) -> Result<ValueCoding> {
+    let [bits, reserved @ .., a, b, c, d] = prologue;
+    let block = u32::from_le_bytes([a, b, c, d]);
+    if !BITS.contains(&bits) || reserved != [0; 3] || block == 0 {
+        return Err(Error::corrupt(format!(
+            "levels of {bits} bits in blocks of {block}, reserved bytes {reserved:?}"
+        )));
+    }
+    Ok(ValueCoding::Uniform { bits, block })
+}
+
+/// The norm of a block: never less than its largest magnitude, never more than a float32 holds.
+pub(super) fn scale(summary: &Summary, norm: Norm) -> f32 {
+    match norm {
+        Norm::Max => summary.peak(),
+        Norm::L2 => (summary.squares.sqrt() as f32).max(summary.peak()).min(f32::MAX),
+    }
+}
+
+/// The highest level.
+fn levels(bits: u8) -> f32 {
+    f32::from((1_u8 << (bits - 1)) - 1)
+}
+
+/// The level in the lower bits, the sign in the highest.
+pub(super) fn code(bits: u8, values: &[f32], scale: f32, draw: Draw, codes: &mut [u8]) {
+    let levels = levels(bits);
+    let (share, sign) = (Share::of(scale, levels), bits - 1);
+    for ((i, code), &x) in codes.iter_mut().enumerate().zip(values) {
+        let exact = share.get(x.abs()).min(levels);
+        let whole = exact as u32 as f32;
+        let up = draw.unit(i) < exact - whole;
+        let level = whole as u8 + u8::from(up);
+        *code = level | u8::from(x < 0.0 && level > 0) << sign;
+    }
+}
+
+/// `scale * (level * r)`, `r` the float32 nearest to one over the highest level.
+pub(super) fn values(bits: u8, codes: &[u8], scale: f32, out: &mut [f32]) {
+    let (step, sign) = (1.0 / levels(bits), bits - 1);
+    for (out, &code) in out.iter_mut().zip(codes) {
+        let magnitude = scale * (f32::from(code & !(1 << sign)) * step);
+        *out = if code >> sign == 0 { magnitude } else { -magnitude };
+    }
+}
