@@ -37,6 +37,19 @@ MEASURED = {
     "dense f16": "gradwire dense f16",
 }
 
+SPARSE = ("topk", "sidco", "sampled top-k", "gaussian", "trimmed")
+WITH_RESIDUAL = " with residual"
+CODE_BITS = {
+    "bf16": 16,
+    "f16": 16,
+    "uniform, 2 bits": 2,
+    "uniform, 4 bits": 4,
+    "uniform, 8 bits": 8,
+    "ternary": 2,
+    "sign and mean": 1,
+    "two means, columns of 1024": 1,
+}
+
 
 def touched(ratio: float) -> float:
     """Return the bytes an element to read and write back every line with an entry that is sent."""
@@ -44,28 +57,24 @@ def touched(ratio: float) -> float:
 
 
 def bytes_moved(work: str, ratio: float) -> float | None:
-    """Return the bytes an element that a work has to move, or None for a kernel.
+    """Return the bytes an element that a work has to move, or None where nothing says.
 
     Frames and survivors, 4 to 8 bytes an entry sent, are left out: they stay in the caches.
     """
     sweep = 12.0  # gradient and residual are read, the sum is written
-    streams = {
-        "topk": sweep,
-        "sidco": sweep,
-        "sidco tracking": sweep,
-        "topk, low memory": sweep + 8.0,  # both are read once before, to find what is not finite
-        "sidco, 2 stages": sweep + 4.0,  # the sum is read again, above the first threshold
+    again = {
+        "topk, low memory": 8.0,  # both are read once before, to find what is not finite
+        "sidco, 2 stages": 4.0,  # the sum is read again, above the first threshold
     }
     if work == "decode and add":
         return touched(ratio)
-    if work in streams:
-        return streams[work] + touched(ratio)
-    return {
-        "dense bf16": 6.0,
-        "dense f16": 6.0,
-        "dense bf16 with residual": 14.0,
-        "dense f16 with residual": 14.0,
-    }.get(work)
+    if work.startswith("dense "):
+        fed_back = work.endswith(WITH_RESIDUAL)
+        bits = CODE_BITS.get(work.removeprefix("dense ").removesuffix(WITH_RESIDUAL))
+        return None if bits is None else (sweep if fed_back else 4.0) + bits / 8
+    if work.startswith(SPARSE):
+        return sweep + again.get(work, 0.0) + touched(ratio)
+    return None
 
 
 def build() -> Path:

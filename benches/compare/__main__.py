@@ -14,7 +14,7 @@ from .contestant import Contestant
 from .rounds import Case, Outcome, run
 
 # Everyone keeps a residual, most of them more: what a case takes, with room for what torch makes.
-BYTES_PER_ENTRY = 220
+BYTES_PER_ENTRY = 180
 
 
 def arguments() -> argparse.Namespace:

@@ -114,14 +114,17 @@ def run(
     copied, out = np.zeros_like(steps[0]), np.zeros_like(steps[0])
     results = [Result(kind.name, kind.whole) for kind in kinds]
     entrants = []
+    slow: set[str] = set()
     for kind, result in zip(kinds, results, strict=True):
         tick(f"{kind.name}, memory")
-        entrants.append(_enter(kind, case, result, steps))
+        entrant, seconds = _enter(kind, case, result, steps)
+        entrants.append(entrant)
+        if seconds > SLOW:
+            slow.add(result.name)
     outcome = Outcome(case, Spread(), results)
     warm_up = 6 if case.numel <= 1_000_000 else 2  # enough for a controller to settle
     # Short work is repeated within a round until the clock resolves it.
     repeats = max(1, 200_000 // case.numel)
-    slow: set[str] = set()
     for turn in range(-warm_up, rounds):
         gradient = steps[turn % len(steps)]
         tick("copy")
@@ -133,8 +136,6 @@ def run(
                 continue
             tick(entrant.name)
             encode, decode, wire = _step(entrant, gradient, out, repeats)
-            if encode > SLOW:
-                slow.add(result.name)
             if turn >= 0:
                 result.encode.values.append(encode)
                 result.decode.values.append(decode)
@@ -147,20 +148,21 @@ def run(
 
 def _enter(
     kind: type[Contestant], case: Case, result: Result, steps: Sequence[Array]
-) -> Contestant:
-    """Make a contestant, let it get over its start, and see what memory it needs."""
+) -> tuple[Contestant, float]:
+    """Make a contestant, let it get over its start, and see what memory and time it needs."""
     before = memory.resident()
     entrant = kind(case.numel, case.ratio)
     entrant.settle(steps[0])
+    seconds = 0.0
     for gradient in steps:
         entrant.ready(gradient)
-        entrant.encode(gradient)
+        seconds, _ = timed(lambda g=gradient: entrant.encode(g))  # type: ignore[misc]
     after = memory.resident()
     if before is not None and after is not None:
         result.held = max(0, after - before)
     entrant.ready(steps[0])
     result.extra = memory.extra(lambda: entrant.encode(steps[0]))
-    return entrant
+    return entrant, seconds
 
 
 def _step(

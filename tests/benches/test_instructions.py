@@ -25,6 +25,8 @@ def test_sending_everything_touches_every_line_once_each_way():
 def test_a_kernel_has_no_bytes_and_an_encode_has_more_than_the_copy():
     assert instructions.bytes_moved("peak", 0.001) is None
     assert instructions.bytes_moved("topk", 0.001) > instructions.COPY
+    assert instructions.bytes_moved("dense bf16", 0.001) == 6
+    assert instructions.bytes_moved("dense sign and mean with residual", 0.001) == 12.125
 
 
 def test_measured_copies_come_from_the_headline_case_alone():

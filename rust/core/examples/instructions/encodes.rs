@@ -1,0 +1,109 @@
+//! Whole encodes and decodes, a step that the state is used to.
+
+use gradwire_core::Input;
+use gradwire_core::codec::{Codec, Workspace};
+use gradwire_core::fit::Mode;
+use gradwire_core::frame::{Frame, Scratch};
+use gradwire_core::memory::Memory;
+use gradwire_core::pack::IndexCoding;
+use gradwire_core::quantize::{Magnitude, Norm, Quantizer};
+use gradwire_core::sparsify::{
+    Amount, BinMax, Gaussian, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
+};
+
+use crate::{Prepare, Works, laplace};
+
+/// Long enough for the work that does not grow with the tensor to vanish.
+const NUMEL: usize = 1 << 20;
+
+const KEEP: Memory = Memory::Residual { decay: 1.0, low_memory: false };
+const IN_PLACE: Memory = Memory::Residual { decay: 1.0, low_memory: true };
+
+/// A step of a codec on a tensor that its state has seen before.
+fn encode(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> Prepare {
+    Box::new(move || {
+        let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto)?;
+        let mut state = codec.init_state(NUMEL)?;
+        let (mut workspace, mut out) = (Workspace::default(), Vec::new());
+        let gradients: Vec<_> = (0..2).map(|seed| laplace(NUMEL, seed)).collect();
+        let mut turn = 0;
+        let work = move || {
+            let input = Input::F32(&gradients[turn % 2]);
+            turn += 1;
+            codec.encode_into(input, &mut state, None, &mut workspace, &mut out).map(|_| ())
+        };
+        Ok((NUMEL, Box::new(work)))
+    })
+}
+
+/// Reads a frame of exact top-k and adds it to a tensor.
+fn decode_add(ratio: f64) -> Prepare {
+    Box::new(move || {
+        let top = Sparsifier::TopK { amount: Amount::Ratio(ratio) };
+        let codec = Codec::new(top, Quantizer::Float32, Memory::None, IndexCoding::Auto)?;
+        let mut state = codec.init_state(NUMEL)?;
+        let (mut workspace, mut bytes) = (Workspace::default(), Vec::new());
+        let x = laplace(NUMEL, 1);
+        codec.encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut bytes)?;
+        let (mut out, mut scratch) = (x, Scratch::default());
+        let work = move || {
+            let frame = Frame::parse(&bytes, None)?;
+            frame.decode_add(&mut out, 0.5, &mut scratch)
+        };
+        Ok((NUMEL, Box::new(work)))
+    })
+}
+
+/// Every sparsifier with exact values and a residual.
+fn sparsifiers() -> Works {
+    let mut all = Works::new();
+    for ratio in [0.001, 0.01, 0.1] {
+        let top = Sparsifier::TopK { amount: Amount::Ratio(ratio) };
+        let sid = |mode| Sparsifier::Sid(Sid { mode, ..Sid::new(ratio) });
+        for (name, sparsifier, memory) in [
+            ("topk", top, KEEP),
+            ("topk, low memory", top, IN_PLACE),
+            ("sidco", sid(Mode::Adaptive), KEEP),
+            ("sidco tracking", sid(Mode::Tracking), KEEP),
+            ("sidco, 2 stages", sid(Mode::Fixed(2)), KEEP),
+        ] {
+            all.push((format!("{name}, {ratio}"), encode(sparsifier, Quantizer::Float32, memory)));
+        }
+        all.push((format!("decode and add, {ratio}"), decode_add(ratio)));
+    }
+    for (name, sparsifier) in [
+        ("sampled top-k, 0.01", Sparsifier::SampledTopK(SampledTopK::new(0.01))),
+        ("gaussian, 0.01", Sparsifier::Gaussian(Gaussian::new(0.01))),
+        ("trimmed, 0.01", Sparsifier::Trimmed(Trimmed::new(0.01))),
+        ("two-sided, 1 of 32", Sparsifier::TwoSided(TwoSided::new(32.0))),
+        ("bin-max of 500", Sparsifier::BinMax(BinMax { bin: 500, soft: 2.0 })),
+    ] {
+        all.push((name.into(), encode(sparsifier, Quantizer::Float32, KEEP)));
+    }
+    all
+}
+
+/// Every quantizer on all entries: without a residual, and with one.
+fn quantizers() -> Works {
+    let uniform = |bits| Quantizer::Uniform { bits, block: 512, norm: Norm::Max, seed: 1 };
+    let mut all = Works::new();
+    for (name, quantizer) in [
+        ("bf16", Quantizer::BFloat16),
+        ("f16", Quantizer::Float16 { scaled: false }),
+        ("uniform, 2 bits", uniform(2)),
+        ("uniform, 4 bits", uniform(4)),
+        ("uniform, 8 bits", uniform(8)),
+        ("ternary", Quantizer::Ternary { clip: None, seed: 1 }),
+        ("sign and mean", Quantizer::SignScale { magnitude: Magnitude::Mean }),
+        ("two means, columns of 1024", Quantizer::TwoMeans { column: Some(1024) }),
+    ] {
+        all.push((format!("dense {name}"), encode(Sparsifier::All, quantizer, Memory::None)));
+        let name = format!("dense {name} with residual");
+        all.push((name, encode(Sparsifier::All, quantizer, KEEP)));
+    }
+    all
+}
+
+pub fn all() -> Works {
+    sparsifiers().into_iter().chain(quantizers()).collect()
+}
