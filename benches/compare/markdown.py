@@ -30,9 +30,9 @@ SHOWN = {
 }
 
 
-def outcome(document: dict[str, Any], law: str, ratio: float) -> dict[str, Any]:
-    """Return the outcome of one thread, 25 M entries, this law and ratio."""
-    wanted = {"law": law, "numel": plan.HEADLINE, "ratio": ratio, "threads": 1}
+def outcome(document: dict[str, Any], law: str, ratio: float, threads: int = 1) -> dict[str, Any]:
+    """Return the outcome of 25 M entries, this law and ratio, so many threads."""
+    wanted = {"law": law, "numel": plan.HEADLINE, "ratio": ratio, "threads": threads}
     return next(dict(each) for each in document["outcomes"] if each["case"] == wanted)
 
 
@@ -74,10 +74,11 @@ def main() -> None:
     parser.add_argument("--into", type=Path, help="rewrite the table in this README")
     parser.add_argument("--law", help="instead: everybody, under this law")
     parser.add_argument("--ratio", type=float, default=0.001, help="with --law, this ratio")
+    parser.add_argument("--threads", type=int, default=1, help="with --law, so many threads")
     chosen = parser.parse_args()
     document = record.read(chosen.file)
     if chosen.law:
-        found = outcome(document, chosen.law, chosen.ratio)
+        found = outcome(document, chosen.law, chosen.ratio, chosen.threads)
         print(
             "\n".join(table(found, {result["name"]: result["name"] for result in found["results"]}))
         )

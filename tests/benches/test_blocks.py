@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benches.compare import aims, blocks, markdown, record
+from benches.compare import aims, blocks, markdown, record, show
 
 README = blocks.ROOT / "README.md"
 PERFORMANCE = blocks.ROOT / "docs" / "performance.md"
@@ -26,6 +26,12 @@ def test_the_aims_in_the_documentation_are_those_of_their_run():
     block = blocks.find(PERFORMANCE.read_text(), aims.BLOCK)
     path = source(block)
     assert block.split("\n")[1:-1] == aims.markdown(record.read(blocks.ROOT / path), path)
+
+
+def test_the_sections_in_the_documentation_are_those_of_their_run():
+    block = blocks.find(PERFORMANCE.read_text(), show.BLOCK)
+    path = source(block)
+    assert block.split("\n")[1:-1] == show.page(record.read(blocks.ROOT / path), path)
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):

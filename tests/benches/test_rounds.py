@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-from benches.compare import aims, dtypes, hooks, levels, ours, peers, plan, presets, receive, record
+from benches.compare import (
+    aims,
+    dtypes,
+    hooks,
+    levels,
+    ours,
+    peers,
+    plan,
+    presets,
+    receive,
+    record,
+    show,
+)
 from benches.compare.laws import LAWS
 from benches.compare.rounds import Case, run
 from gradwire.presets import PRESETS
@@ -113,6 +125,9 @@ def test_a_written_run_can_be_read_and_says_how_its_aims_fared(tmp_path, outcome
     assert "decode and add, 0.01, eight frames" in works
     assert "two threads beside one, top-k, 0.001" not in works
     assert aims.table(read).row_count == len(works)
+    page = show.page(read, "run.json")
+    assert "| 8 frames, 0.01 |" in "\n".join(page)
+    assert page[-1] == "From `run.json`."
 
 
 def test_runs_of_former_times_can_be_read():
