@@ -214,7 +214,7 @@ impl Codec {
         let mut look = |state: &codec::State, name: Option<&str>| {
             let values = out.as_mut_slice();
             py.detach(|| {
-                WORKSPACE.with_borrow(|workspace| {
+                WORKSPACE.with_borrow_mut(|workspace| {
                     self.0.preview(tensor.input(), state, workspace, values)
                 })
             })

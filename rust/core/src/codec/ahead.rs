@@ -16,9 +16,10 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &State,
+        scale: f32,
         scanner: &mut Scanner,
     ) -> Result<u32> {
-        finite_peak(self.view(input, state), scanner)
+        finite_peak(self.view(input, state, scale), scanner)
     }
 }
 

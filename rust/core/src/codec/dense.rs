@@ -5,12 +5,12 @@
 //! their group: a group that the cache holds is summed up just before it is coded, longer ones are
 //! summed up in a read of their own, ahead of everything.
 
+use super::feedback::Sink;
 use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
-use crate::memory::Memory;
 use crate::pool;
 use crate::quantize::{Coder, Quantizer, SectionMut, store};
-use crate::scan::{Accumulated, CHUNK, Field, Scratch, Source};
+use crate::scan::{CHUNK, Field, Remembered, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, Kernels, LANES};
 use crate::{Input, Result, frame};
@@ -29,7 +29,8 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| need > limit) {
             return Err(limit_too_small(limit, need));
         }
-        let peak = self.look_ahead(input, state, workspace)?;
+        let scale = self.scale(input, &mut workspace.scanner)?;
+        let peak = self.look_ahead(input, state, scale, workspace)?;
         let coding = self.quantizer.coding(numel as u64, f32::from_bits(peak));
         let hints = self.hints(state, None);
         let layout = self.layout(input);
@@ -43,18 +44,16 @@ impl Codec {
                 group: coding.grouping().dense_len(numel),
             };
             let part = Part { codes, first: 0, scales: job.scales(scales, &workspace.totals) };
-            peak = match (&mut state.residual, self.memory) {
-                (Some(residual), Memory::Residual { decay, .. }) => {
-                    let (residual, sum) = residual.begin();
-                    let source = Accumulated::new(Field(input), residual, decay, sum);
-                    job.start(source, part, workspace)
-                }
-                _ => job.start(Field(input), part, workspace),
+            peak = match self.sink(input, state, scale) {
+                Sink::None(gradient) => job.start(gradient, part, workspace),
+                Sink::Residual(sum) => job.start(sum, part, workspace),
+                Sink::LowPass(filter) => job.start(filter, part, workspace),
+                Sink::Correcting(velocity) => job.start(velocity, part, workspace),
             };
         })?;
         if peak >= NON_FINITE {
-            // In place it was found ahead. Elsewhere the residual is what it was.
-            return Err(non_finite(&self.view(input, state), workspace.scanner.kernels));
+            // In place it was found ahead. Elsewhere the memory is what it was.
+            return Err(non_finite(&self.view(input, state, scale), workspace.scanner.kernels));
         }
         let tracker = state.tracker.clone();
         state.commit(tracker);
@@ -67,17 +66,18 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &State,
+        scale: f32,
         workspace: &mut Workspace,
     ) -> Result<u32> {
         let numel = input.len();
         let group = self.quantizer.coding(numel as u64, 0.0).grouping().dense_len(numel);
         let Some(group) = group.filter(|&len| len > CHUNK) else {
             if state.is_in_place() || self.quantizer.needs_peak() {
-                return self.read_ahead(input, state, &mut workspace.scanner);
+                return self.read_ahead(input, state, scale, &mut workspace.scanner);
             }
             return Ok(0);
         };
-        let view = self.view(input, state);
+        let view = self.view(input, state, scale);
         workspace.totals.gather(view, group, &workspace.scanner);
         match workspace.totals.peak() {
             NON_FINITE.. => Err(non_finite(&view, workspace.scanner.kernels)),
@@ -115,7 +115,7 @@ impl Rounded for Field<'_> {
     }
 }
 
-impl Rounded for Accumulated<'_> {
+impl<S: Remembered> Rounded for S {
     fn round(
         &mut self,
         job: Job,
@@ -124,7 +124,7 @@ impl Rounded for Accumulated<'_> {
         coded: Coded<'_>,
         scratch: &mut Scratch,
     ) -> u32 {
-        let block = self.preview().add(job.kernels, at, len, scratch);
+        let block = self.take(job.kernels, at, len, scratch);
         let peak = job.peak(block);
         job.coder.code(block, coded.rank, None, coded.scales, coded.drawn, coded.codes);
         let mut sent = [0.0; BLOCK];
@@ -133,7 +133,7 @@ impl Rounded for Accumulated<'_> {
         for (left, sent) in block.iter_mut().zip(sent) {
             *left -= *sent;
         }
-        self.write(job.kernels, at, block);
+        self.keep(job.kernels, at, block);
         peak
     }
 }

@@ -1,32 +1,59 @@
 //! What an encode reads of a memory, and what it writes there.
 //!
-//! The first read adds gradient and memory and writes what comes of it into the spare buffer; what
-//! is sent is then taken out of it again, as the receiver decodes it. The buffer becomes the memory
-//! when the state commits.
+//! The first read puts gradient and memory together and writes into the spare buffers what the memory
+//! becomes of entries that are not sent. Those that are sent are put right afterwards, by what the
+//! receiver decodes. The buffers become the memory when the state commits.
 
-use super::{Codec, State, Workspace};
-use crate::Input;
-use crate::memory::Memory;
+use super::{Codec, State, Workspace, non_finite};
+use crate::memory::{Memory, MomentumCorrection};
 use crate::quantize::ValueCoding;
-use crate::scan::{Accumulated, Field, Preview, Request, Scanner, Totals, View};
+use crate::scan::{
+    Accumulated, Corrected, Correcting, Field, LowPass, Paired, Preview, Request, Scanner, Totals,
+    View,
+};
+use crate::simd::momentum::Rule;
+use crate::simd::peak::NON_FINITE;
+use crate::{Input, Result};
 
 impl Codec {
-    /// What there is to encode: gradient and memory together, before anything is written.
-    pub(super) fn view<'a>(&self, input: Input<'a>, state: &'a State) -> View<'a> {
+    /// What the gradient is multiplied by before all else: 1, unless its norm is to be clipped.
+    pub(super) fn scale(&self, input: Input<'_>, scanner: &mut Scanner) -> Result<f32> {
+        let Memory::MomentumCorrection(MomentumCorrection { clip: Some(clip), .. }) = self.memory
+        else {
+            return Ok(1.0);
+        };
         let gradient = Field(input);
-        match (&state.residual, self.memory) {
-            (Some(residual), Memory::Residual { decay, .. }) => {
-                View::Sum(Preview { gradient, residual: residual.as_slice(), decay })
+        let totals = scanner.scan(gradient, &Request { location: Some(0.0), ..Request::default() });
+        if totals.peak >= NON_FINITE {
+            return Err(non_finite(&gradient, scanner.kernels));
+        }
+        let norm = libm::sqrt(totals.moments.sum_sq);
+        let clip = f64::from(clip);
+        Ok(if norm > clip { (clip / norm) as f32 } else { 1.0 })
+    }
+
+    /// What there is to encode: gradient and memory together, before anything is written.
+    pub(super) fn view<'a>(&self, input: Input<'a>, state: &'a State, scale: f32) -> View<'a> {
+        let gradient = Field(input);
+        let Some(residual) = &state.residual else { return View::Plain(gradient) };
+        let residual = residual.as_slice();
+        match (self.memory, &state.momentum) {
+            (Memory::Residual { decay, .. }, _) => View::Sum(Preview { gradient, residual, decay }),
+            (Memory::MomentumCorrection(correction), Some(momentum)) => {
+                let (momentum, rule) = (momentum.as_slice(), rule(correction, scale));
+                View::Corrected(Corrected { gradient, momentum, velocity: residual, rule })
             }
-            _ => View::Plain(gradient),
+            _ => View::Sum(Preview { gradient, residual, decay: 1.0 }),
         }
     }
 
     /// The same after [`Codec::accumulate`], from where it takes the fewest reads.
     pub(super) fn written<'a>(&self, input: Input<'a>, state: &'a State) -> View<'a> {
-        match &state.residual {
-            Some(residual) => View::Plain(Field::plain(residual.next())),
-            None => self.view(input, state),
+        match (&state.residual, self.memory) {
+            (Some(residual), Memory::Residual { .. } | Memory::MomentumCorrection(_)) => {
+                View::Plain(Field::plain(residual.next()))
+            }
+            _ => self.view(input, state, 1.0),
         }
     }
 
@@ -35,45 +62,105 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &mut State,
+        scale: f32,
         request: &Request,
         scanner: &mut Scanner,
     ) -> Totals {
-        let gradient = Field(input);
-        match (&mut state.residual, self.memory) {
-            (Some(residual), Memory::Residual { decay, .. }) => {
-                let (residual, sum) = residual.begin();
-                let mut source = Accumulated::new(gradient, residual, decay, sum);
-                // What is read again while it is written has to stay in the cache.
-                source.streams &= !request.reads_back();
-                match request.bins {
-                    Some(bins) => scanner.scan_bins(source, bins),
-                    None => scanner.scan(source, request),
-                }
+        // What is read again while it is written has to stay in the cache.
+        let streams = !request.reads_back();
+        match self.sink(input, state, scale) {
+            Sink::None(gradient) => read(gradient, request, scanner),
+            Sink::Residual(mut sum) => {
+                sum.streams &= streams;
+                read(sum, request, scanner)
             }
-            _ => match request.bins {
-                Some(bins) => scanner.scan_bins(gradient, bins),
-                None => scanner.scan(gradient, request),
-            },
+            Sink::LowPass(filter) => read(filter, request, scanner),
+            Sink::Correcting(mut velocity) => {
+                velocity.streams &= streams;
+                read(velocity, request, scanner)
+            }
+        }
+    }
+
+    /// What the first read reads and writes.
+    pub(super) fn sink<'a>(&self, input: Input<'a>, state: &'a mut State, scale: f32) -> Sink<'a> {
+        let gradient = Field(input);
+        match (self.memory, &mut state.residual, &mut state.momentum) {
+            (Memory::Residual { decay, .. }, Some(residual), _) => {
+                let (residual, sum) = residual.begin();
+                Sink::Residual(Accumulated::new(gradient, residual, decay, sum))
+            }
+            (Memory::LowPass(filter), Some(memory), _) => {
+                let (memory, next) = memory.begin_apart();
+                Sink::LowPass(LowPass::new(gradient, memory, filter, next))
+            }
+            (Memory::MomentumCorrection(correction), Some(velocity), Some(momentum)) => {
+                let (velocity, next) = velocity.begin_apart();
+                let (momentum, moved) = momentum.begin_apart();
+                let rule = rule(correction, scale);
+                let from = Corrected { gradient, momentum, velocity, rule };
+                Sink::Correcting(Correcting::new(from, moved, next))
+            }
+            _ => Sink::None(gradient),
+        }
+    }
+
+    /// Puts right what the memory becomes of the survivors, which the receiver decodes.
+    /// `frame` ends with their values in this coding.
+    pub(super) fn subtract(
+        &self,
+        coding: ValueCoding,
+        frame: &[u8],
+        state: &mut State,
+        workspace: &mut Workspace,
+    ) {
+        let numel = state.numel() as u64;
+        let Some(residual) = &mut state.residual else { return };
+        let Workspace { scanner, rounded, .. } = workspace;
+        let (indices, values) = (scanner.survivors().indices(), scanner.survivors().values());
+        rounded.resize(values.len(), 0.0);
+        let count = values.len() as u64;
+        let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
+        coding.decode(coding.section(numel, count, section), 0, Some(indices), rounded);
+        let sent = indices.iter().zip(values).zip(&*rounded);
+        let left = sent.map(|((&index, &value), &sent)| (index as usize, value - sent));
+        if let Memory::LowPass(low_pass) = self.memory {
+            let (memory, next) = residual.begin_apart();
+            left.for_each(|(i, left)| next[i] = low_pass.keep(memory[i], left));
+        } else {
+            let next = residual.next_mut();
+            left.for_each(|(i, left)| next[i] = left);
+        }
+        if let (Memory::MomentumCorrection(correction), Some(momentum)) =
+            (self.memory, &mut state.momentum)
+            && correction.masking
+        {
+            let moved = momentum.next_mut();
+            for &index in indices {
+                moved[index as usize] = 0.0;
+            }
         }
     }
 }
 
-/// Takes the survivors, as the receiver decodes them from this frame, out of what was written.
-pub(super) fn subtract(
-    coding: ValueCoding,
-    frame: &[u8],
-    state: &mut State,
-    workspace: &mut Workspace,
-) {
-    let Some(residual) = &mut state.residual else { return };
-    let next = residual.next_mut();
-    let Workspace { scanner, rounded, .. } = workspace;
-    let (indices, values) = (scanner.survivors().indices(), scanner.survivors().values());
-    let (numel, count) = (next.len() as u64, values.len() as u64);
-    let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
-    rounded.resize(values.len(), 0.0);
-    coding.decode(coding.section(numel, count, section), 0, Some(indices), rounded);
-    for ((&index, &value), &sent) in indices.iter().zip(values).zip(&*rounded) {
-        next[index as usize] = value - sent;
+/// The source of the first read, by memory.
+pub(super) enum Sink<'a> {
+    /// Nothing is written.
+    None(Field<'a>),
+    Residual(Accumulated<'a>),
+    LowPass(LowPass<'a>),
+    Correcting(Correcting<'a>),
+}
+
+/// The first read, bin by bin if that is wanted.
+fn read<S: Paired>(source: S, request: &Request, scanner: &mut Scanner) -> Totals {
+    match request.bins {
+        Some(bins) => scanner.scan_bins(source, bins),
+        None => scanner.scan(source, request),
     }
+}
+
+fn rule(correction: MomentumCorrection, scale: f32) -> Rule {
+    let MomentumCorrection { momentum, nesterov, .. } = correction;
+    Rule { momentum, nesterov, scale }
 }

@@ -6,7 +6,6 @@
 //! state changes when nothing can go wrong any more. What the codec's own sparsifier knows of the
 //! tensor stays as it is.
 
-use super::feedback::subtract;
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::HEADER_LEN;
 use crate::scan::{Request, Scratch, Source};
@@ -83,12 +82,13 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| limit < HEADER_LEN) {
             return Err(limit_too_small(limit, HEADER_LEN));
         }
+        let scale = self.scale(input, &mut workspace.scanner)?;
         if state.is_in_place() {
-            self.read_ahead(input, state, &mut workspace.scanner)?;
+            self.read_ahead(input, state, scale, &mut workspace.scanner)?;
         }
         // Gathered, and the frame written, before the memory is: a frame that is too long must not
         // cost what a residual in one buffer was.
-        let view = self.view(input, state);
+        let view = self.view(input, state, scale);
         let survivors = workspace.scanner.survivors_mut();
         survivors.clear();
         for &position in support.positions {
@@ -104,11 +104,11 @@ impl Codec {
             return Err(limit_too_small(limit, out.len()));
         }
         let request = Request::default();
-        let totals = self.accumulate(input, state, &request, &mut workspace.scanner);
+        let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
         }
-        subtract(coding, out, state, workspace);
+        self.subtract(coding, out, state, workspace);
         let tracker = state.tracker.clone();
         state.commit(tracker);
         let count = workspace.scanner.survivors().len() as u64;
@@ -123,7 +123,7 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &State,
-        workspace: &Workspace,
+        workspace: &mut Workspace,
         out: &mut [f32],
     ) -> Result<()> {
         state.check(self, input.len())?;
@@ -133,7 +133,8 @@ impl Codec {
                 "out has {given} elements, the tensor has {expected}"
             )));
         }
-        let (view, kernels) = (self.view(input, state), workspace.scanner.kernels);
+        let scale = self.scale(input, &mut workspace.scanner)?;
+        let (view, kernels) = (self.view(input, state, scale), workspace.scanner.kernels);
         let mut scratch = Scratch::default();
         let mut peak = 0;
         for at in (0..view.len()).step_by(BLOCK) {

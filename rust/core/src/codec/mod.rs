@@ -17,7 +17,7 @@ pub use state::State;
 pub use workspace::Workspace;
 
 use crate::frame::{self, Layout};
-use crate::memory::Memory;
+use crate::memory::{Memory, MomentumCorrection};
 use crate::pack::{IndexCoding, MAX_NUMEL};
 use crate::quantize::{Hints, Quantizer};
 use crate::rng::Key;
@@ -59,6 +59,7 @@ impl Codec {
         sparsifier.check()?;
         memory.check()?;
         quantizer.check()?;
+        check_pair(sparsifier, memory)?;
         Ok(Self { sparsifier, quantizer, memory, indices })
     }
 
@@ -83,7 +84,8 @@ impl Codec {
     }
 
     /// The state of a tensor of `numel` elements that nothing was encoded of yet. With
-    /// [`Memory::Residual`] it takes eight bytes an element, or four with `low_memory`.
+    /// a memory it takes eight bytes an element: four with `low_memory`, and twice eight with momentum
+    /// correction.
     pub fn init_state(&self, numel: usize) -> Result<State> {
         if numel as u64 > MAX_NUMEL {
             return Err(Error::argument(format!(
@@ -140,6 +142,20 @@ impl Codec {
             quantizer: self.quantizer,
             indices: self.indices,
         }
+    }
+}
+
+/// Refuses what would be computed but mean nothing.
+fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
+    match (sparsifier, memory) {
+        (Sparsifier::All, Memory::MomentumCorrection(MomentumCorrection { masking: true, .. })) => {
+            Err(Error::argument(
+                "momentum correction with masking and a sparsifier that sends every entry: all of \
+                 the momentum would be zero after each step; switch masking off, or leave the \
+                 momentum to the optimizer",
+            ))
+        }
+        _ => Ok(()),
     }
 }
 

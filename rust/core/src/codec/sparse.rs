@@ -8,7 +8,6 @@
 //! then found before: a limit that no frame keeps, and, by a read that writes nothing, sums that are
 //! not finite.
 
-use super::feedback::subtract;
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN};
 use crate::quantize::{Hints, ValueCoding};
@@ -28,15 +27,16 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| limit < HEADER_LEN) {
             return Err(limit_too_small(limit, HEADER_LEN));
         }
+        let scale = self.scale(input, &mut workspace.scanner)?;
         if state.is_in_place() {
-            self.read_ahead(input, state, &mut workspace.scanner)?;
+            self.read_ahead(input, state, scale, &mut workspace.scanner)?;
         }
         let mut tracker = state.tracker.clone();
-        let view = self.view(input, state);
+        let view = self.view(input, state, scale);
         let (numel, keys) = (input.len(), &mut workspace.keys);
         let key = state.selection_key(self.sparsifier.seed());
         let request = self.sparsifier.request(numel, &tracker, key, |i| view.at(i), keys);
-        let totals = self.accumulate(input, state, &request, &mut workspace.scanner);
+        let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
         let field = self.written(input, state);
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&field, workspace.scanner.kernels));
@@ -46,7 +46,7 @@ impl Codec {
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
         let hints = self.hints(state, selected.magnitude);
         let (coding, trimmed) = self.fit(input, &hints, max_len, workspace, out)?;
-        subtract(coding, out, state, workspace);
+        self.subtract(coding, out, state, workspace);
         state.commit(tracker);
         let (target, threshold) = (selected.target, selected.threshold);
         let count = workspace.scanner.survivors().len() as u64;

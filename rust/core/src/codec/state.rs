@@ -1,12 +1,12 @@
 //! All that changes from one encode of a tensor to the next.
 
 use super::Codec;
-use crate::memory::{Memory, Residual};
+use crate::memory::{Buffers, Memory};
 use crate::rng::Key;
 use crate::sparsify::{Sparsifier, Tracker};
 use crate::{Error, Result};
 
-/// The state of one tensor under one codec: residual, tracked bound, stage controller.
+/// The state of one tensor under one codec: residual, momentum, tracked bound, stage controller.
 ///
 /// Use it with codecs of the same memory kind; another ratio, sparsifier or quantizer is taken from
 /// the next encode on, as schedules need it. A residual stays in as many buffers as it was made in.
@@ -17,12 +17,19 @@ pub struct State {
     /// Which tensor this is, and whose: what random numbers depend on.
     tensor: u64,
     stream: u64,
-    pub(super) residual: Option<Residual>,
+    /// The memory, which for DGC is the velocity.
+    pub(super) residual: Option<Buffers>,
+    /// The momentum beside it.
+    pub(super) momentum: Option<Buffers>,
     pub(super) tracker: Tracker,
     /// What the tracker was made for.
     sparsifier: Sparsifier,
     /// The tracker before the last encode, for as long as that can be rolled back.
     previous: Option<Tracker>,
+}
+
+fn has_momentum(memory: Memory) -> bool {
+    matches!(memory, Memory::MomentumCorrection(_))
 }
 
 /// The name under which a controller's scalars are saved.
@@ -32,11 +39,26 @@ impl State {
     pub(super) fn new(codec: &Codec, numel: usize) -> Self {
         let residual = match codec.memory() {
             Memory::None => None,
-            Memory::Residual { low_memory, .. } => Some(Residual::zeros(numel, low_memory)),
+            Memory::Residual { low_memory, .. } => Some(Buffers::zeros(numel, low_memory)),
+            Memory::LowPass(_) | Memory::MomentumCorrection(_) => {
+                Some(Buffers::zeros(numel, false))
+            }
         };
+        let moves = has_momentum(codec.memory());
+        let momentum = moves.then(|| Buffers::zeros(numel, false));
         let sparsifier = codec.sparsifier();
         let tracker = sparsifier.tracker(numel);
-        Self { numel, step: 0, tensor: 0, stream: 0, residual, tracker, sparsifier, previous: None }
+        Self {
+            numel,
+            step: 0,
+            tensor: 0,
+            stream: 0,
+            residual,
+            momentum,
+            tracker,
+            sparsifier,
+            previous: None,
+        }
     }
 
     /// The same state, of the tensor with this id ([`crate::rng::tensor_id`]) and this stream: states
@@ -73,6 +95,12 @@ impl State {
                  the state with init_state of this codec"
             )));
         }
+        if has_momentum(codec.memory()) != self.momentum.is_some() {
+            return Err(Error::argument(
+                "the codec has momentum correction and the state has not, or the other way round: \
+                 make the state with init_state of this codec",
+            ));
+        }
         Ok(())
     }
 
@@ -90,16 +118,14 @@ impl State {
 
     /// Takes over what an encode has written; from now on it can be rolled back.
     pub(super) fn commit(&mut self, tracker: Tracker) {
-        if let Some(residual) = &mut self.residual {
-            residual.commit();
-        }
+        self.buffers().for_each(Buffers::commit);
         self.previous = Some(std::mem::replace(&mut self.tracker, tracker));
         self.step += 1;
     }
 
     /// Whether an encode overwrites the residual that it reads.
     pub(super) fn is_in_place(&self) -> bool {
-        self.residual.as_ref().is_some_and(Residual::is_in_place)
+        self.residual.as_ref().is_some_and(Buffers::is_in_place)
     }
 
     /// Elements of the tensor.
@@ -112,9 +138,14 @@ impl State {
         self.step
     }
 
+    /// The buffers there are.
+    fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers> {
+        self.residual.iter_mut().chain(&mut self.momentum)
+    }
+
     /// What was not sent yet, if the codec remembers it.
     pub fn residual(&self) -> Option<&[f32]> {
-        self.residual.as_ref().map(Residual::as_slice)
+        self.residual.as_ref().map(Buffers::as_slice)
     }
 
     /// Replaces the residual by these finite values.
@@ -122,14 +153,29 @@ impl State {
         let Some(residual) = &mut self.residual else {
             return Err(Error::argument("the codec of this state has no residual to set"));
         };
-        residual.set(values)?;
+        residual.set("residual", values)?;
+        self.previous = None;
+        Ok(())
+    }
+
+    /// The momentum, if the codec corrects it.
+    pub fn momentum(&self) -> Option<&[f32]> {
+        self.momentum.as_ref().map(Buffers::as_slice)
+    }
+
+    /// Replaces the momentum by these finite values.
+    pub fn set_momentum(&mut self, values: &[f32]) -> Result<()> {
+        let Some(momentum) = &mut self.momentum else {
+            return Err(Error::argument("the codec of this state has no momentum to set"));
+        };
+        momentum.set("momentum", values)?;
         self.previous = None;
         Ok(())
     }
 
     /// Whether [`State::rollback`] would succeed.
     pub fn can_roll_back(&self) -> bool {
-        self.previous.is_some() && self.residual.as_ref().is_none_or(Residual::can_roll_back)
+        self.previous.is_some() && self.residual.as_ref().is_none_or(Buffers::can_roll_back)
     }
 
     /// Undoes the last encode exactly. Possible once after each successful encode, until the next
@@ -150,24 +196,21 @@ impl State {
         if let Some(tracker) = self.previous.take() {
             self.tracker = tracker;
         }
-        if let Some(residual) = &mut self.residual {
-            residual.rollback();
-        }
+        self.buffers().for_each(Buffers::rollback);
         self.step -= 1;
         Ok(())
     }
 
     /// Forgets everything: the state is as new.
     pub fn reset(&mut self) {
-        if let Some(residual) = &mut self.residual {
-            *residual = Residual::zeros(self.numel, residual.is_in_place());
-        }
+        let numel = self.numel;
+        self.buffers().for_each(|buffers| *buffers = Buffers::zeros(numel, buffers.is_in_place()));
         self.tracker = self.sparsifier.tracker(self.numel);
         self.previous = None;
         self.step = 0;
     }
 
-    /// All of the state but the residual, by name, for a checkpoint.
+    /// All of the state but residual and momentum, by name, for a checkpoint.
     pub fn scalars(&self) -> Vec<(String, f64)> {
         let mut scalars = vec![("step".to_owned(), self.step as f64)];
         let Tracker { bound, threshold, location, .. } = self.tracker;

@@ -1,8 +1,12 @@
 //! Memory: what happens to the entries, and the parts of entries, that were not sent.
 
-mod residual;
+mod buffers;
+mod low_pass;
+mod momentum_correction;
 
-pub use residual::Residual;
+pub(crate) use buffers::Buffers;
+pub use low_pass::LowPass;
+pub use momentum_correction::MomentumCorrection;
 
 use crate::{Error, Result};
 
@@ -23,6 +27,10 @@ pub enum Memory {
         /// each encode reads the tensor and the residual once more, and none can be rolled back.
         low_memory: bool,
     },
+    /// A part of each gradient is remembered.
+    LowPass(LowPass),
+    /// The velocity that momentum makes of gradients is remembered, and the momentum.
+    MomentumCorrection(MomentumCorrection),
 }
 
 impl Memory {
@@ -31,7 +39,9 @@ impl Memory {
             Self::Residual { decay, .. } if !(decay > 0.0 && decay <= 1.0) => {
                 Err(Error::argument(format!("decay must be in (0, 1], got {decay}")))
             }
-            _ => Ok(()),
+            Self::None | Self::Residual { .. } => Ok(()),
+            Self::LowPass(low_pass) => low_pass.check(),
+            Self::MomentumCorrection(correction) => correction.check(),
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! The maxima are summed in float64, bin after bin in each chunk, chunk after chunk.
 
-use super::source::{Accumulated, Field, Scratch, Source};
+use super::source::{Accumulated, Field, Scratch, Source, write};
 use super::{CHUNK, Part, Scanner, Totals};
 use crate::fit::Moments;
 use crate::pool;
@@ -82,12 +82,12 @@ impl Paired for Accumulated<'_> {
     where
         Self: 's,
     {
-        let Scratch { widened, sum } = scratch;
+        let Scratch { widened, sum, .. } = scratch;
         let gradient = self.gradient.float32(kernels, at, len, widened);
         let sum = &mut sum[..len];
         let residual = self.residual.unwrap_or(self.sum);
         (kernels.add)(sum, gradient, &residual[at..at + len], self.decay);
-        self.write(kernels, at, sum);
+        write(kernels, &mut self.sum[at..at + len], sum, self.streams);
         (gradient, sum)
     }
 

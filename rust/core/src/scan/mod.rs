@@ -6,16 +6,20 @@
 //! many threads took part.
 
 mod bins;
+mod low_pass;
+mod momentum;
 mod preview;
 mod sample;
 mod source;
 mod survivors;
 mod view;
 
-pub(crate) use bins::Bins;
+pub(crate) use bins::{Bins, Paired};
+pub(crate) use low_pass::LowPass;
+pub(crate) use momentum::{Corrected, Correcting};
 pub(crate) use preview::Preview;
 pub(crate) use sample::magnitude_above;
-pub(crate) use source::{Accumulated, Field, Scratch, Source};
+pub(crate) use source::{Accumulated, Field, Remembered, Scratch, Source};
 pub(crate) use survivors::Survivors;
 pub(crate) use view::View;
 

@@ -27,7 +27,7 @@ impl Preview<'_> {
         len: usize,
         scratch: &'s mut Scratch,
     ) -> &'s mut [f32] {
-        let Scratch { widened, sum } = scratch;
+        let Scratch { widened, sum, .. } = scratch;
         let gradient = self.gradient.float32(kernels, at, len, widened);
         let sum = &mut sum[..len];
         (kernels.add)(sum, gradient, &self.residual[at..at + len], self.decay);
@@ -54,7 +54,7 @@ impl Source for Preview<'_> {
         scratch: &mut Scratch,
         gather: Gather<'_>,
     ) -> Found {
-        let Scratch { widened, sum } = scratch;
+        let Scratch { widened, sum, .. } = scratch;
         let feedback = Feedback {
             residual: Some(&self.residual[at..at + len]),
             decay: self.decay,

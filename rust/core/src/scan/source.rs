@@ -38,15 +38,37 @@ pub(crate) trait Source: Send + Sized {
     ) -> &'a [f32];
 }
 
-/// Two blocks of scratch memory: for elements made float32, and for their sums.
+/// A source that writes down what a memory becomes.
+pub(crate) trait Remembered: Source {
+    /// What there is to encode of the `len` elements from position `at`, in scratch memory.
+    fn take<'s>(
+        &mut self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'s mut Scratch,
+    ) -> &'s mut [f32];
+
+    /// Writes down what the memory becomes of a block that was taken, of which `left` was not sent.
+    fn keep(&mut self, kernels: &Kernels, at: usize, left: &mut [f32]);
+}
+
+/// Writes a block, past the caches if asked to.
+pub(super) fn write(kernels: &Kernels, target: &mut [f32], block: &[f32], streams: bool) {
+    if streams { (kernels.stream)(target, block) } else { target.copy_from_slice(block) }
+}
+
+/// Three blocks of scratch memory: for elements made float32, for their sums, and for what a memory
+/// becomes.
 pub(crate) struct Scratch {
     pub(super) widened: [f32; BLOCK],
     pub(super) sum: [f32; BLOCK],
+    pub(super) next: [f32; BLOCK],
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self { widened: [0.0; BLOCK], sum: [0.0; BLOCK] }
+        Self { widened: [0.0; BLOCK], sum: [0.0; BLOCK], next: [0.0; BLOCK] }
     }
 }
 
@@ -156,8 +178,11 @@ pub(crate) struct Accumulated<'a> {
     pub streams: bool,
 }
 
-/// Elements from which on the tensor, its residual and the sum do not fit common caches together.
-const STREAMED: usize = 1 << 21;
+/// Whether so many elements, those of the residual and their sums are beyond what common caches hold
+/// together.
+pub(super) fn is_streamed(len: usize) -> bool {
+    len >= 1 << 21
+}
 
 impl<'a> Accumulated<'a> {
     pub fn new(
@@ -166,7 +191,7 @@ impl<'a> Accumulated<'a> {
         decay: f32,
         sum: &'a mut [f32],
     ) -> Self {
-        let streams = residual.is_some() && sum.len() >= STREAMED;
+        let streams = residual.is_some() && is_streamed(sum.len());
         Self { gradient, residual, decay, sum, streams }
     }
 
@@ -175,11 +200,21 @@ impl<'a> Accumulated<'a> {
         let residual = self.residual.unwrap_or(self.sum);
         Preview { gradient: self.gradient, residual, decay: self.decay }
     }
+}
 
-    /// Writes down a block of sums.
-    pub fn write(&mut self, kernels: &Kernels, at: usize, block: &[f32]) {
-        let target = &mut self.sum[at..at + block.len()];
-        if self.streams { (kernels.stream)(target, block) } else { target.copy_from_slice(block) }
+impl Remembered for Accumulated<'_> {
+    fn take<'s>(
+        &mut self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'s mut Scratch,
+    ) -> &'s mut [f32] {
+        self.preview().add(kernels, at, len, scratch)
+    }
+
+    fn keep(&mut self, kernels: &Kernels, at: usize, left: &mut [f32]) {
+        write(kernels, &mut self.sum[at..at + left.len()], left, self.streams);
     }
 }
 

@@ -1,17 +1,19 @@
-//! What a selection reads once more, when the first read did not bring all that it needs.
+//! What there is to encode, whatever the memory: for looks before the first read and after it.
 
-use super::Preview;
 use super::source::{Field, Scratch, Source};
+use super::{Corrected, Preview};
 use crate::simd::Kernels;
 use crate::simd::sweep::{Found, Gather};
 
-/// The tensor that entries are selected of, after the first read.
+/// The tensor that entries are selected of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum View<'a> {
     /// It is in memory: the input itself, or the sums that were written.
     Plain(Field<'a>),
-    /// What was written is something else: gradient and residual are added again.
+    /// It is not, or not yet: gradient and residual are added in each look.
     Sum(Preview<'a>),
+    /// The same of a gradient that moves a momentum.
+    Corrected(Corrected<'a>),
 }
 
 impl View<'_> {
@@ -20,6 +22,7 @@ impl View<'_> {
         match self {
             Self::Plain(field) => field.at(i),
             Self::Sum(sum) => sum.at(i),
+            Self::Corrected(velocity) => velocity.at(i),
         }
     }
 }
@@ -29,6 +32,7 @@ impl Source for View<'_> {
         match self {
             Self::Plain(field) => field.len(),
             Self::Sum(sum) => sum.len(),
+            Self::Corrected(velocity) => velocity.len(),
         }
     }
 
@@ -41,6 +45,10 @@ impl Source for View<'_> {
             Self::Sum(sum) => {
                 let (head, rest) = sum.split_at(middle);
                 (Self::Sum(head), Self::Sum(rest))
+            }
+            Self::Corrected(velocity) => {
+                let (head, rest) = velocity.split_at(middle);
+                (Self::Corrected(head), Self::Corrected(rest))
             }
         }
     }
@@ -56,6 +64,7 @@ impl Source for View<'_> {
         match self {
             Self::Plain(field) => field.sweep(kernels, at, len, scratch, gather),
             Self::Sum(sum) => sum.sweep(kernels, at, len, scratch, gather),
+            Self::Corrected(velocity) => velocity.sweep(kernels, at, len, scratch, gather),
         }
     }
 
@@ -63,6 +72,7 @@ impl Source for View<'_> {
         match self {
             Self::Plain(field) => field.swept(at, len, scratch),
             Self::Sum(sum) => sum.swept(at, len, scratch),
+            Self::Corrected(velocity) => velocity.swept(at, len, scratch),
         }
     }
 
@@ -76,6 +86,7 @@ impl Source for View<'_> {
         match self {
             Self::Plain(field) => field.block(kernels, at, len, scratch),
             Self::Sum(sum) => sum.block(kernels, at, len, scratch),
+            Self::Corrected(velocity) => velocity.block(kernels, at, len, scratch),
         }
     }
 }

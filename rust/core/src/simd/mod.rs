@@ -8,6 +8,7 @@
 //! | [`narrow`] | float32 to float16 and bfloat16 |
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
 //! | [`moments`] | sums of exceedances over a location and of their squares |
+//! | [`momentum`] | moves a momentum by a gradient |
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
 //! | [`refine`] | drops the entries of a list that are not above a bound |
 //! | [`stream`] | copies past the caches |
@@ -38,6 +39,7 @@ pub mod float8;
 mod level;
 pub mod log_sum;
 pub mod moments;
+pub mod momentum;
 pub mod narrow;
 pub mod peak;
 pub mod refine;
@@ -65,6 +67,9 @@ pub type Above = fn(&[f32], f32, u32, &mut [u32], &mut [f32]) -> usize;
 /// The type of [`bins`].
 pub type Bins = fn(&[f32], &[f32], f32, usize, &mut [u32], &mut [f32]);
 
+/// The type of [`momentum`].
+pub type Move = fn(&mut [f32], &mut [f32], &[f32], &[f32], momentum::Rule);
+
 /// The kernels of one level.
 #[derive(Debug)]
 pub struct Kernels {
@@ -76,6 +81,8 @@ pub struct Kernels {
     pub peak: fn(&[f32]) -> u32,
     /// See [`moments`].
     pub moments: fn(&[f32], f32, &mut moments::Lanes),
+    /// See [`momentum`].
+    pub momentum: Move,
     /// See [`log_sum`].
     pub log_sum: fn(&[f32], &mut log_sum::Lanes),
     /// See [`above`].
@@ -121,6 +128,7 @@ macro_rules! table {
             add: add::$module::run,
             peak: peak::$module::run,
             moments: moments::$module::run,
+            momentum: momentum::$module::run,
             log_sum: log_sum::$module::run,
             above: above::$module::run,
             bins: bins::$module::run,

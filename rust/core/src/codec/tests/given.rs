@@ -176,8 +176,8 @@ fn a_preview_is_what_is_encoded_and_changes_nothing() {
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &gradient(n, 1), &mut state);
             let (x, mut seen) = (gradient(n, 2), vec![f32::NAN; n]);
-            let workspace = Workspace::default();
-            codec.preview(Input::F32(&x), &state, &workspace, &mut seen).unwrap();
+            let mut workspace = Workspace::default();
+            codec.preview(Input::F32(&x), &state, &mut workspace, &mut seen).unwrap();
             let before = state.clone();
             assert_eq!(state.scalars(), before.scalars());
             if codec.sparsifier() != Sparsifier::All {
@@ -188,10 +188,10 @@ fn a_preview_is_what_is_encoded_and_changes_nothing() {
                     assert_eq!(decode(&frame, n), seen);
                 }
             }
-            let short = codec.preview(Input::F32(&x), &before, &workspace, &mut seen[1..]);
+            let short = codec.preview(Input::F32(&x), &before, &mut workspace, &mut seen[1..]);
             assert!(matches!(short, Err(Error::Argument { .. })));
             let bad = vec![f32::NAN; n];
-            let result = codec.preview(Input::F32(&bad), &before, &workspace, &mut seen);
+            let result = codec.preview(Input::F32(&bad), &before, &mut workspace, &mut seen);
             assert_eq!(result, Err(Error::NonFinite { count: n as u64, first: 0 }));
         }
     }

@@ -3,6 +3,7 @@
 mod conservation;
 mod estimated;
 mod given;
+mod memories;
 mod selection;
 mod state;
 
@@ -88,7 +89,14 @@ const SCALED: [Quantizer; 8] = [
 
 fn codecs(memory: Memory) -> Vec<Codec> {
     let mut codecs = Vec::new();
+    let masks = |m: MomentumCorrection| m.masking;
     for sparsifier in sparsifiers() {
+        // Refused; see the test of that.
+        if sparsifier == Sparsifier::All
+            && matches!(memory, Memory::MomentumCorrection(m) if masks(m))
+        {
+            continue;
+        }
         for quantizer in QUANTIZERS {
             codecs.push(Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap());
         }

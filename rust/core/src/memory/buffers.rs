@@ -1,4 +1,4 @@
-//! The residual of error feedback: a pair of buffers, or one.
+//! What a memory holds for each element: a pair of buffers, or one.
 
 use crate::buffer::Buffer;
 use crate::{Error, Result};
@@ -6,22 +6,22 @@ use crate::{Error, Result};
 /// Two buffers that swap on success, or one that is written in place.
 ///
 /// With two, an encode reads one and writes the other; only when the frame is done do they change
-/// roles. So a failed encode leaves the residual as it was, a successful one can be undone exactly,
+/// roles. So a failed encode leaves the values as they were, a successful one can be undone exactly,
 /// and no pass over memory is spent on either.
 ///
 /// With one, an encode has to know that it will not fail before it writes at all, and what it
 /// overwrites is gone.
 #[derive(Debug, Clone)]
-pub struct Residual {
+pub(crate) struct Buffers {
     current: Buffer,
-    /// None if the next residual is written over the current one.
+    /// None if the next values are written over the current ones.
     other: Option<Buffer>,
-    /// Whether `other` holds the residual before the last encode.
+    /// Whether `other` holds the values before the last encode.
     undoable: bool,
 }
 
-impl Residual {
-    /// A residual of `len` zeros.
+impl Buffers {
+    /// `len` zeros.
     pub fn zeros(len: usize, in_place: bool) -> Self {
         let other = (!in_place).then(|| Buffer::zeros(len));
         Self { current: Buffer::zeros(len), other, undoable: false }
@@ -32,12 +32,12 @@ impl Residual {
         self.other.is_none()
     }
 
-    /// The residual.
+    /// The values.
     pub fn as_slice(&self) -> &[f32] {
         self.current.as_slice()
     }
 
-    /// The residual, and the buffer that the next one is written to; none and the residual itself
+    /// The values, and the buffer that the next ones are written to; none and the values themselves
     /// if that is done in place. Ends the chance to undo.
     pub(crate) fn begin(&mut self) -> (Option<&[f32]>, &mut [f32]) {
         self.undoable = false;
@@ -47,17 +47,25 @@ impl Residual {
         }
     }
 
-    /// The buffer that [`Residual::begin`] gave out to be written.
+    /// As [`Buffers::begin`], for a memory that is never written in place.
+    pub(crate) fn begin_apart(&mut self) -> (&[f32], &mut [f32]) {
+        self.undoable = false;
+        let current = self.current.as_slice();
+        let other = self.other.get_or_insert_with(|| Buffer::zeros(current.len()));
+        (current, other.as_mut_slice())
+    }
+
+    /// The buffer that [`Buffers::begin`] gave out to be written.
     pub(crate) fn next(&self) -> &[f32] {
         self.other.as_ref().unwrap_or(&self.current).as_slice()
     }
 
-    /// As [`Residual::next`], to patch it.
+    /// As [`Buffers::next`], to patch it.
     pub(crate) fn next_mut(&mut self) -> &mut [f32] {
         self.other.as_mut().unwrap_or(&mut self.current).as_mut_slice()
     }
 
-    /// Makes the written buffer the residual.
+    /// Makes the written buffer the values.
     pub(crate) fn commit(&mut self) {
         if let Some(other) = &mut self.other {
             std::mem::swap(&mut self.current, other);
@@ -65,12 +73,12 @@ impl Residual {
         }
     }
 
-    /// Whether [`Residual::rollback`] would succeed.
+    /// Whether [`Buffers::rollback`] would succeed.
     pub(crate) fn can_roll_back(&self) -> bool {
         self.undoable
     }
 
-    /// Goes back to the residual before the last commit.
+    /// Goes back to the values before the last commit.
     pub(crate) fn rollback(&mut self) {
         if let Some(other) = &mut self.other {
             std::mem::swap(&mut self.current, other);
@@ -78,13 +86,13 @@ impl Residual {
         self.undoable = false;
     }
 
-    /// Replaces the residual.
-    pub(crate) fn set(&mut self, values: &[f32]) -> Result<()> {
+    /// Replaces the values. `what` they are is for the error.
+    pub(crate) fn set(&mut self, what: &str, values: &[f32]) -> Result<()> {
         let expected = self.current.as_slice().len();
         if values.len() != expected {
             let given = values.len();
             return Err(Error::argument(format!(
-                "the residual has {given} elements, {expected} were expected"
+                "the {what} has {given} elements, {expected} were expected"
             )));
         }
         let bad = |v: &f32| !v.is_finite();

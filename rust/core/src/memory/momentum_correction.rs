@@ -1,0 +1,44 @@
+//! The momentum correction of Deep Gradient Compression.
+
+use crate::{Error, Result};
+
+/// Momentum is applied to the local gradient, before entries are selected, and what is left over
+/// accumulates what momentum makes of it. The optimizer must not apply momentum again.
+///
+/// With momentum `u`, velocity `v` and gradient `g`, entries are selected of the next `v`:
+///
+/// * `u <- m * u + g`, `v <- v + u`, or
+/// * with Nesterov's momentum `u <- m * (u + g)`, `v <- v + u + g`.
+///
+/// What is sent is subtracted from `v`. With masking `u` becomes zero there too: momentum that led
+/// to an entry that has been delivered must not go on pushing it (momentum factor masking).
+///
+/// Lin, Han, Mao, Wang and Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
+/// for Distributed Training", ICLR 2018, sections 3.2 and 3.3.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MomentumCorrection {
+    /// `m`, in [0, 1).
+    pub momentum: f32,
+    /// Whether the momentum is Nesterov's.
+    pub nesterov: bool,
+    /// Whether the momentum of an entry that is sent becomes zero.
+    pub masking: bool,
+    /// The largest Euclidean norm of a gradient of this tensor; what is longer is scaled down to it
+    /// before all else. Costs a read of the gradient.
+    pub clip: Option<f32>,
+}
+
+impl MomentumCorrection {
+    pub(super) fn check(self) -> Result<()> {
+        let momentum = self.momentum;
+        if !(0.0..1.0).contains(&momentum) {
+            return Err(Error::argument(format!("momentum must be in [0, 1), got {momentum}")));
+        }
+        match self.clip {
+            Some(clip) if !(clip > 0.0 && clip.is_finite()) => {
+                Err(Error::argument(format!("clip must be finite and above 0, got {clip}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

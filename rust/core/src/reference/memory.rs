@@ -1,0 +1,66 @@
+//! Memories by their definitions, an element at a time and in float64.
+
+/// `ScaleCom`'s low-pass filter.
+#[derive(Debug, Clone)]
+pub struct LowPass {
+    beta: f64,
+    /// One value an element.
+    pub memory: Vec<f64>,
+}
+
+impl LowPass {
+    /// The memory of a tensor of `len` elements before the first step.
+    pub fn new(beta: f64, len: usize) -> Self {
+        Self { beta, memory: vec![0.0; len] }
+    }
+
+    /// One step: `sent` has zeros where nothing was.
+    pub fn step(&mut self, gradient: &[f32], sent: &[f32]) {
+        for ((m, &g), &s) in self.memory.iter_mut().zip(gradient).zip(sent) {
+            let p = *m + f64::from(g);
+            *m = (1.0 - self.beta) * *m + self.beta * (p - f64::from(s));
+        }
+    }
+}
+
+/// DGC's momentum correction.
+#[derive(Debug, Clone)]
+pub struct MomentumCorrection {
+    /// The factor of the momentum.
+    pub factor: f64,
+    /// Nesterov's momentum.
+    pub nesterov: bool,
+    /// Momentum factor masking.
+    pub masking: bool,
+    /// The largest norm of a gradient.
+    pub clip: Option<f64>,
+    /// One value an element.
+    pub momentum: Vec<f64>,
+    /// One value an element.
+    pub velocity: Vec<f64>,
+}
+
+impl MomentumCorrection {
+    /// One step, of which `sent` (zeros elsewhere) went at these positions.
+    pub fn step(&mut self, gradient: &[f32], positions: &[u32], sent: &[f32]) {
+        let norm = gradient.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt();
+        let scale = self.clip.map_or(1.0, |clip| if norm > clip { clip / norm } else { 1.0 });
+        for (i, &g) in gradient.iter().enumerate() {
+            let g = scale * f64::from(g);
+            if self.nesterov {
+                self.momentum[i] = self.factor * (self.momentum[i] + g);
+                self.velocity[i] += self.momentum[i] + g;
+            } else {
+                self.momentum[i] = self.factor * self.momentum[i] + g;
+                self.velocity[i] += self.momentum[i];
+            }
+        }
+        for &i in positions {
+            let i = i as usize;
+            self.velocity[i] -= f64::from(sent[i]);
+            if self.masking {
+                self.momentum[i] = 0.0;
+            }
+        }
+    }
+}
