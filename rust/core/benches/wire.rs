@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_core::frame::{self, Frame, Layout, Scratch, SparsifierId};
-use gradwire_core::pack::{self, IndexCoding};
+use gradwire_core::pack::{self, IndexCoding, Pattern};
 use gradwire_core::{Dtype, quantize::Quantizer};
 
 const NUMEL: u64 = 10_000_000;
@@ -37,9 +37,9 @@ fn codings(c: &mut Criterion) {
         group.throughput(Throughput::Elements(count));
         for allowed in CODINGS {
             let name = format!("{allowed:?}");
-            let (coding, len) = pack::choose(allowed, &indices, NUMEL);
+            let (coding, len) = pack::choose(allowed, Pattern::Any, &indices, NUMEL);
             group.bench_function(BenchmarkId::new("choose", &name), |b| {
-                b.iter(|| pack::choose(allowed, black_box(&indices), NUMEL));
+                b.iter(|| pack::choose(allowed, Pattern::Any, black_box(&indices), NUMEL));
             });
             let mut bytes = vec![0; len];
             group.bench_function(BenchmarkId::new("encode", &name), |b| {
@@ -69,6 +69,7 @@ fn frames(c: &mut Criterion) {
                 sparsifier: SparsifierId::TOP_K,
                 quantizer,
                 indices: IndexCoding::Auto,
+                pattern: Pattern::Any,
             };
             let name = format!("{quantizer:?}");
             let mut bytes = Vec::new();
@@ -98,6 +99,7 @@ fn small(c: &mut Criterion) {
         sparsifier: SparsifierId::TOP_K,
         quantizer: Quantizer::Float32,
         indices: IndexCoding::Auto,
+        pattern: Pattern::Any,
     };
     let (mut bytes, mut scratch, mut target) = (Vec::new(), Scratch::default(), vec![0.0; 1000]);
     let mut group = c.benchmark_group("frame/small");

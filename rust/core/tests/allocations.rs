@@ -14,7 +14,7 @@ use gradwire_core::memory::Memory;
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::Kernels;
-use gradwire_core::sparsify::{Amount, Sid, Sparsifier};
+use gradwire_core::sparsify::{Amount, ChunkTopK, RandomK, Sid, Sparsifier, Tile};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -59,6 +59,14 @@ fn gradient(len: usize, step: u64) -> Vec<f32> {
 
 fn sparsifiers() -> Vec<Sparsifier> {
     let mut all = vec![Sparsifier::All, Sparsifier::Threshold { threshold: 0.9 }];
+    for (chunk, k, tile) in [(100, 1, None), (4096, 64, None), (4096, 64, Some(64))] {
+        let tile = tile.map(|rows| Tile { rows, columns: rows, width: 400 });
+        all.push(Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile }));
+    }
+    for block in [false, true] {
+        let random = RandomK { amount: Amount::Ratio(0.01), block, seed: 1, scaled: false };
+        all.push(Sparsifier::RandomK(random));
+    }
     for ratio in [0.001, 0.01, 0.1] {
         all.push(Sparsifier::TopK { amount: Amount::Ratio(ratio) });
         for mode in [Mode::Adaptive, Mode::Tracking, Mode::Paper, Mode::Fixed(3)] {

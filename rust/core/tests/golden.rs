@@ -74,7 +74,10 @@ fn the_manifest_names_every_file_and_covers_every_coding_with_every_quantizer() 
     assert_eq!(in_manifest, frames);
     let id = |c: &Case| c.layout.quantizer.coding(c.numel, 1.0).id();
     let kind = |c: &Case| (std::mem::discriminant(&c.coding), id(c));
-    let covered: std::collections::HashSet<_> = cases().iter().map(kind).collect();
+    // Codings of a section of their own have cases of their own.
+    let plain = |c: &&Case| !matches!(c.coding, Coding::ChunkLocal(_) | Coding::Seeded(_));
+    let cases = cases();
+    let covered: std::collections::HashSet<_> = cases.iter().filter(plain).map(kind).collect();
     assert_eq!(covered.len(), 4 * 4);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `cargo test -p gradwire-core --test index_cost -- --nocapture` prints the figures.
 
-use gradwire_core::pack::{self, IndexCoding};
+use gradwire_core::pack::{self, IndexCoding, Pattern};
 
 const NUMEL: u64 = 10_000_000;
 
@@ -44,7 +44,7 @@ fn log2_choose(n: u64, k: u64) -> f64 {
 
 /// Bits an entry of the smallest coding that is allowed.
 fn cost(allowed: IndexCoding, indices: &[u32]) -> f64 {
-    pack::choose(allowed, indices, NUMEL).1 as f64 * 8.0 / indices.len() as f64
+    pack::choose(allowed, Pattern::Any, indices, NUMEL).1 as f64 * 8.0 / indices.len() as f64
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn elias_fano_takes_at_most_two_bits_more_than_log2_of_the_mean_distance() {
         for step in 0..200 {
             let count = libm::pow(numel as f64, f64::from(step) / 200.0) as u64;
             let bound = count as f64 * (2.0 + libm::log2(numel as f64 / count as f64));
-            let len = pack::max_len(IndexCoding::EliasFano, numel, count);
+            let len = pack::max_len(IndexCoding::EliasFano, Pattern::Any, numel, count);
             assert!(len as f64 <= (bound / 8.0).ceil(), "{count} of {numel}: {len} bytes");
         }
     }

@@ -301,5 +301,7 @@ fn coding_name(coding: Coding) -> (&'static str, u8) {
         Coding::Rice { bits } => ("rice", bits),
         Coding::Bitmap => ("bitmap", 0),
         Coding::None => ("none", 0),
+        Coding::ChunkLocal(_) => ("chunk-local", 0),
+        Coding::Seeded(_) => ("seeded", 0),
     }
 }

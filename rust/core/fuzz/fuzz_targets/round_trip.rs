@@ -2,7 +2,8 @@
 #![no_main]
 
 use gradwire_core::frame::{self, Frame, Layout, SparsifierId};
-use gradwire_core::{Dtype, pack::IndexCoding, quantize::Quantizer};
+use gradwire_core::pack::{IndexCoding, Pattern};
+use gradwire_core::{Dtype, quantize::Quantizer};
 
 libfuzzer_sys::fuzz_target!(|input: (u8, Vec<(u16, f32)>, u16)| {
     let (choice, entries, after) = input;
@@ -10,7 +11,8 @@ libfuzzer_sys::fuzz_target!(|input: (u8, Vec<(u16, f32)>, u16)| {
     let codings = [IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
     let quantizer = quantizers[usize::from(choice) % 3];
     let indices = codings[usize::from(choice) / 3 % 3];
-    let layout = Layout { dtype: Dtype::F32, sparsifier: SparsifierId::ALL, quantizer, indices };
+    let (dtype, sparsifier, pattern) = (Dtype::F32, SparsifierId::ALL, Pattern::Any);
+    let layout = Layout { dtype, sparsifier, quantizer, indices, pattern };
     let (mut positions, mut next) = (Vec::new(), 0);
     for &(gap, _) in &entries {
         positions.push(next + u32::from(gap));

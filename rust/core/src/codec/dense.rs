@@ -8,6 +8,7 @@
 use super::feedback::Sink;
 use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
+use crate::pack::Pattern;
 use crate::pool;
 use crate::quantize::{Coder, Quantizer, SectionMut, store};
 use crate::scan::{CHUNK, Field, Remembered, Scratch, Source};
@@ -33,7 +34,7 @@ impl Codec {
         let peak = self.look_ahead(input, state, scale, workspace)?;
         let coding = self.quantizer.coding(numel as u64, f32::from_bits(peak));
         let hints = self.hints(state, None);
-        let layout = self.layout(input);
+        let layout = self.layout(input, Pattern::Any);
         let mut peak = 0;
         frame::write_dense(layout, numel as u64, coding, out, |section| {
             let SectionMut { scales, codes } = coding.begin(numel as u64, numel as u64, section);

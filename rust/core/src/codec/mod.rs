@@ -18,12 +18,12 @@ pub use workspace::Workspace;
 
 use crate::frame::{self, Layout};
 use crate::memory::{Memory, MomentumCorrection};
-use crate::pack::{IndexCoding, MAX_NUMEL};
+use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{Hints, Quantizer};
 use crate::rng::Key;
 use crate::scan::{self, Source};
 use crate::simd::{BLOCK, Kernels};
-use crate::sparsify::Sparsifier;
+use crate::sparsify::{RandomK, Sparsifier};
 use crate::{Error, Input, Result};
 
 /// A way to turn tensors into frames.
@@ -101,7 +101,9 @@ impl Codec {
             Sparsifier::All => frame::dense_len(self.quantizer, numel as u64),
             sparsifier => {
                 let count = sparsifier.max_count(numel);
-                frame::max_len(self.quantizer, self.indices, numel as u64, count)
+                // The key does not matter to the length.
+                let pattern = sparsifier.pattern(Key::from_bits(0));
+                frame::max_len(self.quantizer, self.indices, pattern, numel as u64, count)
             }
         }
     }
@@ -135,12 +137,13 @@ impl Codec {
         Hints { key: seed.map_or(Key::from_bits(0), |seed| state.rounding_key(seed)), magnitude }
     }
 
-    fn layout(&self, input: Input<'_>) -> Layout {
+    fn layout(&self, input: Input<'_>, pattern: Pattern) -> Layout {
         Layout {
             dtype: input.dtype(),
             sparsifier: self.sparsifier.id(),
             quantizer: self.quantizer,
             indices: self.indices,
+            pattern,
         }
     }
 }
@@ -153,6 +156,13 @@ fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
                 "momentum correction with masking and a sparsifier that sends every entry: all of \
                  the momentum would be zero after each step; switch masking off, or leave the \
                  momentum to the optimizer",
+            ))
+        }
+        (Sparsifier::RandomK(RandomK { scaled: true, .. }), memory) if memory != Memory::None => {
+            Err(Error::argument(
+                "scaled random-k has no memory: values times n / k are the input in expectation by \
+                 themselves, and a memory would give back what was never left out; use scaled off, \
+                 or memory none",
             ))
         }
         _ => Ok(()),

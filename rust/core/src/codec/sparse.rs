@@ -9,10 +9,13 @@
 //! not finite.
 
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
-use crate::frame::{self, HEADER_LEN};
+use crate::frame::{self, HEADER_LEN, Layout};
+use crate::memory::Memory;
+use crate::pack::Pattern;
 use crate::quantize::{Hints, ValueCoding};
+use crate::scan::{Source, Totals, View};
 use crate::simd::peak::NON_FINITE;
-use crate::sparsify::{Scanned, narrow};
+use crate::sparsify::{Scanned, Sparsifier, narrow};
 use crate::{Input, Result};
 
 impl Codec {
@@ -35,17 +38,28 @@ impl Codec {
         let view = self.view(input, state, scale);
         let (numel, keys) = (input.len(), &mut workspace.keys);
         let key = state.selection_key(self.sparsifier.seed());
+        let pattern = self.sparsifier.pattern(key);
         let request = self.sparsifier.request(numel, &tracker, key, |i| view.at(i), keys);
-        let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
+        let unread = self.sparsifier.is_drawn() && self.memory == Memory::None;
+        let totals = if unread {
+            // The entries drawn are all that is read.
+            Totals::default()
+        } else {
+            self.accumulate(input, state, scale, &request, &mut workspace.scanner)
+        };
         let field = self.written(input, state);
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&field, workspace.scanner.kernels));
         }
         let Workspace { scanner, keys, .. } = workspace;
-        let mut scanned = Scanned { field, request, totals, scanner, scratch: keys };
+        let mut scanned = Scanned { field, request, totals, pattern, scanner, scratch: keys };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
+        if unread {
+            workspace.scanner.survivors().check()?;
+        }
         let hints = self.hints(state, selected.magnitude);
-        let (coding, trimmed) = self.fit(input, &hints, max_len, workspace, out)?;
+        let layout = self.layout(input, pattern);
+        let (coding, trimmed) = self.fit(&layout, &field, &hints, max_len, workspace, out)?;
         self.subtract(coding, out, state, workspace);
         state.commit(tracker);
         let (target, threshold) = (selected.target, selected.threshold);
@@ -54,13 +68,14 @@ impl Codec {
     }
 
     /// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until
-    /// it is not. How many were left out.
+    /// it is not, or draws fewer. How many were left out.
     ///
-    /// Does not fail on survivors of a scan that found all finite, and a limit of a header at least:
-    /// a frame of no entries is no longer.
+    /// Does not fail on survivors that are all finite, and a limit of a header at least: a frame of no
+    /// entries is no longer.
     pub(super) fn fit(
         &self,
-        input: Input<'_>,
+        layout: &Layout,
+        field: &View<'_>,
         hints: &Hints,
         max_len: Option<usize>,
         workspace: &mut Workspace,
@@ -68,18 +83,25 @@ impl Codec {
     ) -> Result<(ValueCoding, u64)> {
         let Workspace { scanner, keys, .. } = workspace;
         let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
-        let (layout, numel, selected) = (self.layout(input), input.len() as u64, survivors.len());
+        let (numel, selected) = (field.len() as u64, survivors.len());
         loop {
             let (indices, values) = (survivors.indices(), survivors.values());
-            let coding = frame::write_with(&layout, hints, numel, Some(indices), values, out)?;
+            let coding = frame::write_with(layout, hints, numel, Some(indices), values, out)?;
             let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
                 return Ok((coding, (selected - survivors.len()) as u64));
             };
             // In proportion to the bytes that entries take, and one less, so that this ends.
             let fixed = HEADER_LEN + coding.overhead(numel, 1) as usize;
             let room = limit.saturating_sub(fixed) as f64 / (out.len() - fixed) as f64;
-            let fewer = (survivors.len() as f64 * room) as usize;
-            narrow(survivors, fewer.min(survivors.len() - 1) as u64, kernels, keys);
+            let fewer = ((survivors.len() as f64 * room) as usize).min(survivors.len() - 1) as u64;
+            match (self.sparsifier, layout.pattern) {
+                (Sparsifier::RandomK(random), Pattern::Drawn(draw)) => {
+                    random.gather(draw, field, fewer, survivors, keys);
+                }
+                _ => {
+                    narrow(survivors, fewer, kernels, keys);
+                }
+            }
         }
     }
 }

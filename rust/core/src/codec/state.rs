@@ -81,6 +81,7 @@ impl State {
 
     /// Checks that this state and a tensor of `numel` elements go with the codec.
     pub(super) fn check(&self, codec: &Codec, numel: usize) -> Result<()> {
+        codec.sparsifier().check_numel(numel)?;
         if numel != self.numel {
             let expected = self.numel;
             return Err(Error::argument(format!(

@@ -40,6 +40,10 @@ impl SparsifierId {
     pub const GAUSSIAN: Self = Self(9);
     /// Magnitudes above a threshold between the mean and the largest.
     pub const TRIMMED: Self = Self(10);
+    /// The k largest magnitudes of each chunk.
+    pub const CHUNK_TOP_K: Self = Self(5);
+    /// Positions drawn by chance.
+    pub const RANDOM_K: Self = Self(8);
 
     /// The name, if this version knows it.
     pub const fn name(self) -> Option<&'static str> {
@@ -53,6 +57,8 @@ impl SparsifierId {
             Self::TWO_SIDED => Some("two-sided"),
             Self::GAUSSIAN => Some("gaussian"),
             Self::TRIMMED => Some("trimmed"),
+            Self::CHUNK_TOP_K => Some("chunk-top-k"),
+            Self::RANDOM_K => Some("random-k"),
             _ => None,
         }
     }
@@ -107,15 +113,17 @@ impl Header {
         out
     }
 
-    /// Reads every field on its own. What fields must be together is for [`Header::check`].
-    pub(super) fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Result<Self> {
+    /// Reads every field on its own, and the parameters of the coding off the index section. What
+    /// fields must be together is for [`Header::check`].
+    pub(super) fn from_bytes(bytes: &[u8; HEADER_LEN], indices: &[u8]) -> Result<Self> {
         let unsupported = |what, found: u8| Error::Unsupported { what, found: u32::from(found) };
         Ok(Self {
             version: bytes[3],
             dtype: dtype(bytes[5]).ok_or(unsupported("dtype", bytes[5]))?,
             sparsifier: SparsifierId(bytes[6]),
             quantizer: quantizer(bytes[7]).ok_or(unsupported("quantizer", bytes[7]))?,
-            coding: coding(bytes[8], bytes[9])?.ok_or(unsupported("index coding", bytes[8]))?,
+            coding: coding(bytes[8], bytes[9], indices)?
+                .ok_or(unsupported("index coding", bytes[8]))?,
             exponent: i16::from_le_bytes([bytes[10], bytes[11]]),
             numel: u64_at(bytes, 16),
             count: u64_at(bytes, 24),
@@ -167,16 +175,21 @@ pub(super) fn coding_id(coding: Coding) -> (u8, u8) {
         Coding::EliasFano { low_bits } => (1, low_bits),
         Coding::Rice { bits } => (2, bits),
         Coding::Bitmap => (3, 0),
+        Coding::ChunkLocal(_) => (4, 0),
+        Coding::Seeded(_) => (5, 0),
     }
 }
 
-/// The coding of an id and a parameter; none where the id is not known.
-pub(super) fn coding(id: u8, parameter: u8) -> Result<Option<Coding>> {
+/// The coding of an id and a parameter, the rest of which its section begins with; none where the id
+/// is not known.
+pub(super) fn coding(id: u8, parameter: u8, section: &[u8]) -> Result<Option<Coding>> {
     let coding = match id {
         0 => Coding::None,
         1 => Coding::EliasFano { low_bits: parameter },
         2 => Coding::Rice { bits: parameter },
         3 => Coding::Bitmap,
+        4 => Coding::read_chunks(section)?,
+        5 => Coding::read_draw(section)?,
         _ => return Ok(None),
     };
     if coding_id(coding).1 != parameter {

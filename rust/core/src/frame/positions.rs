@@ -47,7 +47,7 @@ pub fn read_positions(bytes: &[u8], numel: u64, out: &mut Vec<u32>) -> Result<()
         return Err(Error::corrupt("the checksum of the positions does not match"));
     }
     let unknown = Error::Unsupported { what: "index coding", found: u32::from(id) };
-    let coding = coding(id, parameter)?.ok_or(unknown)?;
+    let coding = coding(id, parameter, section)?.ok_or(unknown)?;
     let count = u64::from(u32::from_le_bytes([a, b, c, d]));
     pack::decode_into(coding, section, numel, count, out)
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::Dtype;
     use crate::frame::{Layout, SparsifierId, write_into};
-    use crate::pack::IndexCoding;
+    use crate::pack::{IndexCoding, Pattern};
     use crate::quantize::Quantizer;
 
     const CODINGS: [IndexCoding; 4] =
@@ -73,6 +73,7 @@ mod tests {
             sparsifier: SparsifierId::TOP_K,
             quantizer: Quantizer::Float32,
             indices: allowed,
+            pattern: Pattern::Any,
         };
         let (mut frame, mut out) = (Vec::new(), vec![1; 3]);
         write_into(&layout, numel, Some(indices), &vec![1.0; indices.len()], &mut frame).unwrap();

@@ -49,14 +49,14 @@ impl<'a> Frame<'a> {
         if computed.to_le_bytes() != *stored {
             return Err(Error::corrupt("the checksum does not match"));
         }
-        let header = Header::from_bytes(head)?;
+        // The lengths add up to that of `bytes`.
+        let (indices, values) = sections.split_at(index_len as usize);
+        let header = Header::from_bytes(head, indices)?;
         let limit = max_numel.unwrap_or(MAX_NUMEL).min(MAX_NUMEL);
         if header.numel > limit {
             return Err(Error::TooLarge { numel: header.numel, limit });
         }
         header.check()?;
-        // The lengths add up to that of `bytes`.
-        let (indices, values) = sections.split_at(index_len as usize);
         let Header { quantizer, exponent, numel, count, .. } = header;
         let coding = ValueCoding::parse(quantizer, exponent, values, numel, count)?;
         Ok(Self { header, coding, indices, values })

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::pack::{Coding, IndexCoding};
+use crate::pack::{Coding, IndexCoding, Pattern};
 use crate::quantize::Quantizer;
 use crate::{Dtype, Error};
 
@@ -15,7 +15,13 @@ const QUANTIZERS: [Quantizer; 4] = [
 ];
 
 fn layout(quantizer: Quantizer, indices: IndexCoding) -> Layout {
-    Layout { dtype: Dtype::F32, sparsifier: SparsifierId::TOP_K, quantizer, indices }
+    Layout {
+        dtype: Dtype::F32,
+        sparsifier: SparsifierId::TOP_K,
+        quantizer,
+        indices,
+        pattern: Pattern::Any,
+    }
 }
 
 fn write(layout: Layout, numel: u64, indices: Option<&[u32]>, values: &[f32]) -> Vec<u8> {
@@ -58,7 +64,7 @@ proptest! {
             for allowed in [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap] {
                 let layout = layout(quantizer, allowed);
                 let bytes = write(layout, numel, Some(&indices), &values);
-                prop_assert!(bytes.len() <= max_len(quantizer, allowed, numel, indices.len() as u64));
+                prop_assert!(bytes.len() <= max_len(quantizer, allowed, Pattern::Any, numel, indices.len() as u64));
                 let frame = Frame::parse(&bytes, Some(numel)).unwrap();
                 let header = frame.header();
                 prop_assert_eq!((header.numel, header.count), (numel, indices.len() as u64));
@@ -107,7 +113,8 @@ fn a_buffer_with_room_is_not_moved() {
     let values: Vec<f32> = (0..100).map(|i| i as f32 - 50.0).collect();
     let indices: Vec<u32> = (0..100).map(|i| i * 37).collect();
     for quantizer in QUANTIZERS {
-        let mut out = Vec::with_capacity(max_len(quantizer, IndexCoding::Auto, 4000, 100));
+        let mut out =
+            Vec::with_capacity(max_len(quantizer, IndexCoding::Auto, Pattern::Any, 4000, 100));
         let room = (out.as_ptr(), out.capacity());
         for count in [100, 0, 50, 100, 1] {
             let layout = layout(quantizer, IndexCoding::Auto);

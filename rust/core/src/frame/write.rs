@@ -2,7 +2,7 @@
 
 use super::header::{CHECKSUM, HEADER_LEN, Header, SparsifierId, VERSION};
 use super::read::checksum;
-use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL};
+use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{self, Hints, Quantizer, ValueCoding};
 use crate::{Dtype, Error, Result};
 
@@ -17,14 +17,22 @@ pub struct Layout {
     pub quantizer: Quantizer,
     /// How positions may be coded.
     pub indices: IndexCoding,
+    /// What is known of the positions beforehand.
+    pub pattern: Pattern,
 }
 
 /// Longest frame of at most `count` entries out of `numel`, in bytes.
-pub fn max_len(quantizer: Quantizer, indices: IndexCoding, numel: u64, count: u64) -> usize {
+pub fn max_len(
+    quantizer: Quantizer,
+    indices: IndexCoding,
+    pattern: Pattern,
+    numel: u64,
+    count: u64,
+) -> usize {
     let count = count.min(numel);
     let values = |count| quantizer.coding(numel, 0.0).value_len(numel, count) as usize;
     // The full support takes no index bytes, so that the longest frame may have an entry less.
-    let with_indices = |count| pack::max_len(indices, numel, count) + values(count);
+    let with_indices = |count| pack::max_len(indices, pattern, numel, count) + values(count);
     let sections = with_indices(count).max(with_indices(count.min(numel.saturating_sub(1))));
     HEADER_LEN + sections
 }
@@ -62,7 +70,7 @@ pub fn write_with(
 ) -> Result<ValueCoding> {
     check_arguments(numel, indices, values)?;
     let (coding, index_len) = match indices {
-        Some(indices) => pack::choose(layout.indices, indices, numel),
+        Some(indices) => pack::choose(layout.indices, layout.pattern, indices, numel),
         None => (Coding::None, 0),
     };
     // A frame of every position is read as one that does not write them down.

@@ -1,6 +1,7 @@
 //! Index coding: strictly ascending positions to bits, near the information bound.
 //!
-//! All four codings are one bit stream, least significant bit first, zero-padded to a whole byte:
+//! Codings are a bit stream, least significant bit first, zero-padded to a whole byte, some after a
+//! few bytes of parameters:
 //!
 //! | coding | stream |
 //! |---|---|
@@ -8,6 +9,8 @@
 //! | [`Coding::Rice`] | low bits of each gap, then the high parts as one unary vector |
 //! | [`Coding::Bitmap`] | one bit an element |
 //! | [`Coding::None`] | nothing: every position is present, or none is |
+//! | [`Coding::ChunkLocal`] | positions in their chunk, in fields of one width |
+//! | [`Coding::Seeded`] | nothing but a key that positions are drawn with again |
 //!
 //! Rice keeps its low bits and its unary codes apart, unlike the interleaved textbook form. The
 //! length is the same to the bit, but no code has to wait for the end of the one before it, so
@@ -19,8 +22,13 @@
 
 mod bitmap;
 mod bits;
+mod chunk_local;
+mod draw;
 mod elias_fano;
 mod rice;
+
+pub use chunk_local::Chunks;
+pub use draw::{Draw, DrawKind};
 
 use crate::{Error, Result};
 
@@ -63,15 +71,50 @@ pub enum Coding {
     Bitmap,
     /// No bits: the frame is dense and holds every position.
     None,
+    /// Positions in their chunk.
+    ChunkLocal(Chunks),
+    /// No bits but a key: the positions are drawn again.
+    Seeded(Draw),
+}
+
+impl Coding {
+    /// The chunk-local coding whose parameters a section begins with.
+    pub(crate) fn read_chunks(section: &[u8]) -> Result<Self> {
+        Chunks::read(section).map(Self::ChunkLocal)
+    }
+
+    /// The seeded coding that a section is.
+    pub(crate) fn read_draw(section: &[u8]) -> Result<Self> {
+        Draw::read(section).map(Self::Seeded)
+    }
+}
+
+/// What a writer knows of its positions beforehand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Pattern {
+    /// Nothing.
+    #[default]
+    Any,
+    /// As a rule there are equally many in all chunks; not so where a chunk lacks entries to send.
+    Chunks(Chunks),
+    /// They are these.
+    Drawn(Draw),
 }
 
 /// The smallest coding of these positions that is allowed, and its exact length in bytes.
 ///
-/// A full support is always [`Coding::None`]. Equal lengths go to the bitmap, then to Elias-Fano.
-/// Costs a pass over the indices where Rice is allowed, and nothing that grows with them otherwise.
+/// A full support is always [`Coding::None`]. Equal lengths go to the bitmap, then to Elias-Fano,
+/// then to Rice. Chunk-local and seeded are allowed by [`IndexCoding::Auto`] where the support is
+/// known to be such. Costs a pass over the indices where Rice is allowed, and nothing that grows with
+/// them otherwise.
 ///
 /// `indices` must be strictly ascending and below `numel`, and `numel` at most [`MAX_NUMEL`].
-pub fn choose(allowed: IndexCoding, indices: &[u32], numel: u64) -> (Coding, usize) {
+pub fn choose(
+    allowed: IndexCoding,
+    pattern: Pattern,
+    indices: &[u32],
+    numel: u64,
+) -> (Coding, usize) {
     let count = indices.len() as u64;
     if count == numel {
         return (Coding::None, 0);
@@ -91,7 +134,16 @@ pub fn choose(allowed: IndexCoding, indices: &[u32], numel: u64) -> (Coding, usi
         IndexCoding::Bitmap => by_bitmap(),
         IndexCoding::Auto => {
             let shorter = |a: (Coding, usize), b: (Coding, usize)| if b.1 < a.1 { b } else { a };
-            shorter(shorter(by_bitmap(), by_elias_fano()), by_rice())
+            let shortest = shorter(shorter(by_bitmap(), by_elias_fano()), by_rice());
+            match pattern {
+                _ if count == 0 => shortest,
+                Pattern::Chunks(chunks) if chunks.hold(indices, numel) => {
+                    let len = chunk_local::len(chunks, count) as usize;
+                    shorter(shortest, (Coding::ChunkLocal(chunks), len))
+                }
+                Pattern::Drawn(draw) => shorter(shortest, (Coding::Seeded(draw), draw::LEN)),
+                _ => shortest,
+            }
         }
     }
 }
@@ -99,10 +151,18 @@ pub fn choose(allowed: IndexCoding, indices: &[u32], numel: u64) -> (Coding, usi
 /// Longest that [`choose`] can come out, in bytes, over all supports of `count` positions.
 ///
 /// Never falls as `count` grows, but for the full support, which takes no bytes.
-pub fn max_len(allowed: IndexCoding, numel: u64, count: u64) -> usize {
+pub fn max_len(allowed: IndexCoding, pattern: Pattern, numel: u64, count: u64) -> usize {
     if count == 0 || count >= numel {
         return 0;
     }
+    let longest = max_len_of_any(allowed, numel, count);
+    match (allowed, pattern) {
+        (IndexCoding::Auto, Pattern::Drawn(_)) => longest.min(draw::LEN),
+        _ => longest,
+    }
+}
+
+fn max_len_of_any(allowed: IndexCoding, numel: u64, count: u64) -> usize {
     match allowed {
         IndexCoding::Bitmap => bitmap::len(numel),
         // Rice at the width of the best Elias-Fano is no longer than it.
@@ -131,6 +191,8 @@ pub fn encode_into(coding: Coding, indices: &[u32], numel: u64, out: &mut [u8]) 
         Coding::Rice { bits } => rice::encode(bits, indices, out),
         Coding::Bitmap => bitmap::encode(indices, out),
         Coding::None => {}
+        Coding::ChunkLocal(chunks) => chunk_local::encode(chunks, indices, out),
+        Coding::Seeded(draw) => out.copy_from_slice(&draw.to_bytes()),
     }
 }
 
@@ -138,7 +200,9 @@ pub fn encode_into(coding: Coding, indices: &[u32], numel: u64, out: &mut [u8]) 
 ///
 /// Any other bytes, padding that is not zero included, are [`Error::Corrupt`]; `out` is then
 /// unspecified. `count` positions are allocated only after as many were seen in `bytes`
-/// ([`Coding::None`], where there are none to see, takes the caller's word).
+/// ([`Coding::None`] and [`Coding::Seeded`], where there are none to see, take the caller's word).
+///
+/// Parameters that stand in `bytes` and in `coding` are taken from the coding.
 pub fn decode_into(
     coding: Coding,
     bytes: &[u8],
@@ -160,6 +224,11 @@ pub fn decode_into(
             out.extend(0..numel as u32);
             Ok(())
         }
+        Coding::ChunkLocal(chunks) => chunk_local::decode(chunks, bytes, numel, count, out),
+        Coding::Seeded(draw) => {
+            draw.positions_into(numel, count, out);
+            Ok(())
+        }
     }
 }
 
@@ -175,6 +244,14 @@ pub(crate) fn check_len(coding: Coding, numel: u64, count: u64, len: u64) -> Res
     if coding == Coding::None && count != numel {
         return Err(Error::corrupt(format!(
             "a dense frame of {numel} elements says that it holds {count}"
+        )));
+    }
+    if let Coding::ChunkLocal(chunks) = coding
+        && count != chunks.count(numel)
+    {
+        let (size, k) = (chunks.size(), chunks.k());
+        return Err(Error::corrupt(format!(
+            "{count} entries out of {numel} are not {k} in each chunk of {size}"
         )));
     }
     if let Coding::EliasFano { low_bits: width } | Coding::Rice { bits: width } = coding
@@ -207,6 +284,11 @@ fn lengths(coding: Coding, numel: u64, count: u64) -> std::ops::RangeInclusive<u
             len..=len
         }
         Coding::None => 0..=0,
+        Coding::ChunkLocal(chunks) => {
+            let len = chunk_local::len(chunks, count);
+            len..=len
+        }
+        Coding::Seeded(_) => draw::LEN as u64..=draw::LEN as u64,
     }
 }
 

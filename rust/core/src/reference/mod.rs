@@ -1,12 +1,16 @@
 //! Naive oracles: short, slow, and obviously right. Everything fast is judged by them.
 
 mod adacomp;
+mod chunks;
+mod draw;
 mod estimated;
 mod largest;
 mod memory;
 pub mod sidco;
 
 pub use adacomp::adacomp;
+pub use chunks::{largest_of_chunks, largest_of_tiles};
+pub use draw::subset;
 pub use estimated::{gaussian, redsync, sampled, two_sided};
 pub use largest::{above, largest};
 pub use memory::{LowPass, MomentumCorrection};

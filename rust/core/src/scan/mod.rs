@@ -10,6 +10,7 @@ mod low_pass;
 mod momentum;
 mod preview;
 mod sample;
+mod share;
 mod source;
 mod survivors;
 mod view;
@@ -19,6 +20,7 @@ pub(crate) use low_pass::LowPass;
 pub(crate) use momentum::{Corrected, Correcting};
 pub(crate) use preview::Preview;
 pub(crate) use sample::magnitude_above;
+pub(crate) use share::{Local, Share};
 pub(crate) use source::{Accumulated, Field, Remembered, Scratch, Source};
 pub(crate) use survivors::Survivors;
 pub(crate) use view::View;
@@ -87,6 +89,7 @@ struct Part {
     sums: Vec<Moments>,
     survivors: Survivors,
     complete: bool,
+    local: Local,
 }
 
 /// Memory and kernels for scans, to be used again: no scan allocates once it has grown.

@@ -2,6 +2,7 @@
 
 use crate::simd::Kernels;
 use crate::simd::above::SLACK;
+use crate::{Error, Result};
 
 /// Positions and values, ascending by position.
 #[derive(Debug, Default)]
@@ -24,8 +25,24 @@ impl Survivors {
         &self.indices[..self.len]
     }
 
+    /// The positions, to be renamed.
+    pub fn indices_mut(&mut self) -> &mut [u32] {
+        &mut self.indices[..self.len]
+    }
+
     pub fn values(&self) -> &[f32] {
         &self.values[..self.len]
+    }
+
+    /// An error if a value is not finite, which only those that no scan has seen can be.
+    pub fn check(&self) -> Result<()> {
+        let bad = || self.indices().iter().zip(self.values()).filter(|(_, v)| !v.is_finite());
+        match bad().next() {
+            None => Ok(()),
+            Some((&first, _)) => {
+                Err(Error::NonFinite { count: bad().count() as u64, first: u64::from(first) })
+            }
+        }
     }
 
     /// Makes room for `more` entries and the slack of the kernel.
@@ -55,6 +72,17 @@ impl Survivors {
         self.indices[self.len] = index;
         self.values[self.len] = value;
         self.len += 1;
+    }
+
+    /// Takes these ascending positions in place of what is here, with the values that `at` tells.
+    pub fn replace(&mut self, positions: &[u32], at: impl Fn(u32) -> f32) {
+        self.len = 0;
+        self.reserve(positions.len());
+        self.len = positions.len();
+        self.indices[..self.len].copy_from_slice(positions);
+        for (value, &position) in self.values.iter_mut().zip(positions) {
+            *value = at(position);
+        }
     }
 
     /// Adds entries that come after all that are here.

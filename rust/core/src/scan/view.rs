@@ -2,8 +2,9 @@
 
 use super::source::{Field, Scratch, Source};
 use super::{Corrected, Preview};
-use crate::simd::Kernels;
+use crate::Input;
 use crate::simd::sweep::{Found, Gather};
+use crate::simd::{BLOCK, Kernels};
 
 /// The tensor that entries are selected of.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +24,43 @@ impl View<'_> {
             Self::Plain(field) => field.at(i),
             Self::Sum(sum) => sum.at(i),
             Self::Corrected(velocity) => velocity.at(i),
+        }
+    }
+
+    /// The `len` elements from position `at`, in `buffer` if they are not in memory as float32.
+    pub fn run<'b>(
+        &'b self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        buffer: &'b mut Vec<f32>,
+    ) -> &'b [f32] {
+        if let Self::Plain(Field(Input::F32(x))) = self {
+            return &x[at..at + len];
+        }
+        buffer.resize(len, 0.0);
+        self.copy(kernels, at, buffer);
+        buffer
+    }
+
+    /// Copies the elements from position `at`.
+    pub fn copy(&self, kernels: &Kernels, at: usize, out: &mut [f32]) {
+        let range = at..at + out.len();
+        match self {
+            Self::Plain(Field(Input::F32(x))) => out.copy_from_slice(&x[range]),
+            Self::Plain(field) => {
+                field.float32(kernels, at, out.len(), out);
+            }
+            Self::Sum(Preview { gradient: Field(Input::F32(x)), residual, decay }) => {
+                (kernels.add)(out, &x[range.clone()], &residual[range], *decay);
+            }
+            _ => {
+                let mut scratch = Scratch::default();
+                for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+                    let block = self.block(kernels, at + i * BLOCK, out.len(), &mut scratch);
+                    out.copy_from_slice(block);
+                }
+            }
         }
     }
 }

@@ -5,6 +5,9 @@
 //! | [`add`] | `out = gradient + decay * residual` |
 //! | [`exponent`] | float32 to powers of two by chance, in 8 bits, and back |
 //! | [`float8`] | float32 to 8-bit floats, nearest or by chance, and back |
+//! | [`kth`] | the k-th largest of a short list, by bisection |
+//! | [`leaders`] | the largest entry of each chunk |
+//! | [`maxima`] | the largest magnitude of each column of a block |
 //! | [`narrow`] | float32 to float16 and bfloat16 |
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
 //! | [`moments`] | sums of exceedances over a location and of their squares |
@@ -36,8 +39,11 @@ pub mod add;
 pub mod bins;
 pub mod exponent;
 pub mod float8;
+pub mod kth;
+pub mod leaders;
 mod level;
 pub mod log_sum;
+pub mod maxima;
 pub mod moments;
 pub mod momentum;
 pub mod narrow;
@@ -70,6 +76,9 @@ pub type Bins = fn(&[f32], &[f32], f32, usize, &mut [u32], &mut [f32]);
 /// The type of [`momentum`].
 pub type Move = fn(&mut [f32], &mut [f32], &[f32], &[f32], momentum::Rule);
 
+/// The type of [`leaders`].
+pub type Leaders = fn(&[f32], usize, u32, &mut [u32], &mut [f32]) -> usize;
+
 /// The kernels of one level.
 #[derive(Debug)]
 pub struct Kernels {
@@ -83,6 +92,12 @@ pub struct Kernels {
     pub moments: fn(&[f32], f32, &mut moments::Lanes),
     /// See [`momentum`].
     pub momentum: Move,
+    /// See [`kth`].
+    pub kth: fn(&[u32], usize, usize) -> u32,
+    /// See [`leaders`].
+    pub leaders: Leaders,
+    /// See [`maxima`].
+    pub maxima: fn(&[f32], &mut [u32]),
     /// See [`log_sum`].
     pub log_sum: fn(&[f32], &mut log_sum::Lanes),
     /// See [`above`].
@@ -129,6 +144,9 @@ macro_rules! table {
             peak: peak::$module::run,
             moments: moments::$module::run,
             momentum: momentum::$module::run,
+            kth: kth::$module::run,
+            leaders: leaders::$module::run,
+            maxima: maxima::$module::run,
             log_sum: log_sum::$module::run,
             above: above::$module::run,
             bins: bins::$module::run,

@@ -1,11 +1,14 @@
 //! Sparsifiers: which entries go?
 //!
-//! Zeros never go: they are what a missing entry means.
+//! Zeros never go: they are what a missing entry means. Only [`RandomK`] sends what it has drawn,
+//! whatever that is: its ranks rely on having the same positions.
 
 mod bin_max;
+mod chunk_topk;
 mod gaussian;
 mod largest;
 mod radix;
+mod random_k;
 mod sampled;
 mod sid;
 mod threshold;
@@ -14,8 +17,10 @@ mod trimmed;
 mod two_sided;
 
 pub use bin_max::BinMax;
+pub use chunk_topk::{ChunkTopK, Tile};
 pub use gaussian::Gaussian;
 pub(crate) use largest::narrow;
+pub use random_k::RandomK;
 pub use sampled::{Plan, SampledTopK};
 pub use sid::Sid;
 pub use trimmed::{Method as TrimMethod, Trimmed};
@@ -23,6 +28,7 @@ pub use two_sided::TwoSided;
 
 use crate::fit::Controller;
 use crate::frame::SparsifierId;
+use crate::pack::Pattern;
 use crate::rng::Key;
 use crate::scan::{Request, Scanner, Totals, View};
 use crate::{Error, Result};
@@ -59,6 +65,14 @@ pub enum Sparsifier {
     Gaussian(Gaussian),
     /// Entries above a threshold between the mean and the largest magnitude, as in RedSync.
     Trimmed(Trimmed),
+    /// The largest entries of each chunk.
+    ChunkTopK(ChunkTopK),
+    /// Entries at positions drawn by chance.
+    ///
+    /// Konečný, McMahan, Yu, Richtárik, Suresh, Bacon, "Federated Learning: Strategies for Improving
+    /// Communication Efficiency", 2016 (random masks); Stich et al., "Sparsified SGD with Memory",
+    /// NeurIPS 2018 (with a memory).
+    RandomK(RandomK),
 }
 
 /// How many entries to keep.
@@ -122,6 +136,8 @@ pub(crate) struct Scanned<'a, 's> {
     pub field: View<'a>,
     pub request: Request,
     pub totals: Totals,
+    /// What [`Sparsifier::pattern`] gave.
+    pub pattern: Pattern,
     pub scanner: &'s mut Scanner,
     pub scratch: &'s mut Vec<u32>,
 }
@@ -140,6 +156,8 @@ impl Sparsifier {
             Self::TwoSided(two_sided) => two_sided.check(),
             Self::Gaussian(gaussian) => gaussian.check(),
             Self::Trimmed(trimmed) => trimmed.check(),
+            Self::ChunkTopK(chunks) => chunks.check(),
+            Self::RandomK(random) => random.check(),
         }
     }
 
@@ -154,6 +172,8 @@ impl Sparsifier {
             Self::TwoSided(_) => SparsifierId::TWO_SIDED,
             Self::Gaussian(_) => SparsifierId::GAUSSIAN,
             Self::Trimmed(_) => SparsifierId::TRIMMED,
+            Self::ChunkTopK(_) => SparsifierId::CHUNK_TOP_K,
+            Self::RandomK(_) => SparsifierId::RANDOM_K,
         }
     }
 
@@ -163,7 +183,16 @@ impl Sparsifier {
             Self::SampledTopK(SampledTopK { seed, .. }) | Self::TwoSided(TwoSided { seed, .. }) => {
                 seed
             }
+            Self::RandomK(RandomK { seed, .. }) => seed,
             _ => 0,
+        }
+    }
+
+    /// An error if a tensor of this size is none that this can be used on.
+    pub(crate) fn check_numel(self, numel: usize) -> Result<()> {
+        match self {
+            Self::ChunkTopK(chunks) => chunks.check_numel(numel),
+            _ => Ok(()),
         }
     }
 
@@ -177,6 +206,30 @@ impl Sparsifier {
             Self::TwoSided(two_sided) => two_sided.max_count(numel),
             Self::Gaussian(gaussian) => gaussian.max_count(numel),
             Self::Trimmed(trimmed) => trimmed.max_count(numel),
+            Self::ChunkTopK(chunks) => chunks.max_count(numel),
+            Self::RandomK(random) => random.amount.of(numel),
+        }
+    }
+
+    /// Whether the positions are drawn without a look at the entries.
+    pub fn is_drawn(self) -> bool {
+        matches!(self, Self::RandomK(_))
+    }
+
+    /// The pattern of positions that somebody else chose in the place of this sparsifier.
+    pub(crate) fn pattern_of_any(self) -> Pattern {
+        match self {
+            // The leader of an exchange has the same one.
+            Self::ChunkTopK(chunks) => chunks.pattern(),
+            _ => Pattern::Any,
+        }
+    }
+
+    /// What is known of the positions before any entry is, if this is the step's key.
+    pub(crate) fn pattern(self, key: Key) -> Pattern {
+        match self {
+            Self::RandomK(random) => Pattern::Drawn(random.draw(key)),
+            _ => self.pattern_of_any(),
         }
     }
 
@@ -200,7 +253,7 @@ impl Sparsifier {
         scratch: &mut Vec<u32>,
     ) -> Request {
         match self {
-            Self::All => Request::default(),
+            Self::All | Self::ChunkTopK(_) | Self::RandomK(_) => Request::default(),
             Self::BinMax(bin_max) => bin_max.request(),
             Self::Threshold { threshold } => threshold::request(threshold),
             Self::TopK { amount } => topk::request(amount.of(numel), numel, tracker, at, scratch),
@@ -227,6 +280,11 @@ impl Sparsifier {
             Self::TwoSided(two_sided) => two_sided.select(tracker, scanned),
             Self::Gaussian(gaussian) => gaussian.select(tracker, scanned),
             Self::Trimmed(trimmed) => trimmed.select(tracker, scanned),
+            Self::ChunkTopK(chunks) => chunks.select(scanned),
+            Self::RandomK(random) => match scanned.pattern {
+                Pattern::Drawn(draw) => random.select(draw, scanned),
+                _ => Selected { target: None, threshold: 0.0, magnitude: None },
+            },
         }
     }
 }

@@ -6,7 +6,8 @@
 use std::path::PathBuf;
 
 use gradwire_core::frame::{self, Layout, SparsifierId};
-use gradwire_core::pack::{Coding, IndexCoding};
+use gradwire_core::pack::{Chunks, Coding, Draw, DrawKind, IndexCoding, Pattern};
+use gradwire_core::rng::Key;
 use gradwire_core::{Dtype, quantize::Quantizer};
 use serde_json::Value;
 
@@ -73,8 +74,9 @@ impl Case {
                 sparsifier: sparsifier(text("sparsifier")),
                 quantizer: quantizer(text("quantizer")),
                 indices: allowed(text("allowed")),
+                pattern: pattern(&case["pattern"]),
             },
-            coding: coding(text("coding"), number("coding_parameter") as u8),
+            coding: coding(text("coding"), number("coding_parameter") as u8, &case["pattern"]),
             exponent: number("exponent") as i16,
             numel: number("numel") as u64,
             count: number("count") as u64,
@@ -127,7 +129,24 @@ fn allowed(name: &str) -> IndexCoding {
     }
 }
 
-fn coding(name: &str, parameter: u8) -> Coding {
+/// What the writer knew of the positions; nothing where the manifest says nothing.
+fn pattern(known: &Value) -> Pattern {
+    let number = |field: &str| known[field].as_u64().unwrap() as u32;
+    let Some(kind) = known["kind"].as_str() else { return Pattern::Any };
+    if kind == "chunks" {
+        return Pattern::Chunks(Chunks::new(number("len"), number("k")).unwrap());
+    }
+    let key = Key::from_bits(u64::from_str_radix(known["key"].as_str().unwrap(), 16).unwrap());
+    let kind = if kind == "run" { DrawKind::Run } else { DrawKind::Subset };
+    Pattern::Drawn(Draw { kind, key })
+}
+
+fn coding(name: &str, parameter: u8, known: &Value) -> Coding {
+    match (name, pattern(known)) {
+        ("chunk_local", Pattern::Chunks(chunks)) => return Coding::ChunkLocal(chunks),
+        ("seeded", Pattern::Drawn(draw)) => return Coding::Seeded(draw),
+        _ => {}
+    }
     match name {
         "none" => Coding::None,
         "elias_fano" => Coding::EliasFano { low_bits: parameter },

@@ -31,7 +31,12 @@ fn the_selected_positions_give_the_frame_and_the_memory_of_selecting() {
                 let (frame, _) = encode(&codec, &x, &mut own);
                 let mut workspace = Workspace::default();
                 let at = encode_at(&codec, &x, &mut given, &positions(&frame), &mut workspace);
-                assert_eq!(at.0, frame, "{codec:?} {n}");
+                if codec.sparsifier().is_drawn() {
+                    // Positions that were given have no key to stand for them.
+                    assert_eq!(decode(&at.0, n), decode(&frame, n), "{codec:?} {n}");
+                } else {
+                    assert_eq!(at.0, frame, "{codec:?} {n}");
+                }
                 assert_eq!(at.1.trimmed, 0);
                 assert_eq!(given.residual(), own.residual());
             }

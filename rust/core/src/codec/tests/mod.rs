@@ -1,9 +1,11 @@
 //! Laws of every codec, against the naive oracles, on every level and thread count.
 
+mod chunks;
 mod conservation;
 mod estimated;
 mod given;
 mod memories;
+mod random;
 mod selection;
 mod state;
 
@@ -14,7 +16,9 @@ use crate::frame::{Frame, Scratch};
 use crate::quantize::{Magnitude, Norm};
 use crate::reference;
 use crate::simd::{Kernels, available_levels, testing};
-use crate::sparsify::{Amount, BinMax, Gaussian, SampledTopK, Sid, TrimMethod, Trimmed, TwoSided};
+use crate::sparsify::{
+    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, TrimMethod, Trimmed, TwoSided,
+};
 
 /// A bounded tensor: bell-shaped around zero, with zeros of both signs, ties and subnormals.
 fn gradient(len: usize, seed: u64) -> Vec<f32> {
@@ -41,6 +45,14 @@ fn sparsifiers() -> Vec<Sparsifier> {
     let tracking = Sid { mode: Mode::Tracking, ..Sid::new(0.01) };
     all.push(Sparsifier::Sid(tracking));
     all.extend(estimated());
+    all.extend(
+        [(100, 1), (7, 1), (4096, 64), (300, 100)]
+            .map(|(chunk, k)| Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile: None })),
+    );
+    for (block, ratio) in [(false, 0.01), (false, 0.7), (true, 0.1)] {
+        let amount = Amount::Ratio(ratio);
+        all.push(Sparsifier::RandomK(RandomK { amount, block, seed: 1, scaled: false }));
+    }
     all.extend([Sparsifier::Sid(paper), Sparsifier::Sid(Sid { mode: Mode::Fixed(3), ..paper })]);
     all
 }

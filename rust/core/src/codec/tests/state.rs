@@ -7,6 +7,10 @@ fn bad_input_leaves_the_state_as_it_was() {
     let n = 5000;
     for memory in [FEEDBACK, LOW_MEMORY, Memory::None] {
         for codec in codecs(memory) {
+            if codec.sparsifier().is_drawn() && memory == Memory::None {
+                // It looks at what it sends alone.
+                continue;
+            }
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &gradient(n, 1), &mut state);
             let before = (state.residual().map(<[f32]>::to_vec), state.scalars());

@@ -1,0 +1,162 @@
+//! Chunk-top-k: the largest of each chunk and of each tile, and positions coded in their chunk.
+
+use super::*;
+use crate::pack::{Chunks, Coding};
+use crate::sparsify::{ChunkTopK, Tile};
+
+fn codec(chunk: u32, k: u32, memory: Memory) -> Codec {
+    of(ChunkTopK { chunk, k, tile: None }, memory)
+}
+
+fn of(chunks: ChunkTopK, memory: Memory) -> Codec {
+    let sparsifier = Sparsifier::ChunkTopK(chunks);
+    Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
+}
+
+/// Laws that a search could be fooled by.
+fn laws(n: usize) -> Vec<Vec<f32>> {
+    let mut spike = vec![0.0; n];
+    spike[n / 2] = f32::MIN_POSITIVE / 8.0;
+    let magnitudes = [1.0, -1.0, 1e-30, 1e30];
+    vec![
+        gradient(n, 1),
+        vec![0.5; n],
+        vec![0.0; n],
+        spike,
+        (0..n).map(|i| if i % 37 == 5 { 1.0 } else { 0.0 }).collect(),
+        (0..n).map(|i| magnitudes[i / 7 % 4]).collect(),
+        (0..n).map(|i| f32::from_bits(i as u32 % 4000)).collect(),
+        (0..n).map(|i| i as f32).collect(),
+        (0..n).map(|i| (n - i) as f32).collect(),
+    ]
+}
+
+#[test]
+fn the_largest_of_each_chunk_are_those_of_sorting_it() {
+    for n in [1, 99, 100, 5000, 40_000] {
+        for (chunk, k) in
+            [(1, 1), (2, 1), (100, 1), (100, 7), (4096, 64), (4096, 5000), (9000, 1), (1 << 20, 30)]
+        {
+            for memory in [Memory::None, FEEDBACK] {
+                let codec = codec(chunk, k, memory);
+                for (law, x) in laws(n).iter().enumerate() {
+                    let (frame, encoded) = encode(&codec, x, &mut codec.init_state(n).unwrap());
+                    let expected = reference::largest_of_chunks(x, chunk as usize, k as usize);
+                    assert_eq!(positions(&frame), expected, "law {law}, {k} of {chunk}, {n}");
+                    let whole = n / chunk as usize * chunk.min(k) as usize;
+                    let rest = (n % chunk as usize).min(k as usize);
+                    assert_eq!(encoded.target, Some((whole + rest) as u64));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_of_each_tile_are_those_of_sorting_it() {
+    // A prime number of columns, tiles larger than the matrix, one row, one column.
+    for (rows, width) in [(64, 64), (130, 101), (7, 300), (1, 97), (97, 1), (200, 64)] {
+        let n = rows * width as usize;
+        for (tile_rows, columns, k) in [(64, 64, 64), (3, 5, 1), (3, 5, 4), (1, 1, 1), (500, 9, 40)]
+        {
+            let tile = Some(Tile { rows: tile_rows, columns, width });
+            let codec = of(ChunkTopK { chunk: tile_rows * columns, k, tile }, FEEDBACK);
+            for x in laws(n) {
+                let (frame, encoded) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
+                let size = (tile_rows as usize, columns as usize);
+                let expected = reference::largest_of_tiles(&x, width as usize, size, k as usize);
+                assert_eq!(positions(&frame), expected, "{rows} x {width}, {k} of {size:?}");
+                assert!(expected.len() as u64 <= encoded.target.unwrap());
+                if x.iter().all(|&v| v != 0.0) {
+                    assert_eq!(Some(expected.len() as u64), encoded.target);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn other_dtypes_and_memories_select_the_same() {
+    let n = 30_000;
+    let tile = Some(Tile { rows: 64, columns: 64, width: 300 });
+    for chunks in [
+        ChunkTopK { chunk: 100, k: 1, tile: None },
+        ChunkTopK { chunk: 4096, k: 64, tile: None },
+        ChunkTopK { chunk: 4096, k: 64, tile },
+    ] {
+        for memory in [Memory::None, FEEDBACK, LOW_MEMORY] {
+            let codec = of(chunks, memory);
+            let exact: Vec<half::bf16> =
+                gradient(n, 1).iter().map(|&v| half::bf16::from_f32(v)).collect();
+            let plain: Vec<f32> = exact.iter().map(|v| v.to_f32()).collect();
+            let wide: Vec<f64> = plain.iter().map(|&v| f64::from(v)).collect();
+            let (expected, _) = encode(&codec, &plain, &mut codec.init_state(n).unwrap());
+            for input in [Input::BF16(&exact), Input::F64(&wide)] {
+                let (mut out, mut workspace) = (Vec::new(), Workspace::default());
+                let mut state = codec.init_state(n).unwrap();
+                codec.encode_into(input, &mut state, None, &mut workspace, &mut out).unwrap();
+                assert_eq!(positions(&out), positions(&expected));
+                assert_eq!(decode(&out, n), decode(&expected, n));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_of_a_hundred_takes_seven_bits_a_position() {
+    let n = 100_000;
+    let codec = codec(100, 1, FEEDBACK);
+    let mut state = codec.init_state(n).unwrap();
+    let (frame, _) = encode(&codec, &gradient(n, 3), &mut state);
+    let header = *Frame::parse(&frame, None).unwrap().header();
+    assert_eq!(header.coding, Coding::ChunkLocal(Chunks::new(100, 1).unwrap()));
+    assert_eq!((header.count, header.index_len), (1000, 8 + 875));
+    // A chunk of zeros has nothing to send: then gaps are coded.
+    let mut x = gradient(n, 4);
+    x.iter_mut().zip(state.residual().unwrap()).take(100).for_each(|(x, r)| *x = -r);
+    let (frame, _) = encode(&codec, &x, &mut state);
+    let header = *Frame::parse(&frame, None).unwrap().header();
+    assert!(matches!(header.coding, Coding::Rice { .. } | Coding::EliasFano { .. }));
+    assert_eq!(header.count, 999);
+}
+
+#[test]
+fn sixty_four_of_a_tile_take_less_than_twelve_bits() {
+    let n = 1 << 20;
+    let x = gradient(n, 5);
+    let tile = Some(Tile { rows: 64, columns: 64, width: 1024 });
+    for tile in [None, tile] {
+        let codec = of(ChunkTopK { chunk: 4096, k: 64, tile }, Memory::None);
+        let (frame, _) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
+        let header = *Frame::parse(&frame, None).unwrap().header();
+        assert_eq!(header.count, 16_384);
+        assert!(matches!(header.coding, Coding::Rice { .. }), "{:?}", header.coding);
+        // The bound for any 16384 of 2^20 is 7.43.
+        assert!(header.index_len * 8 < 16_384 * 76 / 10, "{}", header.index_len);
+    }
+}
+
+#[test]
+fn a_tensor_without_such_rows_is_refused() {
+    let tile = Some(Tile { rows: 4, columns: 4, width: 10 });
+    let codec = of(ChunkTopK { chunk: 16, k: 1, tile }, FEEDBACK);
+    let mut state = codec.init_state(25).unwrap();
+    let (mut out, mut workspace) = (Vec::new(), Workspace::default());
+    let result =
+        codec.encode_into(Input::F32(&[1.0; 25]), &mut state, None, &mut workspace, &mut out);
+    assert!(matches!(result, Err(Error::Argument { .. })));
+    assert_eq!(state.step(), 0);
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    let refused = |chunk, k, tile| {
+        let sparsifier = Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile });
+        Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).is_err()
+    };
+    assert!(refused(0, 1, None) && refused(10, 0, None) && refused((1 << 31) + 1, 1, None));
+    for (rows, columns, width) in [(0, 1, 1), (1, 0, 1), (1, 1, 0)] {
+        assert!(refused(1, 1, Some(Tile { rows, columns, width })));
+    }
+    assert!(!refused(1 << 31, u32::MAX, None));
+}

@@ -1,0 +1,156 @@
+//! Random-k: the same positions on all ranks, whatever stands there.
+
+use super::*;
+use crate::pack::{Coding, Draw, DrawKind};
+use crate::rng::Key;
+use crate::sparsify::RandomK;
+
+const RANDOM: RandomK =
+    RandomK { amount: Amount::Ratio(0.01), block: false, seed: 3, scaled: false };
+
+fn codec(random: RandomK, memory: Memory) -> Codec {
+    let sparsifier = Sparsifier::RandomK(random);
+    Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
+}
+
+#[test]
+fn ranks_draw_the_same_positions_and_other_tensors_and_steps_others() {
+    let n = 10_000;
+    for block in [false, true] {
+        let codec = codec(RandomK { block, ..RANDOM }, FEEDBACK);
+        let state = |tensor, rank| codec.init_state(n).unwrap().identified(tensor, rank);
+        let (mut first, mut second, mut other) = (state(1, 0), state(1, 1), state(2, 0));
+        let mut seen = Vec::new();
+        for step in 0..3 {
+            let (a, _) = encode(&codec, &gradient(n, step), &mut first);
+            let (b, _) = encode(&codec, &gradient(n, step + 50), &mut second);
+            let (c, _) = encode(&codec, &gradient(n, step), &mut other);
+            assert_eq!(positions(&a), positions(&b));
+            assert_eq!(positions(&a).len(), 100);
+            seen.extend([positions(&a), positions(&c)]);
+        }
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 6);
+    }
+}
+
+#[test]
+fn a_frame_says_nothing_of_positions_but_their_key() {
+    let n = 5000;
+    for (block, kind) in [(false, DrawKind::Subset), (true, DrawKind::Run)] {
+        let codec = codec(RandomK { block, ..RANDOM }, Memory::None);
+        let x = gradient(n, 1);
+        let (frame, encoded) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
+        assert_eq!(frame.len(), 48 + 9 + 50 * 4);
+        assert_eq!(codec.max_encoded_len(n), frame.len());
+        let draw = Draw { kind, key: Key::new(3, 0, 0, 0) };
+        let header = *Frame::parse(&frame, None).unwrap().header();
+        assert_eq!(header.coding, Coding::Seeded(draw));
+        assert_eq!((encoded.count, encoded.target), (50, Some(50)));
+        let mut drawn = Vec::new();
+        draw.positions_into(n as u64, 50, &mut drawn);
+        assert_eq!(positions(&frame), drawn);
+        let sent = decode(&frame, n);
+        assert!(drawn.iter().all(|&i| sent[i as usize].to_bits() == x[i as usize].to_bits()));
+    }
+}
+
+#[test]
+fn zeros_are_sent_as_they_are_drawn() {
+    for memory in [Memory::None, FEEDBACK, LOW_MEMORY] {
+        let codec = codec(RANDOM, memory);
+        let (frame, encoded) = encode(&codec, &[0.0; 1000], &mut codec.init_state(1000).unwrap());
+        assert_eq!((encoded.count, positions(&frame).len()), (10, 10));
+    }
+}
+
+#[test]
+fn scaled_values_are_the_tensor_in_expectation() {
+    let n = 40;
+    let x = gradient(n, 2);
+    for block in [false, true] {
+        let random = RandomK { amount: Amount::Count(10), block, scaled: true, ..RANDOM };
+        let codec = codec(random, Memory::None);
+        let mut state = codec.init_state(n).unwrap();
+        let mut sums = vec![0.0_f64; n];
+        let steps = 20_000;
+        for _ in 0..steps {
+            let sent = decode(&encode(&codec, &x, &mut state).0, n);
+            sums.iter_mut().zip(sent).for_each(|(sum, sent)| *sum += f64::from(sent));
+        }
+        for (sum, &x) in sums.iter().zip(&x) {
+            // An entry is sent four times as large in a quarter of the steps.
+            let error = f64::from(x.abs()) * libm::sqrt(3.0 / f64::from(steps));
+            assert!((sum / f64::from(steps) - f64::from(x)).abs() <= 4.5 * error);
+        }
+    }
+    let huge = codec(RandomK { scaled: true, ..RANDOM }, Memory::None);
+    let (frame, _) = encode(&huge, &[f32::MAX; 200], &mut huge.init_state(200).unwrap());
+    assert!(decode(&frame, 200).iter().all(|&v| v == 0.0 || v == f32::MAX));
+}
+
+#[test]
+fn scaling_with_a_memory_is_refused() {
+    let sparsifier = Sparsifier::RandomK(RandomK { scaled: true, ..RANDOM });
+    let made = Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto);
+    assert!(matches!(made, Err(Error::Argument { .. })));
+}
+
+#[test]
+fn a_shorter_frame_draws_fewer_and_keeps_the_rest() {
+    let n = 20_000;
+    let x = gradient(n, 9);
+    for (block, memory) in [(false, FEEDBACK), (true, FEEDBACK), (false, LOW_MEMORY)] {
+        let codec = codec(RandomK { block, ..RANDOM }, memory);
+        for limit in [857, 856, 500, 61, 57, 48] {
+            let mut state = codec.init_state(n).unwrap();
+            let (mut out, mut workspace) = (Vec::new(), Workspace::default());
+            let encoded = codec
+                .encode_into(Input::F32(&x), &mut state, Some(limit), &mut workspace, &mut out)
+                .unwrap();
+            assert!(out.len() <= limit && out.len() + 20 >= limit, "{} of {limit}", out.len());
+            assert_eq!(encoded.count + encoded.trimmed, 200);
+            let sent = decode(&out, n);
+            assert!((0..n).all(|i| state.residual().unwrap()[i] == x[i] - sent[i]));
+            // Another rank with the same limit sends the same positions.
+            let mut other = codec.init_state(n).unwrap();
+            let mut theirs = Vec::new();
+            let y = gradient(n, 10);
+            codec
+                .encode_into(Input::F32(&y), &mut other, Some(limit), &mut workspace, &mut theirs)
+                .unwrap();
+            assert_eq!(positions(&out), positions(&theirs));
+        }
+    }
+}
+
+#[test]
+fn without_a_memory_only_what_is_drawn_is_looked_at() {
+    let n = 1000;
+    let codec = codec(RANDOM, Memory::None);
+    let mut state = codec.init_state(n).unwrap();
+    let (frame, _) = encode(&codec, &vec![1.0; n], &mut state.clone());
+    let drawn = positions(&frame);
+    let mut x = vec![f32::NAN; n];
+    for &i in &drawn {
+        x[i as usize] = 2.0;
+    }
+    encode(&codec, &x, &mut state.clone());
+    x[drawn[3] as usize] = f32::INFINITY;
+    let (mut out, mut workspace) = (Vec::new(), Workspace::default());
+    let result = codec.encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut out);
+    assert_eq!(result, Err(Error::NonFinite { count: 1, first: u64::from(drawn[3]) }));
+    assert_eq!((state.step(), out.len()), (0, 0));
+}
+
+#[test]
+fn a_rolled_back_step_draws_the_same_again() {
+    let n = 3000;
+    let codec = codec(RANDOM, FEEDBACK);
+    let mut state = codec.init_state(n).unwrap();
+    encode(&codec, &gradient(n, 1), &mut state);
+    let (first, _) = encode(&codec, &gradient(n, 2), &mut state);
+    state.rollback().unwrap();
+    assert_eq!(encode(&codec, &gradient(n, 2), &mut state).0, first);
+}

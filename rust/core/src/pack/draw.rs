@@ -1,0 +1,261 @@
+//! Seeded: positions that are drawn again by whoever reads them.
+//!
+//! A section is how they are drawn, one byte, and the key, eight bytes; nothing else depends on how
+//! many there are.
+
+use crate::rng::Key;
+use crate::{Error, Result};
+
+/// Bytes of a section.
+pub(super) const LEN: usize = 9;
+
+/// How positions are drawn, as its number in a section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DrawKind {
+    /// Any set of so many positions, each as likely as the other.
+    Subset = 0,
+    /// Consecutive positions from a random one on, going on at 0 after the last.
+    Run = 1,
+}
+
+/// Positions that follow from a key, the number of elements and the number of entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Draw {
+    /// How they are drawn.
+    pub kind: DrawKind,
+    /// What they are drawn with.
+    pub key: Key,
+}
+
+/// Elements for each position drawn up to which a bit for each element takes less memory, and time,
+/// than a list that is sorted.
+const SPARSE: u64 = 128;
+
+impl Draw {
+    pub(super) fn to_bytes(self) -> [u8; LEN] {
+        let mut out = [self.kind as u8; LEN];
+        out[1..].copy_from_slice(&self.key.to_bits().to_le_bytes());
+        out
+    }
+
+    /// The draw that a section holds.
+    pub(super) fn read(section: &[u8]) -> Result<Self> {
+        let Some((&kind, key)) = section.split_first() else {
+            return Err(Error::corrupt("the index section is too short for a key"));
+        };
+        let Ok(key) = key.try_into() else {
+            let len = section.len();
+            return Err(Error::corrupt(format!("index section has {len} bytes instead of {LEN}")));
+        };
+        let kind = match kind {
+            0 => DrawKind::Subset,
+            1 => DrawKind::Run,
+            other => return Err(Error::corrupt(format!("positions drawn in the way {other}"))),
+        };
+        Ok(Self { kind, key: Key::from_bits(u64::from_le_bytes(key)) })
+    }
+
+    /// The positions, ascending, in place of what `out` held. Takes memory in proportion to `count`,
+    /// which is at most `numel`.
+    pub fn positions_into(self, numel: u64, count: u64, out: &mut Vec<u32>) {
+        out.clear();
+        if count == 0 {
+            return;
+        }
+        let mut words = Words { key: self.key, at: 0, numel: numel as u32 };
+        match self.kind {
+            DrawKind::Run => {
+                let start = u64::from(words.next());
+                let end = start + count;
+                out.extend(0..end.saturating_sub(numel) as u32);
+                out.extend(start as u32..end.min(numel) as u32);
+            }
+            DrawKind::Subset if 2 * count > numel => mark(words, numel, numel - count, true, out),
+            DrawKind::Subset if count * SPARSE >= numel => mark(words, numel, count, false, out),
+            DrawKind::Subset => list(words, count, out),
+        }
+    }
+}
+
+/// Random positions below `numel`, each as likely, one after the other.
+struct Words {
+    key: Key,
+    at: u32,
+    numel: u32,
+}
+
+impl Words {
+    /// The upper half of word times `numel`. Words whose lower half is below `2^32 mod numel` are
+    /// skipped: those left are equally many for each position (D. Lemire, "Fast Random Integer
+    /// Generation in an Interval", ACM Trans. Model. Comput. Simul. 2019).
+    ///
+    /// The words of a key are a permutation of all 32-bit numbers. So every position comes up in the
+    /// end, and asking for distinct ones is sure to end, whatever the key.
+    #[inline(always)]
+    fn next(&mut self) -> u32 {
+        loop {
+            let product = u64::from(self.key.bits(self.at)) * u64::from(self.numel);
+            self.at = self.at.wrapping_add(1);
+            // The remainder is below `numel`: a division is needed only where that does not decide.
+            if product as u32 >= self.numel
+                || product as u32 >= self.numel.wrapping_neg() % self.numel
+            {
+                return (product >> 32) as u32;
+            }
+        }
+    }
+}
+
+/// The first `count` distinct positions, or with `others` all but those, by a bit for each element
+/// behind the room for the result.
+fn mark(mut words: Words, numel: u64, count: u64, others: bool, out: &mut Vec<u32>) {
+    let size = if others { numel - count } else { count } as usize;
+    out.resize(size + numel.div_ceil(32) as usize, 0);
+    let (slots, marks) = out.split_at_mut(size);
+    let mut missing = count;
+    while missing > 0 {
+        let position = words.next();
+        let (mark, bit) = (&mut marks[position as usize / 32], 1 << (position % 32));
+        missing -= u64::from(*mark & bit == 0);
+        *mark |= bit;
+    }
+    let mut slots = slots.iter_mut();
+    for (i, &mark) in marks.iter().enumerate() {
+        let mut left = if others { !mark } else { mark };
+        // Bits beyond the tensor find no slot left: those of positions come first.
+        while left != 0 {
+            if let Some(slot) = slots.next() {
+                *slot = i as u32 * 32 + left.trailing_zeros();
+            }
+            left &= left - 1;
+        }
+    }
+    out.truncate(size);
+}
+
+/// The first `count` distinct positions, by sorting: draws as many as are missing until none is.
+fn list(mut words: Words, count: u64, out: &mut Vec<u32>) {
+    while (out.len() as u64) < count {
+        out.extend((out.len() as u64..count).map(|_| words.next()));
+        out.sort_unstable();
+        out.dedup();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference;
+
+    fn drawn(kind: DrawKind, key: u64, numel: u64, count: u64) -> Vec<u32> {
+        let mut out = vec![9; 5];
+        let key = Key::new(key, 0, 0, 0);
+        Draw { kind, key }.positions_into(numel, count, &mut out);
+        out
+    }
+
+    #[test]
+    fn subsets_are_those_of_the_naive_draw() {
+        for numel in [1, 2, 31, 32, 33, 64, 100, 1000, 4097] {
+            let few = (0..=numel.min(40)).chain([numel / 3, numel / 2, numel / 2 + 1]);
+            for count in few.chain([numel - 1, numel]) {
+                let expected = reference::subset(Key::new(count, 0, 0, 0), numel, count);
+                assert_eq!(drawn(DrawKind::Subset, count, numel, count), expected);
+            }
+        }
+        // By list, with positions drawn twice, and of the largest tensor there is.
+        for (numel, count) in [(129_000, 1000), (1 << 20, 5000), (u64::from(u32::MAX), 100)] {
+            let expected = reference::subset(Key::new(1, 0, 0, 0), numel, count);
+            assert_eq!(drawn(DrawKind::Subset, 1, numel, count), expected);
+        }
+    }
+
+    #[test]
+    fn both_ways_to_tell_positions_apart_agree() {
+        for (numel, count) in [(1000, 1), (1000, 400), (50_000, 3000), (70_000, 35_000)] {
+            let words = || Words { key: Key::new(numel, 0, 0, 0), at: 0, numel: numel as u32 };
+            let (mut by_bit, mut by_list) = (Vec::new(), Vec::new());
+            mark(words(), numel, count, false, &mut by_bit);
+            list(words(), count, &mut by_list);
+            assert_eq!(by_bit, by_list);
+        }
+    }
+
+    #[test]
+    fn runs_wrap_around_and_begin_anywhere() {
+        let mut starts = [0u32; 10];
+        for key in 0..4000 {
+            let run = drawn(DrawKind::Run, key, 10, 4);
+            let is_in = |p: u32| run.contains(&(p % 10));
+            let start = (0..10).find(|&p| is_in(p) && !is_in(p + 9)).unwrap();
+            assert_eq!(run.len(), 4);
+            assert!(run.is_sorted() && (start..start + 4).all(is_in));
+            starts[start as usize] += 1;
+        }
+        // Each begins about 400 runs, with a standard error of 19.
+        assert!(starts.iter().all(|n| n.abs_diff(400) < 76), "{starts:?}");
+        assert_eq!(drawn(DrawKind::Run, 3, 7, 7), (0..7).collect::<Vec<_>>());
+    }
+
+    /// Single positions, pairs of neighbours and pairs far apart, over many keys.
+    #[test]
+    fn every_position_and_every_pair_is_as_likely() {
+        const KEYS: u64 = 20_000;
+        for (numel, count) in [(20_u64, 7_u64), (20, 15), (300, 2)] {
+            let n = numel as usize;
+            let mut single = vec![0_u64; n];
+            let mut pairs = vec![0_u64; n * n];
+            for key in 0..KEYS {
+                let set = drawn(DrawKind::Subset, key, numel, count);
+                assert_eq!(set.len() as u64, count);
+                for (i, &a) in set.iter().enumerate() {
+                    single[a as usize] += 1;
+                    set[i + 1..].iter().for_each(|&b| pairs[a as usize * n + b as usize] += 1);
+                }
+            }
+            let (n, k, keys) = (numel as f64, count as f64, KEYS as f64);
+            let p = k / n;
+            // Counts of a set of k add up to k, so that the sum of squares has n - 1 degrees of
+            // freedom, and each its variance times n / (n - 1) less.
+            let chi: f64 = single.iter().map(|&c| (c as f64 - keys * p).powi(2)).sum::<f64>()
+                / (keys * p * (1.0 - p))
+                * ((n - 1.0) / n);
+            let spread = libm::sqrt(2.0 * (n - 1.0));
+            assert!((chi - (n - 1.0)).abs() < 4.0 * spread, "{numel} {count}: {chi}");
+            let both = p * (k - 1.0) / (n - 1.0);
+            let error = libm::sqrt(keys * both * (1.0 - both));
+            let far = |c: u64| (c as f64 - keys * both).abs() / error;
+            let (step, size) = (n as usize, numel as usize);
+            let pair = |a: usize, b: usize| pairs[a * step + b];
+            let all = (0..size).flat_map(|a| (a + 1..size).map(move |b| (a, b)));
+            let total: u64 = all.clone().map(|(a, b)| pair(a, b)).sum();
+            assert_eq!(total, KEYS * count * (count - 1) / 2);
+            // Of neighbours as a group, which a bad mixing would favour; 4 standard errors.
+            let beside: u64 = (1..size).map(|b| pair(b - 1, b)).sum();
+            let expected = keys * both * (n - 1.0);
+            let off = (beside as f64 - expected).abs() / libm::sqrt(expected);
+            assert!(off < 4.0, "{numel} {count}: neighbours are off by {off}");
+            // Of every single pair: 5 standard errors, because there are many.
+            if keys * both > 100.0 {
+                let worst = all.map(|(a, b)| far(pair(a, b))).fold(0.0, f64::max);
+                assert!(worst < 5.0, "{numel} {count}: a pair is off by {worst}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_draw_goes_through_its_section() {
+        for kind in [DrawKind::Subset, DrawKind::Run] {
+            let draw = Draw { kind, key: Key::from_bits(0x0123_4567_89AB_CDEF) };
+            let bytes = draw.to_bytes();
+            assert_eq!(bytes[1..3], [0xEF, 0xCD]);
+            assert_eq!(Draw::read(&bytes), Ok(draw));
+            for len in 0..LEN {
+                assert!(Draw::read(&bytes[..len]).is_err());
+            }
+            assert!(Draw::read(&[&bytes[..], &[0]].concat()).is_err());
+        }
+        assert!(Draw::read(&[2; LEN]).is_err());
+    }
+}

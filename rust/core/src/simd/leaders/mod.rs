@@ -1,0 +1,88 @@
+//! The entry of largest magnitude in each chunk of a block.
+//!
+//! `run(x, chunk, base, indices, values) -> count` writes position `base + i` and value of the
+//! first largest magnitude of each `chunk` elements of `x`, the last of which may be fewer, to the
+//! front of `indices` and `values`. A chunk of zeros gives nothing. Both outputs hold an element for
+//! each chunk at least; what lies behind the count is unspecified. All magnitudes are finite.
+
+use super::LANES;
+use super::stamp::stamp;
+
+#[inline(always)]
+fn magnitude(value: f32) -> u32 {
+    value.to_bits() & 0x7fff_ffff
+}
+
+/// Each lane keeps its largest magnitude and where it was first; lanes are compared at the end.
+#[inline(always)]
+fn first_largest(x: &[f32]) -> usize {
+    let mut largest = [0_u32; LANES];
+    let mut place = [0_u32; LANES];
+    let mut take = |at: usize, group: &[f32; LANES]| {
+        for j in 0..LANES {
+            let bits = magnitude(group[j]);
+            let larger = bits > largest[j];
+            largest[j] = if larger { bits } else { largest[j] };
+            place[j] = if larger { (at + j) as u32 } else { place[j] };
+        }
+    };
+    let (groups, _) = x.as_chunks::<LANES>();
+    for (g, group) in groups.iter().enumerate() {
+        take(g * LANES, group);
+    }
+    // Whole vectors to the end: elements seen twice are not larger than they were.
+    if let Some(group) = x.last_chunk()
+        && !x.len().is_multiple_of(LANES)
+    {
+        take(x.len() - LANES, group);
+    }
+    let highest = largest.iter().fold(0, |highest, &bits| highest.max(bits));
+    let mut first = u32::MAX;
+    for j in 0..LANES {
+        first = first.min(if largest[j] == highest { place[j] } else { u32::MAX });
+    }
+    first as usize
+}
+
+#[inline(always)]
+fn body(x: &[f32], chunk: usize, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize {
+    let mut count = 0;
+    for (c, part) in x.chunks(chunk).enumerate() {
+        let at = if part.len() < LANES {
+            let first = |best: usize, i: usize| {
+                if magnitude(part[i]) > magnitude(part[best]) { i } else { best }
+            };
+            (0..part.len()).fold(0, first)
+        } else {
+            first_largest(part)
+        };
+        (indices[count], values[count]) = (base + (c * chunk + at) as u32, part[at]);
+        count += usize::from(magnitude(part[at]) > 0);
+    }
+    count
+}
+
+stamp!(fn(x: &[f32], chunk: usize, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize => body);
+
+#[cfg(test)]
+mod tests {
+    use crate::reference::largest_of_chunks;
+    use crate::simd::testing::levels_and_lengths;
+
+    #[test]
+    fn equals_sorting_each_chunk_on_every_level() {
+        levels_and_lengths(|kernels, mut x| {
+            x.iter_mut().skip(60).take(40).for_each(|v| *v = 0.0);
+            for chunk in [1, 2, 3, 15, 16, 17, 31, 33, 64, 100, 2000] {
+                let expected = largest_of_chunks(&x, chunk, 1);
+                let room = x.len().div_ceil(chunk);
+                let (mut indices, mut values) = (vec![9; room], vec![f32::NAN; room]);
+                let count = (kernels.leaders)(&x, chunk, 1000, &mut indices, &mut values);
+                let found: Vec<u32> = indices[..count].iter().map(|i| i - 1000).collect();
+                assert_eq!(found, expected, "{:?} {} {chunk}", kernels.level, x.len());
+                let same = |(&i, v): (&u32, &f32)| x[i as usize].to_bits() == v.to_bits();
+                assert!(found.iter().zip(&values).all(same));
+            }
+        });
+    }
+}

@@ -1,0 +1,134 @@
+//! The largest entries of each chunk of a tensor.
+//!
+//! After the read that adds gradient and memory, the sums are read once more, chunk by chunk. A chunk
+//! is in the cache while it is searched, and the search takes as long whatever the data is: there is
+//! no bound to track and none to miss.
+//!
+//! Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
+//! Distributed Training", NeurIPS 2020, section 3 (one entry a chunk); Sarfi et al., "Communication
+//! Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706, 2025 (several, of tiles).
+
+mod search;
+mod tiles;
+
+use super::{Scanned, Selected};
+use crate::pack::{Chunks, Pattern};
+use crate::scan::{Local, Share, Source, Survivors, View};
+use crate::simd::Kernels;
+use crate::{Error, Result};
+use tiles::Grid;
+
+/// The options of chunk-top-k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkTopK {
+    /// Consecutive positions in a chunk.
+    pub chunk: u32,
+    /// Entries of each chunk; a shorter last one sends as many if it has them.
+    pub k: u32,
+    /// Chunks are tiles of a matrix instead.
+    pub tile: Option<Tile>,
+}
+
+/// Rectangles of a matrix that stands row by row; those at its edges may be smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// Rows of a tile.
+    pub rows: u32,
+    /// Columns of a tile.
+    pub columns: u32,
+    /// Columns of the matrix.
+    pub width: u32,
+}
+
+/// Elements searched together, if chunks are smaller: what keeps calls few and stays in the cache.
+const TOGETHER: usize = 8192;
+
+impl ChunkTopK {
+    pub(super) fn check(self) -> Result<()> {
+        let most = Chunks::MAX_SIZE;
+        if !(1..=most).contains(&self.chunk) {
+            let chunk = self.chunk;
+            return Err(Error::argument(format!("chunk must be 1 to {most}, got {chunk}")));
+        }
+        if self.k == 0 {
+            return Err(Error::argument("k must be at least 1, got 0"));
+        }
+        if let Some(tile) = self.tile
+            && (tile.rows == 0 || tile.columns == 0 || tile.width == 0)
+        {
+            return Err(Error::argument("tiles and matrices have a row and a column at least"));
+        }
+        Ok(())
+    }
+
+    /// An error if a tensor of this size is not a matrix of the width given.
+    pub(super) fn check_numel(self, numel: usize) -> Result<()> {
+        match self.tile {
+            Some(Tile { width, .. }) if !numel.is_multiple_of(width as usize) => {
+                Err(Error::argument(format!(
+                    "a tensor of {numel} elements has no rows of {width}: ask the codec for another \
+                     one with for_shape"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn max_count(self, numel: usize) -> u64 {
+        let k = u64::from(self.k);
+        if let Some(tile) = self.tile {
+            return Grid::new(tile, numel).max_count(k);
+        }
+        let (numel, chunk) = (numel as u64, u64::from(self.chunk));
+        numel / chunk * k.min(chunk) + (numel % chunk).min(k)
+    }
+
+    /// Equally many in each chunk, unless zeros are among them.
+    pub(super) fn pattern(self) -> Pattern {
+        match Chunks::new(self.chunk, self.k) {
+            Some(chunks) if self.tile.is_none() => Pattern::Chunks(chunks),
+            _ => Pattern::Any,
+        }
+    }
+
+    pub(super) fn select(self, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let numel = scanned.numel();
+        let (view, scanner, k) = (scanned.field, &mut *scanned.scanner, self.k as usize);
+        if let Some(tile) = self.tile {
+            let grid = Grid::new(tile, numel);
+            scanner.share(grid.bands(), numel, |share| grid.search(&view, k, share));
+        } else {
+            let chunk = self.chunk as usize;
+            let units = numel.div_ceil(chunk);
+            scanner.share(units, numel, |share| search_chunks(&view, chunk, k, share));
+        }
+        let target = Some(self.max_count(numel));
+        Selected { target, threshold: 0.0, magnitude: None }
+    }
+}
+
+/// Searches consecutive chunks of a tensor.
+fn search_chunks(view: &View<'_>, chunk: usize, k: usize, share: Share<'_>) {
+    let Share { kernels, units, survivors, local } = share;
+    let Local { floats, bits, .. } = local;
+    let end = view.len().min(units.end * chunk);
+    let step = if k == 1 { chunk * (TOGETHER / chunk).max(1) } else { chunk };
+    let mut at = units.start * chunk;
+    while at < end {
+        let len = step.min(end - at);
+        let x = view.run(kernels, at, len, floats);
+        if k == 1 {
+            leaders(kernels, x, chunk, at as u32, survivors);
+        } else {
+            search::largest(kernels, x, k, at as u32, bits, survivors);
+        }
+        at += len;
+    }
+}
+
+/// Adds the largest of each chunk of `x`, which begins at position `base`.
+fn leaders(kernels: &Kernels, x: &[f32], chunk: usize, base: u32, survivors: &mut Survivors) {
+    let (indices, values) = survivors.room(x.len().div_ceil(chunk));
+    let count = (kernels.leaders)(x, chunk, base, indices, values);
+    survivors.admit(count);
+}

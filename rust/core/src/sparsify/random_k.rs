@@ -1,0 +1,61 @@
+//! Random-k: positions drawn by chance, the same on all ranks.
+//!
+//! What is sent does not depend on the data, so every entry drawn is sent, zeros too: ranks that
+//! drew the same positions can then add up their values alone.
+
+use super::{Amount, Scanned, Selected};
+use crate::Result;
+use crate::pack::{Draw, DrawKind};
+use crate::rng::Key;
+use crate::scan::{Survivors, View};
+
+/// The options of random-k.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RandomK {
+    /// How many entries.
+    pub amount: Amount,
+    /// One run of consecutive entries that begins anywhere, instead of entries all over the tensor.
+    pub block: bool,
+    /// Ranks that agree on it, on the tensor's name and on the step draw the same positions.
+    pub seed: u64,
+    /// Values times n / k: then the decoded tensor is the input in expectation.
+    pub scaled: bool,
+}
+
+impl RandomK {
+    pub(super) fn check(self) -> Result<()> {
+        self.amount.check()
+    }
+
+    /// What is drawn with a key.
+    pub(super) fn draw(self, key: Key) -> Draw {
+        let kind = if self.block { DrawKind::Run } else { DrawKind::Subset };
+        Draw { kind, key }
+    }
+
+    pub(super) fn select(self, draw: Draw, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let k = self.amount.of(scanned.numel());
+        let Scanned { field, scanner, scratch, .. } = scanned;
+        self.gather(draw, field, k, scanner.survivors_mut(), scratch);
+        Selected { target: Some(k), threshold: 0.0, magnitude: None }
+    }
+
+    /// Draws `k` positions of the tensor, in place of what the survivors were.
+    pub(crate) fn gather(
+        self,
+        draw: Draw,
+        field: &View<'_>,
+        k: u64,
+        survivors: &mut Survivors,
+        scratch: &mut Vec<u32>,
+    ) {
+        use crate::scan::Source;
+        let numel = field.len() as u64;
+        draw.positions_into(numel, k, scratch);
+        let factor = if self.scaled && k > 0 { (numel as f64 / k as f64) as f32 } else { 1.0 };
+        survivors.replace(scratch, |position| {
+            let value = field.at(position as usize);
+            if value.is_finite() { (value * factor).clamp(f32::MIN, f32::MAX) } else { value }
+        });
+    }
+}
