@@ -124,7 +124,7 @@ def run(
     outcome = Outcome(case, Spread(), results)
     warm_up = 6 if case.numel <= 1_000_000 else 2  # enough for a controller to settle
     # Short work is repeated within a round until the clock resolves it.
-    repeats = max(1, 200_000 // case.numel)
+    repeats = min(50, max(1, 200_000 // case.numel))
     for turn in range(-warm_up, rounds):
         gradient = steps[turn % len(steps)]
         tick("copy")
