@@ -59,8 +59,10 @@ def same_state(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Whether two state dicts are equal to the last bit."""
 
     def plain(state: dict[str, Any]) -> dict[str, Any]:
-        residual = state["residual"]
-        return state | {"residual": None if residual is None else residual.tobytes()}
+        arrays = {name: state[name] for name in ("residual", "momentum")}
+        return state | {
+            name: None if array is None else array.tobytes() for name, array in arrays.items()
+        }
 
     return plain(a) == plain(b)
 

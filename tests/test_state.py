@@ -152,7 +152,7 @@ def test_a_state_dict_is_plain(rng):
     for x in inputs(rng, 3):
         codec.encode(x, state)
     saved = state.state_dict()
-    assert saved.keys() == {"version", "numel", "step", "config", "residual", "scalars"}
+    assert saved.keys() == {"version", "numel", "step", "config", "residual", "momentum", "scalars"}
     assert (saved["version"], saved["numel"], saved["step"]) == (1, N, 3)
     assert (saved["residual"].dtype, saved["residual"].shape) == (np.float32, (N,))
     rest = {key: value for key, value in saved.items() if key != "residual"}

@@ -10,6 +10,8 @@ from gradwire import _native, _validate
 from gradwire.memory import Residual
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gradwire.codec import Codec
 
 __all__ = ["State"]
@@ -17,7 +19,7 @@ __all__ = ["State"]
 VERSION = 1
 """Version of the dict that `State.state_dict` returns."""
 
-_KEYS = {"version", "numel", "step", "config", "residual", "scalars"}
+_KEYS = {"version", "numel", "step", "config", "residual", "momentum", "scalars"}
 
 
 class State(_native.State):
@@ -42,7 +44,10 @@ class State(_native.State):
     step : int
         Successful encodes that were not rolled back.
     residual : numpy.ndarray or None
-        A float32 copy of what has not been sent, shape (numel,); None without a memory.
+        A float32 copy of what has not been sent, shape (numel,); None without a memory. With
+        `gradwire.memory.MomentumCorrection` the velocity.
+    momentum : numpy.ndarray or None
+        A float32 copy of its momentum, shape (numel,); None without momentum correction.
     last : dict or None
         Of the last encode: ``count`` (entries sent), ``target`` (entries asked for, or None),
         ``threshold`` (magnitude above which entries went), ``trimmed`` (entries selected and then
@@ -92,16 +97,17 @@ class State(_native.State):
         -------
         dict
             ``version`` (int), ``numel`` (int), ``step`` (int), ``config`` (the codec's),
-            ``residual`` (float32 array of shape (numel,), a copy, or None) and
+            ``residual`` and ``momentum`` (float32 arrays of shape (numel,), copies, or None) and
             ``scalars`` (dict of str to float: thresholds and controllers of the sparsifier).
         """
-        residual, scalars = self._get()
+        residual, momentum, scalars = self._get()
         return {
             "version": VERSION,
             "numel": self.numel,
             "step": int(scalars.pop("step")),
             "config": self.codec.get_config(),
             "residual": residual,
+            "momentum": momentum,
             "scalars": scalars,
         }
 
@@ -113,8 +119,8 @@ class State(_native.State):
         Raises
         ------
         ValueError
-            Another version, length or codec, missing or unknown entries, a residual that is not
-            finite or of another length.
+            Another version, length or codec, missing or unknown entries, a residual or momentum
+            that is not finite or of another length.
         TypeError
             A value of the wrong type.
         """
@@ -136,15 +142,12 @@ class State(_native.State):
             )
         codec = self._compatible(state_dict["config"])
         step = _validate.integer("step", state_dict["step"], low=0, high=2**53)
-        residual = state_dict["residual"]
-        if residual is not None:
-            residual = np.ascontiguousarray(residual)
-            if residual.dtype != np.float32:
-                raise TypeError(f"residual must be float32, got {residual.dtype}")
+        residual = _float32("residual", state_dict["residual"])
+        momentum = _float32("momentum", state_dict["momentum"])
         scalars = state_dict["scalars"]
         if not isinstance(scalars, dict):
             raise TypeError(f"scalars must be a dict, got {type(scalars).__name__}")
-        self._set(codec._codec, residual, scalars | {"step": float(step)})
+        self._set(codec._codec, residual, momentum, scalars | {"step": float(step)})
         self.codec = codec
 
     def _compatible(self, config: object) -> "Codec":
@@ -176,6 +179,15 @@ class State(_native.State):
     def __repr__(self) -> str:
         name = "" if self.name is None else f" of {self.name!r}"
         return f"<gradwire.State{name}: {self.numel} elements, step {self.step}>"
+
+
+def _float32(name: str, values: object) -> "NDArray[np.float32] | None":
+    if values is None:
+        return None
+    array = np.ascontiguousarray(values)
+    if array.dtype != np.float32:
+        raise TypeError(f"{name} must be float32, got {array.dtype}")
+    return array
 
 
 def _rebuild(codec: "Codec", name: str | None, stream: int, state_dict: dict[str, Any]) -> State:

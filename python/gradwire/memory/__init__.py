@@ -1,13 +1,15 @@
 """Memories: what happens to the part of a tensor that is not sent."""
 
 from gradwire._part import Part
+from gradwire.memory.low_pass import LowPass
+from gradwire.memory.momentum_correction import MomentumCorrection
 from gradwire.memory.none import NoMemory
 from gradwire.memory.residual import Residual
 
-__all__ = ["MEMORIES", "Memory", "NoMemory", "Residual"]
+__all__ = ["MEMORIES", "LowPass", "Memory", "MomentumCorrection", "NoMemory", "Residual"]
 
-Memory = NoMemory | Residual
+Memory = NoMemory | Residual | LowPass | MomentumCorrection
 """Any of the memories."""
 
-MEMORIES: tuple[type[Part], ...] = (NoMemory, Residual)
+MEMORIES: tuple[type[Part], ...] = (NoMemory, Residual, LowPass, MomentumCorrection)
 """All of them, for configurations to be read back."""

@@ -94,8 +94,12 @@ impl State {
 
     #[getter]
     fn residual<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let inner = self.lock(py)?;
-        inner.state.residual().map(|values| to_numpy(py, "float32", values)).transpose()
+        array(py, self.lock(py)?.state.residual())
+    }
+
+    #[getter]
+    fn momentum<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        array(py, self.lock(py)?.state.momentum())
     }
 
     #[getter]
@@ -123,17 +127,17 @@ impl State {
         Ok(())
     }
 
-    /// One consistent view: a copy of the residual, and all else by name.
+    /// One consistent view: copies of residual and momentum, and all else by name.
     #[allow(clippy::type_complexity)]
     fn _get<'py>(
         &self,
         py: Python<'py>,
-    ) -> PyResult<(Option<Bound<'py, PyAny>>, HashMap<String, f64>)> {
+    ) -> PyResult<(Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>, HashMap<String, f64>)>
+    {
         let inner = self.lock(py)?;
         let state = &inner.state;
-        let residual =
-            state.residual().map(|values| to_numpy(py, "float32", values)).transpose()?;
-        Ok((residual, state.scalars().into_iter().collect()))
+        let (residual, momentum) = (array(py, state.residual())?, array(py, state.momentum())?);
+        Ok((residual, momentum, state.scalars().into_iter().collect()))
     }
 
     /// Replace everything at once, or nothing on an error, by what a state of `codec` was.
@@ -142,19 +146,17 @@ impl State {
         py: Python<'_>,
         codec: &Bound<'_, Codec>,
         residual: Option<&Bound<'_, PyAny>>,
+        momentum: Option<&Bound<'_, PyAny>>,
         scalars: HashMap<String, f64>,
     ) -> PyResult<()> {
         let residual = residual.map(|array| Tensor::get("residual", array, false)).transpose()?;
         let residual = residual.as_ref().map(Tensor::floats).transpose()?;
+        let momentum = momentum.map(|array| Tensor::get("momentum", array, false)).transpose()?;
+        let momentum = momentum.as_ref().map(Tensor::floats).transpose()?;
         let mut inner = self.lock(py)?;
-        let with_memory = inner.state.residual().is_some();
-        if residual.is_some() != with_memory {
-            return Err(PyValueError::new_err(if with_memory {
-                "residual must be an array: the codec has a memory, got None"
-            } else {
-                "residual must be None: the codec has no memory, got an array"
-            }));
-        }
+        expected("residual", "a memory", inner.state.residual().is_some(), residual.is_some())?;
+        let moves = inner.state.momentum().is_some();
+        expected("momentum", "momentum correction", moves, momentum.is_some())?;
         let given: Vec<(String, f64)> = scalars.into_iter().collect();
         let restore = || -> gradwire_core::Result<codec::State> {
             let tensor = tensor_id(self.name().unwrap_or_default());
@@ -162,6 +164,9 @@ impl State {
             let mut state = fresh.identified(tensor, self.stream);
             if let Some(values) = residual {
                 state.set_residual(values)?;
+            }
+            if let Some(values) = momentum {
+                state.set_momentum(values)?;
             }
             state.load_scalars(&given)?;
             Ok(state)
@@ -175,4 +180,24 @@ impl State {
         inner.last = None;
         Ok(())
     }
+}
+
+/// A copy, if there is something.
+fn array<'py>(py: Python<'py>, values: Option<&[f32]>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    values.map(|values| to_numpy(py, "float32", values)).transpose()
+}
+
+/// Check that an array is given exactly if the codec has what it belongs to.
+fn expected(name: &str, part: &str, has: bool, given: bool) -> PyResult<()> {
+    if given == has {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(if has {
+        format!("{name} must be an array: the codec has {part}, got None")
+    } else {
+        format!(
+            "{name} must be None: the codec has no {}, got an array",
+            part.trim_start_matches("a ")
+        )
+    }))
 }

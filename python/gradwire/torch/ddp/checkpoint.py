@@ -25,6 +25,9 @@ VERSION = 1
 
 Saved = Mapping[str, Any]
 
+_BUFFERS = ("residual", "momentum")
+"""What a parameter's state has for each entry, where its codec has it."""
+
 
 def save(
     parameters: Mapping[str, Parameter],
@@ -48,8 +51,9 @@ def save(
 
 def _save(parameter: Parameter) -> dict[str, Any]:
     saved: dict[str, Any] = parameter.state.state_dict()
-    if saved["residual"] is not None:
-        saved["residual"] = torch.from_numpy(saved["residual"])
+    for buffer in _BUFFERS:
+        if saved[buffer] is not None:
+            saved[buffer] = torch.from_numpy(saved[buffer])
     return {**saved, "sizes": parameter.limit.state()}
 
 
@@ -155,7 +159,7 @@ class _Loaded:
                 "every rank has a residual of its own, save and load all of them"
             )
         for name, entry in by_rank[rank]["parameters"].items():
-            self._restore(name, entry, entry["residual"])
+            self._restore(name, entry)
             self.sizes[name] = entry["sizes"]
 
     def _other_size(
@@ -176,7 +180,7 @@ class _Loaded:
                 )
             own = by_rank.get(rank)
             for name, entry in own["parameters"].items() if own else ():
-                self._restore(name, entry, entry["residual"])
+                self._restore(name, entry)
             return
         missing = [str(old) for old in range(old_size) if old not in by_rank]
         if missing:
@@ -187,12 +191,18 @@ class _Loaded:
             )
         for name in self._parameters:
             entries = [by_rank[old]["parameters"][name] for old in range(old_size)]
-            self._restore(name, entries[rank % old_size], _share(entries, world_size))
+            own = entries[rank % old_size]
+            # Residuals wait to be sent: nothing of their sum may be lost. Momentum stands for the
+            # gradients that a rank is going to see: new ranks start from the average of the old.
+            residual = _spread(entries, "residual", world_size)
+            momentum = _spread(entries, "momentum", old_size)
+            self._restore(name, {**own, "residual": residual, "momentum": momentum})
 
-    def _restore(self, name: str, entry: Saved, residual: torch.Tensor | None) -> None:
+    def _restore(self, name: str, entry: Saved) -> None:
         state = fresh_state(self._parameters[name], self._rank)
         plain = {key: value for key, value in entry.items() if key != "sizes"}
-        plain["residual"] = None if residual is None else residual.numpy()
+        for buffer in _BUFFERS:
+            plain[buffer] = None if plain[buffer] is None else plain[buffer].numpy()
         state.load_state_dict(plain)
         self.states[name] = state
 
@@ -230,10 +240,11 @@ def _check(saved: Saved, parameters: Mapping[str, Parameter]) -> None:
         )
 
 
-def _share(entries: Sequence[Saved], world_size: int) -> torch.Tensor | None:
-    if entries[0]["residual"] is None:
+def _spread(entries: Sequence[Saved], buffer: str, ranks: int) -> torch.Tensor | None:
+    """Return the sum of a buffer over all saved ranks, an equal part for each of so many ranks."""
+    if entries[0][buffer] is None:
         return None
     total = np.zeros(entries[0]["numel"], np.float64)
     for entry in entries:
-        total += entry["residual"].numpy()
-    return torch.from_numpy((total / world_size).astype(np.float32))
+        total += entry[buffer].numpy()
+    return torch.from_numpy((total / ranks).astype(np.float32))

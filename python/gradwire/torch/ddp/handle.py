@@ -160,8 +160,8 @@ class Handle:
         -------
         dict
             ``version``, ``rank``, ``world_size``, ``step``, ``codec`` (its config), ``schedule``
-            (where it is), and ``parameters``: for each compressed parameter its state, with the
-            residual as a float32 tensor of shape (numel,).
+            (where it is), and ``parameters``: for each compressed parameter its state, with
+            residual and momentum as float32 tensors of shape (numel,).
         """
         self._worker.settle()
         return checkpoint.save(
@@ -186,7 +186,8 @@ class Handle:
             This rank's own, or those of all old ranks in any order.
         policy : {"sum-and-split", "keep", "drop"}
             For another world size than the saved one. ``sum-and-split`` adds up the residuals of
-            all old ranks (so it needs the whole list) and gives every rank an equal share;
+            all old ranks (so it needs the whole list) and gives every rank an equal share, and of
+            momentum (`gradwire.memory.MomentumCorrection`) the average;
             ``keep`` gives each old rank that is still there its own and new ranks none;
             ``drop`` starts without residuals.
 

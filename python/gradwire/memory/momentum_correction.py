@@ -1,0 +1,63 @@
+"""The momentum correction of Deep Gradient Compression."""
+
+import dataclasses
+from typing import ClassVar
+
+from gradwire import _validate
+from gradwire._part import Part
+
+__all__ = ["MomentumCorrection"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class MomentumCorrection(Part):
+    """Momentum is applied before entries are selected, and what it makes of them is kept.
+
+    With momentum ``u``, velocity ``v`` and tensor ``g``: ``u = momentum * u + g`` and
+    ``v = v + u``, or with Nesterov's ``u = momentum * (u + g)`` and ``v = v + u + g``. Entries of
+    ``v`` are sent and subtracted from it as the receiver decodes them.
+
+    The optimizer must not apply momentum once more: what arrives is a step already. Use
+    `gradwire.torch.optim.SGD`, or an optimizer without momentum.
+
+    The state holds four float32 buffers of n elements, two pairs that swap on success. Every encode
+    reads the tensor and both, and writes both; with ``clip`` it reads the tensor once more.
+
+    Parameters
+    ----------
+    momentum : float
+        0 <= momentum < 1.
+    nesterov : bool
+        Nesterov's momentum.
+    masking : bool
+        Also set ``u`` to zero where entries were sent, so that momentum which was delivered does
+        not go on pushing (momentum factor masking).
+    clip : float, optional
+        The largest Euclidean norm of ``g``; a longer one is scaled down to it first. It is the norm
+        of this tensor on this rank. From a threshold for the sum over N ranks follows one for each
+        by N**-0.5, which is for the caller to apply.
+
+    References
+    ----------
+    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
+    Distributed Training", ICLR 2018, sections 3.2 and 3.3.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    masking: bool = True
+    clip: float | None = None
+    kind: ClassVar[str] = "momentum_correction"
+
+    def __post_init__(self) -> None:
+        momentum = _validate.positive("momentum", self.momentum)
+        if momentum >= 1.0:
+            raise ValueError(f"momentum must be below 1, got {self.momentum!r}")
+        self._set("momentum", momentum)
+        _validate.boolean("nesterov", self.nesterov)
+        _validate.boolean("masking", self.masking)
+        if self.clip is not None:
+            clip = _validate.positive("clip", self.clip)
+            if clip == 0.0:
+                raise ValueError("clip must be greater than 0, got 0: leave it out for none")
+            self._set("clip", clip)

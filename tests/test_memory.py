@@ -1,0 +1,157 @@
+"""Memories that keep something else than what was not sent."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire.memory import LowPass, MomentumCorrection, Residual
+from gradwire.quantize import BFloat16
+from gradwire.sparsify import All, TopK
+from tests.support import SPARSIFIERS, name_of, same_state
+
+MEMORIES: list[LowPass | MomentumCorrection] = [
+    LowPass(0.3),
+    LowPass(1.0),
+    MomentumCorrection(),
+    MomentumCorrection(nesterov=True, masking=False),
+    MomentumCorrection(momentum=0.5, clip=2.0),
+]
+CODECS = [
+    gradwire.Codec(sparsify=sparsify, quantize=BFloat16(), memory=memory)
+    for sparsify in SPARSIFIERS
+    for memory in MEMORIES
+    if not (isinstance(sparsify, All) and getattr(memory, "masking", False))
+]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+class TestEveryMemory:
+    def test_describes_itself(self, codec):
+        assert eval(repr(codec), {"gradwire": gradwire}) == codec
+        assert gradwire.Codec.from_config(json.loads(json.dumps(codec.get_config()))) == codec
+        assert pickle.loads(pickle.dumps(codec)) == codec
+
+    def test_a_saved_state_goes_on_bit_for_bit(self, codec, gradient):
+        state = codec.init_state(gradient.size)
+        for _ in range(3):
+            codec.encode(gradient, state)
+        copies = [
+            codec.init_state(gradient.size),
+            copy.copy(state),
+            pickle.loads(pickle.dumps(state)),
+        ]
+        copies[0].load_state_dict(state.state_dict())
+        frame = bytes(codec.encode(gradient * 2, state))
+        for other in copies:
+            assert bytes(codec.encode(gradient * 2, other)) == frame
+            assert same_state(other.state_dict(), state.state_dict())
+
+    def test_rollback_and_errors_restore_all_of_it(self, codec, gradient):
+        state = codec.init_state(gradient.size)
+        codec.encode(gradient, state)
+        before = state.state_dict()
+        codec.encode(gradient, state)
+        state.rollback()
+        assert same_state(state.state_dict(), before)
+        with pytest.raises(gradwire.NonFiniteError):
+            codec.encode(gradient * np.float32(np.inf), state)
+        assert same_state(state.state_dict(), before)
+
+    def test_given_positions_give_what_selecting_gives(self, codec, gradient):
+        if codec.sparsify == All():
+            pytest.skip("takes no positions")
+        own, given = codec.init_state(gradient.size), codec.init_state(gradient.size)
+        for _ in range(3):
+            frame = codec.encode(gradient, own)
+            assert bytes(codec.encode_at(gradient, given, frame.indices())) == bytes(frame)
+            assert np.array_equal(own.residual, given.residual)
+            if own.momentum is not None:
+                assert np.array_equal(own.momentum, given.momentum)
+
+
+class TestLowPass:
+    def test_follows_the_rule_in_every_entry(self, rng):
+        codec = gradwire.Codec(sparsify=TopK(k=20), memory=LowPass(0.25))
+        state = codec.init_state(500)
+        beta = np.float32(0.25)
+        for _ in range(5):
+            x, before = rng.standard_normal(500).astype(np.float32), state.residual
+            at = codec.encode(x, state).indices()
+            expected = before + beta * x
+            # Not zero where it was sent: what was in the memory fades.
+            expected[at] = (1 - beta) * before[at]
+            assert np.array_equal(state.residual, expected)
+
+    def test_takes_a_share_greater_than_zero(self):
+        for beta in (0, -0.1, 1.5, float("nan")):
+            with pytest.raises(ValueError, match="beta"):
+                LowPass(beta)
+
+
+class TestMomentumCorrection:
+    @pytest.mark.parametrize("nesterov", [False, True])
+    @pytest.mark.parametrize("masking", [False, True])
+    def test_follows_the_equations(self, rng, nesterov, masking):
+        memory = MomentumCorrection(momentum=0.8, nesterov=nesterov, masking=masking)
+        codec = gradwire.Codec(sparsify=TopK(ratio=0.05), memory=memory)
+        state = codec.init_state(500)
+        u, v = np.zeros(500), np.zeros(500)
+        for _ in range(40):
+            g = rng.standard_normal(500).astype(np.float32)
+            if nesterov:
+                u = 0.8 * (u + g)
+                v = v + u + g
+            else:
+                u = 0.8 * u + g
+                v = v + u
+            frame = codec.encode(g, state)
+            at = frame.indices()
+            v[at] -= frame.values()
+            if masking:
+                u[at] = 0
+            assert np.allclose(state.momentum, u, atol=1e-5)
+            assert np.allclose(state.residual, v, atol=1e-4)
+
+    def test_clips_the_norm_of_the_tensor(self):
+        memory = MomentumCorrection(clip=2.5)
+        codec = gradwire.Codec(sparsify=TopK(k=1), memory=memory)
+        x = np.array([3, -4, 0], np.float32)
+        assert codec.preview(x, codec.init_state(3)).tolist() == [1.5, -2, 0]
+        assert codec.preview(x / 4, codec.init_state(3)).tolist() == [0.75, -1, 0]
+
+    @pytest.mark.parametrize(
+        "options", [{"momentum": 1.0}, {"momentum": -0.1}, {"clip": 0.0}, {"clip": float("inf")}]
+    )
+    def test_refuses_what_has_no_meaning(self, options):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            MomentumCorrection(**options)
+
+    def test_masking_and_a_dense_codec_are_refused_with_the_reason(self):
+        with pytest.raises(ValueError, match="all of the momentum would be zero"):
+            gradwire.Codec(sparsify=All(), memory=MomentumCorrection())
+
+
+def test_a_state_dict_of_another_memory_is_refused(gradient):
+    codecs = [
+        gradwire.topk(0.01, memory=memory)
+        for memory in (Residual(), LowPass(), MomentumCorrection())
+    ]
+    for codec in codecs:
+        saved = codec.init_state(gradient.size).state_dict()
+        for other in codecs:
+            if other != codec:
+                with pytest.raises(ValueError, match="state_dict is of"):
+                    other.init_state(gradient.size).load_state_dict(saved)
+    corrected = codecs[2].init_state(gradient.size)
+    for momentum, message in [
+        (None, "momentum must be an array"),
+        (np.zeros(3, np.float32), "the momentum has 3 elements"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            corrected.load_state_dict(corrected.state_dict() | {"momentum": momentum})
+    with pytest.raises(TypeError, match="momentum must be float32"):
+        corrected.load_state_dict(corrected.state_dict() | {"momentum": np.zeros(gradient.size)})
