@@ -25,7 +25,7 @@ from gradwire.errors import (
     UnsupportedFrameError,
 )
 from gradwire.frame import Frame, decode, decode_add
-from gradwire.presets import dense, sidco, threshold, topk
+from gradwire.presets import dense, onebit, qsgd, sidco, signsgd, terngrad, threshold, topk
 from gradwire.state import State
 
 if TYPE_CHECKING:
@@ -50,13 +50,17 @@ __all__ = [
     "exchange",
     "get_num_threads",
     "memory",
+    "onebit",
     "presets",
+    "qsgd",
     "quantize",
     "schedule",
     "set_num_threads",
     "sidco",
+    "signsgd",
     "simd_level",
     "sparsify",
+    "terngrad",
     "threshold",
     "topk",
 ]

@@ -1,6 +1,7 @@
 """What all parts of a codec share: a plain configuration, a way back from it, and a repr."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 __all__ = ["Part", "option_names", "part_from_config"]
@@ -40,6 +41,14 @@ class Part:
         if unknown:
             raise ValueError(f"{cls.__name__} has no option {', '.join(sorted(unknown))}")
         return cls(**options)
+
+    def for_shape(self, shape: Sequence[int]) -> Self:
+        """Return the part with the options that depend on a tensor's shape filled in.
+
+        Those are None until then. Parts without any, or with all of them given, return themselves.
+        """
+        del shape
+        return self
 
     def __repr__(self) -> str:
         # Evaluates back with nothing but `import gradwire`; options at their default are left out.

@@ -1,9 +1,10 @@
 """The codec: a sparsifier, a quantizer, a memory and an exchange, composed and immutable."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from gradwire import _native, _validate
+from gradwire import _compose, _native, _validate
 from gradwire._part import Part, option_names, part_from_config
 from gradwire.exchange import EXCHANGES, AllGather, Exchange
 from gradwire.memory import MEMORIES, Memory, Residual
@@ -73,6 +74,7 @@ class Codec(Part):
     indices: IndexCoding = "auto"
     exchange: Exchange = _GATHER
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
+    _open: bool = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, classes in _PARTS.items():
@@ -80,7 +82,33 @@ class Codec(Part):
         _validate.choice("indices", self.indices, _CODINGS)
         if not isinstance(self.exchange, AllGather):  # which takes every codec
             self.exchange.check(self.sparsify, self.quantize)
+        _compose.check(self.sparsify, self.quantize, self.memory)
         self._set("_codec", _native.Codec(self.get_config()))
+        parts = [getattr(self, name) for name in _PARTS]
+        self._set("_open", any(part.for_shape((2, 2)) is not part for part in parts))
+
+    def for_shape(self, shape: Sequence[int]) -> Self:
+        """Return the codec for tensors of this shape.
+
+        Options that depend on the shape are None until then, such as the column of
+        `gradwire.quantize.TwoMeans`. A codec without any, or with all of them given, returns
+        itself.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The shape of the tensor, whose elements are encoded flat.
+
+        Returns
+        -------
+        Codec
+            It can be used with every tensor of as many elements.
+        """
+        parts = {name: getattr(self, name) for name in _PARTS}
+        shaped = {name: part.for_shape(shape) for name, part in parts.items()}
+        if all(shaped[name] is part for name, part in parts.items()):
+            return self
+        return dataclasses.replace(self, **shaped)
 
     def init_state(self, numel: int, *, name: str | None = None, stream: int = 0) -> State:
         """Make the state of one tensor: residual, controller, step count.
@@ -132,12 +160,14 @@ class Codec(Part):
             Another thread is encoding with this state.
         ValueError
             Not contiguous; another length than the state's; a state of another codec;
-            no frame can fit into ``max_nbytes``.
+            no frame can fit into ``max_nbytes``; an ``x`` of several dimensions with a codec that
+            wants to be told the shape by `for_shape`.
         TypeError
             Not an array, or of another dtype.
         """
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
+        self._check_shape(x)
         frame = self._codec.encode(x, state, max_nbytes)
         if state is not None:
             state.codec = self
@@ -176,6 +206,7 @@ class Codec(Part):
         """
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
+        self._check_shape(x)
         written = self._codec.encode_into(x, state, out, max_nbytes)
         if state is not None:
             state.codec = self
@@ -212,6 +243,7 @@ class Codec(Part):
         TypeError
             As `encode`; positions that are not an array of uint32.
         """
+        self._check_shape(x)
         frame = self._codec.encode_at(x, state, positions)
         if state is not None:
             state.codec = self
@@ -244,6 +276,7 @@ class Codec(Part):
             As `encode_at`, and for an ``out`` that cannot be written to or is too short: nothing
             is trimmed, and the state is what it was.
         """
+        self._check_shape(x)
         written = self._codec.encode_at_into(x, state, positions, out)
         if state is not None:
             state.codec = self
@@ -274,6 +307,13 @@ class Codec(Part):
     def max_encoded_len(self, numel: int) -> int:
         """Return the size in bytes that no frame of a tensor of numel entries exceeds."""
         return self._codec.max_encoded_len(_numel(numel))
+
+    def _check_shape(self, x: object) -> None:
+        if self._open and getattr(x, "ndim", 1) > 1:
+            raise ValueError(
+                f"{self!r} has options that depend on the shape of the tensor: encode with "
+                f"codec.for_shape({tuple(getattr(x, 'shape', ()))}), or a flat tensor"
+            )
 
     def get_config(self) -> dict[str, Any]:
         """Return the codec as a plain, JSON-able dict; `from_config` is the way back."""

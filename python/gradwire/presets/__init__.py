@@ -6,16 +6,43 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gradwire.presets import _dense, _sidco, _threshold, _topk
+from gradwire.presets import (
+    _dense,
+    _onebit,
+    _qsgd,
+    _sidco,
+    _signsgd,
+    _terngrad,
+    _threshold,
+    _topk,
+)
 from gradwire.presets._dense import dense
+from gradwire.presets._onebit import onebit
 from gradwire.presets._preset import Preset
+from gradwire.presets._qsgd import qsgd
 from gradwire.presets._sidco import sidco
+from gradwire.presets._signsgd import signsgd
+from gradwire.presets._terngrad import terngrad
 from gradwire.presets._threshold import threshold
 from gradwire.presets._topk import topk
 
-__all__ = ["PRESETS", "Preset", "dense", "sidco", "threshold", "topk"]
+__all__ = [
+    "PRESETS",
+    "Preset",
+    "dense",
+    "onebit",
+    "qsgd",
+    "sidco",
+    "signsgd",
+    "terngrad",
+    "threshold",
+    "topk",
+]
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {each.PRESET.name: each.PRESET for each in (_topk, _sidco, _threshold, _dense)}
+    {
+        each.PRESET.name: each.PRESET
+        for each in (_topk, _sidco, _threshold, _dense, _onebit, _signsgd, _terngrad, _qsgd)
+    }
 )
 """All presets by name, in the order to show them."""

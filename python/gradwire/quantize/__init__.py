@@ -5,11 +5,33 @@ What rounding takes off an entry stays in the residual, where the codec has one.
 
 from gradwire._part import Part
 from gradwire.quantize.floats import BFloat16, Float16, Float32
+from gradwire.quantize.sign_scale import SignScale
+from gradwire.quantize.ternary import Ternary
+from gradwire.quantize.two_means import TwoMeans
+from gradwire.quantize.uniform import Uniform
 
-__all__ = ["QUANTIZERS", "BFloat16", "Float16", "Float32", "Quantizer"]
+__all__ = [
+    "QUANTIZERS",
+    "BFloat16",
+    "Float16",
+    "Float32",
+    "Quantizer",
+    "SignScale",
+    "Ternary",
+    "TwoMeans",
+    "Uniform",
+]
 
-Quantizer = Float32 | BFloat16 | Float16
+Quantizer = Float32 | BFloat16 | Float16 | Uniform | SignScale | TwoMeans | Ternary
 """Any of the quantizers."""
 
-QUANTIZERS: tuple[type[Part], ...] = (Float32, BFloat16, Float16)
+QUANTIZERS: tuple[type[Part], ...] = (
+    Float32,
+    BFloat16,
+    Float16,
+    Uniform,
+    SignScale,
+    TwoMeans,
+    Ternary,
+)
 """All of them, for configurations to be read back."""

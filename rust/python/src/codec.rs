@@ -98,6 +98,12 @@ impl Codec {
                  make one with codec.init_state(x.size) and keep it for the next call",
             ));
         }
+        if self.0.quantizer().seed().is_some() {
+            return Err(PyValueError::new_err(
+                "state is missing: this codec draws random numbers, and the state counts the steps \
+                 that they depend on; make one with codec.init_state(x.size) and keep it",
+            ));
+        }
         self.0.init_state(numel).map_err(|error| to_py(py, error, None))
     }
 

@@ -19,7 +19,7 @@ pub use workspace::Workspace;
 use crate::frame::{self, Layout};
 use crate::memory::{Memory, MomentumCorrection};
 use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
-use crate::quantize::{Hints, Quantizer};
+use crate::quantize::{Hints, Magnitude, Quantizer};
 use crate::rng::Key;
 use crate::scan::{self, Source};
 use crate::simd::{BLOCK, Kernels};
@@ -60,6 +60,7 @@ impl Codec {
         memory.check()?;
         quantizer.check()?;
         check_pair(sparsifier, memory)?;
+        check_magnitude(sparsifier, quantizer)?;
         Ok(Self { sparsifier, quantizer, memory, indices })
     }
 
@@ -167,6 +168,17 @@ fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses to send a magnitude that nobody says.
+fn check_magnitude(sparsifier: Sparsifier, quantizer: Quantizer) -> Result<()> {
+    let told = Quantizer::SignScale { magnitude: Magnitude::Selector };
+    if quantizer == told && !sparsifier.tells_magnitude() {
+        return Err(Error::argument(
+            "the sparsifier does not say what magnitude its entries have: send their mean",
+        ));
+    }
+    Ok(())
 }
 
 /// The error for a source in which a scan found something that is not finite.

@@ -233,6 +233,11 @@ impl Sparsifier {
         }
     }
 
+    /// Whether [`Selected::magnitude`] says something.
+    pub(crate) fn tells_magnitude(self) -> bool {
+        matches!(self, Self::Threshold { .. } | Self::BinMax(_))
+    }
+
     /// The tracker of a new tensor.
     pub(crate) fn tracker(self, numel: usize) -> Tracker {
         let controller = match self {

@@ -1,6 +1,6 @@
 //! Quantizers.
 
-use gradwire_core::quantize::Quantizer;
+use gradwire_core::quantize::{Magnitude, Norm, Quantizer};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -11,6 +11,37 @@ pub(super) fn quantizer(part: &Bound<'_, PyDict>) -> PyResult<Quantizer> {
         "float32" => Quantizer::Float32,
         "bfloat16" => Quantizer::BFloat16,
         "float16" => Quantizer::Float16 { scaled: get(part, "scaled")? },
+        "uniform" => Quantizer::Uniform {
+            bits: get(part, "bits")?,
+            block: get(part, "block")?,
+            norm: norm(&get::<String>(part, "norm")?)?,
+            seed: get(part, "seed")?,
+        },
+        "sign_scale" => {
+            Quantizer::SignScale { magnitude: magnitude(&get::<String>(part, "scale")?)? }
+        }
+        "two_means" => Quantizer::TwoMeans { column: get(part, "column")? },
+        "ternary" => Quantizer::Ternary {
+            clip: get::<Option<f64>>(part, "clip")?.map(|clip| clip as f32),
+            seed: get(part, "seed")?,
+        },
         other => return Err(unknown("quantizer", other)),
     })
+}
+
+fn norm(name: &str) -> PyResult<Norm> {
+    match name {
+        "l2" => Ok(Norm::L2),
+        "max" => Ok(Norm::Max),
+        other => Err(unknown("norm", other)),
+    }
+}
+
+fn magnitude(name: &str) -> PyResult<Magnitude> {
+    match name {
+        "mean" => Ok(Magnitude::Mean),
+        "rms" => Ok(Magnitude::RootMeanSquare),
+        "bin-max" | "threshold" => Ok(Magnitude::Selector),
+        other => Err(unknown("scale", other)),
+    }
 }

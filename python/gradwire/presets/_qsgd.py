@@ -1,0 +1,49 @@
+"""QSGD."""
+
+from typing import Literal
+
+from gradwire.codec import Codec
+from gradwire.memory import Memory
+from gradwire.presets._preset import DROP, Preset
+from gradwire.quantize import Uniform
+from gradwire.sparsify import All
+
+__all__ = ["PRESET", "qsgd"]
+
+
+def qsgd(
+    bits: int = 4,
+    *,
+    block: int = 512,
+    norm: Literal["l2", "max"] = "l2",
+    seed: int = 0,
+    memory: Memory = DROP,
+) -> Codec:
+    """Send a sign and a level for every entry, rounded by chance, right on average.
+
+    Levels take a fixed number of bits; the paper codes them with codes of varying length as well.
+
+    Parameters
+    ----------
+    bits, block, norm, seed
+        See `gradwire.quantize.Uniform`.
+    memory
+        None in the paper: the mean of what is sent is the gradient.
+
+    References
+    ----------
+    Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient
+    Quantization and Encoding", NeurIPS 2017.
+    """
+    quantize = Uniform(bits=bits, block=block, norm=norm, seed=seed)
+    return Codec(sparsify=All(), quantize=quantize, memory=memory)
+
+
+PRESET = Preset(
+    name="qsgd",
+    build=qsgd,
+    summary="a few bits an entry: a level of a uniform grid by chance, right on average",
+    paper="Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via Gradient "
+    "Quantization and Encoding, NeurIPS 2017",
+    example={},
+)

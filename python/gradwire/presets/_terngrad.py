@@ -1,0 +1,37 @@
+"""TernGrad."""
+
+from gradwire.codec import Codec
+from gradwire.memory import Memory
+from gradwire.presets._preset import DROP, Preset
+from gradwire.quantize import Ternary
+from gradwire.sparsify import All
+
+__all__ = ["PRESET", "terngrad"]
+
+
+def terngrad(*, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP) -> Codec:
+    """Send two bits for every entry: minus, zero or plus one magnitude, right on average.
+
+    Parameters
+    ----------
+    clip, seed
+        See `gradwire.quantize.Ternary`.
+    memory
+        None in the paper: the mean of what is sent is the gradient, clipped.
+
+    References
+    ----------
+    Wen, Xu, Yan, Wu, Wang, Chen, Li, "TernGrad: Ternary Gradients to Reduce Communication in
+    Distributed Deep Learning", NeurIPS 2017.
+    """
+    return Codec(sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory)
+
+
+PRESET = Preset(
+    name="terngrad",
+    build=terngrad,
+    summary="two bits an entry: minus, zero or plus by chance, right on average",
+    paper="Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication "
+    "in Distributed Deep Learning, NeurIPS 2017",
+    example={},
+)

@@ -1,0 +1,52 @@
+"""Signs, and one magnitude for all."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from gradwire import _validate
+from gradwire._part import Part
+
+__all__ = ["SignScale"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SignScale(Part):
+    """One bit: the sign of an entry. All entries of a frame share one magnitude.
+
+    It is as biased as it is small: a codec without a memory is warned of. One bit has no room for
+    zeros, which count as positive; what they are given too much stays in the residual.
+
+    Costs a second read of the tensor, where every entry is sent.
+
+    Parameters
+    ----------
+    scale : {"mean", "rms", "bin-max", "threshold"}
+        The magnitude: the mean of the entries' magnitudes; the root of their mean square; the mean
+        of the largest magnitudes of all bins, with `gradwire.sparsify.BinMax`; the threshold, with
+        `gradwire.sparsify.Threshold`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Another scale. The last two are refused by the codec where the sparsifier has none.
+
+    References
+    ----------
+    Karimireddy, Rebjock, Stich, Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression
+    Schemes", ICML 2019: ``"mean"``.
+
+    Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
+    Speed", ICML 2021: ``"rms"``.
+
+    Chen et al., "AdaComp: Adaptive Residual Gradient Compression for Data-Parallel Distributed
+    Training", AAAI 2018: ``"bin-max"``.
+
+    Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech
+    2015: ``"threshold"``.
+    """
+
+    scale: Literal["mean", "rms", "bin-max", "threshold"] = "mean"
+    kind: ClassVar[str] = "sign_scale"
+
+    def __post_init__(self) -> None:
+        _validate.choice("scale", self.scale, ("mean", "rms", "bin-max", "threshold"))
