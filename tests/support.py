@@ -12,7 +12,18 @@ import gradwire
 from gradwire.exchange import AllGather, AllReduce, Exchange, LeaderIndices
 from gradwire.memory import Memory, NoMemory, Residual
 from gradwire.quantize import BFloat16, Float16, Float32, Quantizer
-from gradwire.sparsify import SID, All, Sparsifier, Threshold, TopK
+from gradwire.sparsify import (
+    SID,
+    All,
+    BinMax,
+    Gaussian,
+    SampledTopK,
+    Sparsifier,
+    Threshold,
+    TopK,
+    Trimmed,
+    TwoSided,
+)
 
 SPARSIFIERS: list[Sparsifier] = [
     All(),
@@ -22,6 +33,16 @@ SPARSIFIERS: list[Sparsifier] = [
     SID(0.01),
     SID(0.01, distribution="exponential", stages="paper", band=None),
     SID(0.05, distribution="gamma", stages=2, band=(0.9, 1.1)),
+    SampledTopK(0.01),
+    SampledTopK(0.02, sample_ratio=0.05, strided=False, resample=False, upper=2, lower=0.5, seed=3),
+    BinMax(),
+    BinMax(50, soft=1.5),
+    TwoSided(32),
+    TwoSided(4.5, sample=None),
+    Gaussian(0.01),
+    Gaussian(0.05, rounds=0, band=(0.9, 1.1)),
+    Trimmed(0.01),
+    Trimmed(0.05, method="search", step=0.1),
 ]
 QUANTIZERS: list[Quantizer] = [Float32(), BFloat16(), Float16(), Float16(scaled=False)]
 MEMORIES: list[Memory] = [

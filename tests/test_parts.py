@@ -10,7 +10,16 @@ import pytest
 import gradwire
 from gradwire.memory import Residual
 from gradwire.quantize import Float16
-from gradwire.sparsify import SID, Threshold, TopK
+from gradwire.sparsify import (
+    SID,
+    BinMax,
+    Gaussian,
+    SampledTopK,
+    Threshold,
+    TopK,
+    Trimmed,
+    TwoSided,
+)
 from tests.support import EXCHANGES, MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
 
 PARTS = [*SPARSIFIERS, *QUANTIZERS, *MEMORIES, *EXCHANGES]
@@ -50,7 +59,20 @@ RATIOS = [0, 0.0, -0.1, 1.0000001, 2, float("nan"), float("inf")]
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
-@pytest.mark.parametrize("make", [lambda r: TopK(ratio=r), SID, gradwire.sidco, gradwire.topk])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda r: TopK(ratio=r),
+        SID,
+        SampledTopK,
+        Gaussian,
+        Trimmed,
+        gradwire.sidco,
+        gradwire.topk,
+        gradwire.gaussiank,
+        gradwire.redsync,
+    ],
+)
 def test_a_ratio_out_of_range_is_named(make, ratio):
     with pytest.raises(ValueError, match=r"^ratio must be .* at most 1, got"):
         make(ratio)
@@ -136,6 +158,36 @@ def test_a_bad_decay_is_named(decay):
 def test_bad_options_of_sid_are_named(options, error, message):
     with pytest.raises(error, match=message):
         SID(0.01, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: SampledTopK(0.01, sample_ratio=0), ValueError, "sample_ratio must be"),
+        (lambda: SampledTopK(0.01, upper=1), ValueError, "upper must be more than 1"),
+        (lambda: SampledTopK(0.01, lower=1.0), ValueError, "lower must be less than 1"),
+        (lambda: SampledTopK(0.01, strided=1), TypeError, "strided must be a bool"),
+        (lambda: SampledTopK(0.01, seed=-1), ValueError, "seed must be at least 0"),
+        (lambda: BinMax(0), ValueError, "bin must be at least 1"),
+        (lambda: BinMax(50.0), TypeError, "bin must be an integer"),
+        (lambda: BinMax(soft=0.9), ValueError, "soft must be at least 1"),
+        (lambda: TwoSided(0.5), ValueError, "proportion must be at least 1"),
+        (lambda: TwoSided(32, sample=0), ValueError, "sample must be at least 1"),
+        (lambda: Gaussian(0.01, rounds=65), ValueError, "rounds must be at most 64"),
+        (lambda: Gaussian(0.01, band=(1.2, 2)), ValueError, "band must be"),
+        (lambda: Trimmed(0.01, method="guess"), ValueError, "method must be one of search, trim"),
+        (lambda: Trimmed(0.01, step=1), ValueError, "step must be less than 1"),
+    ],
+)
+def test_bad_options_of_other_sparsifiers_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_bins_follow_the_kind_of_layer():
+    assert BinMax().for_shape((64, 3, 3, 3)) == BinMax().for_shape((8, 4, 5)) == BinMax(50)
+    assert BinMax(soft=3).for_shape((256, 512)) == BinMax(500, soft=3)
+    assert BinMax(7).for_shape((64, 3, 3, 3)) == BinMax(7)
 
 
 def test_scaled_is_a_bool():

@@ -8,7 +8,7 @@ import gradwire
 from gradwire.memory import NoMemory, Residual
 from gradwire.presets import PRESETS
 from gradwire.quantize import BFloat16, Float32
-from gradwire.sparsify import SID, All, Threshold, TopK
+from gradwire.sparsify import SID, All, Gaussian, Threshold, TopK, Trimmed
 
 
 def test_compositions():
@@ -16,6 +16,8 @@ def test_compositions():
     assert gradwire.topk(k=5) == gradwire.Codec(sparsify=TopK(k=5))
     assert gradwire.sidco(0.01) == gradwire.Codec(sparsify=SID(0.01), quantize=Float32())
     assert gradwire.threshold(0.5) == gradwire.Codec(sparsify=Threshold(0.5))
+    assert gradwire.gaussiank(0.01) == gradwire.Codec(sparsify=Gaussian(0.01))
+    assert gradwire.redsync(0.01) == gradwire.Codec(sparsify=Trimmed(0.01, method="search"))
     assert gradwire.dense() == gradwire.Codec(sparsify=All(), memory=NoMemory())
 
 

@@ -25,7 +25,18 @@ from gradwire.errors import (
     UnsupportedFrameError,
 )
 from gradwire.frame import Frame, decode, decode_add
-from gradwire.presets import dense, onebit, qsgd, sidco, signsgd, terngrad, threshold, topk
+from gradwire.presets import (
+    dense,
+    gaussiank,
+    onebit,
+    qsgd,
+    redsync,
+    sidco,
+    signsgd,
+    terngrad,
+    threshold,
+    topk,
+)
 from gradwire.state import State
 
 if TYPE_CHECKING:
@@ -48,12 +59,14 @@ __all__ = [
     "dense",
     "errors",
     "exchange",
+    "gaussiank",
     "get_num_threads",
     "memory",
     "onebit",
     "presets",
     "qsgd",
     "quantize",
+    "redsync",
     "schedule",
     "set_num_threads",
     "sidco",

@@ -7,6 +7,7 @@ from numbers import Real
 
 __all__ = [
     "MAX_NUMEL",
+    "band",
     "boolean",
     "choice",
     "instance",
@@ -41,6 +42,16 @@ def positive(name: str, value: object) -> float:
     if not 0.0 <= number < math.inf:
         raise ValueError(f"{name} must be finite and not negative, got {value!r}")
     return number
+
+
+def band(name: str, value: object) -> tuple[float, float]:
+    """Return a pair of finite numbers around 1, of which the lower is not negative."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"{name} must be a pair (low, high) or None, got {value!r}")
+    low, high = (positive(f"{name}[{i}]", bound) for i, bound in enumerate(value))
+    if not low <= 1.0 <= high:
+        raise ValueError(f"{name} must be (low, high) with 0 <= low <= 1 <= high, got {value!r}")
+    return low, high
 
 
 def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int:

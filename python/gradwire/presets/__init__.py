@@ -8,8 +8,10 @@ from types import MappingProxyType
 
 from gradwire.presets import (
     _dense,
+    _gaussiank,
     _onebit,
     _qsgd,
+    _redsync,
     _sidco,
     _signsgd,
     _terngrad,
@@ -17,9 +19,11 @@ from gradwire.presets import (
     _topk,
 )
 from gradwire.presets._dense import dense
+from gradwire.presets._gaussiank import gaussiank
 from gradwire.presets._onebit import onebit
 from gradwire.presets._preset import Preset
 from gradwire.presets._qsgd import qsgd
+from gradwire.presets._redsync import redsync
 from gradwire.presets._sidco import sidco
 from gradwire.presets._signsgd import signsgd
 from gradwire.presets._terngrad import terngrad
@@ -30,8 +34,10 @@ __all__ = [
     "PRESETS",
     "Preset",
     "dense",
+    "gaussiank",
     "onebit",
     "qsgd",
+    "redsync",
     "sidco",
     "signsgd",
     "terngrad",
@@ -42,7 +48,18 @@ __all__ = [
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         each.PRESET.name: each.PRESET
-        for each in (_topk, _sidco, _threshold, _dense, _onebit, _signsgd, _terngrad, _qsgd)
+        for each in (
+            _topk,
+            _sidco,
+            _threshold,
+            _dense,
+            _onebit,
+            _signsgd,
+            _terngrad,
+            _qsgd,
+            _gaussiank,
+            _redsync,
+        )
     }
 )
 """All presets by name, in the order to show them."""

@@ -7,14 +7,41 @@ n comes on top.
 
 from gradwire._part import Part
 from gradwire.sparsify.all import All
+from gradwire.sparsify.bin_max import BinMax
+from gradwire.sparsify.gaussian import Gaussian
+from gradwire.sparsify.sampled_topk import SampledTopK
 from gradwire.sparsify.sid import SID
 from gradwire.sparsify.threshold import Threshold
 from gradwire.sparsify.topk import TopK
+from gradwire.sparsify.trimmed import Trimmed
+from gradwire.sparsify.two_sided import TwoSided
 
-__all__ = ["SID", "SPARSIFIERS", "All", "Sparsifier", "Threshold", "TopK"]
+__all__ = [
+    "SID",
+    "SPARSIFIERS",
+    "All",
+    "BinMax",
+    "Gaussian",
+    "SampledTopK",
+    "Sparsifier",
+    "Threshold",
+    "TopK",
+    "Trimmed",
+    "TwoSided",
+]
 
-Sparsifier = All | Threshold | TopK | SID
+Sparsifier = All | Threshold | TopK | SID | SampledTopK | BinMax | TwoSided | Gaussian | Trimmed
 """Any of the sparsifiers."""
 
-SPARSIFIERS: tuple[type[Part], ...] = (All, Threshold, TopK, SID)
+SPARSIFIERS: tuple[type[Part], ...] = (
+    All,
+    Threshold,
+    TopK,
+    SID,
+    SampledTopK,
+    BinMax,
+    TwoSided,
+    Gaussian,
+    Trimmed,
+)
 """All of them, for configurations to be read back."""

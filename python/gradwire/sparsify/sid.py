@@ -57,17 +57,8 @@ class SID(Part):
         else:
             self._set("stages", _validate.integer("stages", self.stages, low=1, high=_MAX_STAGES))
         if self.band is not None:
-            self._set("band", _band(self.band))
+            self._set("band", _validate.band("band", self.band))
         first = _validate.unit_interval("first_ratio", self.first_ratio)
         if first == 1.0:
             raise ValueError("first_ratio must be less than 1, got 1.0")
         self._set("first_ratio", first)
-
-
-def _band(value: object) -> tuple[float, float]:
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise TypeError(f"band must be a pair (low, high) or None, got {value!r}")
-    low, high = (_validate.positive(f"band[{i}]", bound) for i, bound in enumerate(value))
-    if not low <= 1.0 <= high:
-        raise ValueError(f"band must be (low, high) with 0 <= low <= 1 <= high, got {value!r}")
-    return low, high

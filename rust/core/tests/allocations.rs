@@ -14,7 +14,10 @@ use gradwire_core::memory::Memory;
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::Kernels;
-use gradwire_core::sparsify::{Amount, ChunkTopK, RandomK, Sid, Sparsifier, Tile};
+use gradwire_core::sparsify::{
+    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Tile, TrimMethod,
+    Trimmed, TwoSided,
+};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -74,7 +77,13 @@ fn sparsifiers() -> Vec<Sparsifier> {
         }
         let distribution = Distribution::Gamma;
         all.push(Sparsifier::Sid(Sid { distribution, ..Sid::new(ratio) }));
+        all.push(Sparsifier::SampledTopK(SampledTopK::new(ratio)));
+        all.push(Sparsifier::Gaussian(Gaussian::new(ratio)));
+        let method = TrimMethod::Search;
+        all.push(Sparsifier::Trimmed(Trimmed { method, ..Trimmed::new(ratio) }));
     }
+    all.push(Sparsifier::TwoSided(TwoSided::new(32.0)));
+    all.extend([50, 5000].map(|bin| Sparsifier::BinMax(BinMax { bin, soft: 2.0 })));
     all
 }
 

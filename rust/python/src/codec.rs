@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gradwire_core::codec::{self, Encoded, Support, Workspace};
 use gradwire_core::memory::Memory;
-use gradwire_core::sparsify::{Sid, Sparsifier};
+use gradwire_core::sparsify::{Gaussian, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided};
 use gradwire_core::{Dtype, Result};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -274,11 +274,18 @@ impl Job<'_> {
 /// Whether two codecs differ in nothing but how much they send.
 fn same_kind(a: &codec::Codec, b: &codec::Codec) -> bool {
     let sparsifiers = match (a.sparsifier(), b.sparsifier()) {
-        (Sparsifier::All, Sparsifier::All)
-        | (Sparsifier::Threshold { .. }, Sparsifier::Threshold { .. })
+        (Sparsifier::Threshold { .. }, Sparsifier::Threshold { .. })
         | (Sparsifier::TopK { .. }, Sparsifier::TopK { .. }) => true,
         (Sparsifier::Sid(a), Sparsifier::Sid(b)) => Sid { ratio: b.ratio, ..a } == b,
-        _ => false,
+        (Sparsifier::SampledTopK(a), Sparsifier::SampledTopK(b)) => {
+            SampledTopK { ratio: b.ratio, ..a } == b
+        }
+        (Sparsifier::Gaussian(a), Sparsifier::Gaussian(b)) => Gaussian { ratio: b.ratio, ..a } == b,
+        (Sparsifier::Trimmed(a), Sparsifier::Trimmed(b)) => Trimmed { ratio: b.ratio, ..a } == b,
+        (Sparsifier::TwoSided(a), Sparsifier::TwoSided(b)) => {
+            TwoSided { proportion: b.proportion, ..a } == b
+        }
+        (a, b) => a == b,
     };
     sparsifiers
         && (a.quantizer(), a.memory(), a.indices()) == (b.quantizer(), b.memory(), b.indices())

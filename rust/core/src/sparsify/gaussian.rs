@@ -72,14 +72,22 @@ impl Gaussian {
         let numel = scanned.numel();
         let k = self.target(numel);
         let mut threshold = self.fitted(&scanned.totals.moments, numel);
+        let mut lowest = f32::INFINITY;
         let mut count = count(k, threshold, scanned);
         for _ in 0..self.rounds {
+            if scanned.covers(threshold) && count as usize <= largest::cap(k, numel) / 4 * 3 {
+                lowest = lowest.min(threshold);
+            }
             threshold *= match count as f64 / k as f64 {
                 few if few < TOO_FEW => 0.5,
                 many if many > TOO_MANY => 1.5,
                 _ => break,
             };
             count = self::count(k, threshold, scanned);
+        }
+        if self.band.is_some() && !scanned.covers(threshold) {
+            let fits = scanned.compact(threshold, self.max_count(numel) as usize);
+            count = if fits { scanned.count_above(threshold) } else { numel as u64 };
         }
         let achieved = count as f64 / k as f64;
         let inside = self.band.is_none_or(|(low, _)| achieved >= low);
@@ -89,6 +97,8 @@ impl Gaussian {
             largest::keep(k, scanned)
         };
         topk::track(scanned.scanner.survivors().len() as u64, numel, kept, tracker);
+        // The next step will try the same thresholds, nearly: the lowest is to be covered.
+        tracker.bound = tracker.bound.map(|bound| bound.min(0.95 * lowest));
         Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 
@@ -104,12 +114,20 @@ impl Gaussian {
     }
 }
 
-/// How many magnitudes are above the threshold; where they are far too many, the whole tensor.
+/// How many magnitudes are above the threshold; where that is known to be too many, no more than that
+/// is found out.
 fn count(k: u64, threshold: f32, scanned: &mut Scanned<'_, '_>) -> u64 {
-    if !scanned.covers(threshold) && !scanned.compact(threshold, largest::cap(k, scanned.numel())) {
-        return scanned.numel() as u64;
+    if scanned.covers(threshold) {
+        return scanned.count_above(threshold);
     }
-    scanned.count_above(threshold)
+    let known = scanned.scanner.survivors().len() as u64;
+    if scanned.totals.complete && known as f64 > TOO_MANY * k as f64 {
+        return known;
+    }
+    if scanned.compact(threshold, largest::cap(k, scanned.numel())) {
+        return scanned.count_above(threshold);
+    }
+    scanned.numel() as u64
 }
 
 /// Keeps what is above the threshold, however much that is.

@@ -2,7 +2,9 @@
 
 use gradwire_core::fit::Distribution;
 use gradwire_core::fit::controller::Mode;
-use gradwire_core::sparsify::{Amount, Sid, Sparsifier};
+use gradwire_core::sparsify::{
+    Amount, BinMax, Gaussian, SampledTopK, Sid, Sparsifier, TrimMethod, Trimmed, TwoSided,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -18,8 +20,36 @@ pub(super) fn sparsifier(part: &Bound<'_, PyDict>) -> PyResult<Sparsifier> {
             distribution: distribution(&get::<String>(part, "distribution")?)?,
             mode: mode(&get(part, "stages")?)?,
             first_ratio: get(part, "first_ratio")?,
-            // A pair is a list once it has been through JSON.
-            band: get::<Option<[f64; 2]>>(part, "band")?.map(|[low, high]| (low, high)),
+            band: band(part)?,
+        }),
+        "sampled_topk" => Sparsifier::SampledTopK(SampledTopK {
+            ratio: get(part, "ratio")?,
+            sample_ratio: get(part, "sample_ratio")?,
+            strided: get(part, "strided")?,
+            resample: get(part, "resample")?,
+            upper: get(part, "upper")?,
+            lower: get(part, "lower")?,
+            seed: get(part, "seed")?,
+        }),
+        "bin_max" => Sparsifier::BinMax(BinMax {
+            // Of a tensor whose shape is not known: it may as well be a matrix.
+            bin: get::<Option<u32>>(part, "bin")?.unwrap_or(500),
+            soft: get::<f64>(part, "soft")? as f32,
+        }),
+        "two_sided" => Sparsifier::TwoSided(TwoSided {
+            proportion: get(part, "proportion")?,
+            sample: get(part, "sample")?,
+            seed: get(part, "seed")?,
+        }),
+        "gaussian" => Sparsifier::Gaussian(Gaussian {
+            ratio: get(part, "ratio")?,
+            rounds: get(part, "rounds")?,
+            band: band(part)?,
+        }),
+        "trimmed" => Sparsifier::Trimmed(Trimmed {
+            ratio: get(part, "ratio")?,
+            method: trim_method(&get::<String>(part, "method")?)?,
+            step: get(part, "step")?,
         }),
         other => return Err(unknown("sparsifier", other)),
     })
@@ -29,6 +59,19 @@ fn amount(part: &Bound<'_, PyDict>) -> PyResult<Amount> {
     Ok(match get::<Option<u64>>(part, "k")? {
         Some(k) => Amount::Count(k),
         None => Amount::Ratio(get(part, "ratio")?),
+    })
+}
+
+fn band(part: &Bound<'_, PyDict>) -> PyResult<Option<(f64, f64)>> {
+    // A pair is a list once it has been through JSON.
+    Ok(get::<Option<[f64; 2]>>(part, "band")?.map(|[low, high]| (low, high)))
+}
+
+fn trim_method(name: &str) -> PyResult<TrimMethod> {
+    Ok(match name {
+        "trim" => TrimMethod::Trim,
+        "search" => TrimMethod::Search,
+        other => return Err(unknown("method", other)),
     })
 }
 

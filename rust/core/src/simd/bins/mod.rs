@@ -6,7 +6,7 @@
 //! `picked` each sum for which `|sum + ahead * gradient|` is at least that large, zero for all others.
 //! A bin of zeros has nothing to pick.
 
-use super::LANES;
+use super::peak;
 use super::stamp::stamp;
 
 pub mod pick;
@@ -23,24 +23,10 @@ fn body(
     assert_eq!(gradient.len(), sums.len(), "a gradient for each sum");
     assert_eq!(picked.len(), sums.len(), "room for what is picked");
     let bins = gradient.chunks(bin).zip(sums.chunks(bin)).zip(picked.chunks_mut(bin));
-    for (((gradient, sums), picked), peak) in bins.zip(peaks) {
-        *peak = highest(sums);
-        pick::body(gradient, sums, ahead, f32::from_bits(*peak), picked);
+    for (((gradient, sums), picked), highest) in bins.zip(peaks) {
+        *highest = peak::body(sums);
+        pick::body(gradient, sums, ahead, f32::from_bits(*highest), picked);
     }
-}
-
-/// As [`peak`](super::peak), in line: bins are too short for a call.
-#[inline(always)]
-fn highest(x: &[f32]) -> u32 {
-    let mut lanes = [0; LANES];
-    let (groups, rest) = x.as_chunks::<LANES>();
-    for group in groups {
-        for i in 0..LANES {
-            lanes[i] = lanes[i].max(group[i].to_bits() & 0x7fff_ffff);
-        }
-    }
-    let rest = rest.iter().map(|value| value.to_bits() & 0x7fff_ffff);
-    lanes.into_iter().chain(rest).fold(0, u32::max)
 }
 
 stamp!(fn(gradient: &[f32], sums: &[f32], ahead: f32, bin: usize, peaks: &mut [u32],

@@ -3,7 +3,6 @@
 //! `run(gradient, sums, ahead, least, picked)` writes each sum for which `|sum + ahead * gradient|` is
 //! at least `least` to `picked`, zero for all others, and zeros alone if `least` is zero.
 
-use crate::simd::LANES;
 use crate::simd::stamp::stamp;
 
 #[inline(always)]
@@ -12,21 +11,16 @@ pub(super) fn body(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picke
         picked.fill(0.0);
         return;
     }
-    let pick = |gradient: f32, sum: f32| {
-        let ahead = sum + ahead * gradient;
-        if ahead.abs() >= least { sum } else { 0.0 }
-    };
-    let (gradients, last) = gradient.as_chunks::<LANES>();
-    let (groups, rest) = sums.as_chunks::<LANES>();
-    let (targets, end) = picked.as_chunks_mut::<LANES>();
-    for ((gradient, sums), picked) in gradients.iter().zip(groups).zip(targets) {
-        for i in 0..LANES {
-            picked[i] = pick(gradient[i], sums[i]);
-        }
+    for ((&gradient, &sum), picked) in gradient.iter().zip(sums).zip(picked) {
+        *picked = one(gradient, sum, ahead, least);
     }
-    for ((&gradient, &sum), picked) in last.iter().zip(rest).zip(end) {
-        *picked = pick(gradient, sum);
-    }
+}
+
+/// The sum if it is picked. By a mask: a branch would be mispredicted where many are.
+#[inline(always)]
+fn one(gradient: f32, sum: f32, ahead: f32, least: f32) -> f32 {
+    let large = (sum + ahead * gradient).abs() >= least;
+    f32::from_bits(sum.to_bits() & u32::from(large).wrapping_neg())
 }
 
 stamp!(fn(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picked: &mut [f32]) => body);

@@ -9,7 +9,7 @@ use super::stamp::stamp;
 pub const NON_FINITE: u32 = 0x7f80_0000;
 
 #[inline(always)]
-fn body(x: &[f32]) -> u32 {
+pub(super) fn body(x: &[f32]) -> u32 {
     // A maximum may be taken in any order, so the compiler is free to choose the lanes.
     x.iter().fold(0, |peak, value| peak.max(value.to_bits() & 0x7fff_ffff))
 }

@@ -1,0 +1,47 @@
+"""RedSync."""
+
+from typing import Literal
+
+from gradwire.codec import Codec
+from gradwire.memory import Memory
+from gradwire.presets._preset import EXACT, KEEP, Preset
+from gradwire.quantize import Quantizer
+from gradwire.sparsify import Trimmed
+
+__all__ = ["PRESET", "redsync"]
+
+
+def redsync(
+    ratio: float,
+    *,
+    method: Literal["trim", "search"] = "search",
+    quantize: Quantizer = EXACT,
+    memory: Memory = KEEP,
+) -> Codec:
+    """Send k to 2 k entries above a searched threshold, or exactly k of a trimmed tensor.
+
+    The paper trims small layers and searches in large ones.
+
+    Parameters
+    ----------
+    ratio, method
+        See `gradwire.sparsify.Trimmed`.
+    quantize, memory
+        The other parts of the codec.
+
+    References
+    ----------
+    Fang, Fu, Yang, Hsieh, "RedSync: Reducing Synchronization Bandwidth for Distributed Deep
+    Learning Training System", JPDC 2019.
+    """
+    return Codec(sparsify=Trimmed(ratio, method=method), quantize=quantize, memory=memory)
+
+
+PRESET = Preset(
+    name="redsync",
+    build=redsync,
+    summary="k to 2 k entries, above a threshold searched between mean and maximum",
+    paper="Fang, Fu, Yang, Hsieh: RedSync: Reducing Synchronization Bandwidth for Distributed Deep "
+    "Learning Training System, JPDC 2019",
+    example={"ratio": 0.01},
+)

@@ -1,0 +1,50 @@
+"""Thresholds between the mean and the largest magnitude (RedSync)."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from gradwire import _validate
+from gradwire._part import Part
+
+__all__ = ["Trimmed"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Trimmed(Part):
+    """Entries above a threshold between the mean and the largest magnitude (RedSync).
+
+    Thresholds are ``mean + r * (max - mean)``. Trimming lowers r from 1 until at least k entries
+    are above, and selects exactly k of those: the entries of `TopK`. The search halves an interval
+    of r until k to 2 k entries are above; where it ends without such a threshold, the k largest go.
+    (In published code the search moves the wrong bound when too few are above.)
+
+    A steady step is one read of n.
+
+    Parameters
+    ----------
+    ratio : float
+        k = max(1, floor(ratio * n)), 0 < ratio <= 1.
+    method : {"trim", "search"}
+        How the threshold is found.
+    step : float
+        What trimming lowers r by, and the interval of r at which the search ends; 0 < step < 1.
+
+    References
+    ----------
+    Fang, Fu, Yang, Hsieh, "RedSync: Reducing Synchronization Bandwidth for Distributed Deep
+    Learning Training System", JPDC 2019, section 5.1.
+    """
+
+    ratio: float
+    _: dataclasses.KW_ONLY
+    method: Literal["trim", "search"] = "trim"
+    step: float = 0.2
+    kind: ClassVar[str] = "trimmed"
+
+    def __post_init__(self) -> None:
+        self._set("ratio", _validate.unit_interval("ratio", self.ratio))
+        _validate.choice("method", self.method, ("trim", "search"))
+        step = _validate.unit_interval("step", self.step)
+        if step == 1.0:
+            raise ValueError(f"step must be less than 1, got {self.step!r}")
+        self._set("step", step)
