@@ -5,6 +5,7 @@ mod conservation;
 mod estimated;
 mod given;
 mod memories;
+mod published;
 mod random;
 mod selection;
 mod state;
