@@ -6,7 +6,8 @@
 >>> frame = gradwire.torch.encode(codec, grad, state)
 >>> gradwire.torch.decode_add(frame, out, scale=0.5)
 
-`gradwire.torch.ddp` puts a codec under DistributedDataParallel. The operators
+`gradwire.torch.ddp` puts a codec under DistributedDataParallel; `gradwire.torch.optim` is for
+codecs that apply momentum themselves. The operators
 ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
 
@@ -25,12 +26,13 @@ from gradwire.torch.tensors import decode, decode_add, encode, encode_into
 
 if TYPE_CHECKING:
     from gradwire.torch import ddp as ddp
+    from gradwire.torch import optim as optim
 
 __all__ = ["decode", "decode_add", "encode", "encode_into", "ops"]
 
 
 def __getattr__(name: str) -> Any:
     # PEP 562: torch.distributed is large, and absent from some builds of torch.
-    if name == "ddp":
-        return importlib.import_module("gradwire.torch.ddp")
+    if name in ("ddp", "optim"):
+        return importlib.import_module(f"gradwire.torch.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,151 @@
+"""The optimizer that goes with momentum correction.
+
+With `gradwire.memory.MomentumCorrection` momentum is applied on each rank before entries are
+selected. What arrives is a step already, and an optimizer that applies momentum to it does so
+twice. Two things are left for the optimizer: the momentum of weight decay, which no rank sends, and that of
+parameters which travel dense, such as biases.
+
+>>> handle = gradwire.torch.ddp.attach(model, gradwire.dgc(0.001, momentum=0.9))
+>>> groups = gradwire.torch.optim.parameter_groups(handle)
+>>> optimizer = gradwire.torch.optim.SGD(groups, lr=0.1, momentum=0.9, weight_decay=1e-4)
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from gradwire import _validate
+from gradwire.memory import MomentumCorrection
+
+if TYPE_CHECKING:
+    from gradwire.torch.ddp import Handle
+
+__all__ = ["SGD", "parameter_groups"]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent whose momentum is left to the codec where the codec has it.
+
+    A group with ``corrected=True`` moves by ``grad + momentum(weight_decay * parameter)``, one
+    with ``corrected=False`` by ``momentum(grad + weight_decay * parameter)``, as `torch.optim.SGD`
+    does. With a codec that sends everything the two are the same.
+
+    Parameters
+    ----------
+    params : iterable of torch.Tensor or of dict
+        Parameters, or groups of them; see `parameter_groups`.
+    lr : float
+        Learning rate, not negative.
+    momentum : float
+        Of the weight decay, and of gradients where ``corrected`` is false; 0 <= momentum < 1. The
+        same as the codec's.
+    weight_decay : float
+        Not negative.
+    nesterov : bool
+        Nesterov's momentum. The same as the codec's.
+    corrected : bool
+        Whether gradients have had their momentum; the default of groups that do not say so.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A value out of range or of the wrong type.
+
+    References
+    ----------
+    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
+    Distributed Training", ICLR 2018, section 3.2; the authors' code for the weight decay.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        corrected: bool = True,
+    ) -> None:
+        momentum = _validate.positive("momentum", momentum)
+        if momentum >= 1.0:
+            raise ValueError(f"momentum must be below 1, got {momentum!r}")
+        defaults = {
+            "lr": _validate.positive("lr", lr),
+            "momentum": momentum,
+            "weight_decay": _validate.positive("weight_decay", weight_decay),
+            "nesterov": _validate.boolean("nesterov", nesterov),
+            "corrected": _validate.boolean("corrected", corrected),
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step; return what the closure, if there is one, returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.add_(self._update(parameter, group), alpha=-group["lr"])
+        return loss
+
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+        gradient, decay = parameter.grad, group["weight_decay"]
+        assert gradient is not None
+        if not group["corrected"]:
+            return self._moved(parameter, gradient.add(parameter, alpha=decay), group)
+        if decay == 0.0:
+            return gradient
+        return gradient + self._moved(parameter, decay * parameter, group)
+
+    def _moved(
+        self, parameter: torch.Tensor, step: torch.Tensor, group: dict[str, Any]
+    ) -> torch.Tensor:
+        """Return what momentum makes of a step."""
+        momentum = group["momentum"]
+        if momentum == 0.0:
+            return step
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(step)
+        buffer: torch.Tensor = state["momentum_buffer"].mul_(momentum).add_(step)
+        return step.add(buffer, alpha=momentum) if group["nesterov"] else buffer
+
+
+def parameter_groups(handle: "Handle") -> list[dict[str, Any]]:
+    """Return the parameters of an attached model in two groups: momentum by the codec, and not.
+
+    Parameters
+    ----------
+    handle : gradwire.torch.ddp.Handle
+        Of a codec with `gradwire.memory.MomentumCorrection`.
+
+    Returns
+    -------
+    list of dict
+        For `SGD`: compressed parameters with ``corrected=True``, those that travel dense without.
+        A group without parameters is left out.
+
+    Raises
+    ------
+    ValueError
+        The codec leaves momentum to the optimizer: any optimizer does.
+    """
+    if not isinstance(handle.codec.memory, MomentumCorrection):
+        raise ValueError(
+            f"{handle.codec!r} leaves momentum to the optimizer; use torch.optim.SGD or any other"
+        )
+    parameters = handle._parameters.values()
+    groups = [
+        {
+            "params": [each.tensor for each in parameters if (each.state is not None) == corrected],
+            "corrected": corrected,
+        }
+        for corrected in (True, False)
+    ]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,86 @@
+"""The optimizer that leaves momentum to the codec."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import gradwire
+import gradwire.torch
+from gradwire.memory import MomentumCorrection
+from gradwire.sparsify import TopK
+from gradwire.torch.optim import SGD
+
+STEPS, N = 20, 40
+
+
+def gradients() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(N, generator=generator) for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_with_a_codec_that_sends_all_it_is_plain_momentum(nesterov, weight_decay):
+    memory = MomentumCorrection(momentum=0.8, nesterov=nesterov, masking=False)
+    codec = gradwire.Codec(sparsify=TopK(ratio=1.0), memory=memory)
+    state = codec.init_state(N)
+    options = {"lr": 0.1, "momentum": 0.8, "weight_decay": weight_decay, "nesterov": nesterov}
+    ours, theirs = (torch.ones(N, requires_grad=True) for _ in range(2))
+    corrected, plain = SGD([ours], **options), torch.optim.SGD([theirs], **options)
+    for gradient in gradients():
+        ours.grad = gradwire.torch.decode(gradwire.torch.encode(codec, gradient, state))
+        theirs.grad = gradient.clone()
+        corrected.step()
+        plain.step()
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_applies_to_weight_decay_alone(nesterov):
+    parameter = torch.ones(N, requires_grad=True)
+    optimizer = SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.2, nesterov=nesterov)
+    w, buffer = np.ones(N), np.zeros(N)
+    for gradient in gradients():
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        decay = 0.2 * w
+        buffer = 0.9 * buffer + decay
+        w = w - 0.1 * (gradient.double().numpy() + (decay + 0.9 * buffer if nesterov else buffer))
+        assert np.allclose(parameter.detach().numpy(), w, atol=1e-5)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_group_that_travels_dense_has_ordinary_momentum(nesterov):
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.2, "nesterov": nesterov}
+    ours, theirs = (torch.ones(N, requires_grad=True) for _ in range(2))
+    dense = SGD([{"params": [ours], "corrected": False}], **options)
+    plain = torch.optim.SGD([theirs], **options)
+    for gradient in gradients():
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        dense.step()
+        plain.step()
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_saved_optimizer_goes_on():
+    parameter = torch.ones(N, requires_grad=True)
+    optimizer = SGD([parameter], lr=0.1, weight_decay=0.1)
+    parameter.grad = torch.ones(N)
+    optimizer.step()
+    other = parameter.detach().clone().requires_grad_()
+    again = SGD([other], lr=0.5)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    other.grad = torch.ones(N)
+    assert optimizer.step(lambda: 3.0) == 3.0
+    again.step()
+    assert torch.equal(parameter, other)
+
+
+@pytest.mark.parametrize(
+    "options", [{"lr": -1}, {"momentum": 1.0}, {"weight_decay": -0.1}, {"nesterov": 1}]
+)
+def test_values_without_meaning_are_refused(options):
+    with pytest.raises((ValueError, TypeError), match=next(iter(options))):
+        SGD([torch.ones(1, requires_grad=True)], **{"lr": 0.1} | options)
