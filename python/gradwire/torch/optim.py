@@ -2,8 +2,8 @@
 
 With `gradwire.memory.MomentumCorrection` momentum is applied on each rank before entries are
 selected. What arrives is a step already, and an optimizer that applies momentum to it does so
-twice. Two things are left for the optimizer: the momentum of weight decay, which no rank sends, and that of
-parameters which travel dense, such as biases.
+twice. Two things are left for the optimizer: the momentum of weight decay, which no rank sends, and
+that of parameters which travel dense, such as biases.
 
 >>> handle = gradwire.torch.ddp.attach(model, gradwire.dgc(0.001, momentum=0.9))
 >>> groups = gradwire.torch.optim.parameter_groups(handle)
