@@ -27,7 +27,9 @@ from gradwire.errors import (
 from gradwire.frame import Frame, decode, decode_add
 from gradwire.presets import (
     dense,
+    float8,
     gaussiank,
+    natural,
     onebit,
     qsgd,
     redsync,
@@ -59,9 +61,11 @@ __all__ = [
     "dense",
     "errors",
     "exchange",
+    "float8",
     "gaussiank",
     "get_num_threads",
     "memory",
+    "natural",
     "onebit",
     "presets",
     "qsgd",

@@ -12,6 +12,14 @@ FOLDER = Path(__file__).parent / "v1"
 CASES = {case["name"]: case for case in json.loads((FOLDER / "manifest.json").read_text())}
 QUANTIZERS = {"float16_scaled": "float16 (scaled)"}
 
+
+def quantizer_name(case) -> str:
+    name: str = case["quantizer"]
+    if name == "float8":
+        return f"float8-{case['options']['format']}"
+    return QUANTIZERS.get(name, name)
+
+
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
@@ -33,7 +41,7 @@ def test_headers(case):
     assert header["version"] == 1
     assert header["coding"] == case["coding"].replace("_", "-")
     assert header["parameter"] == case["coding_parameter"]
-    assert header["quantizer"] == QUANTIZERS.get(case["quantizer"], case["quantizer"])
+    assert header["quantizer"] == quantizer_name(case)
     for field in ("dtype", "sparsifier", "exponent", "numel", "count"):
         assert header[field] == case[field]
 

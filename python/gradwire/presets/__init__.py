@@ -8,7 +8,9 @@ from types import MappingProxyType
 
 from gradwire.presets import (
     _dense,
+    _float8,
     _gaussiank,
+    _natural,
     _onebit,
     _qsgd,
     _redsync,
@@ -19,7 +21,9 @@ from gradwire.presets import (
     _topk,
 )
 from gradwire.presets._dense import dense
+from gradwire.presets._float8 import float8
 from gradwire.presets._gaussiank import gaussiank
+from gradwire.presets._natural import natural
 from gradwire.presets._onebit import onebit
 from gradwire.presets._preset import Preset
 from gradwire.presets._qsgd import qsgd
@@ -34,7 +38,9 @@ __all__ = [
     "PRESETS",
     "Preset",
     "dense",
+    "float8",
     "gaussiank",
+    "natural",
     "onebit",
     "qsgd",
     "redsync",
@@ -53,6 +59,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _sidco,
             _threshold,
             _dense,
+            _natural,
+            _float8,
             _onebit,
             _signsgd,
             _terngrad,

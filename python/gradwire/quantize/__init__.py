@@ -4,6 +4,9 @@ What rounding takes off an entry stays in the residual, where the codec has one.
 """
 
 from gradwire._part import Part
+from gradwire.quantize.codebook import Codebook
+from gradwire.quantize.exponent import Exponent
+from gradwire.quantize.float8 import Float8
 from gradwire.quantize.floats import BFloat16, Float16, Float32
 from gradwire.quantize.sign_scale import SignScale
 from gradwire.quantize.ternary import Ternary
@@ -13,6 +16,9 @@ from gradwire.quantize.uniform import Uniform
 __all__ = [
     "QUANTIZERS",
     "BFloat16",
+    "Codebook",
+    "Exponent",
+    "Float8",
     "Float16",
     "Float32",
     "Quantizer",
@@ -22,16 +28,30 @@ __all__ = [
     "Uniform",
 ]
 
-Quantizer = Float32 | BFloat16 | Float16 | Uniform | SignScale | TwoMeans | Ternary
+Quantizer = (
+    Float32
+    | BFloat16
+    | Float16
+    | Float8
+    | Uniform
+    | SignScale
+    | TwoMeans
+    | Ternary
+    | Codebook
+    | Exponent
+)
 """Any of the quantizers."""
 
 QUANTIZERS: tuple[type[Part], ...] = (
     Float32,
     BFloat16,
     Float16,
+    Float8,
     Uniform,
     SignScale,
     TwoMeans,
     Ternary,
+    Codebook,
+    Exponent,
 )
 """All of them, for configurations to be read back."""

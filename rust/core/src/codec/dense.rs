@@ -10,7 +10,7 @@ use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::pack::Pattern;
 use crate::pool;
-use crate::quantize::{Coder, Quantizer, SectionMut, store};
+use crate::quantize::{Basis, Coder, LONGEST_FIT, Quantizer, Scales, SectionMut, Summary, store};
 use crate::scan::{CHUNK, Field, Remembered, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, Kernels, LANES};
@@ -254,14 +254,10 @@ impl Job {
             if let (Table::Open(scales), Some(group)) = (&mut part.scales, self.group) {
                 while fitted < at + len {
                     let size = group.min(source.len() - fitted);
-                    let total = summarize(self.kernels, &source, fitted, size, &mut scratch);
+                    let (fit, largest) = self.fit(&source, fitted, size, &mut scratch);
                     let each = self.coder.coding.scales();
-                    let scales = &mut scales[fitted / group * each..][..each];
-                    store(
-                        &self.quantizer.scales(&total, self.coder.hints.magnitude)[..each],
-                        scales,
-                    );
-                    peak = peak.max(total.peak);
+                    store(&fit[..each], &mut scales[fitted / group * each..][..each]);
+                    peak = peak.max(largest);
                     fitted += size;
                 }
             }
@@ -276,6 +272,36 @@ impl Job {
         }
         (self.kernels.fence)();
         peak
+    }
+
+    /// The scales of a group that the cache holds, and the bits of its largest magnitude.
+    fn fit<S: Source>(
+        self,
+        source: &S,
+        at: usize,
+        len: usize,
+        scratch: &mut Scratch,
+    ) -> (Scales, u32) {
+        let told = self.coder.hints.magnitude;
+        let blocks = (at..at + len).step_by(BLOCK).map(|from| (from, BLOCK.min(at + len - from)));
+        let summary = match self.quantizer.basis() {
+            Basis::Sums => summarize(self.kernels, source, at, len, scratch),
+            Basis::Peak => blocks.fold(Summary::default(), |mut summary, (from, len)| {
+                let block = source.block(self.kernels, from, len, scratch);
+                summary.add(&Summary::of_peak((self.kernels.peak)(block)));
+                summary
+            }),
+            Basis::Values => {
+                let mut values = [0.0; LONGEST_FIT];
+                for (from, len) in blocks {
+                    let block = source.block(self.kernels, from, len, scratch);
+                    values[from - at..][..len].copy_from_slice(block);
+                }
+                let values = &values[..len];
+                return (self.quantizer.fit(values, told), (self.kernels.peak)(values));
+            }
+        };
+        (self.quantizer.scales(&summary, told), summary.peak)
     }
 
     /// The bits of a block's largest magnitude; zero where groups were summed up.

@@ -135,7 +135,7 @@ impl Codec {
     /// What the quantizer is told of this step besides the values.
     fn hints(&self, state: &State, magnitude: Option<f32>) -> Hints {
         let seed = self.quantizer.seed();
-        Hints { key: seed.map_or(Key::from_bits(0), |seed| state.rounding_key(seed)), magnitude }
+        Hints { key: seed.map(|seed| state.rounding_key(seed)), magnitude }
     }
 
     fn layout(&self, input: Input<'_>, pattern: Pattern) -> Layout {

@@ -6,11 +6,18 @@ use crate::rng::Key;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draw {
     pub key: Key,
+    /// Whether there is any: where there is none, a method that can do without rounds to nearest.
+    pub by_chance: bool,
     /// The rank of the first of these entries.
     pub first: u32,
 }
 
 impl Draw {
+    /// Of entries from this rank on.
+    pub fn of(key: Option<Key>, first: u32) -> Self {
+        Self { key: key.unwrap_or(Key::from_bits(0)), by_chance: key.is_some(), first }
+    }
+
     /// The number of entry `i` of these, in [0, 1).
     #[inline(always)]
     pub fn unit(self, i: usize) -> f32 {

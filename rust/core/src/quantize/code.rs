@@ -99,7 +99,7 @@ impl Coder {
             }
             _ => {}
         }
-        let draw = Draw { key: self.hints.key, first: drawn as u32 };
+        let draw = Draw::of(self.hints.key, drawn as u32);
         let mut codes = [0; crate::simd::BLOCK];
         let codes = &mut codes[..values.len()];
         let grouping = self.coding.grouping();

@@ -2,6 +2,7 @@
 
 use super::Grouping;
 use super::chance::Draw;
+use super::{Format, Scales, codebook, exponent, float8};
 use super::{sign_scale, ternary, two_means, uniform};
 use crate::{Error, Result};
 
@@ -20,10 +21,14 @@ impl QuantizerId {
             1 => "bfloat16",
             2 => "float16",
             3 => "float16 (scaled)",
+            4 => "float8-e5m2",
+            5 => "float8-e4m3",
             6 => "uniform",
             7 => "sign-scale",
             8 => "two-means",
             9 => "ternary",
+            10 => "codebook",
+            11 => "exponent",
             _ => return None,
         })
     }
@@ -47,6 +52,13 @@ pub enum ValueCoding {
         /// Values were multiplied by two to this power; none has an id of its own.
         exponent: Option<i16>,
     },
+    /// A floating-point number of eight bits, times the scale of a block.
+    Float8 {
+        /// Which bits are the exponent's.
+        format: Format,
+        /// Entries that share a scale, at least one; none without scales.
+        block: Option<u32>,
+    },
     /// A sign and a level between zero and the scale of a block.
     Uniform {
         /// Bits of a code, 2 to 8.
@@ -63,6 +75,18 @@ pub enum ValueCoding {
     },
     /// Minus, zero or plus, and one magnitude for all.
     Ternary,
+    /// A sign and one of the magnitudes of a block.
+    Codebook {
+        /// Bits of a code, 1 to 4.
+        bits: u8,
+        /// Entries that share magnitudes, at least one.
+        block: u32,
+    },
+    /// A sign and a power of two, times the scale of a block.
+    Exponent {
+        /// Entries that share a scale, at least one.
+        block: u32,
+    },
 }
 
 /// Longest prologue in bytes.
@@ -90,10 +114,14 @@ impl ValueCoding {
             Self::BFloat16 => 1,
             Self::Float16 { exponent: None } => 2,
             Self::Float16 { exponent: Some(_) } => 3,
+            Self::Float8 { format: Format::E5M2, .. } => 4,
+            Self::Float8 { format: Format::E4M3, .. } => 5,
             Self::Uniform { .. } => 6,
             Self::SignScale => 7,
             Self::TwoMeans { .. } => 8,
             Self::Ternary => 9,
+            Self::Codebook { .. } => 10,
+            Self::Exponent { .. } => 11,
         })
     }
 
@@ -112,10 +140,14 @@ impl ValueCoding {
             QuantizerId(1) => Self::BFloat16,
             QuantizerId(2) => Self::Float16 { exponent: None },
             QuantizerId::SCALED_FLOAT16 => Self::Float16 { exponent: Some(exponent) },
+            QuantizerId(4) => float8::parse(Format::E5M2, prologue(section)?),
+            QuantizerId(5) => float8::parse(Format::E4M3, prologue(section)?),
             QuantizerId(6) => uniform::parse(prologue(section)?)?,
             QuantizerId(7) => Self::SignScale,
             QuantizerId(8) => two_means::parse(prologue(section)?)?,
             QuantizerId(9) => Self::Ternary,
+            QuantizerId(10) => codebook::parse(prologue(section)?)?,
+            QuantizerId(11) => exponent::parse(prologue(section)?)?,
             QuantizerId(id) => {
                 return Err(Error::Unsupported { what: "quantizer", found: u32::from(id) });
             }
@@ -133,7 +165,15 @@ impl ValueCoding {
     fn prologue(self) -> ([u8; MAX_PROLOGUE], usize) {
         let mut bytes = [0; MAX_PROLOGUE];
         match self {
-            Self::Uniform { bits, block } => {
+            Self::Float8 { block, .. } => {
+                bytes[..4].copy_from_slice(&block.unwrap_or(0).to_le_bytes());
+                (bytes, float8::PROLOGUE)
+            }
+            Self::Exponent { block } => {
+                bytes[..4].copy_from_slice(&block.to_le_bytes());
+                (bytes, exponent::PROLOGUE)
+            }
+            Self::Uniform { bits, block } | Self::Codebook { bits, block } => {
                 bytes[0] = bits;
                 bytes[4..].copy_from_slice(&block.to_le_bytes());
                 (bytes, uniform::PROLOGUE)
@@ -160,7 +200,8 @@ impl ValueCoding {
             Self::Empty(_) => 0,
             Self::Float32 => 32,
             Self::BFloat16 | Self::Float16 { .. } => 16,
-            Self::Uniform { bits, .. } => u32::from(bits),
+            Self::Float8 { .. } | Self::Exponent { .. } => 8,
+            Self::Uniform { bits, .. } | Self::Codebook { bits, .. } => u32::from(bits),
             Self::SignScale | Self::TwoMeans { .. } => 1,
             Self::Ternary => 2,
         }
@@ -173,7 +214,11 @@ impl ValueCoding {
                 Grouping::None
             }
             Self::SignScale | Self::Ternary => Grouping::Whole,
-            Self::Uniform { block, .. } => Grouping::Ranks(block),
+            Self::Float8 { block: None, .. } => Grouping::None,
+            Self::Float8 { block: Some(block), .. }
+            | Self::Exponent { block }
+            | Self::Codebook { block, .. }
+            | Self::Uniform { block, .. } => Grouping::Ranks(block),
             Self::TwoMeans { column } => Grouping::Positions(column),
         }
     }
@@ -187,7 +232,9 @@ impl ValueCoding {
     pub(crate) fn scales(self) -> usize {
         match self {
             Self::Empty(_) | Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => 0,
-            Self::SignScale | Self::Ternary | Self::Uniform { .. } => 1,
+            Self::SignScale | Self::Ternary | Self::Uniform { .. } | Self::Exponent { .. } => 1,
+            Self::Float8 { block, .. } => usize::from(block.is_some()),
+            Self::Codebook { bits, .. } => codebook::magnitudes(bits),
             Self::TwoMeans { .. } => 2,
         }
     }
@@ -234,8 +281,13 @@ impl ValueCoding {
     ///
     /// `scales` are those of the group, `first` is the rank of the first value in the frame, which
     /// says what is drawn for it.
-    pub(crate) fn code(self, values: &[f32], scales: &[f32], draw: Draw, codes: &mut [u8]) {
+    pub(crate) fn code(self, values: &[f32], scales: &Scales, draw: Draw, codes: &mut [u8]) {
         match self {
+            Self::Float8 { format, block } => {
+                float8::code(format, values, block.map(|_| scales[0]), draw, codes);
+            }
+            Self::Exponent { .. } => exponent::code(values, scales[0], draw, codes),
+            Self::Codebook { bits, .. } => codebook::code(bits, values, scales, codes),
             Self::Uniform { bits, .. } => uniform::code(bits, values, scales[0], draw, codes),
             Self::SignScale | Self::TwoMeans { .. } => sign_scale::code(values, codes),
             Self::Ternary => ternary::code(values, scales[0], draw, codes),
@@ -244,8 +296,13 @@ impl ValueCoding {
     }
 
     /// The values of codes, one code a byte; for codings of up to eight bits.
-    pub(crate) fn values(self, codes: &[u8], scales: &[f32], out: &mut [f32]) {
+    pub(crate) fn values(self, codes: &[u8], scales: &Scales, out: &mut [f32]) {
         match self {
+            Self::Float8 { format, block } => {
+                float8::values(format, codes, block.map(|_| scales[0]), out);
+            }
+            Self::Exponent { .. } => exponent::values(codes, scales[0], out),
+            Self::Codebook { bits, .. } => codebook::values(bits, codes, scales, out),
             Self::Uniform { bits, .. } => uniform::values(bits, codes, scales[0], out),
             Self::SignScale => two_means::values(codes, [-scales[0], scales[0]], out),
             Self::TwoMeans { .. } => two_means::values(codes, [scales[0], scales[1]], out),
@@ -256,13 +313,17 @@ impl ValueCoding {
 
     /// Whether a scale may be in a frame. Magnitudes have no sign.
     pub(crate) fn takes_scale(self, scale: f32) -> bool {
-        let signed = matches!(self, Self::TwoMeans { .. });
-        scale.is_finite() && (signed || scale.is_sign_positive())
+        match self {
+            Self::Float8 { format, .. } => float8::takes_scale(scale, format),
+            Self::Exponent { .. } => exponent::takes_scale(scale),
+            Self::TwoMeans { .. } => scale.is_finite(),
+            _ => scale.is_finite() && scale.is_sign_positive(),
+        }
     }
 }
 
 /// The first bytes of a section, which hold its prologue.
-fn prologue(section: &[u8]) -> Result<[u8; MAX_PROLOGUE]> {
+fn prologue<const N: usize>(section: &[u8]) -> Result<[u8; N]> {
     section
         .first_chunk()
         .copied()

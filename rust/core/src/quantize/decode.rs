@@ -1,7 +1,9 @@
 //! Value sections back to values.
 
 use super::coding::Section;
-use super::{BLOCK, ValueCoding, bfloat16, code, fields, finite_halves, float16, float32, ternary};
+use super::{
+    BLOCK, ValueCoding, bfloat16, code, fields, finite_halves, float8, float16, float32, ternary,
+};
 
 impl ValueCoding {
     /// Decodes the entries from rank `first` on, which is a multiple of eight, into `out`.
@@ -62,7 +64,13 @@ impl ValueCoding {
             Self::BFloat16 => finite_halves(section.codes, 0x7F80),
             Self::Float16 { .. } => finite_halves(section.codes, 0x7C00),
             Self::Ternary => ternary::all_valid(section.codes),
-            Self::Empty(_) | Self::SignScale | Self::TwoMeans { .. } | Self::Uniform { .. } => true,
+            Self::Float8 { format, .. } => float8::all_finite(format, section.codes),
+            Self::Empty(_)
+            | Self::SignScale
+            | Self::TwoMeans { .. }
+            | Self::Uniform { .. }
+            | Self::Codebook { .. }
+            | Self::Exponent { .. } => true,
         };
         scales && padded && codes
     }

@@ -81,7 +81,7 @@ mod tests {
         for width in 1..=8_u32 {
             for len in (0..=70).chain([255, 256, 2048]) {
                 let codes: Vec<u8> =
-                    (0..len).map(|i| (i * 0x9E37 >> 3) as u8 & (0xFF >> (8 - width))).collect();
+                    (0..len).map(|i| ((i * 0x9E37) >> 3) as u8 & (0xFF >> (8 - width))).collect();
                 let mut bytes = vec![0xAA; (len * width as usize).div_ceil(8)];
                 pack(&codes, width, &mut bytes);
                 let mut expected = vec![0; bytes.len()];

@@ -3,6 +3,9 @@
 //! | quantizer | bits | scales | rounding |
 //! |---|---|---|---|
 //! | [`Quantizer::Float32`], [`Quantizer::BFloat16`], [`Quantizer::Float16`] | 32, 16 | none | to nearest, ties to even |
+//! | [`Quantizer::Float8`] | 8 | one a block of entries, or none | to nearest, ties to even, or by chance |
+//! | [`Quantizer::Exponent`] | 8 | one a block of entries | by chance |
+//! | [`Quantizer::Codebook`] | 1 to 4 | one to eight a block of entries | to the sign and the nearest |
 //! | [`Quantizer::Uniform`] | 2 to 8 | one a block of entries | by chance |
 //! | [`Quantizer::SignScale`] | 1 | one | to the sign |
 //! | [`Quantizer::TwoMeans`] | 1 | two a column of positions | to the sign |
@@ -17,12 +20,16 @@
 mod bfloat16;
 mod chance;
 mod code;
+mod codebook;
 mod coding;
 mod decode;
+mod exponent;
 mod fields;
 mod float16;
 mod float32;
+mod float8;
 mod groups;
+mod power;
 mod sign_scale;
 mod summary;
 mod ternary;
@@ -32,6 +39,7 @@ mod uniform;
 pub(crate) use code::{Coder, encode, store};
 pub use coding::{QuantizerId, ValueCoding};
 pub(crate) use coding::{Section, SectionMut};
+pub use float8::{Format, Rounding};
 pub(crate) use groups::Grouping;
 pub use sign_scale::Magnitude;
 pub(crate) use summary::{Lanes, Summary};
@@ -52,6 +60,33 @@ pub enum Quantizer {
     Float16 {
         /// Multiply by a power of two for each frame, so that the largest value just fits.
         scaled: bool,
+    },
+    /// A floating-point number of eight bits, times a power of two for each block.
+    ///
+    /// Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
+    Float8 {
+        /// Which bits are the exponent's.
+        format: Format,
+        /// How values between two codes are rounded.
+        rounding: Rounding,
+        /// Entries that share a power of two, at least one; none to round values as they are.
+        block: Option<u32>,
+        /// What the random numbers begin from.
+        seed: u64,
+    },
+    /// A sign and a power of two, rounded by chance.
+    ///
+    /// Horváth et al., "Natural Compression for Distributed Deep Learning", MSML 2022.
+    Exponent {
+        /// What the random numbers begin from.
+        seed: u64,
+    },
+    /// A sign and one of a few magnitudes that are fitted to the values.
+    ///
+    /// Sarfi et al., "Communication Efficient LLM Pre-training with `SparseLoCo`", 2025, have two bits.
+    Codebook {
+        /// Bits of an entry, sign and magnitude together, 1 to 4.
+        bits: u8,
     },
     /// A sign and a level of a uniform grid from zero to the norm of a block, rounded by chance.
     ///
@@ -96,18 +131,12 @@ pub enum Quantizer {
 }
 
 /// What a quantizer is told besides the values.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Hints {
-    /// Where the random numbers of this frame come from.
-    pub key: Key,
+    /// Where the random numbers of this frame come from, if it has any.
+    pub key: Option<Key>,
     /// What the sparsifier says that the magnitude of its entries is.
     pub magnitude: Option<f32>,
-}
-
-impl Default for Hints {
-    fn default() -> Self {
-        Self { key: Key::from_bits(0), magnitude: None }
-    }
 }
 
 /// The scales of one group; how many of them are used is up to the coding.
@@ -122,8 +151,11 @@ impl Quantizer {
             Self::Uniform { bits, .. } if !uniform::BITS.contains(&bits) => {
                 Err(Error::argument(format!("bits must be 2 to 8, got {bits}")))
             }
-            Self::Uniform { block: 0, .. } => {
+            Self::Uniform { block: 0, .. } | Self::Float8 { block: Some(0), .. } => {
                 Err(Error::argument("block must be at least 1, got 0"))
+            }
+            Self::Codebook { bits } if !codebook::BITS.contains(&bits) => {
+                Err(Error::argument(format!("bits must be 1 to 4, got {bits}")))
             }
             Self::TwoMeans { column: Some(0) } => {
                 Err(Error::argument("column must be at least 1, got 0"))
@@ -138,7 +170,10 @@ impl Quantizer {
     /// The seed of its random numbers, if it draws any.
     pub fn seed(self) -> Option<u64> {
         match self {
-            Self::Uniform { seed, .. } | Self::Ternary { seed, .. } => Some(seed),
+            Self::Uniform { seed, .. }
+            | Self::Ternary { seed, .. }
+            | Self::Exponent { seed }
+            | Self::Float8 { rounding: Rounding::Stochastic, seed, .. } => Some(seed),
             _ => None,
         }
     }
@@ -152,6 +187,9 @@ impl Quantizer {
                 let exponent = scaled.then(|| float16::scale_exponent(peak));
                 ValueCoding::Float16 { exponent }
             }
+            Self::Float8 { format, block, .. } => ValueCoding::Float8 { format, block },
+            Self::Exponent { .. } => ValueCoding::Exponent { block: exponent::BLOCK },
+            Self::Codebook { bits } => ValueCoding::Codebook { bits, block: codebook::BLOCK },
             Self::Uniform { bits, block, .. } => ValueCoding::Uniform { bits, block },
             Self::SignScale { .. } => ValueCoding::SignScale,
             Self::TwoMeans { column } => {
@@ -169,14 +207,37 @@ impl Quantizer {
 
     /// Fits the scales of a group to its values.
     pub(crate) fn fit(self, values: &[f32], magnitude: Option<f32>) -> Scales {
-        self.scales(&Summary::of(values), magnitude)
+        match self.basis() {
+            Basis::Peak => self.scales(&Summary::of_peak(peak(values).to_bits()), magnitude),
+            Basis::Sums => self.scales(&Summary::of(values), magnitude),
+            Basis::Values => self.scales_of(values),
+        }
+    }
+
+    /// What the scales of a group follow from.
+    pub(crate) fn basis(self) -> Basis {
+        match self {
+            Self::Float8 { .. } | Self::Exponent { .. } => Basis::Peak,
+            Self::Codebook { .. } => Basis::Values,
+            _ => Basis::Sums,
+        }
+    }
+
+    /// The scales of a group of these values, where nothing less will do.
+    fn scales_of(self, values: &[f32]) -> Scales {
+        match self {
+            Self::Codebook { bits } => codebook::scales(bits, values),
+            _ => Scales::default(),
+        }
     }
 
     /// The scales of a group of which this is known.
     pub(crate) fn scales(self, summary: &Summary, magnitude: Option<f32>) -> Scales {
         let mut scales = Scales::default();
         match self {
-            Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => {}
+            Self::Float32 | Self::BFloat16 | Self::Float16 { .. } | Self::Codebook { .. } => {}
+            Self::Float8 { format, .. } => scales[0] = float8::scale(summary.peak(), format),
+            Self::Exponent { .. } => scales[0] = exponent::scale(summary.peak()),
             Self::Uniform { norm, .. } => scales[0] = uniform::scale(summary, norm),
             Self::SignScale { magnitude: which } => scales[0] = which.scale(summary, magnitude),
             Self::TwoMeans { .. } => [scales[0], scales[1]] = two_means::scales(summary),
@@ -184,6 +245,20 @@ impl Quantizer {
         }
         scales
     }
+}
+
+/// The longest group whose scales follow from [`Basis::Values`].
+pub(crate) const LONGEST_FIT: usize = codebook::BLOCK as usize;
+
+/// What the scales of a group follow from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Basis {
+    /// The largest magnitude.
+    Peak,
+    /// All of a [`Summary`].
+    Sums,
+    /// Nothing less than the values; groups are short enough for a cache.
+    Values,
 }
 
 /// Values handled at a time where a buffer stands between two steps: small enough for the L1 cache.

@@ -24,6 +24,11 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
+    /// Of values of which nothing is known but the bits of the largest magnitude.
+    pub fn of_peak(peak: u32) -> Self {
+        Self { peak, ..Self::default() }
+    }
+
     /// Of all these values.
     pub fn of(values: &[f32]) -> Self {
         let mut summary = Self::default();

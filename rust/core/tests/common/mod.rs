@@ -5,10 +5,11 @@
 
 use std::path::PathBuf;
 
+use gradwire_core::Dtype;
 use gradwire_core::frame::{self, Layout, SparsifierId};
 use gradwire_core::pack::{Chunks, Coding, Draw, DrawKind, IndexCoding, Pattern};
+use gradwire_core::quantize::{Format, Quantizer, Rounding};
 use gradwire_core::rng::Key;
-use gradwire_core::{Dtype, quantize::Quantizer};
 use serde_json::Value;
 
 /// Where the frames of version 1 are.
@@ -72,7 +73,7 @@ impl Case {
             layout: Layout {
                 dtype: dtype(text("dtype")),
                 sparsifier: sparsifier(text("sparsifier")),
-                quantizer: quantizer(text("quantizer")),
+                quantizer: quantizer(text("quantizer"), &case["options"]),
                 indices: allowed(text("allowed")),
                 pattern: pattern(&case["pattern"]),
             },
@@ -109,12 +110,25 @@ fn sparsifier(name: &str) -> SparsifierId {
     (0..=u8::MAX).map(SparsifierId).find(|id| id.name() == Some(name)).unwrap()
 }
 
-fn quantizer(name: &str) -> Quantizer {
+/// The options are those that a frame depends on.
+fn quantizer(name: &str, options: &Value) -> Quantizer {
     match name {
         "float32" => Quantizer::Float32,
         "bfloat16" => Quantizer::BFloat16,
         "float16" => Quantizer::Float16 { scaled: false },
         "float16_scaled" => Quantizer::Float16 { scaled: true },
+        "float8" => Quantizer::Float8 {
+            format: match options["format"].as_str().unwrap() {
+                "e5m2" => Format::E5M2,
+                "e4m3" => Format::E4M3,
+                other => panic!("format {other}"),
+            },
+            rounding: Rounding::Nearest,
+            block: options["block"].as_u64().map(|block| block as u32),
+            seed: 0,
+        },
+        "codebook" => Quantizer::Codebook { bits: options["bits"].as_u64().unwrap() as u8 },
+        "exponent" => Quantizer::Exponent { seed: 0 },
         other => panic!("quantizer {other}"),
     }
 }

@@ -1,6 +1,6 @@
 //! Quantizers.
 
-use gradwire_core::quantize::{Magnitude, Norm, Quantizer};
+use gradwire_core::quantize::{Format, Magnitude, Norm, Quantizer, Rounding};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -25,6 +25,22 @@ pub(super) fn quantizer(part: &Bound<'_, PyDict>) -> PyResult<Quantizer> {
             clip: get::<Option<f64>>(part, "clip")?.map(|clip| clip as f32),
             seed: get(part, "seed")?,
         },
+        "float8" => Quantizer::Float8 {
+            format: match get::<String>(part, "format")?.as_str() {
+                "e5m2" => Format::E5M2,
+                "e4m3" => Format::E4M3,
+                other => return Err(unknown("format", other)),
+            },
+            rounding: match get::<String>(part, "rounding")?.as_str() {
+                "nearest" => Rounding::Nearest,
+                "stochastic" => Rounding::Stochastic,
+                other => return Err(unknown("rounding", other)),
+            },
+            block: get(part, "block")?,
+            seed: get(part, "seed")?,
+        },
+        "codebook" => Quantizer::Codebook { bits: get(part, "bits")? },
+        "exponent" => Quantizer::Exponent { seed: get(part, "seed")? },
         other => return Err(unknown("quantizer", other)),
     })
 }

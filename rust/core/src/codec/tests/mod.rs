@@ -14,7 +14,7 @@ use super::*;
 use crate::Dtype;
 use crate::fit::{Distribution, Mode};
 use crate::frame::{Frame, Scratch};
-use crate::quantize::{Magnitude, Norm};
+use crate::quantize::{Format, Magnitude, Norm, Rounding};
 use crate::reference;
 use crate::simd::{Kernels, available_levels, testing};
 use crate::sparsify::{
@@ -89,7 +89,7 @@ const QUANTIZERS: [Quantizer; 4] = [
 ];
 
 /// Those that have scales.
-const SCALED: [Quantizer; 8] = [
+const SCALED: [Quantizer; 15] = [
     Quantizer::Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 1 },
     Quantizer::Uniform { bits: 3, block: 100, norm: Norm::Max, seed: 2 },
     Quantizer::Uniform { bits: 8, block: 100_000, norm: Norm::Max, seed: 2 },
@@ -98,7 +98,18 @@ const SCALED: [Quantizer; 8] = [
     Quantizer::TwoMeans { column: Some(77) },
     Quantizer::TwoMeans { column: None },
     Quantizer::Ternary { clip: Some(2.5), seed: 3 },
+    float8(Format::E4M3, Rounding::Nearest, Some(256)),
+    float8(Format::E5M2, Rounding::Stochastic, Some(7)),
+    float8(Format::E5M2, Rounding::Nearest, Some(100_000)),
+    float8(Format::E4M3, Rounding::Stochastic, None),
+    Quantizer::Exponent { seed: 4 },
+    Quantizer::Codebook { bits: 2 },
+    Quantizer::Codebook { bits: 4 },
 ];
+
+const fn float8(format: Format, rounding: Rounding, block: Option<u32>) -> Quantizer {
+    Quantizer::Float8 { format, rounding, block, seed: 5 }
+}
 
 fn codecs(memory: Memory) -> Vec<Codec> {
     let mut codecs = Vec::new();

@@ -1,0 +1,50 @@
+"""Every entry in 8 bits."""
+
+from typing import Literal
+
+from gradwire.codec import Codec
+from gradwire.exchange import Exchange
+from gradwire.memory import Memory
+from gradwire.presets._preset import DROP, GATHER, Preset
+from gradwire.quantize import Float8
+from gradwire.sparsify import All
+
+__all__ = ["PRESET", "float8"]
+
+
+def float8(
+    format: Literal["e4m3", "e5m2"] = "e4m3",
+    *,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    block: int | None = 256,
+    seed: int = 0,
+    memory: Memory = DROP,
+    exchange: Exchange = GATHER,
+) -> Codec:
+    """Send every entry as an 8-bit float: a quarter of the bytes.
+
+    With ``memory=gradwire.memory.Residual()`` what the rounding takes off is fed back. Sums are
+    taken in float32, over however many ranks.
+
+    Parameters
+    ----------
+    format, rounding, block, seed
+        How values are rounded; see `gradwire.quantize.Float8`.
+    memory, exchange
+        The other parts of the codec.
+
+    References
+    ----------
+    Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2022.
+    """
+    quantize = Float8(format, rounding=rounding, block=block, seed=seed)
+    return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
+
+
+PRESET = Preset(
+    name="float8",
+    build=float8,
+    summary="every entry as an 8-bit float",
+    paper="Micikevicius et al.: FP8 Formats for Deep Learning, arXiv 2022",
+    example={},
+)

@@ -1,0 +1,55 @@
+//! A sign and a power of two by chance, so that the mean is the value: eight bits an entry.
+//!
+//! Horváth, Ho, Horváth, Sahu, Canini, Richtárik, "Natural Compression for Distributed Deep Learning", MSML
+//! 2022, definition 1. Theirs are the powers from 2^-109 to 2^18, wherever the values are. Here the
+//! 127 powers of a block end at the first that is not below its largest magnitude, so that nothing is
+//! too large, and only what is below 2^-126 of that goes to zero or to the smallest power, by chance.
+
+use super::ValueCoding;
+use super::chance::Draw;
+use super::power;
+use crate::simd::Kernels;
+use crate::{Error, Result};
+
+/// Entries of a block that a writer makes: what a cache can hold, for one read of the tensor.
+pub(super) const BLOCK: u32 = 2048;
+
+/// Bytes of parameters: the entries of a block.
+pub(super) const PROLOGUE: usize = 4;
+
+/// The exponents that the largest power of a block may have.
+const TOP: std::ops::RangeInclusive<i32> = -126..=127;
+
+pub(super) fn parse(prologue: [u8; PROLOGUE]) -> Result<ValueCoding> {
+    match u32::from_le_bytes(prologue) {
+        0 => Err(Error::corrupt("exponents in blocks of 0")),
+        block => Ok(ValueCoding::Exponent { block }),
+    }
+}
+
+/// The first power of two that is not below the largest magnitude; zero for a block of zeros.
+///
+/// There is none above 2^127: what exceeds it becomes that.
+pub(super) fn scale(peak: f32) -> f32 {
+    if peak == 0.0 {
+        return 0.0;
+    }
+    let (exponent, significand) = power::split(peak);
+    let above = exponent + i32::from(significand > 1.0);
+    power::of(above.max(*TOP.start()), *TOP.end())
+}
+
+/// Whether a frame may have this scale.
+pub(super) fn takes_scale(scale: f32) -> bool {
+    power::is_at_most(scale, *TOP.end()) && (scale == 0.0 || scale >= f32::MIN_POSITIVE)
+}
+
+/// The sign in the highest bit.
+pub(super) fn code(values: &[f32], scale: f32, draw: Draw, codes: &mut [u8]) {
+    let factor = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    (Kernels::current().exponent_encode)(values, factor, draw.key, draw.first, codes);
+}
+
+pub(super) fn values(codes: &[u8], scale: f32, out: &mut [f32]) {
+    (Kernels::current().exponent_decode)(codes, scale, out);
+}

@@ -1,0 +1,88 @@
+//! 8-bit floats, each block of entries times a power of two of its own.
+//!
+//! Micikevicius et al., "FP8 Formats for Deep Learning", 2022, in the formats of the Open Compute
+//! Project ([`crate::simd::float8`]); a scale for each block is what Rouhani et al., "Microscaling Data
+//! Formats for Deep Learning", 2023, add to it. The scale is a power of two as it is there: products
+//! by it are exact, so that all that is lost is lost by the rounding to a code, and a frame that is
+//! encoded again comes out the same.
+//!
+//! Codes are for the wire alone: readers add float32 values to float32 sums, never code to code.
+
+use super::ValueCoding;
+use super::chance::Draw;
+use super::power;
+use crate::simd::Kernels;
+pub use crate::simd::float8::Format;
+
+/// How values between two codes are rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Rounding {
+    /// To the nearest code, ties to even.
+    #[default]
+    Nearest,
+    /// To one of the two by chance, so that the mean is the value.
+    Stochastic,
+}
+
+/// Bytes of parameters: the entries of a block, zero where values are not scaled.
+pub(super) const PROLOGUE: usize = 4;
+
+pub(super) fn parse(format: Format, prologue: [u8; PROLOGUE]) -> ValueCoding {
+    let block = u32::from_le_bytes(prologue);
+    ValueCoding::Float8 { format, block: (block > 0).then_some(block) }
+}
+
+/// Exponent of the largest finite code, whose significand is 1.75 in both formats.
+const fn top(format: Format) -> i32 {
+    match format {
+        Format::E5M2 => 15,
+        Format::E4M3 => 8,
+    }
+}
+
+/// What codes are multiplied by: the smallest power of two that brings a magnitude of `peak` into
+/// their range; zero for a block of zeros.
+///
+/// The largest codes reach 1.75 times 2^127 at most, and what is above saturates.
+pub(super) fn scale(peak: f32, format: Format) -> f32 {
+    if peak == 0.0 {
+        return 0.0;
+    }
+    let (exponent, significand) = power::split(peak);
+    let fits = significand <= 1.75;
+    power::of(exponent - top(format) + i32::from(!fits), 127 - top(format))
+}
+
+/// Whether a frame may have this scale: a power of two for which no code is infinite, or zero.
+pub(super) fn takes_scale(scale: f32, format: Format) -> bool {
+    power::is_at_most(scale, 127 - top(format))
+}
+
+/// The sign in the highest bit; `scale` is none where values are not scaled.
+pub(super) fn code(
+    format: Format,
+    values: &[f32],
+    scale: Option<f32>,
+    draw: Draw,
+    codes: &mut [u8],
+) {
+    let kernels = Kernels::current();
+    let factors = scale.map_or([1.0; 2], power::inverse);
+    if draw.by_chance {
+        (kernels.float8_stochastic)(values, format, factors, draw.key, draw.first, codes);
+    } else {
+        (kernels.float8_nearest)(values, format, factors, codes);
+    }
+}
+
+pub(super) fn values(format: Format, codes: &[u8], scale: Option<f32>, out: &mut [f32]) {
+    (Kernels::current().float8_decode)(codes, format, scale.unwrap_or(1.0), out);
+}
+
+/// Whether all codes are finite.
+pub(super) fn all_finite(format: Format, codes: &[u8]) -> bool {
+    let largest = format.largest();
+    codes
+        .chunks(super::BLOCK)
+        .all(|codes| codes.iter().fold(0, |most, code| (code & 0x7F).max(most)) <= largest)
+}
