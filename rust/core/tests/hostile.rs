@@ -169,7 +169,7 @@ fn forged_headers_are_refused_for_what_is_wrong_with_them() {
     assert_eq!(forge(4, &[1]), unsupported("flags", 1));
     assert_eq!(forge(5, &[4]), unsupported("dtype", 4));
     assert_eq!(forge(7, &[99]), unsupported("quantizer", 99));
-    assert_eq!(forge(8, &[4]), unsupported("index coding", 4));
+    assert_eq!(forge(8, &[99]), unsupported("index coding", 99));
     let huge = u64::MAX.to_le_bytes();
     let truncated = |error: &Error| matches!(error, Error::Truncated { .. });
     let too_large = |error: &Error| matches!(error, Error::TooLarge { .. });
