@@ -7,8 +7,8 @@ import pytest
 import gradwire
 from gradwire.memory import NoMemory, Residual
 from gradwire.presets import PRESETS
-from gradwire.quantize import BFloat16, Float32
-from gradwire.sparsify import SID, All, Gaussian, Threshold, TopK, Trimmed
+from gradwire.quantize import BFloat16, Float32, SignScale, TwoMeans
+from gradwire.sparsify import SID, All, BinMax, Gaussian, Threshold, TopK, Trimmed, TwoSided
 
 
 def test_compositions():
@@ -18,6 +18,13 @@ def test_compositions():
     assert gradwire.threshold(0.5) == gradwire.Codec(sparsify=Threshold(0.5))
     assert gradwire.gaussiank(0.01) == gradwire.Codec(sparsify=Gaussian(0.01))
     assert gradwire.redsync(0.01) == gradwire.Codec(sparsify=Trimmed(0.01, method="search"))
+    assert gradwire.adacomp(50) == gradwire.Codec(
+        sparsify=BinMax(50), quantize=SignScale(scale="bin-max")
+    )
+    assert gradwire.adaptive() == gradwire.Codec(sparsify=TwoSided(32), quantize=TwoMeans())
+    assert gradwire.strom(0.5) == gradwire.Codec(
+        sparsify=Threshold(0.5), quantize=SignScale(scale="threshold")
+    )
     assert gradwire.dense() == gradwire.Codec(sparsify=All(), memory=NoMemory())
 
 

@@ -26,6 +26,8 @@ from gradwire.errors import (
 )
 from gradwire.frame import Frame, decode, decode_add
 from gradwire.presets import (
+    adacomp,
+    adaptive,
     dense,
     float8,
     gaussiank,
@@ -35,6 +37,7 @@ from gradwire.presets import (
     redsync,
     sidco,
     signsgd,
+    strom,
     terngrad,
     threshold,
     topk,
@@ -56,6 +59,8 @@ __all__ = [
     "TruncatedFrameError",
     "UnsupportedFrameError",
     "__version__",
+    "adacomp",
+    "adaptive",
     "decode",
     "decode_add",
     "dense",
@@ -77,6 +82,7 @@ __all__ = [
     "signsgd",
     "simd_level",
     "sparsify",
+    "strom",
     "terngrad",
     "threshold",
     "topk",

@@ -304,6 +304,36 @@ class Codec(Part):
         """
         return self._codec.preview(x, state)
 
+    def flush(self, state: State) -> _native.Frame:
+        """Encode all that was left, exactly, and leave a residual of zeros.
+
+        For the end of training, or before an evaluation: what the frames of all ranks come to is
+        what was not sent yet. It counts as an encode, which `State.rollback` can undo. The residual
+        is read once and written once.
+
+        Parameters
+        ----------
+        state : State
+            What `init_state` of this codec made; updated.
+
+        Returns
+        -------
+        Frame
+            Dense float32: as long as the tensor.
+
+        Raises
+        ------
+        ValueError
+            The codec has no memory; a state of another codec.
+        StateInUseError
+            Another thread is encoding with this state.
+        TypeError
+            Not a state.
+        """
+        frame = self._codec.flush(state)
+        state.codec = self
+        return frame
+
     def max_encoded_len(self, numel: int) -> int:
         """Return the size in bytes that no frame of a tensor of numel entries exceeds."""
         return self._codec.max_encoded_len(_numel(numel))

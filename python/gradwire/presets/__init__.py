@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gradwire.presets import (
+    _adacomp,
+    _adaptive,
     _dense,
     _float8,
     _gaussiank,
@@ -16,10 +18,13 @@ from gradwire.presets import (
     _redsync,
     _sidco,
     _signsgd,
+    _strom,
     _terngrad,
     _threshold,
     _topk,
 )
+from gradwire.presets._adacomp import adacomp
+from gradwire.presets._adaptive import adaptive
 from gradwire.presets._dense import dense
 from gradwire.presets._float8 import float8
 from gradwire.presets._gaussiank import gaussiank
@@ -30,6 +35,7 @@ from gradwire.presets._qsgd import qsgd
 from gradwire.presets._redsync import redsync
 from gradwire.presets._sidco import sidco
 from gradwire.presets._signsgd import signsgd
+from gradwire.presets._strom import strom
 from gradwire.presets._terngrad import terngrad
 from gradwire.presets._threshold import threshold
 from gradwire.presets._topk import topk
@@ -37,6 +43,8 @@ from gradwire.presets._topk import topk
 __all__ = [
     "PRESETS",
     "Preset",
+    "adacomp",
+    "adaptive",
     "dense",
     "float8",
     "gaussiank",
@@ -46,6 +54,7 @@ __all__ = [
     "redsync",
     "sidco",
     "signsgd",
+    "strom",
     "terngrad",
     "threshold",
     "topk",
@@ -67,6 +76,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _qsgd,
             _gaussiank,
             _redsync,
+            _adacomp,
+            _adaptive,
+            _strom,
         )
     }
 )

@@ -109,6 +109,20 @@ impl Codec {
 
     /// The state, if it is one, and one for this codec and tensor.
     fn check<'a>(&self, tensor: &Tensor, object: &'a Bound<'_, PyAny>) -> PyResult<&'a State> {
+        let state = self.own(object)?;
+        if tensor.numel() != state.numel() {
+            let of = state.name().map_or_else(String::new, |name| format!(" of '{name}'"));
+            return Err(PyValueError::new_err(format!(
+                "x has {} elements, the state{of} {}",
+                tensor.numel(),
+                state.numel()
+            )));
+        }
+        Ok(state)
+    }
+
+    /// The state, if it is one, and one for this codec.
+    fn own<'a>(&self, object: &'a Bound<'_, PyAny>) -> PyResult<&'a State> {
         let Ok(state) = object.cast::<State>() else {
             let class = object.get_type().name()?;
             return Err(PyTypeError::new_err(format!(
@@ -121,14 +135,6 @@ impl Codec {
             return Err(PyValueError::new_err(format!(
                 "the state belongs to another codec, {made_by}; only ratio, k or threshold may \
                  change: make a new one with codec.init_state(x.size)"
-            )));
-        }
-        if tensor.numel() != state.numel() {
-            let of = state.name().map_or_else(String::new, |name| format!(" of '{name}'"));
-            return Err(PyValueError::new_err(format!(
-                "x has {} elements, the state{of} {}",
-                tensor.numel(),
-                state.numel()
             )));
         }
         Ok(state)
@@ -234,6 +240,18 @@ impl Codec {
             }
         }
         Ok(array)
+    }
+
+    /// All that was left, dense.
+    fn flush(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<Py<Frame>> {
+        let state = self.own(state)?;
+        let mut inner = state.lock(py)?;
+        let (core, mut bytes) = (&mut inner.state, Vec::new());
+        let encoded = py
+            .detach(|| self.0.flush_into(core, &mut bytes))
+            .map_err(|error| to_py(py, error, state.name()))?;
+        inner.last = Some(encoded);
+        Frame::create(py, bytes, state.numel() as u64, encoded.count, Dtype::F32)
     }
 
     fn max_encoded_len(&self, numel: usize) -> usize {

@@ -6,6 +6,7 @@
 mod ahead;
 mod dense;
 mod feedback;
+mod flush;
 mod given;
 mod sparse;
 mod state;

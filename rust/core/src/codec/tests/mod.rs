@@ -3,6 +3,7 @@
 mod chunks;
 mod conservation;
 mod estimated;
+mod flush;
 mod given;
 mod memories;
 mod published;

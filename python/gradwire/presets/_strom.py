@@ -1,0 +1,46 @@
+"""Strom's threshold quantization."""
+
+from gradwire.codec import Codec
+from gradwire.memory import Memory
+from gradwire.presets._preset import KEEP, Preset
+from gradwire.quantize import SignScale
+from gradwire.sparsify import Threshold
+
+__all__ = ["PRESET", "strom"]
+
+
+def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
+    """Send plus or minus a threshold for every entry beyond it, and keep the rest of the entry.
+
+    Parameters
+    ----------
+    threshold : float
+        In units of the tensor, more than 0; see `gradwire.sparsify.Threshold`.
+    memory
+        What happens to the rest.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A threshold that is not a positive number.
+
+    References
+    ----------
+    Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
+    Interspeech 2015.
+    """
+    if threshold == 0:
+        raise ValueError("threshold must be more than 0: every entry would be sent as nothing")
+    return Codec(
+        sparsify=Threshold(threshold), quantize=SignScale(scale="threshold"), memory=memory
+    )
+
+
+PRESET = Preset(
+    name="strom",
+    build=strom,
+    summary="plus or minus a threshold for all entries beyond it, the rest kept for later",
+    paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
+    "Interspeech 2015",
+    example={"threshold": 0.01},
+)

@@ -1,0 +1,48 @@
+//! Sending all that was left.
+//!
+//! Dryden et al. (MLHPC 2016) add the residuals of all ranks up at the end of an epoch, and zero them:
+//! before an evaluation or a checkpoint nothing should be on its way.
+
+use super::{Codec, Encoded, State};
+use crate::frame::{self, Layout, SparsifierId};
+use crate::memory::Memory;
+use crate::pack::Pattern;
+use crate::quantize::Quantizer;
+use crate::{Dtype, Error, Result};
+
+impl Codec {
+    /// Writes the residual to a dense float32 frame, in place of what `out` held. It becomes zero.
+    ///
+    /// Counts as an encode: a transaction, with a chance to roll back, unless there is one buffer
+    /// only. A momentum becomes zero where entries that are sent lose theirs. An error if the codec
+    /// has no memory.
+    pub fn flush_into(&self, state: &mut State, out: &mut Vec<u8>) -> Result<Encoded> {
+        out.clear();
+        if state.residual().is_none() {
+            return Err(Error::argument("the codec has no memory: there is nothing to flush"));
+        }
+        let numel = state.numel();
+        state.prepare(self, numel)?;
+        let layout = Layout {
+            dtype: Dtype::F32,
+            sparsifier: SparsifierId::ALL,
+            quantizer: Quantizer::Float32,
+            indices: self.indices,
+            pattern: Pattern::Any,
+        };
+        frame::write_into(&layout, numel as u64, None, state.residual().unwrap_or_default(), out)?;
+        // Nothing can go wrong from here on.
+        if let Some(residual) = &mut state.residual {
+            residual.begin().1.fill(0.0);
+        }
+        let masks =
+            matches!(self.memory, Memory::MomentumCorrection(correction) if correction.masking);
+        if let Some(momentum) = &mut state.momentum {
+            let (kept, next) = momentum.begin_apart();
+            if masks { next.fill(0.0) } else { next.copy_from_slice(kept) }
+        }
+        let tracker = state.tracker.clone();
+        state.commit(tracker);
+        Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
+    }
+}
