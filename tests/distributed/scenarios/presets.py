@@ -1,0 +1,68 @@
+"""Training with a preset: equal replicas, failures that leave no trace, checkpoints."""
+
+import contextlib
+import io
+from typing import Any
+
+import torch
+
+from gradwire.presets import PRESETS
+from gradwire.torch.ddp import Handle
+from tests.distributed.scenarios.common import SMALL_BUCKETS, attached, fingerprint, network, train
+
+
+def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
+    """Train; fail in the middle on the last rank; go on; and once more from a checkpoint."""
+    preset = PRESETS[name]
+    codec = preset.build(**preset.example)
+    with attached(network(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        train(model, rank, range(3))
+        before = _states(handle)
+        _fail(model, spoil=rank == world_size - 1)
+        told = handle.error
+        after = _states(handle)
+        middle = _saved({"model": model.module.state_dict(), "gradwire": handle.state_dict()})
+        train(model, rank, range(3, 6))
+        whole = fingerprint(model)
+        report = handle.report()
+    module = network(seed=99)
+    loaded = torch.load(io.BytesIO(middle), weights_only=True)
+    module.load_state_dict(loaded["model"])
+    with attached(module, codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        handle.load_state_dict(loaded["gradwire"])
+        train(model, rank, range(3, 6))
+        resumed = fingerprint(model)
+    return {
+        "told": (type(told).__name__, getattr(told, "rank", None)),
+        "no_trace": before == after,
+        "whole": whole,
+        "resumed": resumed,
+        "sent": report.wire_bytes,
+    }
+
+
+def _states(handle: Handle) -> dict[str, Any]:
+    """What must be as before after a failed step; how many steps were tried may differ."""
+    parameters = handle.state_dict()["parameters"]
+    return {
+        name: {key: _plain(value) for key, value in saved.items() if key != "sizes"}
+        for name, saved in parameters.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value
+
+
+def _saved(what: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(what, buffer)
+    return buffer.getvalue()
+
+
+def _fail(model: torch.nn.Module, *, spoil: bool) -> None:
+    """Run a backward whose gradient is not finite on one rank."""
+    model.zero_grad()
+    # DDP hands on what its hook raises as a RuntimeError of its own.
+    with contextlib.suppress(RuntimeError):
+        model(torch.full((4, 32), torch.inf if spoil else 1.0)).sum().backward()

@@ -1,0 +1,38 @@
+"""The bytes of every preset: what was written once is written for ever.
+
+`python -m tests.presets.test_golden NAME` writes the frame of a new preset. None is ever replaced.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.presets import PRESETS, Preset
+from tests.presets.examples import SHAPE, made, names, presets, steps
+
+FOLDER = Path(__file__).parents[1] / "golden" / "presets"
+
+
+def third_frame(preset: Preset) -> bytes:
+    codec = made(preset)
+    state = codec.init_state(SHAPE[0] * SHAPE[1], name="layer.weight", stream=1)
+    return [bytes(codec.encode(x, state)) for x in steps(state.numel, 3)][-1]
+
+
+@pytest.mark.parametrize("preset", presets, ids=names)
+def test_frames_never_change(preset):
+    path = FOLDER / f"{preset.name}.gwf"
+    assert path.exists(), f"write it: python -m tests.presets.test_golden {preset.name}"
+    assert third_frame(preset) == path.read_bytes()
+
+
+def test_every_file_is_of_a_preset():
+    assert {path.stem for path in FOLDER.glob("*.gwf")} <= PRESETS.keys()
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name in sys.argv[1:]:
+        with (FOLDER / f"{name}.gwf").open("xb") as file:
+            file.write(third_frame(PRESETS[name]))
