@@ -166,16 +166,16 @@ def test_bad_options_of_sid_are_named(options, error, message):
         (lambda: SampledTopK(0.01, sample_ratio=0), ValueError, "sample_ratio must be"),
         (lambda: SampledTopK(0.01, upper=1), ValueError, "upper must be more than 1"),
         (lambda: SampledTopK(0.01, lower=1.0), ValueError, "lower must be less than 1"),
-        (lambda: SampledTopK(0.01, strided=1), TypeError, "strided must be a bool"),
+        (lambda: SampledTopK(0.01, strided=1), TypeError, "strided must be a bool"),  # type: ignore[arg-type]
         (lambda: SampledTopK(0.01, seed=-1), ValueError, "seed must be at least 0"),
         (lambda: BinMax(0), ValueError, "bin must be at least 1"),
-        (lambda: BinMax(50.0), TypeError, "bin must be an integer"),
+        (lambda: BinMax(50.0), TypeError, "bin must be an integer"),  # type: ignore[arg-type]
         (lambda: BinMax(soft=0.9), ValueError, "soft must be at least 1"),
         (lambda: TwoSided(0.5), ValueError, "proportion must be at least 1"),
         (lambda: TwoSided(32, sample=0), ValueError, "sample must be at least 1"),
         (lambda: Gaussian(0.01, rounds=65), ValueError, "rounds must be at most 64"),
         (lambda: Gaussian(0.01, band=(1.2, 2)), ValueError, "band must be"),
-        (lambda: Trimmed(0.01, method="guess"), ValueError, "method must be one of search, trim"),
+        (lambda: Trimmed(0.01, method="guess"), ValueError, "method must be one of"),  # type: ignore[arg-type]
         (lambda: Trimmed(0.01, step=1), ValueError, "step must be less than 1"),
     ],
 )
