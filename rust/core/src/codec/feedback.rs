@@ -6,7 +6,7 @@
 
 use super::{Codec, State, Workspace, non_finite};
 use crate::memory::{Memory, MomentumCorrection};
-use crate::quantize::ValueCoding;
+use crate::quantize::{Quantizer, ValueCoding};
 use crate::scan::{
     Accumulated, Corrected, Correcting, Field, LowPass, Paired, Preview, Request, Scanner, Totals,
     View,
@@ -118,6 +118,13 @@ impl Codec {
         let Some(residual) = &mut state.residual else { return };
         let Workspace { scanner, rounded, .. } = workspace;
         let (indices, values) = (scanner.survivors().indices(), scanner.survivors().values());
+        if let (Quantizer::Float32, Memory::Residual { .. }) = (self.quantizer, self.memory) {
+            let next = residual.next_mut();
+            for &index in indices {
+                next[index as usize] = 0.0;
+            }
+            return;
+        }
         rounded.resize(values.len(), 0.0);
         let count = values.len() as u64;
         let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];

@@ -100,7 +100,7 @@ impl Codec {
         let limit = max_len.filter(|_| support.may_trim);
         let hints = self.hints(state, None);
         let layout = self.layout(input, self.sparsifier.pattern_of_any());
-        let (coding, trimmed) = self.fit(&layout, &view, &hints, limit, workspace, out)?;
+        let (coding, trimmed) = self.fit(&layout, &view, &hints, limit, workspace, out);
         if let Some(limit) = max_len.filter(|&limit| out.len() > limit) {
             return Err(limit_too_small(limit, out.len()));
         }

@@ -59,7 +59,7 @@ impl Codec {
         }
         let hints = self.hints(state, selected.magnitude);
         let layout = self.layout(input, pattern);
-        let (coding, trimmed) = self.fit(&layout, &field, &hints, max_len, workspace, out)?;
+        let (coding, trimmed) = self.fit(&layout, &field, &hints, max_len, workspace, out);
         self.subtract(coding, out, state, workspace);
         state.commit(tracker);
         let (target, threshold) = (selected.target, selected.threshold);
@@ -70,8 +70,8 @@ impl Codec {
     /// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until
     /// it is not, or draws fewer. How many were left out.
     ///
-    /// Does not fail on survivors that are all finite, and a limit of a header at least: a frame of no
-    /// entries is no longer.
+    /// The survivors are all finite, and the limit is a header at least: a frame of no entries is no
+    /// longer.
     pub(super) fn fit(
         &self,
         layout: &Layout,
@@ -80,15 +80,15 @@ impl Codec {
         max_len: Option<usize>,
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
-    ) -> Result<(ValueCoding, u64)> {
+    ) -> (ValueCoding, u64) {
         let Workspace { scanner, keys, .. } = workspace;
         let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
         let (numel, selected) = (field.len() as u64, survivors.len());
         loop {
             let (indices, values) = (survivors.indices(), survivors.values());
-            let coding = frame::write_with(layout, hints, numel, Some(indices), values, out)?;
+            let coding = frame::write_checked(layout, hints, numel, Some(indices), values, out);
             let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
-                return Ok((coding, (selected - survivors.len()) as u64));
+                return (coding, (selected - survivors.len()) as u64);
             };
             // In proportion to the bytes that entries take, and one less, so that this ends.
             let fixed = HEADER_LEN + coding.overhead(numel, 1) as usize;

@@ -15,8 +15,8 @@ mod write;
 pub use header::{HEADER_LEN, Header, MAGIC, SparsifierId, VERSION};
 pub use positions::{POSITIONS_HEAD, read_positions, write_positions};
 pub use read::{Frame, Scratch};
-pub(crate) use write::write_dense;
 pub use write::{Layout, dense_len, max_len, write_into, write_with};
+pub(crate) use write::{write_checked, write_dense};
 
 #[cfg(test)]
 mod tests;

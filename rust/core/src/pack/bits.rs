@@ -7,19 +7,61 @@ pub(super) fn write_fields(out: &mut [u8], width: u8, fields: impl Iterator<Item
     if width == 0 {
         return;
     }
-    let (mut pending, mut filled, mut at) = (0_u64, 0_u32, 0);
+    // So many fields are whole words, whatever their width.
+    let mut block = [0; 64];
+    let mut at = 0;
+    let mut filled = 0;
     for field in fields {
-        pending |= u64::from(field) << filled;
-        filled += u32::from(width);
+        block[filled] = field;
+        filled += 1;
+        if filled == block.len() {
+            let len = 8 * usize::from(width);
+            pack_block(&block, width, &mut out[at..at + len]);
+            at += len;
+            filled = 0;
+        }
+    }
+    block[filled..].fill(0);
+    let mut last = [0; 8 * 31];
+    pack_block(&block, width, &mut last[..8 * usize::from(width)]);
+    let rest = (filled * usize::from(width)).div_ceil(8);
+    out[at..at + rest].copy_from_slice(&last[..rest]);
+}
+
+/// Packs 64 fields into as many words as each has bits.
+///
+/// Narrow fields are joined before they join what is pending: that chain is what a field costs.
+fn pack_block(fields: &[u32; 64], width: u8, out: &mut [u8]) {
+    let width = u32::from(width);
+    let pair = |a: u32, b: u32| u64::from(a) | u64::from(b) << width;
+    match width {
+        ..=8 => {
+            let fours = fields.as_chunks().0.iter();
+            let joined = fours.map(|&[a, b, c, d]| pair(a, b) | pair(c, d) << (2 * width));
+            append(joined, 4 * width, out);
+        }
+        9..=16 => append(fields.as_chunks().0.iter().map(|&[a, b]| pair(a, b)), 2 * width, out),
+        _ => append(fields.iter().map(|&field| u64::from(field)), width, out),
+    }
+}
+
+/// Writes groups of at most 32 bits one after the other, which fill `out`.
+#[inline(always)]
+fn append(groups: impl Iterator<Item = u64>, bits: u32, out: &mut [u8]) {
+    let (mut pending, mut filled) = (0_u64, 0);
+    let (words, _) = out.as_chunks_mut();
+    let mut words = words.iter_mut();
+    for group in groups {
+        pending |= group << filled;
+        filled += bits;
         if filled >= 32 {
-            out[at..at + 4].copy_from_slice(&(pending as u32).to_le_bytes());
-            at += 4;
+            if let Some(word) = words.next() {
+                *word = (pending as u32).to_le_bytes();
+            }
             pending >>= 32;
             filled -= 32;
         }
     }
-    let rest = filled.div_ceil(8) as usize;
-    out[at..at + rest].copy_from_slice(&pending.to_le_bytes()[..rest]);
 }
 
 /// Fields of equal width, read at any index.
@@ -61,27 +103,21 @@ fn short_word(bytes: &[u8]) -> u64 {
 pub(super) fn write_ones(out: &mut [u8], from: usize, positions: impl Iterator<Item = usize>) {
     let out = &mut out[from >> 3..];
     let skip = from & 7;
-    let mut word = if skip == 0 { 0 } else { u64::from(out[0]) };
-    out.fill(0);
+    let kept = usize::from(skip > 0);
+    let mut word = out[..kept].iter().fold(0, |_, &byte| u64::from(byte));
+    out[kept..].fill(0);
+    let (words, rest) = out.as_chunks_mut();
     let mut current = 0;
     for position in positions {
         let bit = position + skip;
-        if bit >> 6 != current {
-            store_word(out, current, word);
-            (current, word) = (bit >> 6, 0);
+        // Stored for every bit: whether a bit is in a new word is not to be foretold.
+        word = if bit >> 6 == current { word } else { 0 } | 1 << (bit & 63);
+        current = bit >> 6;
+        if let Some(slot) = words.get_mut(current) {
+            *slot = word.to_le_bytes();
         }
-        word |= 1 << (bit & 63);
     }
-    store_word(out, current, word);
-}
-
-/// Stores as much of a word as `out` has room for.
-#[inline(always)]
-fn store_word(out: &mut [u8], index: usize, word: u64) {
-    let rest = &mut out[index * 8..];
-    if let Some(chunk) = rest.first_chunk_mut() {
-        *chunk = word.to_le_bytes();
-    } else {
+    if current == words.len() {
         let len = rest.len();
         rest.copy_from_slice(&word.to_le_bytes()[..len]);
     }

@@ -19,7 +19,7 @@ pub(crate) use bins::{Bins, Paired};
 pub(crate) use low_pass::LowPass;
 pub(crate) use momentum::{Corrected, Correcting};
 pub(crate) use preview::Preview;
-pub(crate) use sample::magnitude_above;
+pub(crate) use sample::{jitter, magnitude_above};
 pub(crate) use share::{Local, Share};
 pub(crate) use source::{Accumulated, Field, Remembered, Scratch, Source};
 pub(crate) use survivors::Survivors;
@@ -90,6 +90,8 @@ struct Part {
     survivors: Survivors,
     complete: bool,
     local: Local,
+    /// Kept from scan to scan: filling it with zeros costs as much as a small tensor.
+    scratch: Box<Scratch>,
 }
 
 /// Memory and kernels for scans, to be used again: no scan allocates once it has grown.
@@ -222,7 +224,7 @@ impl Part {
         let mut lanes = moments::Lanes::default();
         let mut logs = log_sum::Lanes::default();
         let mut signed = total::Lanes::default();
-        let mut scratch = Scratch::default();
+        let scratch = &mut *self.scratch;
         for at in range.clone().step_by(BLOCK) {
             let len = BLOCK.min(range.end - at);
             let (indices, values) = self.survivors.room(len);
@@ -230,15 +232,15 @@ impl Part {
             let base = (start + at) as u32;
             let moments = request.location.map(|location| (location, &mut lanes));
             let gather = Gather { moments, bound, base, indices, values };
-            let found = source.sweep(kernels, at, len, &mut scratch, gather);
+            let found = source.sweep(kernels, at, len, scratch, gather);
             self.peak = self.peak.max(found.peak);
             self.survivors.admit(found.count);
             self.complete &= request.bound.is_none() || self.survivors.len() <= request.cap;
             if request.logs {
-                (kernels.log_sum)(source.swept(at, len, &scratch), &mut logs);
+                (kernels.log_sum)(source.swept(at, len, scratch), &mut logs);
             }
             if request.signed {
-                (kernels.total)(source.swept(at, len, &scratch), &mut signed);
+                (kernels.total)(source.swept(at, len, scratch), &mut signed);
             }
         }
         if request.location.is_some() {

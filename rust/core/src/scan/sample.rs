@@ -33,7 +33,7 @@ pub(crate) fn magnitude_above(
 }
 
 /// A fixed pseudo-random place in the interval, so that rows and columns do not resonate.
-fn jitter(j: usize, interval: usize) -> usize {
+pub(crate) fn jitter(j: usize, interval: usize) -> usize {
     let mixed = (j as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     ((mixed * interval as u64) >> 32) as usize
 }

@@ -60,6 +60,7 @@ pub(super) fn write(kernels: &Kernels, target: &mut [f32], block: &[f32], stream
 
 /// Three blocks of scratch memory: for elements made float32, for their sums, and for what a memory
 /// becomes.
+#[derive(Debug)]
 pub(crate) struct Scratch {
     pub(super) widened: [f32; BLOCK],
     pub(super) sum: [f32; BLOCK],

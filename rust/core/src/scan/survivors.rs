@@ -1,7 +1,7 @@
 //! The entries that are still in the running, in the order of their positions.
 
-use crate::simd::Kernels;
 use crate::simd::above::SLACK;
+use crate::simd::{BLOCK, Kernels};
 use crate::{Error, Result};
 
 /// Positions and values, ascending by position.
@@ -113,15 +113,71 @@ impl Survivors {
 
     /// Keeps the entries whose magnitude is above a bound, and of those that equal it the first
     /// `ties`.
-    pub fn keep_from(&mut self, bound: f32, mut ties: u64) {
-        let mut kept = 0;
-        for i in 0..self.len {
-            let (index, value) = (self.indices[i], self.values[i]);
-            (self.indices[kept], self.values[kept]) = (index, value);
-            let tie = value.abs() == bound && ties > 0;
-            ties -= u64::from(tie);
-            kept += usize::from(value.abs() > bound || tie);
+    pub fn keep_from(&mut self, kernels: &Kernels, bound: f32, ties: u64) {
+        let end = after_ties(self.values(), bound, ties);
+        let (indices, late_indices) = self.indices[..self.len].split_at_mut(end);
+        let (values, late_values) = self.values[..self.len].split_at_mut(end);
+        let front = match bound.to_bits().checked_sub(1) {
+            Some(below) => (kernels.refine)(indices, values, f32::from_bits(below)),
+            None => end,
+        };
+        let back = (kernels.refine)(late_indices, late_values, bound);
+        self.indices.copy_within(end..end + back, front);
+        self.values.copy_within(end..end + back, front);
+        self.len = front + back;
+    }
+}
+
+/// How many of the values come before the one that follows the last of so many ties, all of them if
+/// there are fewer.
+fn after_ties(values: &[f32], magnitude: f32, mut ties: u64) -> usize {
+    if ties == 0 {
+        return 0;
+    }
+    let is_tie = |value: &f32| value.abs() == magnitude;
+    for (i, block) in values.chunks(BLOCK).enumerate() {
+        // Counted first, which vectorises; hardly a block has one.
+        let here = block.iter().map(|value| u32::from(is_tie(value))).sum::<u32>();
+        if u64::from(here) >= ties {
+            let places = block.iter().enumerate().filter(|(_, value)| is_tie(value));
+            let last = places.map(|(at, _)| at).nth(ties as usize - 1).unwrap_or(block.len() - 1);
+            return i * BLOCK + last + 1;
         }
-        self.len = kept;
+        ties -= u64::from(here);
+    }
+    values.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::available_levels;
+
+    #[test]
+    fn keeps_the_first_of_the_ties() {
+        let magnitudes = [2.0, 1.0, 0.5, 1.0, -1.0, 3.0, 0.0, -1.0, 2.0];
+        for level in available_levels() {
+            let kernels = Kernels::of(level).unwrap();
+            for (bound, most) in [(1.0_f32, 4), (0.0, 1), (3.0, 1)] {
+                for ties in 0..=most {
+                    let mut survivors = Survivors::default();
+                    let many = || (0..3000).map(|i| magnitudes[i % magnitudes.len()]);
+                    let ties = ties * 300;
+                    many().enumerate().for_each(|(i, v)| survivors.push(i as u32, v));
+                    survivors.keep_from(kernels, bound, ties);
+                    let mut left = ties;
+                    let expected: Vec<u32> = (0..)
+                        .zip(many())
+                        .filter(|(_, v): &(u32, f32)| {
+                            let tie = v.abs() == bound && left > 0;
+                            left -= u64::from(tie);
+                            v.abs() > bound || tie
+                        })
+                        .map(|(i, _)| i)
+                        .collect();
+                    assert_eq!(survivors.indices(), expected);
+                }
+            }
+        }
     }
 }

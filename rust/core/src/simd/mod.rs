@@ -19,6 +19,7 @@
 //! | [`above`] | compacts the entries whose magnitude exceeds a bound |
 //! | [`bins`] | picks the entries that AdaComp sends of each bin |
 //! | [`total`] | sum of the values with their signs |
+//! | [`window`] | takes the magnitudes inside a window out of a list |
 //! | [`widen`] | float64, bfloat16 and float16 to float32 |
 //!
 //! Codecs run `sweep` where they can. `above` and `moments` stand beside it as what it is judged by;
@@ -27,8 +28,8 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `narrow`, `refine`, `stream` and `sweep` are written by hand: compaction and stores past the caches
-//! are beyond a compiler.
+//! `above`, `narrow`, `refine`, `stream`, `sweep` and `window` are written by hand: compaction and
+//! stores past the caches are beyond a compiler.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
 // instruction set was detected at run time, and the vector loads and stores of those by hand.
@@ -54,6 +55,7 @@ pub mod stream;
 pub mod sweep;
 pub mod total;
 pub mod widen;
+pub mod window;
 
 use half::bf16;
 
@@ -69,6 +71,9 @@ pub const BLOCK: usize = 2048;
 
 /// The type of [`above`].
 pub type Above = fn(&[f32], f32, u32, &mut [u32], &mut [f32]) -> usize;
+
+/// The type of [`window`].
+pub type Window = fn(&[f32], u32, u32, &mut [u32]) -> (usize, usize);
 
 /// The type of [`bins`].
 pub type Bins = fn(&[f32], &[f32], f32, usize, &mut [u32], &mut [f32]);
@@ -134,6 +139,8 @@ pub struct Kernels {
     pub widen_f64: fn(&[f64], &mut [f32]),
     /// See [`widen`].
     pub widen_bf16: fn(&[bf16], &mut [f32]),
+    /// See [`window`].
+    pub window: Window,
 }
 
 macro_rules! table {
@@ -165,6 +172,7 @@ macro_rules! table {
             total: total::$module::run,
             widen_f64: widen::from_f64::$module::run,
             widen_bf16: widen::from_bf16::$module::run,
+            window: window::$module::run,
         }
     };
 }

@@ -87,15 +87,12 @@ pub(crate) fn narrow(
         let least = |least: Option<f32>, v: &f32| Some(least.map_or(v.abs(), |l| l.min(v.abs())));
         return survivors.values().iter().fold(None, least).unwrap_or(0.0);
     }
-    let magnitudes = survivors.values().iter().map(|value| value.to_bits() & 0x7fff_ffff);
-    let lowest = magnitudes.fold(u32::MAX, u32::min);
-    let highest = (kernels.peak)(survivors.values());
-    let kth = radix::find(survivors.values(), k, lowest, highest, scratch);
+    let kth = radix::find(survivors.values(), k, kernels, scratch);
     let threshold = f32::from_bits(kth.bits);
     if kth.equal == kth.ties && kth.bits > 0 {
         survivors.keep_above(kernels, f32::from_bits(kth.bits - 1));
     } else {
-        survivors.keep_from(threshold, kth.ties);
+        survivors.keep_from(kernels, threshold, kth.ties);
     }
     threshold
 }

@@ -4,6 +4,7 @@
 //! whatever that is: its ranks rely on having the same positions.
 
 mod bin_max;
+mod bracket;
 mod chunk_topk;
 mod gaussian;
 mod largest;

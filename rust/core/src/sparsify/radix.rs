@@ -3,6 +3,9 @@
 //! Magnitudes order like their bits. Three digits of 11, 10 and 10 bits cover the 31 that are not
 //! the sign: the first is the exponent and three bits of the mantissa.
 
+use super::bracket;
+use crate::simd::Kernels;
+
 /// Shift and width of each digit.
 const DIGITS: [(u32, u32); 3] = [(20, 11), (10, 10), (0, 10)];
 
@@ -99,24 +102,25 @@ pub(super) struct Kth {
 /// Values up to which a plain selection is faster than histograms.
 const SMALL: usize = 4096;
 
-/// The `rank`-th largest magnitude of `values`, which are at least as many, all between `lowest` and
-/// `highest` in their bits. `scratch` is memory to use again.
+/// The `rank`-th largest magnitude of `values`, which are at least as many. `scratch` is memory to
+/// use again.
 ///
-/// One histogram over the range, which for survivors of a bound is narrow, leaves a few in a
-/// thousand of the values; these are taken out and selected from.
-pub(super) fn find(
-    values: &[f32],
-    rank: u64,
-    lowest: u32,
-    highest: u32,
-    scratch: &mut Vec<u32>,
-) -> Kth {
+/// Of a long list it is bracketed by a sample. Where that has misled, and of lists in between, one
+/// histogram over the range, which for survivors of a bound is narrow, leaves a few in a thousand of
+/// the values; these are taken out and selected from.
+pub(super) fn find(values: &[f32], rank: u64, kernels: &Kernels, scratch: &mut Vec<u32>) -> Kth {
+    let bracketed = || bracket::find(values, rank, kernels, scratch);
+    if let Some(kth) = (values.len() >= bracket::LONG).then(bracketed).flatten() {
+        return kth;
+    }
     let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
     scratch.clear();
     if values.len() <= SMALL {
         scratch.extend(magnitudes);
         return pick(scratch, rank);
     }
+    let lowest = magnitudes.clone().fold(u32::MAX, u32::min);
+    let highest = (kernels.peak)(values);
     // The bin of each magnitude: bits above the lowest, as fine as the bins allow.
     let width = u32::BITS - (highest - lowest).leading_zeros();
     let shift = width.saturating_sub(BINS.trailing_zeros());
@@ -145,7 +149,7 @@ pub(super) fn find(
 }
 
 /// The same of a few magnitudes, whose order is lost.
-fn pick(magnitudes: &mut [u32], rank: u64) -> Kth {
+pub(super) fn pick(magnitudes: &mut [u32], rank: u64) -> Kth {
     let (larger, &mut bits, smaller) =
         magnitudes.select_nth_unstable_by(rank as usize - 1, |a, b| b.cmp(a));
     let count = |side: &[u32]| side.iter().filter(|other| **other == bits).count() as u64;
@@ -192,8 +196,7 @@ mod tests {
                 let expected = bits[rank - 1];
                 let count = |bits: &[u32]| bits.iter().filter(|b| **b == expected).count() as u64;
                 let (equal, ties) = (count(&bits), count(&bits[..rank]));
-                let (lowest, highest) = (bits[len - 1], bits[0]);
-                let found = find(&x, rank as u64, lowest, highest, &mut Vec::new());
+                let found = find(&x, rank as u64, Kernels::current(), &mut Vec::new());
                 assert_eq!(found, Kth { bits: expected, equal, ties }, "{rank} of {len}");
             }
         }
