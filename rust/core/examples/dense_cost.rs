@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::memory::Memory;
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Magnitude, Norm, Quantizer};
+use gradwire_core::quantize::{Format, Magnitude, Norm, Quantizer, Rounding};
 use gradwire_core::rng::Key;
 use gradwire_core::simd::Kernels;
 use gradwire_core::sparsify::Sparsifier;
@@ -39,6 +39,8 @@ fn case(name: &'static str, quantizer: Quantizer, residual: bool, numel: usize) 
 fn cases(numel: usize) -> Result<Vec<Case>> {
     let sign = |magnitude| Quantizer::SignScale { magnitude };
     let uniform = |bits, norm| Quantizer::Uniform { bits, block: 512, norm, seed: 0 };
+    let float8 =
+        |format, rounding| Quantizer::Float8 { format, rounding, block: Some(256), seed: 0 };
     Ok(vec![
         case("float32", Quantizer::Float32, false, numel)?,
         case("bfloat16", Quantizer::BFloat16, false, numel)?,
@@ -59,6 +61,13 @@ fn cases(numel: usize) -> Result<Vec<Case>> {
         case("uniform 4 bits, max", uniform(4, Norm::Max), false, numel)?,
         case("uniform 8 bits, max", uniform(8, Norm::Max), false, numel)?,
         case("uniform 8 bits, max, residual", uniform(8, Norm::Max), true, numel)?,
+        case("e4m3", float8(Format::E4M3, Rounding::Nearest), false, numel)?,
+        case("e4m3, residual", float8(Format::E4M3, Rounding::Nearest), true, numel)?,
+        case("e5m2 by chance", float8(Format::E5M2, Rounding::Stochastic), false, numel)?,
+        case("e5m2 by chance, residual", float8(Format::E5M2, Rounding::Stochastic), true, numel)?,
+        case("exponent", Quantizer::Exponent { seed: 0 }, false, numel)?,
+        case("exponent, residual", Quantizer::Exponent { seed: 0 }, true, numel)?,
+        case("codebook 2 bits, residual", Quantizer::Codebook { bits: 2 }, true, numel)?,
     ])
 }
 
