@@ -16,7 +16,9 @@ from gradwire.sparsify import (
     SID,
     All,
     BinMax,
+    ChunkTopK,
     Gaussian,
+    RandomK,
     SampledTopK,
     Sparsifier,
     Threshold,
@@ -43,6 +45,10 @@ SPARSIFIERS: list[Sparsifier] = [
     Gaussian(0.05, rounds=0, band=(0.9, 1.1)),
     Trimmed(0.01),
     Trimmed(0.05, method="search", step=0.1),
+    ChunkTopK(100),
+    ChunkTopK(64, 5),
+    RandomK(ratio=0.01, seed=3),
+    RandomK(k=9, block=True),
 ]
 QUANTIZERS: list[Quantizer] = [Float32(), BFloat16(), Float16(), Float16(scaled=False)]
 MEMORIES: list[Memory] = [

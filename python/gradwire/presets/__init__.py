@@ -15,6 +15,7 @@ from gradwire.presets import (
     _natural,
     _onebit,
     _qsgd,
+    _randomk,
     _redsync,
     _sidco,
     _signsgd,
@@ -32,6 +33,7 @@ from gradwire.presets._natural import natural
 from gradwire.presets._onebit import onebit
 from gradwire.presets._preset import Preset
 from gradwire.presets._qsgd import qsgd
+from gradwire.presets._randomk import randomk
 from gradwire.presets._redsync import redsync
 from gradwire.presets._sidco import sidco
 from gradwire.presets._signsgd import signsgd
@@ -51,6 +53,7 @@ __all__ = [
     "natural",
     "onebit",
     "qsgd",
+    "randomk",
     "redsync",
     "sidco",
     "signsgd",
@@ -67,6 +70,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _topk,
             _sidco,
             _threshold,
+            _randomk,
             _dense,
             _natural,
             _float8,

@@ -1,14 +1,16 @@
 """Sparsifiers: which entries go onto the wire.
 
-None of them ever sends an exact zero, and ties go to the lower index. For a tensor of n entries
-each costs two reads of n, plus work on the survivors; with `gradwire.memory.Residual` one write of
-n comes on top.
+None of them but `RandomK` ever sends an exact zero, and ties go to the lower index. For a tensor of
+n entries each costs two reads of n, plus work on the survivors; with `gradwire.memory.Residual` one
+write of n comes on top.
 """
 
 from gradwire._part import Part
 from gradwire.sparsify.all import All
 from gradwire.sparsify.bin_max import BinMax
+from gradwire.sparsify.chunk_topk import ChunkTopK
 from gradwire.sparsify.gaussian import Gaussian
+from gradwire.sparsify.random_k import RandomK
 from gradwire.sparsify.sampled_topk import SampledTopK
 from gradwire.sparsify.sid import SID
 from gradwire.sparsify.threshold import Threshold
@@ -21,7 +23,9 @@ __all__ = [
     "SPARSIFIERS",
     "All",
     "BinMax",
+    "ChunkTopK",
     "Gaussian",
+    "RandomK",
     "SampledTopK",
     "Sparsifier",
     "Threshold",
@@ -30,7 +34,19 @@ __all__ = [
     "TwoSided",
 ]
 
-Sparsifier = All | Threshold | TopK | SID | SampledTopK | BinMax | TwoSided | Gaussian | Trimmed
+Sparsifier = (
+    All
+    | Threshold
+    | TopK
+    | SID
+    | SampledTopK
+    | ChunkTopK
+    | BinMax
+    | TwoSided
+    | RandomK
+    | Gaussian
+    | Trimmed
+)
 """Any of the sparsifiers."""
 
 SPARSIFIERS: tuple[type[Part], ...] = (
@@ -39,8 +55,10 @@ SPARSIFIERS: tuple[type[Part], ...] = (
     TopK,
     SID,
     SampledTopK,
+    ChunkTopK,
     BinMax,
     TwoSided,
+    RandomK,
     Gaussian,
     Trimmed,
 )

@@ -7,7 +7,8 @@ use std::io::Write;
 
 use common::{Case, cases, directory};
 use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
-use gradwire_core::pack::{self, Coding};
+use gradwire_core::pack::{self, Chunks, Coding, Draw, DrawKind};
+use gradwire_core::rng::Key;
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
@@ -114,6 +115,31 @@ fn the_specification_shows_the_other_codings_of_its_example() {
         pack::encode_into(coding, &[1, 4, 5, 12], 20, &mut out);
         assert_eq!(out, bytes, "{coding:?}");
     }
+}
+
+/// So are the sections of codings 4 and 5.
+#[test]
+fn the_specification_shows_sections_that_begin_with_parameters() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/frame-positions.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut shown = text.split("```text\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let section: Vec<u8> = shown
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect();
+    let chunks = Coding::ChunkLocal(Chunks::new(100, 2).unwrap());
+    let mut out = vec![0xFF; section.len()];
+    pack::encode_into(chunks, &[3, 99, 100, 101, 200, 230], 231, &mut out);
+    assert_eq!(out, section);
+    // The block in between defines the words.
+    let drawn: Vec<u32> =
+        shown.nth(1).unwrap().split(", ").map(|p| p.trim().parse().unwrap()).collect();
+    let key = Key::from_bits(u64::from_le_bytes([0xEF, 0xCD, 0xAB, 0x89, 0x67, 0x45, 0x23, 0x01]));
+    let mut positions = Vec::new();
+    Draw { kind: DrawKind::Subset, key }.positions_into(1000, 5, &mut positions);
+    assert_eq!(positions, drawn);
 }
 
 /// Writes the frames of manifest entries that have no file yet; a file that exists is never

@@ -194,6 +194,52 @@ fn forged_headers_are_refused_for_what_is_wrong_with_them() {
     assert!(corrupt(&forge(32, &moved)));
 }
 
+/// Sections that begin with parameters: chunks and their entries, or a way to draw and a key.
+#[test]
+fn parameters_of_index_sections_are_checked() {
+    let forge_in = |name: &str, at: usize, field: &[u8]| {
+        let mut forged = cases().into_iter().find(|case| case.name == name).unwrap().read();
+        forged[at..at + field.len()].copy_from_slice(field);
+        reseal(&mut forged);
+        judge(&forged)
+    };
+    let corrupt = |result| matches!(result, Err(Error::Corrupt { .. }));
+    let chunks = |size: u32, k: u32| {
+        let field = [size.to_le_bytes(), k.to_le_bytes()].concat();
+        corrupt(forge_in("chunk_local_float32", 48, &field))
+    };
+    for (size, k) in [(0, 0), (0, 1), (1, 1), (16, 0), (16, 16), (16, 17), (1 << 31, 1)] {
+        assert!(chunks(size, k), "{k} of {size}");
+    }
+    for (size, k) in [((1 << 31) + 1, 1), (u32::MAX, u32::MAX - 1), (16, 2), (15, 1), (17, 1)] {
+        assert!(chunks(size, k), "{k} of {size}");
+    }
+    // Entries that leave their chunk or the tensor.
+    assert!(corrupt(forge_in("chunk_local_float32", 16, &1601_u64.to_le_bytes())));
+    assert!(corrupt(forge_in("chunk_local_float32", 16, &1617_u64.to_le_bytes())));
+    for name in ["chunk_local_float32", "seeded_subset_float32", "seeded_run_bfloat16"] {
+        assert!(corrupt(forge_in(name, 9, &[1])), "{name} has no parameter");
+        for count in [0_u64, 1, 1 << 20, 1 << 40] {
+            assert!(corrupt(forge_in(name, 24, &count.to_le_bytes())), "{name}, {count} entries");
+        }
+        // A byte moved to the other section.
+        let case = cases().into_iter().find(|case| case.name == name).unwrap();
+        let header = *Frame::parse(&case.read(), None).unwrap().header();
+        let moved = [header.index_len - 1, header.value_len + 1].map(u64::to_le_bytes).concat();
+        assert!(corrupt(forge_in(name, 32, &moved)));
+    }
+    for kind in 2..=u8::MAX {
+        assert!(corrupt(forge_in("seeded_run_bfloat16", 48, &[kind])));
+    }
+    // Any key draws something, of any tensor.
+    for key in [0, 1, u64::MAX, 0x5555_5555_5555_5555] {
+        for name in ["seeded_subset_float32", "seeded_majority_bfloat16", "seeded_run_bfloat16"] {
+            assert_eq!(forge_in(name, 49, &u64::to_le_bytes(key)), Ok(()));
+            assert_eq!(forge_in(name, 16, &(1_u64 << 22).to_le_bytes()), Ok(()));
+        }
+    }
+}
+
 #[test]
 fn values_that_are_not_finite_are_refused_wherever_they_are() {
     let not_finite: [(&str, usize, &[u8]); 4] = [

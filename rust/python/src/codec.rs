@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use gradwire_core::codec::{self, Encoded, Support, Workspace};
 use gradwire_core::memory::Memory;
-use gradwire_core::sparsify::{Gaussian, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided};
+use gradwire_core::sparsify::{
+    ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
+};
 use gradwire_core::{Dtype, Result};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -98,7 +100,7 @@ impl Codec {
                  make one with codec.init_state(x.size) and keep it for the next call",
             ));
         }
-        if self.0.quantizer().seed().is_some() {
+        if self.0.quantizer().seed().is_some() || self.0.sparsifier().is_drawn() {
             return Err(PyValueError::new_err(
                 "state is missing: this codec draws random numbers, and the state counts the steps \
                  that they depend on; make one with codec.init_state(x.size) and keep it",
@@ -298,11 +300,15 @@ fn same_kind(a: &codec::Codec, b: &codec::Codec) -> bool {
         (Sparsifier::SampledTopK(a), Sparsifier::SampledTopK(b)) => {
             SampledTopK { ratio: b.ratio, ..a } == b
         }
+        (Sparsifier::ChunkTopK(a), Sparsifier::ChunkTopK(b)) => {
+            ChunkTopK { chunk: b.chunk, k: b.k, ..a } == b
+        }
         (Sparsifier::Gaussian(a), Sparsifier::Gaussian(b)) => Gaussian { ratio: b.ratio, ..a } == b,
         (Sparsifier::Trimmed(a), Sparsifier::Trimmed(b)) => Trimmed { ratio: b.ratio, ..a } == b,
         (Sparsifier::TwoSided(a), Sparsifier::TwoSided(b)) => {
             TwoSided { proportion: b.proportion, ..a } == b
         }
+        (Sparsifier::RandomK(a), Sparsifier::RandomK(b)) => RandomK { amount: b.amount, ..a } == b,
         (a, b) => a == b,
     };
     sparsifiers

@@ -148,7 +148,7 @@ fn pattern(known: &Value) -> Pattern {
     let number = |field: &str| known[field].as_u64().unwrap() as u32;
     let Some(kind) = known["kind"].as_str() else { return Pattern::Any };
     if kind == "chunks" {
-        return Pattern::Chunks(Chunks::new(number("len"), number("k")).unwrap());
+        return Pattern::Chunks(Chunks::new(number("size"), number("k")).unwrap());
     }
     let key = Key::from_bits(u64::from_str_radix(known["key"].as_str().unwrap(), 16).unwrap());
     let kind = if kind == "run" { DrawKind::Run } else { DrawKind::Subset };

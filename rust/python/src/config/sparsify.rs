@@ -3,7 +3,8 @@
 use gradwire_core::fit::Distribution;
 use gradwire_core::fit::controller::Mode;
 use gradwire_core::sparsify::{
-    Amount, BinMax, Gaussian, SampledTopK, Sid, Sparsifier, TrimMethod, Trimmed, TwoSided,
+    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Tile, TrimMethod,
+    Trimmed, TwoSided,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -51,8 +52,26 @@ pub(super) fn sparsifier(part: &Bound<'_, PyDict>) -> PyResult<Sparsifier> {
             method: trim_method(&get::<String>(part, "method")?)?,
             step: get(part, "step")?,
         }),
+        "chunk_topk" => Sparsifier::ChunkTopK(ChunkTopK {
+            chunk: get(part, "chunk")?,
+            k: get(part, "k")?,
+            tile: tile(part)?,
+        }),
+        "random_k" => Sparsifier::RandomK(RandomK {
+            amount: amount(part)?,
+            block: get(part, "block")?,
+            seed: get(part, "seed")?,
+            scaled: get(part, "scaled")?,
+        }),
         other => return Err(unknown("sparsifier", other)),
     })
+}
+
+/// The tile, where the columns of the matrix are known; without them it is cut into chunks.
+fn tile(part: &Bound<'_, PyDict>) -> PyResult<Option<Tile>> {
+    let (sides, width) =
+        (get::<Option<[u32; 2]>>(part, "tile")?, get::<Option<u32>>(part, "columns")?);
+    Ok(sides.zip(width).map(|([rows, columns], width)| Tile { rows, columns, width }))
 }
 
 fn amount(part: &Bound<'_, PyDict>) -> PyResult<Amount> {

@@ -160,3 +160,34 @@ fn options_out_of_range_are_refused() {
     }
     assert!(!refused(1 << 31, u32::MAX, None));
 }
+
+#[test]
+fn tiles_conserve_on_every_level_and_thread_count() {
+    // 150 bands of 4 rows, or 10 of 64, for three threads to share.
+    let (rows, width) = (600, 701);
+    let n = rows * width as usize;
+    for (side, k) in [(64, 64), (4, 1)] {
+        let tile = Some(Tile { rows: side, columns: side, width });
+        let codec = of(ChunkTopK { chunk: 1, k, tile }, FEEDBACK);
+        let mut runs = Vec::new();
+        for level in available_levels() {
+            for threads in [1, 2, 3] {
+                let mut workspace = Workspace::with(Kernels::of(level).unwrap(), threads);
+                let mut state = codec.init_state(n).unwrap();
+                let mut frames = Vec::new();
+                for step in 0..2 {
+                    let (x, before) = (gradient(n, step), state.residual().unwrap().to_vec());
+                    let mut out = Vec::new();
+                    codec
+                        .encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut out)
+                        .unwrap();
+                    let (sent, after) = (decode(&out, n), state.residual().unwrap());
+                    assert!((0..n).all(|i| sent[i] + after[i] == x[i] + before[i]));
+                    frames.push(out);
+                }
+                runs.push(frames);
+            }
+        }
+        assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
+    }
+}

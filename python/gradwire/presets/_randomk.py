@@ -1,0 +1,52 @@
+"""Random-k."""
+
+from gradwire.codec import Codec
+from gradwire.memory import Memory
+from gradwire.presets._preset import EXACT, KEEP, Preset
+from gradwire.quantize import Quantizer
+from gradwire.sparsify import RandomK
+
+__all__ = ["PRESET", "randomk"]
+
+
+def randomk(
+    ratio: float | None = None,
+    *,
+    k: int | None = None,
+    block: bool = False,
+    seed: int = 0,
+    quantize: Quantizer = EXACT,
+    memory: Memory = KEEP,
+) -> Codec:
+    """Send entries drawn by chance, at the same positions on all ranks; keep the rest for later.
+
+    For the unbiased form without a memory, compose
+    ``Codec(sparsify=RandomK(ratio=..., scaled=True), memory=NoMemory())``.
+
+    Parameters
+    ----------
+    ratio, k, block, seed
+        How many, where, and from which seed; see `gradwire.sparsify.RandomK`.
+    quantize, memory
+        The other parts of the codec.
+
+    References
+    ----------
+    Konečný, McMahan, Yu, Richtárik, Suresh, Bacon, "Federated Learning: Strategies for Improving
+    Communication Efficiency", arXiv 1610.05492 (2016).
+
+    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+    """
+    sparsify = RandomK(ratio=ratio, k=k, block=block, seed=seed)
+    return Codec(sparsify=sparsify, quantize=quantize, memory=memory)
+
+
+PRESET = Preset(
+    name="randomk",
+    build=randomk,
+    summary="entries drawn by chance from a seed that all ranks share",
+    paper="Konečný, McMahan, Yu, Richtárik, Suresh, Bacon: Federated Learning: Strategies for "
+    "Improving Communication Efficiency, arXiv 1610.05492 (2016); "
+    "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",
+    example={"ratio": 0.01},
+)
