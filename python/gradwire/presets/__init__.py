@@ -19,6 +19,7 @@ from gradwire.presets import (
     _redsync,
     _sidco,
     _signsgd,
+    _sparseloco,
     _strom,
     _terngrad,
     _threshold,
@@ -37,6 +38,7 @@ from gradwire.presets._randomk import randomk
 from gradwire.presets._redsync import redsync
 from gradwire.presets._sidco import sidco
 from gradwire.presets._signsgd import signsgd
+from gradwire.presets._sparseloco import sparseloco
 from gradwire.presets._strom import strom
 from gradwire.presets._terngrad import terngrad
 from gradwire.presets._threshold import threshold
@@ -57,6 +59,7 @@ __all__ = [
     "redsync",
     "sidco",
     "signsgd",
+    "sparseloco",
     "strom",
     "terngrad",
     "threshold",
@@ -83,6 +86,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _adacomp,
             _adaptive,
             _strom,
+            _sparseloco,
         )
     }
 )

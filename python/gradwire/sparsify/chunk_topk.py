@@ -47,8 +47,8 @@ class ChunkTopK(Part):
     Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
     Distributed Training", NeurIPS 2020, section 3: one entry of each chunk.
 
-    Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706
-    (2025): tiles. There the sides of a tile divide those of the matrix.
+    Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",
+    arXiv 2508.15706, 2025: tiles. There the sides of a tile divide those of the matrix.
     """
 
     chunk: int
