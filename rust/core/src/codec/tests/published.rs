@@ -137,3 +137,56 @@ fn strom_sends_plus_or_minus_the_threshold() {
         assert_eq!(state.residual().unwrap()[i], x[i] - expected);
     }
 }
+
+#[test]
+fn presets_of_signs_conserve_and_agree_on_every_level_and_thread_count() {
+    let means = Quantizer::TwoMeans { column: Some(1000) };
+    let codecs = [
+        (Sparsifier::BinMax(BinMax { bin: 50, soft: 2.0 }), TOLD),
+        (Sparsifier::BinMax(BinMax { bin: 500, soft: 2.0 }), TOLD),
+        (Sparsifier::TwoSided(TwoSided::new(32.0)), means),
+        (Sparsifier::Threshold { threshold: 0.2 }, TOLD),
+    ]
+    .map(|(sparsifier, quantizer)| {
+        Codec::new(sparsifier, quantizer, FEEDBACK, IndexCoding::Auto).unwrap()
+    });
+    for n in [0, 1, 1000, 300_000] {
+        let spike = (0..n).map(|i| if i == n / 2 { f32::from_bits(3) } else { 0.0 }).collect();
+        let steps = [gradient(n, 5), vec![0.0; n], vec![-0.5; n], spike, gradient(n, 6)];
+        for codec in &codecs {
+            let mut runs = Vec::new();
+            for level in available_levels() {
+                for threads in [1, 2, 3] {
+                    let mut workspace = Workspace::with(Kernels::of(level).unwrap(), threads);
+                    runs.push(run(codec, &steps, &mut workspace));
+                }
+            }
+            assert!(runs.windows(2).all(|pair| pair[0] == pair[1]), "{codec:?} {n}");
+        }
+    }
+}
+
+/// Encodes the steps, each twice with a rollback between, and checks what is left of each.
+fn run(codec: &Codec, steps: &[Vec<f32>], workspace: &mut Workspace) -> Vec<Vec<u8>> {
+    let n = steps[0].len();
+    let mut state = codec.init_state(n).unwrap();
+    let mut frames = Vec::new();
+    for x in steps {
+        let before = state.residual().unwrap().to_vec();
+        let mut once = |state: &mut State| {
+            let mut out = Vec::new();
+            codec.encode_into(Input::F32(x), state, None, workspace, &mut out).unwrap();
+            out
+        };
+        let frame = once(&mut state);
+        state.rollback().unwrap();
+        assert_eq!(state.residual().unwrap(), before);
+        assert_eq!(once(&mut state), frame);
+        let (sent, after) = (decode(&frame, n), state.residual().unwrap());
+        for i in 0..n {
+            assert_eq!(after[i], x[i] + before[i] - sent[i], "{codec:?} {i}");
+        }
+        frames.push(frame);
+    }
+    frames
+}
