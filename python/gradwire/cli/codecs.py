@@ -35,10 +35,15 @@ def _as_dict(preset: Preset) -> dict[str, str | None]:
 
 
 def _as_text(preset: Preset) -> str:
-    lines = [_call(preset), textwrap.indent(textwrap.fill(preset.summary, 76), "    ")]
+    lines = [_call(preset), _paragraph(preset.summary)]
     if preset.paper is not None:
-        lines.append(textwrap.indent(textwrap.fill(preset.paper, 76), "    "))
+        lines.append(_paragraph(preset.paper))
     return "\n".join(lines)
+
+
+def _paragraph(text: str) -> str:
+    # Words with hyphens stay whole: titles are searched for.
+    return textwrap.indent(textwrap.fill(text, 76, break_on_hyphens=False), "    ")
 
 
 def _call(preset: Preset) -> str:
