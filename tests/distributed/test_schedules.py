@@ -48,7 +48,7 @@ def test_accordion_follows_the_rule_of_section_6_1(two: Ranks) -> None:
         assert ratios[3] == everything
         assert ratios[4] == everything, "until the next look"
         assert ratios[5] == {"a": high, "b": high, "c": low}
-        assert all(each["kept"] for each in found[:-1])
+        assert all(all(each["kept"].values()) for each in found[:-1])
 
 
 def test_without_a_lower_learning_rate_only_the_norms_count(two: Ranks) -> None:

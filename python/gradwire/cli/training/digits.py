@@ -72,6 +72,10 @@ class Digits:
                     mine = group[rank::ranks]
                     yield images[mine], labels[mine]
 
+    def steps_per_epoch(self, ranks: int) -> int:
+        """Return how many global batches there are in the training data."""
+        return len(self._train[1]) // (self.batch * ranks)
+
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
         """Return this rank's share of the held-out data."""
         images, labels = self._test

@@ -12,8 +12,10 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire._part import part_from_config
 from gradwire.cli.training.presets import build
 from gradwire.codec import Codec
+from gradwire.schedule import SCHEDULES, Constant, Schedule
 from gradwire.torch import ddp
 
 
@@ -34,6 +36,9 @@ class Exchange(Protocol):
     def traffic(self) -> Traffic:
         """Return what was sent so far."""
 
+    def epoch(self, epoch: int) -> None:
+        """Begin an epoch, for methods that have a schedule."""
+
     def detach(self) -> None:
         """Let go of threads and process groups."""
 
@@ -46,6 +51,9 @@ class _AllReduce:
 
     def traffic(self) -> Traffic:
         return Traffic(self.bytes_per_step)
+
+    def epoch(self, epoch: int) -> None:
+        pass
 
     def detach(self) -> None:
         pass
@@ -60,6 +68,9 @@ class _Compressed:
         names = ("encode_ms", "exchange_ms", "decode_ms", "wait_ms", "slot_use", "residual_norm")
         detail = {name: getattr(report, name) for name in names}
         return Traffic(report.wire_bytes, report.achieved, {"codec": report.codec, **detail})
+
+    def epoch(self, epoch: int) -> None:
+        self.handle.epoch(epoch)
 
     def detach(self) -> None:
         self.handle.detach()
@@ -80,10 +91,12 @@ def attach(
     model: DistributedDataParallel,
     ratio: float | None = None,
     codec: dict[str, Any] | None = None,
+    schedule: dict[str, Any] | None = None,
 ) -> Exchange:
     """Attach the method of that name to a fresh DDP model.
 
-    A preset is made with the ratio; or a codec is made of its configuration, whatever its name.
+    A preset is made with the ratio; or a codec is made of its configuration, whatever its name. So
+    is a schedule.
     """
     if name == "compute":  # no exchange at all: the most that any compression can win
         model.register_comm_hook(None, debugging_hooks.noop_hook)
@@ -94,7 +107,15 @@ def attach(
         model.register_comm_hook(None, _bf16)
         return _AllReduce(dense_bytes(model) / 2)
     made = build(name, ratio) if codec is None else Codec.from_config(codec)
-    return _Compressed(ddp.attach(model, made))
+    return _Compressed(ddp.attach(model, made, schedule=_schedule(schedule)))
+
+
+def _schedule(config: dict[str, Any] | None) -> Schedule:
+    if config is None:
+        return Constant()
+    made = part_from_config("schedule", config, SCHEDULES)
+    assert isinstance(made, Schedule)
+    return made
 
 
 def dense_bytes(model: DistributedDataParallel) -> float:

@@ -86,15 +86,20 @@ class Rank:
         evaluate: bool,
         ratio: float | None = None,
         codec: dict[str, Any] | None = None,
+        schedule: dict[str, Any] | None = None,
     ) -> None:
-        """Train from scratch; the clock runs during steps only, never during evaluation."""
+        """Train from scratch; the clock runs during steps only, never during evaluation.
+
+        A schedule, given by its configuration, moves on with every pass over the task's data.
+        """
         todo = self.task(task)
         model = DistributedDataParallel(
             todo.model(), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
         )
-        exchange = methods.attach(method, model, ratio, codec)
+        exchange = methods.attach(method, model, ratio, codec, schedule)
+        begin_epoch = None if schedule is None else exchange.epoch
         try:
-            record = self._train(todo, model, steps, evaluate)
+            record = self._train(todo, model, steps, evaluate, begin_epoch)
             traffic = exchange.traffic()
         finally:
             exchange.detach()
@@ -110,7 +115,12 @@ class Rank:
         self.say("trained", record=record)
 
     def _train(
-        self, task: Task, model: DistributedDataParallel, steps: int, evaluate: bool
+        self,
+        task: Task,
+        model: DistributedDataParallel,
+        steps: int,
+        evaluate: bool,
+        begin_epoch: Callable[[int], None] | None,
     ) -> dict[str, Any]:
         optimizer, schedule = task.optimizer(model, steps)
         batches = task.batches(self.rank, self.ranks)
@@ -130,6 +140,8 @@ class Rank:
             before = probe.sent_bytes(self.interface)
             for step in range(begin, end):
                 start = time.perf_counter()
+                if begin_epoch is not None and step % task.steps_per_epoch(self.ranks) == 0:
+                    begin_epoch(step // task.steps_per_epoch(self.ranks))
                 total, _, count = loss_sum(model, next(batches))
                 loss_now = total / count
                 optimizer.zero_grad()

@@ -33,6 +33,9 @@ class Task(Protocol):
     def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
         """Yield this rank's batches for ever; the ranks' batches of one step never overlap."""
 
+    def steps_per_epoch(self, ranks: int) -> int:
+        """Return how many steps so many ranks take for all of the training data."""
+
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
         """Return this rank's share of the held-out data, already cut into batches."""
 

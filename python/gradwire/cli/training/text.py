@@ -130,6 +130,10 @@ class Text:
             )
             yield self._windows(self._train, starts[rank::ranks])
 
+    def steps_per_epoch(self, ranks: int) -> int:
+        """Return how many global batches of windows that do not overlap there are."""
+        return len(self._train) // (self.length * self.batch * ranks)
+
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
         """Return this rank's share of the held-out data."""
         starts = torch.linspace(0, len(self._test) - self.length - 2, self.held_out_windows).long()

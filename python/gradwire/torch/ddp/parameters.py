@@ -51,8 +51,8 @@ def make(
 
 
 def fresh_state(parameter: Parameter, rank: int) -> "State":
-    """Return a state without a past. Where the codec draws numbers, ranks draw different ones."""
-    state: State = parameter.codec.init_state(parameter.numel, name=parameter.name)
+    """Return a state without a past. Where the codec rounds by chance, every rank has its own."""
+    state: State = parameter.codec.init_state(parameter.numel, name=parameter.name, stream=rank)
     return state
 
 

@@ -1,0 +1,81 @@
+"""What Accordion saves: one run at its low compression throughout, and one under the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gradwire.cli.training.link import Loopback
+from gradwire.cli.training.processes import Ranks
+from gradwire.codec import Codec
+from gradwire.presets import topk
+from gradwire.schedule import Accordion, Constant, Schedule
+
+__all__ = ["Outcome", "measure"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to."""
+
+    schedule: str
+    bytes_per_step: float
+    loss: float
+    accuracy: float
+
+
+def measure(
+    schedule: Accordion, codec: Codec | None = None, *, steps: int = 600, ranks: int = 2
+) -> tuple[Outcome, Outcome]:
+    """Train the digits of the demo at the low compression of a schedule, then under the schedule.
+
+    Weights, data, steps and the learning rate of each step are the same in both.
+
+    Parameters
+    ----------
+    schedule : Accordion
+    codec : Codec, optional
+        What it is applied to; exact top-k by default.
+    steps : int
+        Training steps of each run.
+    ranks : int
+        Processes that train together.
+
+    Returns
+    -------
+    low, scheduled : Outcome
+
+    Raises
+    ------
+    RankError
+        If a process fails or falls silent.
+    """
+    base = topk(ratio=0.1) if codec is None else codec
+    low = schedule.codec_for(base, critical=True)
+    with Ranks(Loopback(), ranks) as processes:
+        for _ in processes.events("ready"):
+            pass
+        first, second = _outcomes(processes, ((low, Constant()), (base, schedule)), steps)
+    return first, second
+
+
+def _outcomes(
+    processes: Ranks, runs: tuple[tuple[Codec, Schedule], ...], steps: int
+) -> Iterator[Outcome]:
+    for codec, schedule in runs:
+        processes.send(
+            do="train",
+            task="digits",
+            method="",
+            codec=codec.get_config(),
+            schedule=schedule.get_config(),
+            steps=steps,
+            evaluate=True,
+        )
+        record: dict[str, Any] = {}
+        for rank, event in processes.events("trained"):
+            if event["event"] == "trained" and rank == 0:
+                record = event["record"]
+        end = record["curve"][-1]
+        yield Outcome(repr(schedule), record["bytes_per_step"], end["loss"], end["accuracy"])
