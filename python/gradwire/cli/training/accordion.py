@@ -79,3 +79,21 @@ def _outcomes(
                 record = event["record"]
         end = record["curve"][-1]
         yield Outcome(repr(schedule), record["bytes_per_step"], end["loss"], end["accuracy"])
+
+
+def main() -> None:
+    """Print what the documentation says of Accordion."""
+    schedule = Accordion(0.5, 0.02, interval=1)
+    low, scheduled = measure(schedule)
+    print(f"| | bytes a step | held-out loss | accuracy |\n|---|---|---|---|\n{_row('low', low)}")
+    print(_row(f"`{schedule!r}`", scheduled))
+    print(f"\n{low.bytes_per_step / scheduled.bytes_per_step:.2f} times fewer bytes")
+
+
+def _row(name: str, outcome: Outcome) -> str:
+    sent = f"{outcome.bytes_per_step:,.0f}"
+    return f"| {name} | {sent} | {outcome.loss:.4f} | {100 * outcome.accuracy:.2f} % |"
+
+
+if __name__ == "__main__":
+    main()

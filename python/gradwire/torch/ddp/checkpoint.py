@@ -202,7 +202,8 @@ class _Loaded:
         state = fresh_state(self._parameters[name], self._rank)
         plain = {key: value for key, value in entry.items() if key != "sizes"}
         for buffer in _BUFFERS:
-            plain[buffer] = None if plain[buffer] is None else plain[buffer].numpy()
+            saved = plain.get(buffer)  # before there was momentum, there was no entry for it
+            plain[buffer] = None if saved is None else saved.numpy()
         state.load_state_dict(plain)
         self.states[name] = state
 
@@ -242,7 +243,7 @@ def _check(saved: Saved, parameters: Mapping[str, Parameter]) -> None:
 
 def _spread(entries: Sequence[Saved], buffer: str, ranks: int) -> torch.Tensor | None:
     """Return the sum of a buffer over all saved ranks, an equal part for each of so many ranks."""
-    if entries[0][buffer] is None:
+    if entries[0].get(buffer) is None:
         return None
     total = np.zeros(entries[0]["numel"], np.float64)
     for entry in entries:
