@@ -52,7 +52,7 @@ def test_the_volume_is_constant_where_the_union_of_plain_top_k_grows():
             union[ranks] = np.unique(np.concatenate([frame.indices() for frame in frames])).size
     k = NUMEL * RATIO
     assert max(ours.values()) < 2 * 4 * k + 1.2 * k + 20
-    assert ours[64] < 1.05 * ours[16]
+    assert ours[64] < 1.06 * ours[16]  # (N - 1) / N goes to 1
     assert union[1] == k
     # Every doubling of the ranks brings entries that no other rank has.
     assert all(union[b] > 1.5 * union[a] for a, b in itertools.pairwise(RANKS))
