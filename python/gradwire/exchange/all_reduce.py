@@ -6,9 +6,12 @@ from typing import ClassVar
 from gradwire._part import Part
 from gradwire.exchange._sums import check_summable
 from gradwire.quantize import Quantizer
-from gradwire.sparsify import All, Sparsifier
+from gradwire.sparsify import Sparsifier
 
 __all__ = ["AllReduce"]
+
+_SHARED = ("all", "random_k")
+"""Sparsifiers that choose by nothing that only one rank has."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -37,7 +40,7 @@ class AllReduce(Part):
         ValueError
             Ranks choose different entries, or codes that have no sum.
         """
-        if not isinstance(sparsify, All):
+        if sparsify.kind not in _SHARED:
             raise ValueError(
                 f"AllReduce adds up values of the same positions, and by "
                 f"{type(sparsify).__name__} every rank chooses its own; exchange by "

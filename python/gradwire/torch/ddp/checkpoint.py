@@ -82,6 +82,7 @@ def load(
             f"seen, epoch): {known}"
         )
     _restore_schedule(scheduler, loaded, group)
+    _share_steps(loaded, group)
     loaded.apply()
     return max((summary[1] for summary in known.values()), default=0)
 
@@ -94,6 +95,20 @@ def _restore_schedule(scheduler: Scheduler, loaded: "_Loaded", group: dist.Proce
     saved = loaded.schedule or next((each for each in every if each is not None), None)
     if saved is not None:
         scheduler.load(saved)
+
+
+def _share_steps(loaded: "_Loaded", group: dist.ProcessGroup) -> None:
+    """Let states without a past count their steps as all others do.
+
+    What ranks draw from a seed that they share depends on it.
+    """
+    mine = {name: state.step for name, state in loaded.states.items()}
+    every: list[Any] = [None] * group.size()
+    dist.all_gather_object(every, mine, group=group)
+    for name, state in loaded.states.items():
+        step = max(theirs[name] for theirs in every)
+        if state.step != step:
+            state.load_state_dict({**state.state_dict(), "step": step})
 
 
 class _Loaded:

@@ -1,5 +1,6 @@
 """One bucket's way by all-reduce: values of entries that all ranks know."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,26 @@ __all__ = ["Reduced"]
 
 
 class Reduced(Summed):
-    """Adds up the values of all entries: one collective a bucket, two with 16-bit values."""
+    """Adds up the values of all entries, or of those that a seed draws on every rank."""
 
     def _choose(self, job: Job, sequence: int) -> Chosen:
         pieces = job.layout.pieces
-        counts = [piece.parameter.numel for piece in pieces]
-        return Chosen(counts, [None] * len(pieces), None, {}, [0] * len(pieces))
+        counts = [_count(piece.parameter) for piece in pieces]
+        # What is drawn depends on the steps that a state has made.
+        steps = [getattr(piece.parameter.state, "step", None) for piece in pieces]
+        return Chosen(counts, [None] * len(pieces), None, {}, [0] * len(pieces), by=steps)
 
     def _encode(
         self, parameter: Parameter, source: NDArray[Any], positions: NDArray[np.uint32] | None
     ) -> Any:
         return parameter.codec.encode(source, parameter.state)
+
+
+def _count(parameter: Parameter) -> int:
+    """Return how many entries go, which has to be known even where encoding fails."""
+    sparsify, numel = parameter.codec.sparsify, parameter.numel
+    k: int | None = getattr(sparsify, "k", None)
+    ratio: float | None = getattr(sparsify, "ratio", None)
+    if ratio is not None:
+        k = max(1, math.floor(ratio * numel))
+    return numel if k is None else min(k, numel)

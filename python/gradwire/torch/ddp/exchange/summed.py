@@ -48,13 +48,15 @@ class Chosen:
     counts : list of int
         How many of each piece; the same on every rank, whatever fails.
     positions : list
-        Where they are, as uint32; None for all entries of a piece.
+        Where they are, as uint32; None for all entries of a piece, or until it is encoded.
     error : BaseException or None
         Why this rank has no values for some of them.
     frames : dict
         Frames that are made already, by index of their piece.
     nbytes : list of int
         What choosing took on the wire, for each piece.
+    by : object
+        What all ranks have to agree on for their positions to be the same.
     collectives, room : int
         What choosing took in collectives, and in bytes of room in them.
     """
@@ -64,6 +66,7 @@ class Chosen:
     error: BaseException | None
     frames: dict[int, Any]
     nbytes: list[int]
+    by: object = None
     collectives: int = 0
     room: int = 0
 
@@ -151,7 +154,7 @@ class Summed(Exchange):
             values = torch.empty(numel, dtype=wire)
             whole = [torch.empty(front, dtype=own), values][: 2 if numel else 1]
         head = Head(whole[0], layout)
-        head.clear(check_word(layout.digest, sequence, job.step.number, tuple(chosen.counts)))
+        head.clear(check_word(layout.digest, sequence, job.step.number, chosen.counts, chosen.by))
         return _Vectors(chosen, head, values, whole)
 
     def _fill(self, job: Job, vectors: _Vectors) -> None:
@@ -168,6 +171,12 @@ class Summed(Exchange):
                 except NonFiniteError as error:
                     raise named(error, piece) from error
                 self._encoded(job, piece, source)
+            if frame.count != count:
+                raise RuntimeError(
+                    f"{frame.count} entries of {parameter.name!r} instead of {count}"
+                )
+            if chosen.positions[index] is None and count < parameter.numel:
+                chosen.positions[index] = frame.indices()
             if any_nonzero(job.buffer[piece.start : piece.stop]):
                 vectors.head.use(index)
             target = vectors.values[at : at + count]
