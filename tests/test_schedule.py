@@ -106,6 +106,16 @@ class TestAccordion:
         assert schedule.codec_for(gradwire.topk(0.1), critical=True) is low
         assert schedule.codec_for(gradwire.topk(0.1), critical=False) is high
 
+    def test_settings_may_differ_in_bits_and_go_by_shape(self):
+        low, high = gradwire.qsgd(bits=8), gradwire.qsgd(bits=3)
+        schedule = Accordion(low, high)
+        assert schedule.codec_for(low, critical=False) == high
+        means = gradwire.onebit()
+        found = Accordion(means, means).codec_for(
+            means.for_shape((6, 8)), critical=True, shape=(6, 8)
+        )
+        assert found == means.for_shape((6, 8))
+
     @pytest.mark.parametrize(
         "other",
         [

@@ -119,3 +119,9 @@ def test_a_bucket_is_one_collective(two: Ranks) -> None:
     for buckets, gathers, others in two.run("parity.one_collective_a_bucket"):
         assert buckets > 2
         assert (gathers, others) == (buckets, 0)
+
+
+def test_ranks_round_by_chance_each_for_itself(two: Ranks) -> None:
+    first, second = two.run("parity.rounding")
+    assert first["average"] == second["average"]
+    assert first["sent"] != second["sent"], "both ranks would be wrong in the same direction"

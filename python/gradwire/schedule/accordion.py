@@ -1,6 +1,7 @@
 """More while it matters, less otherwise."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from gradwire import _validate
@@ -72,8 +73,10 @@ class Accordion(Part):
         """Tell whether the gradients of an epoch are summed up."""
         return epoch % self.interval == 0
 
-    def codec_for(self, codec: Codec, *, critical: bool) -> Codec:
-        """Return the codec of a regime.
+    def codec_for(
+        self, codec: Codec, *, critical: bool, shape: Sequence[int] | None = None
+    ) -> Codec:
+        """Return the codec of a regime, for tensors of a shape if that is given.
 
         Raises
         ------
@@ -84,6 +87,7 @@ class Accordion(Part):
         setting = self.low if critical else self.high
         if not isinstance(setting, Codec):
             return with_ratio(codec, setting)
+        setting = setting if shape is None else setting.for_shape(shape)
         if not codec._codec.same_kind(setting._codec) or setting.exchange != codec.exchange:
             raise ValueError(
                 f"the settings of Accordion may differ from the codec attached only in how much "

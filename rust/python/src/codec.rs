@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gradwire_core::codec::{self, Encoded, Support, Workspace};
 use gradwire_core::memory::Memory;
+use gradwire_core::quantize::Quantizer;
 use gradwire_core::sparsify::{
     ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
 };
@@ -311,8 +312,13 @@ fn same_kind(a: &codec::Codec, b: &codec::Codec) -> bool {
         (Sparsifier::RandomK(a), Sparsifier::RandomK(b)) => RandomK { amount: b.amount, ..a } == b,
         (a, b) => a == b,
     };
-    sparsifiers
-        && (a.quantizer(), a.memory(), a.indices()) == (b.quantizer(), b.memory(), b.indices())
+    let quantizers = match (a.quantizer(), b.quantizer()) {
+        (Quantizer::Uniform { bits, .. }, Quantizer::Uniform { block, norm, seed, .. }) => {
+            a.quantizer() == Quantizer::Uniform { bits, block, norm, seed }
+        }
+        (a, b) => a == b,
+    };
+    sparsifiers && quantizers && (a.memory(), a.indices()) == (b.memory(), b.indices())
 }
 
 /// The name of an element type, as numpy and torch spell it.

@@ -110,10 +110,11 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def residuals(handle: Handle) -> dict[str, np.ndarray]:
-    """Every residual, by parameter name."""
+    """Every residual that there is, by parameter name."""
     return {
         name: saved["residual"].numpy().copy()
         for name, saved in handle.state_dict()["parameters"].items()
+        if saved["residual"] is not None
     }
 
 

@@ -147,3 +147,13 @@ def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:
                 setattr(torch.distributed, name, original)
     gathers = calls.count("all_gather_into_tensor")
     return buckets, gathers, len(calls) - gathers
+
+
+def rounding(rank: int, world_size: int) -> dict[str, bytes]:
+    """The same gradients on all ranks, rounded by chance: what a rank sent, and the average."""
+    codec = gradwire.qsgd(bits=3, memory=gradwire.memory.Residual())
+    with attached(Given(), codec) as (model, handle):
+        gradients = integers(1, 0, 0)
+        model(gradients).backward()
+        sent = gradients["a"].numpy().ravel() - residuals(handle)["a"]
+        return {"sent": sent.tobytes(), "average": gradients_of(model.module)["a"].tobytes()}

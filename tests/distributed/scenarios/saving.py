@@ -25,18 +25,18 @@ from tests.distributed.scenarios.parity import preset
 
 
 def resume(
-    rank: int, world_size: int, codec: tuple[str, dict[str, Any]], folder: str
+    rank: int, world_size: int, codec: tuple[str, dict[str, Any]], folder: str, lr: float = 0.5
 ) -> dict[str, Any]:
     """Train 9 steps; or 5, save, start again from the file, and 4."""
     name, options = codec
     made = preset(name, **options)
     with attached(network(), made, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
-        train(model, rank, range(9), lr=0.5)
+        train(model, rank, range(9), lr=lr)
         whole = (fingerprint(model), residuals(handle), handle.step)
 
     path = Path(folder) / f"rank{rank}.pt"
     with attached(network(), made, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
-        train(model, rank, range(5), lr=0.5)
+        train(model, rank, range(5), lr=lr)
         torch.save({"model": model.module.state_dict(), "gradwire": handle.state_dict()}, path)
 
     saved = torch.load(path, weights_only=True)
@@ -44,12 +44,13 @@ def resume(
     module.load_state_dict(saved["model"])
     with attached(module, made, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
         handle.load_state_dict(saved["gradwire"])
-        train(model, rank, range(5, 9), lr=0.5)
+        train(model, rank, range(5, 9), lr=lr)
         parts = (fingerprint(model), residuals(handle), handle.step)
     return {
         "parameters": whole[0] == parts[0],
         "residuals": all(whole[1][key].tobytes() == parts[1][key].tobytes() for key in whole[1]),
         "steps": (whole[2], parts[2]),
+        "fingerprint": parts[0],
         "left": sum(float(np.abs(each).sum()) for each in whole[1].values()),
     }
 

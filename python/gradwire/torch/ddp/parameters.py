@@ -44,7 +44,7 @@ def make(
     for name, tensor in named.items():
         parameter = Parameter(name, tensor, turn=turns[name])
         if name not in dense:
-            use(parameter, codec)
+            use(parameter, codec.for_shape(tensor.shape))
             parameter.state = fresh_state(parameter, rank)
         parameters.append(parameter)
     return parameters

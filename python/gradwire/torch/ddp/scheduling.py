@@ -100,7 +100,8 @@ class Scheduler:
     def _codec(self, name: str) -> "Codec | None":
         own = self._codecs[name]
         if isinstance(self.schedule, Accordion):
-            return self.schedule.codec_for(own, critical=self.critical[name])
+            shape = self._parameters[name].tensor.shape
+            return self.schedule.codec_for(own, critical=self.critical[name], shape=shape)
         return self.schedule.codec_at(own, self.epoch)
 
     # Checkpoints ------------------------------------------------------------------------------
