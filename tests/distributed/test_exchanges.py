@@ -192,3 +192,27 @@ def test_resume_is_bit_for_bit(
         assert result["residuals"]
         assert result["steps"] == (9, 9)
         assert result["left"] > 0
+
+
+@pytest.mark.parametrize("block", [False, True], ids=["entries", "block"])
+def test_random_k_sends_values_alone_and_leaves_the_users_numbers(
+    ranks: Ranks, block: bool
+) -> None:
+    results = ranks.run("exchanges.drawn", block=block)
+    for result in results:
+        assert result["untouched"]
+        assert result["bytes"] == 4 * 256  # a tenth of a, no positions
+        for step in range(3):
+            average, mean = result["averages"][step], result["means"][step]
+            drawn = np.unique(np.concatenate([each["sent"][step] for each in results]))
+            assert 200 < drawn.size <= 256
+            np.testing.assert_allclose(average[drawn], mean[drawn], rtol=1e-6)
+            assert np.isin(np.flatnonzero(average), drawn).all()
+            np.testing.assert_array_equal(average, results[0]["averages"][step])
+        assert not np.array_equal(result["sent"][0], result["sent"][1])
+
+
+def test_random_k_goes_on_with_more_ranks(two: Ranks, three: Ranks, tmp_path: Any) -> None:
+    two.run("exchanges.drawn_after_growth", folder=str(tmp_path), save=True)
+    for steps in three.run("exchanges.drawn_after_growth", folder=str(tmp_path), save=False):
+        assert steps == ["4", "4", "4"]

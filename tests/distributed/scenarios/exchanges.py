@@ -191,3 +191,54 @@ def in_step(rank: int, world_size: int) -> str:
     except RuntimeError as error:
         return str(error)
     return ""
+
+
+def global_numbers() -> tuple[bytes, str]:
+    """The random state that belongs to the user."""
+    state: Any = np.random.get_state()  # noqa: NPY002  # just this one must not be touched
+    return torch.random.get_rng_state().numpy().tobytes(), repr(list(state))
+
+
+def drawn(rank: int, world_size: int, block: bool) -> dict[str, Any]:
+    """Random-k from a shared seed: every rank's draws, what came out, and the user's numbers."""
+    random = gradwire.sparsify.RandomK(ratio=0.1, block=block, seed=5)
+    codec = gradwire.Codec(sparsify=random, exchange=AllReduce())
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    before = global_numbers()
+    sent, averages, means = [], [], []
+    with attached(Given(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        for step in range(3):
+            inputs = residuals(handle)["a"] + integers(5, rank, step)["a"].numpy().ravel()
+            model.zero_grad()
+            model(integers(5, rank, step)).backward()
+            sent.append(np.flatnonzero(inputs != residuals(handle)["a"]))
+            averages.append(gradients_of(model.module)["a"])
+            every: list[Any] = [None] * world_size
+            torch.distributed.all_gather_object(every, inputs)
+            means.append(np.mean(every, axis=0))
+        size = handle.report().parameters[0].bytes_per_step
+    after = global_numbers()
+    return {
+        "sent": sent,
+        "averages": averages,
+        "means": means,
+        "bytes": size,
+        "untouched": before == after,
+    }
+
+
+def drawn_after_growth(rank: int, world_size: int, folder: str, save: bool) -> list[str]:
+    """Go on with another number of ranks, each old one with its own residuals."""
+    codec = gradwire.Codec(sparsify=gradwire.sparsify.RandomK(ratio=0.1), exchange=AllReduce())
+    path = Path(folder) / f"rank{rank}.pt"
+    with attached(Given(), codec) as (model, handle):
+        if not save:
+            own = torch.load(path, weights_only=True) if path.exists() else None
+            handle.load_state_dict(own, policy="keep")
+        for step in range(2):
+            model.zero_grad()
+            model(integers(5, rank, step)).backward()
+        if save:
+            torch.save(handle.state_dict(), path)
+        return [str(each.state.step) for each in handle._parameters.values() if each.state]
