@@ -11,7 +11,15 @@ import numpy as np
 import gradwire
 from gradwire.exchange import AllGather, AllReduce, Exchange, LeaderIndices
 from gradwire.memory import Memory, NoMemory, Residual
-from gradwire.quantize import BFloat16, Float16, Float32, Quantizer
+from gradwire.quantize import (
+    BFloat16,
+    Codebook,
+    Exponent,
+    Float8,
+    Float16,
+    Float32,
+    Quantizer,
+)
 from gradwire.sparsify import (
     SID,
     All,
@@ -51,6 +59,16 @@ SPARSIFIERS: list[Sparsifier] = [
     RandomK(k=9, block=True),
 ]
 QUANTIZERS: list[Quantizer] = [Float32(), BFloat16(), Float16(), Float16(scaled=False)]
+FITTED: list[Quantizer] = [
+    Float8(),
+    Float8("e5m2", block=7),
+    Float8("e5m2", rounding="stochastic", block=None, seed=3),
+    Codebook(),
+    Codebook(4),
+    Exponent(),
+    Exponent(seed=2),
+]
+"""Those that fit what a code stands for to the values of a block, or draw."""
 MEMORIES: list[Memory] = [
     NoMemory(),
     Residual(),

@@ -20,9 +20,9 @@ from gradwire.sparsify import (
     Trimmed,
     TwoSided,
 )
-from tests.support import EXCHANGES, MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
+from tests.support import EXCHANGES, FITTED, MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
 
-PARTS = [*SPARSIFIERS, *QUANTIZERS, *MEMORIES, *EXCHANGES]
+PARTS = [*SPARSIFIERS, *QUANTIZERS, *FITTED, *MEMORIES, *EXCHANGES]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=name_of)
