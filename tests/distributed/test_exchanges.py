@@ -64,6 +64,20 @@ def test_the_mean_of_what_is_decoded_is_what_is_decoded_of_the_mean(ranks: Ranks
                 np.testing.assert_array_equal(result[step]["average"][name], average)
 
 
+def test_memories_follow_the_rule_of_scalecom_entry_by_entry(ranks: Ranks) -> None:
+    beta = 0.25  # exact, as are the integers of the gradients for some steps
+    for result in ranks.run("exchanges.leader_steps", steps=4, beta=beta):
+        for step in result:
+            for name, before in step["before"].items():
+                sent = step["average"][name] != 0
+                assert sent.any()
+                kept = np.where(sent, (1 - beta) * before, before + beta * step["gradient"][name])
+                # A sum that happens to be zero looks like an entry that was not sent.
+                same = np.isclose(step["after"][name], kept, rtol=1e-6, atol=1e-6)
+                assert same[sent].all()
+                assert same.sum() >= same.size - 3
+
+
 def test_leaders_rotate_and_are_staggered_over_buckets(two: Ranks) -> None:
     turns = two.run("exchanges.leader_steps", steps=1)[0][0]["turns"]
     # Counted in buckets of 0.01 MiB, from the last parameter, whose gradient comes first.
@@ -192,6 +206,21 @@ def test_resume_is_bit_for_bit(
         assert result["residuals"]
         assert result["steps"] == (9, 9)
         assert result["left"] > 0
+
+
+@pytest.mark.parametrize("codec", ["leader", "all_reduce"])
+@pytest.mark.parametrize("how", ["raises", "dies"])
+def test_a_rank_that_stops_does_not_hang_the_others(
+    short_lived: Ranks, how: str, codec: str
+) -> None:
+    (kind, seen), _ = short_lived.try_run(
+        "failures.one_rank_fails", how=how, exchange=codec, limit=20.0
+    )
+    assert kind == "returned", seen
+    assert seen["seconds"] < 6.0
+    assert "was not exchanged" in seen["error"]
+    assert seen["kept"] == "ExchangeError"
+    assert "broken since" in seen["later"]
 
 
 @pytest.mark.parametrize("block", [False, True], ids=["entries", "block"])

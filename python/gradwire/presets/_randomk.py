@@ -1,12 +1,15 @@
 """Random-k."""
 
 from gradwire.codec import Codec
+from gradwire.exchange import AllReduce, Exchange
 from gradwire.memory import Memory
 from gradwire.presets._preset import EXACT, KEEP, Preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import RandomK
 
 __all__ = ["PRESET", "randomk"]
+
+_REDUCE = AllReduce()
 
 
 def randomk(
@@ -17,6 +20,7 @@ def randomk(
     seed: int = 0,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
+    exchange: Exchange = _REDUCE,
 ) -> Codec:
     """Send entries drawn by chance, at the same positions on all ranks; keep the rest for later.
 
@@ -29,6 +33,9 @@ def randomk(
         How many, where, and from which seed; see `gradwire.sparsify.RandomK`.
     quantize, memory
         The other parts of the codec.
+    exchange
+        Values alone are added up on the wire. Quantizers whose codes cannot be added need
+        `gradwire.exchange.AllGather`.
 
     References
     ----------
@@ -38,7 +45,7 @@ def randomk(
     Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
     """
     sparsify = RandomK(ratio=ratio, k=k, block=block, seed=seed)
-    return Codec(sparsify=sparsify, quantize=quantize, memory=memory)
+    return Codec(sparsify=sparsify, quantize=quantize, memory=memory, exchange=exchange)
 
 
 PRESET = Preset(

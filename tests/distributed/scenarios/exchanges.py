@@ -38,10 +38,15 @@ def exchanged(name: str, quantize: str = "Float32", ratio: float = 0.05) -> Any:
     return dataclasses.replace(codec, quantize=getattr(gradwire.quantize, quantize)(**options))
 
 
-def leader_steps(rank: int, world_size: int, steps: int) -> list[dict[str, Any]]:
+def leader_steps(
+    rank: int, world_size: int, steps: int, beta: float | None = None
+) -> list[dict[str, Any]]:
     """Return for each step what each parameter's average was made of, and the residuals."""
     found = []
-    with attached(Given(), exchanged("leader"), bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+    codec = exchanged("leader")
+    if beta is not None:
+        codec = dataclasses.replace(codec, memory=gradwire.memory.LowPass(beta))
+    with attached(Given(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
         for step in range(steps):
             before = residuals(handle)
             gradients = integers(11, rank, step)
@@ -53,6 +58,8 @@ def leader_steps(rank: int, world_size: int, steps: int) -> list[dict[str, Any]]
                         name: before[name] + gradients[name].numpy().ravel() for name in before
                     },
                     "average": {name: gradients_of(model.module)[name] for name in before},
+                    "before": before,
+                    "gradient": {name: gradients[name].numpy().ravel() for name in before},
                     "after": residuals(handle),
                     "turns": {name: handle._parameters[name].turn for name in before},
                 }

@@ -24,6 +24,7 @@ from tests.distributed.scenarios.common import (
     residuals,
     train,
 )
+from tests.distributed.scenarios.exchanges import exchanged
 
 
 class Trouble(torch.autograd.Function):
@@ -70,11 +71,14 @@ def fail() -> None:
     raise ArithmeticError("trouble in the backward pass")
 
 
-def one_rank_fails(rank: int, world_size: int, how: str) -> dict[str, Any]:
+def one_rank_fails(
+    rank: int, world_size: int, how: str, exchange: str | None = None
+) -> dict[str, Any]:
     """After two good steps rank 1 fails; say what the other one sees, and after what time."""
     module = Troubled()
     model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)
-    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    codec = gradwire.topk(ratio=0.05) if exchange is None else exchanged(exchange)
+    handle = gradwire.torch.ddp.attach(model, codec)
     train(model, rank, range(2))
     if rank == 1:
         if how == "before the hook":
