@@ -67,7 +67,10 @@ class TestEveryMemory:
         own, given = codec.init_state(gradient.size), codec.init_state(gradient.size)
         for _ in range(3):
             frame = codec.encode(gradient, own)
-            assert bytes(codec.encode_at(gradient, given, frame.indices())) == bytes(frame)
+            again = codec.encode_at(gradient, given, frame.indices())
+            # How positions are coded may differ: those that are drawn need no more than a key.
+            assert np.array_equal(again.indices(), frame.indices())
+            assert np.array_equal(again.values(), frame.values())
             assert np.array_equal(own.residual, given.residual)
             if own.momentum is not None:
                 assert np.array_equal(own.momentum, given.momentum)

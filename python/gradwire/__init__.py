@@ -11,7 +11,7 @@ first use.
 
 from typing import TYPE_CHECKING, Any
 
-from gradwire import errors, exchange, memory, presets, quantize, schedule, sparsify
+from gradwire import errors, exchange, extension, memory, presets, quantize, schedule, sparsify
 from gradwire._native import VERSION as __version__
 from gradwire._native import get_num_threads, set_num_threads, simd_level
 from gradwire.codec import Codec
@@ -20,6 +20,7 @@ from gradwire.errors import (
     FrameTooLargeError,
     GradwireError,
     NonFiniteError,
+    PluginError,
     StateInUseError,
     TruncatedFrameError,
     UnsupportedFrameError,
@@ -29,6 +30,7 @@ from gradwire.presets import (
     adacomp,
     adaptive,
     dense,
+    dgc,
     float8,
     gaussiank,
     natural,
@@ -36,6 +38,7 @@ from gradwire.presets import (
     qsgd,
     randomk,
     redsync,
+    scalecom,
     sidco,
     signsgd,
     sparseloco,
@@ -56,6 +59,7 @@ __all__ = [
     "FrameTooLargeError",
     "GradwireError",
     "NonFiniteError",
+    "PluginError",
     "State",
     "StateInUseError",
     "TruncatedFrameError",
@@ -66,8 +70,10 @@ __all__ = [
     "decode",
     "decode_add",
     "dense",
+    "dgc",
     "errors",
     "exchange",
+    "extension",
     "float8",
     "gaussiank",
     "get_num_threads",
@@ -79,6 +85,7 @@ __all__ = [
     "quantize",
     "randomk",
     "redsync",
+    "scalecom",
     "schedule",
     "set_num_threads",
     "sidco",

@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from gradwire import _compose, _native, _validate
+from gradwire import _compose, _native, _plugins, _validate, extension
 from gradwire._part import Part, option_names, part_from_config
+from gradwire._selecting import Selecting
 from gradwire.exchange import EXCHANGES, AllGather, Exchange
 from gradwire.memory import MEMORIES, Memory, Residual
 from gradwire.quantize import QUANTIZERS, Float32, Quantizer
@@ -27,7 +28,7 @@ _KEEP = Residual()
 _GATHER = AllGather()
 
 _PARTS = {
-    "sparsify": SPARSIFIERS,
+    "sparsify": (*SPARSIFIERS, extension.Sparsifier),
     "quantize": QUANTIZERS,
     "memory": MEMORIES,
     "exchange": EXCHANGES,
@@ -74,6 +75,7 @@ class Codec(Part):
     indices: IndexCoding = "auto"
     exchange: Exchange = _GATHER
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
+    _encoder: "_native.Codec | Selecting" = dataclasses.field(init=False, compare=False)
     _open: bool = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +85,15 @@ class Codec(Part):
         if not isinstance(self.exchange, AllGather):  # which takes every codec
             self.exchange.check(self.sparsify, self.quantize)
         _compose.check(self.sparsify, self.quantize, self.memory)
-        self._set("_codec", _native.Codec(self.get_config()))
+        config = self.get_config()
+        if isinstance(self.sparsify, extension.Sparsifier):
+            config["sparsify"] = {"kind": "custom", "name": self.sparsify.kind}
+            native = _native.Codec(config)
+            self._set("_encoder", Selecting(native, self.sparsify))
+        else:
+            native = _native.Codec(config)
+            self._set("_encoder", native)
+        self._set("_codec", native)
         parts = [getattr(self, name) for name in _PARTS]
         self._set("_open", any(part.for_shape((2, 2)) is not part for part in parts))
 
@@ -168,7 +178,7 @@ class Codec(Part):
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         self._check_shape(x)
-        frame = self._codec.encode(x, state, max_nbytes)
+        frame = self._encoder.encode(x, state, max_nbytes)
         if state is not None:
             state.codec = self
         return frame
@@ -207,7 +217,7 @@ class Codec(Part):
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         self._check_shape(x)
-        written = self._codec.encode_into(x, state, out, max_nbytes)
+        written = self._encoder.encode_into(x, state, out, max_nbytes)
         if state is not None:
             state.codec = self
         return written
@@ -336,7 +346,7 @@ class Codec(Part):
 
     def max_encoded_len(self, numel: int) -> int:
         """Return the size in bytes that no frame of a tensor of numel entries exceeds."""
-        return self._codec.max_encoded_len(_numel(numel))
+        return self._encoder.max_encoded_len(_numel(numel))
 
     def _check_shape(self, x: object) -> None:
         if self._open and getattr(x, "ndim", 1) > 1:
@@ -374,7 +384,8 @@ class Codec(Part):
                 f"got {', '.join(sorted(map(str, config)))}"
             )
         parts: dict[str, Any] = {
-            name: part_from_config(name, config[name], classes) for name, classes in _PARTS.items()
+            name: part_from_config(name, config[name], _known(name, config[name], classes))
+            for name, classes in _PARTS.items()
         }
         return cls(indices=config["indices"], **parts)
 
@@ -384,6 +395,18 @@ class Codec(Part):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_config, (self.get_config(),)
+
+
+def _known(name: str, config: Any, classes: tuple[type[Part], ...]) -> tuple[type[Part], ...]:
+    """Return the classes that a part of a configuration can be of."""
+    if name != "sparsify":
+        return classes
+    kind = config.get("kind") if isinstance(config, dict) else None
+    if all(kind != each.kind for each in SPARSIFIERS):
+        custom = _plugins.find(kind)
+        if custom is not None:
+            return (*SPARSIFIERS, custom)
+    return SPARSIFIERS
 
 
 def _numel(value: object) -> int:

@@ -10,6 +10,7 @@ __all__ = [
     "FrameTooLargeError",
     "GradwireError",
     "NonFiniteError",
+    "PluginError",
     "StateInUseError",
     "TruncatedFrameError",
     "UnsupportedFrameError",
@@ -132,3 +133,26 @@ class NonFiniteError(GradwireError, ValueError):
 
 class StateInUseError(GradwireError, RuntimeError):
     """Two threads used one state at the same time; give each thread, or each tensor, its own."""
+
+
+class PluginError(GradwireError):
+    """A preset of another distribution cannot be used.
+
+    Attributes
+    ----------
+    preset : str
+        Its name.
+    distribution : str
+        Whose it is.
+    reason : str
+        What is wrong with it.
+    """
+
+    def __init__(self, preset: str, distribution: str, reason: str) -> None:
+        super().__init__(preset, distribution, reason)
+        self.preset = preset
+        self.distribution = distribution
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"preset {self.preset!r} of {self.distribution} cannot be used: {self.reason}"

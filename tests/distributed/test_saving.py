@@ -12,8 +12,14 @@ from tests.distributed.ranks import Ranks
 
 @pytest.mark.parametrize(
     "codec",
-    [("topk", {"ratio": 0.02}), ("sidco", {"ratio": 0.02}), ("threshold", {"threshold": 0.02})],
-    ids=["topk", "sidco", "threshold"],
+    [
+        ("topk", {"ratio": 0.02}),
+        ("sidco", {"ratio": 0.02}),
+        ("threshold", {"threshold": 0.02}),
+        ("dgc", {"ratio": 0.02, "clip": 1.0}),
+        ("scalecom", {"chunk": 50}),
+    ],
+    ids=["topk", "sidco", "threshold", "dgc", "scalecom"],
 )
 def test_resume_is_bit_for_bit(
     two: Ranks, codec: tuple[str, dict[str, Any]], tmp_path: Path

@@ -3,9 +3,11 @@
 import argparse
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Sequence
 
+from gradwire.errors import PluginError
 from gradwire.presets import PRESETS, Preset
 
 __all__ = ["main"]
@@ -18,11 +20,19 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array")
     options = parser.parse_args(argv)
+    presets, failed = [], []
+    for name in PRESETS:
+        try:
+            presets.append(PRESETS[name])
+        except PluginError as error:
+            failed.append(error)
     if options.json:
-        print(json.dumps([_as_dict(preset) for preset in PRESETS.values()], indent=2))
+        print(json.dumps([_as_dict(preset) for preset in presets], indent=2))
     else:
-        print("\n\n".join(_as_text(preset) for preset in PRESETS.values()))
-    return 0
+        print("\n\n".join(_as_text(preset) for preset in presets))
+    for each in failed:
+        print(f"gradwire codecs: {each}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _as_dict(preset: Preset) -> dict[str, str | None]:
@@ -54,7 +64,9 @@ def _call(preset: Preset) -> str:
         if parameter.name not in _COMMON
     ]
     signature = signature.replace(parameters=own, return_annotation=inspect.Signature.empty)
-    return f"gradwire.{preset.name}{signature}"
+    module = preset.build.__module__
+    home = "gradwire" if module.startswith("gradwire.") else module
+    return f"{home}.{preset.build.__name__}{signature}"
 
 
 _COMMON = ("quantize", "memory")

@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from gradwire.presets import (
     _adacomp,
     _adaptive,
     _dense,
+    _dgc,
     _float8,
     _gaussiank,
     _natural,
@@ -17,6 +17,7 @@ from gradwire.presets import (
     _qsgd,
     _randomk,
     _redsync,
+    _scalecom,
     _sidco,
     _signsgd,
     _sparseloco,
@@ -28,6 +29,7 @@ from gradwire.presets import (
 from gradwire.presets._adacomp import adacomp
 from gradwire.presets._adaptive import adaptive
 from gradwire.presets._dense import dense
+from gradwire.presets._dgc import dgc
 from gradwire.presets._float8 import float8
 from gradwire.presets._gaussiank import gaussiank
 from gradwire.presets._natural import natural
@@ -36,6 +38,8 @@ from gradwire.presets._preset import Preset
 from gradwire.presets._qsgd import qsgd
 from gradwire.presets._randomk import randomk
 from gradwire.presets._redsync import redsync
+from gradwire.presets._registry import Registry
+from gradwire.presets._scalecom import scalecom
 from gradwire.presets._sidco import sidco
 from gradwire.presets._signsgd import signsgd
 from gradwire.presets._sparseloco import sparseloco
@@ -50,6 +54,7 @@ __all__ = [
     "adacomp",
     "adaptive",
     "dense",
+    "dgc",
     "float8",
     "gaussiank",
     "natural",
@@ -57,6 +62,7 @@ __all__ = [
     "qsgd",
     "randomk",
     "redsync",
+    "scalecom",
     "sidco",
     "signsgd",
     "sparseloco",
@@ -66,28 +72,28 @@ __all__ = [
     "topk",
 ]
 
-PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {
-        each.PRESET.name: each.PRESET
-        for each in (
-            _topk,
-            _sidco,
-            _threshold,
-            _randomk,
-            _dense,
-            _natural,
-            _float8,
-            _onebit,
-            _signsgd,
-            _terngrad,
-            _qsgd,
-            _gaussiank,
-            _redsync,
-            _adacomp,
-            _adaptive,
-            _strom,
-            _sparseloco,
-        )
-    }
+PRESETS: Mapping[str, Preset] = Registry(
+    each.PRESET
+    for each in (
+        _topk,
+        _sidco,
+        _dgc,
+        _scalecom,
+        _threshold,
+        _randomk,
+        _dense,
+        _natural,
+        _float8,
+        _onebit,
+        _signsgd,
+        _terngrad,
+        _qsgd,
+        _gaussiank,
+        _redsync,
+        _adacomp,
+        _adaptive,
+        _strom,
+        _sparseloco,
+    )
 )
-"""All presets by name, in the order to show them."""
+"""All presets by name, in the order to show them; those of other distributions last."""

@@ -5,6 +5,7 @@ n entries each costs two reads of n, plus work on the survivors; with `gradwire.
 write of n comes on top.
 """
 
+from gradwire import extension
 from gradwire._part import Part
 from gradwire.sparsify.all import All
 from gradwire.sparsify.bin_max import BinMax
@@ -46,8 +47,9 @@ Sparsifier = (
     | RandomK
     | Gaussian
     | Trimmed
+    | extension.Sparsifier
 )
-"""Any of the sparsifiers."""
+"""Any of the sparsifiers, and those of other distributions."""
 
 SPARSIFIERS: tuple[type[Part], ...] = (
     All,
@@ -62,4 +64,4 @@ SPARSIFIERS: tuple[type[Part], ...] = (
     Gaussian,
     Trimmed,
 )
-"""All of them, for configurations to be read back."""
+"""All of this package, for configurations to be read back."""

@@ -58,7 +58,7 @@ def encode(
         Another dtype, layout or device.
     """
     array, bfloat16 = _readable(tensor)
-    frame = codec._codec.encode(array, state, _limit(max_nbytes), bfloat16)
+    frame = codec._encoder.encode(array, state, _limit(max_nbytes), bfloat16)
     if state is not None:
         state.codec = codec
     return frame
@@ -93,7 +93,7 @@ def encode_into(
     """
     array, bfloat16 = _readable(tensor)
     target = _writable(out, torch.uint8)
-    written = codec._codec.encode_into(array, state, target, _limit(max_nbytes), bfloat16)
+    written = codec._encoder.encode_into(array, state, target, _limit(max_nbytes), bfloat16)
     if state is not None:
         state.codec = codec
     _bump_version(out)

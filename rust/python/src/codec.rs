@@ -257,8 +257,12 @@ impl Codec {
         Frame::create(py, bytes, state.numel() as u64, encoded.count, Dtype::F32)
     }
 
-    fn max_encoded_len(&self, numel: usize) -> usize {
-        self.0.max_encoded_len(numel)
+    #[pyo3(signature = (numel, count=None))]
+    fn max_encoded_len(&self, numel: usize, count: Option<u64>) -> usize {
+        match count {
+            Some(count) => self.0.max_len_of(numel, count),
+            None => self.0.max_encoded_len(numel),
+        }
     }
 
     /// Whether a state of one codec may be used with the other.

@@ -99,10 +99,14 @@ impl Codec {
 
     /// The longest frame of a tensor of `numel` elements, in bytes.
     pub fn max_encoded_len(&self, numel: usize) -> usize {
+        self.max_len_of(numel, self.sparsifier.max_count(numel))
+    }
+
+    /// The longest frame of at most `count` entries of a tensor of `numel` elements, in bytes.
+    pub fn max_len_of(&self, numel: usize, count: u64) -> usize {
         match self.sparsifier {
             Sparsifier::All => frame::dense_len(self.quantizer, numel as u64),
             sparsifier => {
-                let count = sparsifier.max_count(numel);
                 // The key does not matter to the length.
                 let pattern = sparsifier.pattern(Key::from_bits(0));
                 frame::max_len(self.quantizer, self.indices, pattern, numel as u64, count)
@@ -125,6 +129,10 @@ impl Codec {
     ) -> Result<Encoded> {
         let encoded = state.prepare(self, input.len()).and_then(|()| match self.sparsifier {
             Sparsifier::All => self.encode_dense(input, state, max_len, workspace, out),
+            Sparsifier::Custom { .. } => Err(Error::argument(
+                "entries of a custom sparsifier are chosen elsewhere: give their positions to \
+                 encode_at",
+            )),
             _ => self.encode_sparse(input, state, max_len, workspace, out),
         });
         if encoded.is_err() {

@@ -44,6 +44,8 @@ impl SparsifierId {
     pub const CHUNK_TOP_K: Self = Self(5);
     /// Positions drawn by chance.
     pub const RANDOM_K: Self = Self(8);
+    /// Positions chosen outside of this crate.
+    pub const CUSTOM: Self = Self(11);
 
     /// The name, if this version knows it.
     pub const fn name(self) -> Option<&'static str> {
@@ -59,6 +61,7 @@ impl SparsifierId {
             Self::TRIMMED => Some("trimmed"),
             Self::CHUNK_TOP_K => Some("chunk-top-k"),
             Self::RANDOM_K => Some("random-k"),
+            Self::CUSTOM => Some("custom"),
             _ => None,
         }
     }

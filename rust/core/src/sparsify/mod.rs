@@ -74,6 +74,13 @@ pub enum Sparsifier {
     /// Communication Efficiency", 2016 (random masks); Stich et al., "Sparsified SGD with Memory",
     /// NeurIPS 2018 (with a memory).
     RandomK(RandomK),
+    /// Entries that are chosen outside of this crate: encode them by [`Codec::encode_at`].
+    ///
+    /// [`Codec::encode_at`]: crate::codec::Codec::encode_at
+    Custom {
+        /// What tells one from another.
+        id: u64,
+    },
 }
 
 /// How many entries to keep.
@@ -149,7 +156,7 @@ impl Sparsifier {
             Self::Threshold { threshold } if !(threshold >= 0.0 && threshold.is_finite()) => {
                 Err(Error::argument(format!("threshold must be finite and >= 0, got {threshold}")))
             }
-            Self::All | Self::Threshold { .. } => Ok(()),
+            Self::All | Self::Threshold { .. } | Self::Custom { .. } => Ok(()),
             Self::TopK { amount } => amount.check(),
             Self::Sid(sid) => sid.check(),
             Self::SampledTopK(sampled) => sampled.check(),
@@ -175,6 +182,7 @@ impl Sparsifier {
             Self::Trimmed(_) => SparsifierId::TRIMMED,
             Self::ChunkTopK(_) => SparsifierId::CHUNK_TOP_K,
             Self::RandomK(_) => SparsifierId::RANDOM_K,
+            Self::Custom { .. } => SparsifierId::CUSTOM,
         }
     }
 
@@ -200,7 +208,9 @@ impl Sparsifier {
     /// The most entries that can be selected of a tensor.
     pub fn max_count(self, numel: usize) -> u64 {
         match self {
-            Self::All | Self::Threshold { .. } | Self::BinMax(_) => numel as u64,
+            Self::All | Self::Threshold { .. } | Self::BinMax(_) | Self::Custom { .. } => {
+                numel as u64
+            }
             Self::TopK { amount } => amount.of(numel),
             Self::Sid(sid) => sid.max_count(numel),
             Self::SampledTopK(sampled) => sampled.target(numel),
@@ -259,7 +269,9 @@ impl Sparsifier {
         scratch: &mut Vec<u32>,
     ) -> Request {
         match self {
-            Self::All | Self::ChunkTopK(_) | Self::RandomK(_) => Request::default(),
+            Self::All | Self::ChunkTopK(_) | Self::RandomK(_) | Self::Custom { .. } => {
+                Request::default()
+            }
             Self::BinMax(bin_max) => bin_max.request(),
             Self::Threshold { threshold } => threshold::request(threshold),
             Self::TopK { amount } => topk::request(amount.of(numel), numel, tracker, at, scratch),
@@ -275,7 +287,9 @@ impl Sparsifier {
     pub(crate) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let numel = scanned.numel();
         match self {
-            Self::All => Selected { target: None, threshold: 0.0, magnitude: None },
+            Self::All | Self::Custom { .. } => {
+                Selected { target: None, threshold: 0.0, magnitude: None }
+            }
             Self::Threshold { threshold } => {
                 Selected { target: None, threshold, magnitude: Some(threshold) }
             }

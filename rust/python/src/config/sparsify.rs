@@ -2,6 +2,7 @@
 
 use gradwire_core::fit::Distribution;
 use gradwire_core::fit::controller::Mode;
+use gradwire_core::rng::tensor_id;
 use gradwire_core::sparsify::{
     Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Tile, TrimMethod,
     Trimmed, TwoSided,
@@ -63,6 +64,7 @@ pub(super) fn sparsifier(part: &Bound<'_, PyDict>) -> PyResult<Sparsifier> {
             seed: get(part, "seed")?,
             scaled: get(part, "scaled")?,
         }),
+        "custom" => Sparsifier::Custom { id: tensor_id(&get::<String>(part, "name")?) },
         other => return Err(unknown("sparsifier", other)),
     })
 }

@@ -1,0 +1,75 @@
+"""Encoding by a sparsifier in Python, with the calls of the compiled codec."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire import _native, extension
+
+__all__ = ["Selecting"]
+
+
+class Selecting:
+    """A compiled codec that is told the positions of every encode."""
+
+    def __init__(self, codec: _native.Codec, sparsify: extension.Sparsifier) -> None:
+        self._codec = codec
+        self._sparsify = sparsify
+
+    def encode(
+        self,
+        x: NDArray[Any],
+        state: Any = None,
+        max_nbytes: int | None = None,
+        bfloat16: bool = False,
+    ) -> _native.Frame:
+        """As the compiled codec's."""
+        positions = self._positions(x, state, bfloat16)
+        return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, may_trim=True)
+
+    def encode_into(
+        self,
+        x: NDArray[Any],
+        state: Any,
+        out: Any,
+        max_nbytes: int | None = None,
+        bfloat16: bool = False,
+    ) -> int:
+        """As the compiled codec's."""
+        positions = self._positions(x, state, bfloat16)
+        return self._codec.encode_at_into(
+            x, state, positions, out, max_nbytes, bfloat16, may_trim=True
+        )
+
+    def max_encoded_len(self, numel: int) -> int:
+        """As the compiled codec's."""
+        count = self._sparsify.max_count(numel)
+        return self._codec.max_encoded_len(numel, min(max(count, 0), numel))
+
+    def _positions(self, x: NDArray[Any], state: Any, bfloat16: bool) -> NDArray[np.uint32]:
+        values = self._codec.preview(x, state, bfloat16)
+        values.flags.writeable = False
+        step, name = (0, None) if state is None else (state.step, state.name)
+        chosen = np.asarray(self._sparsify.select(values, step=step, key=_key(name, step)))
+        what = f"{type(self._sparsify).__name__}.select"
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise TypeError(
+                f"{what} must return integers of shape (count,), got {chosen.dtype} of shape "
+                f"{chosen.shape}"
+            )
+        if chosen.size and not (chosen.min() >= 0 and chosen.max() < values.size):
+            raise ValueError(
+                f"{what} must return positions in 0..{values.size - 1}, got "
+                f"{chosen.min()}..{chosen.max()}"
+            )
+        most = self._sparsify.max_count(values.size)
+        if chosen.size > most:
+            raise ValueError(f"{what} returned {chosen.size} positions, max_count says {most}")
+        return np.ascontiguousarray(chosen, np.uint32)
+
+
+def _key(name: str | None, step: int) -> int:
+    text = f"{step} {name or ''}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

@@ -1,0 +1,55 @@
+"""Deep Gradient Compression."""
+
+from gradwire.codec import Codec
+from gradwire.memory import MomentumCorrection
+from gradwire.presets._preset import EXACT, Preset
+from gradwire.quantize import Quantizer
+from gradwire.sparsify import SampledTopK
+
+__all__ = ["PRESET", "dgc"]
+
+
+def dgc(
+    ratio: float,
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    masking: bool = True,
+    clip: float | None = None,
+    sample_ratio: float = 0.01,
+    quantize: Quantizer = EXACT,
+) -> Codec:
+    """Send the largest entries of what momentum makes of the gradient, found by sampling.
+
+    Momentum is the codec's: use `gradwire.torch.optim.SGD`, which does not apply it again, and warm
+    up the ratio by `gradwire.schedule.WarmUp`.
+
+    Parameters
+    ----------
+    ratio, sample_ratio
+        See `gradwire.sparsify.SampledTopK`.
+    momentum, nesterov, masking, clip
+        See `gradwire.memory.MomentumCorrection`.
+    quantize
+        What values the entries take.
+
+    References
+    ----------
+    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
+    Distributed Training", ICLR 2018.
+    """
+    return Codec(
+        sparsify=SampledTopK(ratio, sample_ratio=sample_ratio),
+        quantize=quantize,
+        memory=MomentumCorrection(momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
+    )
+
+
+PRESET = Preset(
+    name="dgc",
+    build=dgc,
+    summary="the largest entries of what momentum makes of the gradient, found by sampling",
+    paper="Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication "
+    "Bandwidth for Distributed Training, ICLR 2018",
+    example={"ratio": 0.01},
+)

@@ -1,0 +1,66 @@
+"""ScaleCom."""
+
+from gradwire import _validate
+from gradwire.codec import Codec
+from gradwire.exchange import LeaderIndices
+from gradwire.memory import LowPass
+from gradwire.presets._preset import EXACT, Preset
+from gradwire.quantize import Quantizer
+from gradwire.sparsify import ChunkTopK
+
+__all__ = ["PRESET", "scalecom"]
+
+
+def scalecom(
+    ratio: float | None = None,
+    *,
+    chunk: int | None = None,
+    beta: float = 0.1,
+    quantize: Quantizer = EXACT,
+) -> Codec:
+    """Send the largest entry of each chunk, chosen by one rank in turn for all.
+
+    What is sent and received does not grow with the number of ranks. The paper trains the first
+    epochs without compression; see `gradwire.schedule.WarmUp`.
+
+    Parameters
+    ----------
+    ratio : float, optional
+        Entries that go over entries: chunks have ``round(1 / ratio)``.
+    chunk : int, optional
+        Entries of a chunk. Exactly one of the two.
+    beta
+        See `gradwire.memory.LowPass`; 1 for batches of the usual size.
+    quantize
+        What values the entries take: they are added up as they are coded, so a float type.
+
+    References
+    ----------
+    Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan, "ScaleCom:
+    Scalable Sparsified Gradient Compression for Communication-Efficient Distributed Training",
+    NeurIPS 2020.
+    """
+    if (ratio is None) == (chunk is None):
+        raise TypeError(
+            f"scalecom takes either ratio or chunk=, got ratio={ratio!r} and chunk={chunk!r}"
+        )
+    if ratio is not None:
+        chunk = round(1 / _validate.unit_interval("ratio", ratio))
+    assert chunk is not None
+    return Codec(
+        sparsify=ChunkTopK(chunk),
+        quantize=quantize,
+        memory=LowPass(beta),
+        exchange=LeaderIndices(),
+    )
+
+
+PRESET = Preset(
+    name="scalecom",
+    build=scalecom,
+    summary="the largest entry of each chunk, chosen by one rank in turn for all",
+    paper="Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan: "
+    "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed "
+    "Training, NeurIPS 2020",
+    example={"ratio": 0.01},
+)
