@@ -32,6 +32,9 @@ pub struct Draw {
 /// than a list that is sorted.
 const SPARSE: u64 = 128;
 
+/// Positions drawn before they are marked.
+const BATCH: usize = 128;
+
 impl Draw {
     pub(super) fn to_bytes(self) -> [u8; LEN] {
         let mut out = [self.kind as u8; LEN];
@@ -114,11 +117,16 @@ fn mark(mut words: Words, numel: u64, count: u64, others: bool, out: &mut Vec<u3
     out.resize(size + numel.div_ceil(32) as usize, 0);
     let (slots, marks) = out.split_at_mut(size);
     let mut missing = count;
+    // As many at once as are missing at least: no draw is one too many, and none waits for another.
+    let mut drawn = [0; BATCH];
     while missing > 0 {
-        let position = words.next();
-        let (mark, bit) = (&mut marks[position as usize / 32], 1 << (position % 32));
-        missing -= u64::from(*mark & bit == 0);
-        *mark |= bit;
+        let drawn = &mut drawn[..missing.min(BATCH as u64) as usize];
+        drawn.fill_with(|| words.next());
+        for &position in &*drawn {
+            let (mark, bit) = (&mut marks[position as usize / 32], 1 << (position % 32));
+            missing -= u64::from(*mark & bit == 0);
+            *mark |= bit;
+        }
     }
     let mut slots = slots.iter_mut();
     for (i, &mark) in marks.iter().enumerate() {

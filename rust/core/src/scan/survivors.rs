@@ -74,15 +74,13 @@ impl Survivors {
         self.len += 1;
     }
 
-    /// Takes these ascending positions in place of what is here, with the values that `at` tells.
-    pub fn replace(&mut self, positions: &[u32], at: impl Fn(u32) -> f32) {
+    /// Takes these ascending positions in place of what is here; their values, to be written.
+    pub fn replace(&mut self, positions: &[u32]) -> &mut [f32] {
         self.len = 0;
         self.reserve(positions.len());
         self.len = positions.len();
         self.indices[..self.len].copy_from_slice(positions);
-        for (value, &position) in self.values.iter_mut().zip(positions) {
-            *value = at(position);
-        }
+        &mut self.values[..self.len]
     }
 
     /// Adds entries that come after all that are here.

@@ -27,6 +27,16 @@ impl View<'_> {
         }
     }
 
+    /// The elements at these positions.
+    pub fn gather(&self, positions: &[u32], out: &mut [f32]) {
+        let out = out.iter_mut().zip(positions);
+        if let Self::Plain(Field(Input::F32(x))) = self {
+            out.for_each(|(value, &position)| *value = x[position as usize]);
+        } else {
+            out.for_each(|(value, &position)| *value = self.at(position as usize));
+        }
+    }
+
     /// The `len` elements from position `at`, in `buffer` if they are not in memory as float32.
     pub fn run<'b>(
         &'b self,

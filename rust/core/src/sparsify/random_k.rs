@@ -52,10 +52,14 @@ impl RandomK {
         use crate::scan::Source;
         let numel = field.len() as u64;
         draw.positions_into(numel, k, scratch);
-        let factor = if self.scaled && k > 0 { (numel as f64 / k as f64) as f32 } else { 1.0 };
-        survivors.replace(scratch, |position| {
-            let value = field.at(position as usize);
-            if value.is_finite() { (value * factor).clamp(f32::MIN, f32::MAX) } else { value }
-        });
+        let values = survivors.replace(scratch);
+        field.gather(scratch, values);
+        if self.scaled && k > 0 {
+            let factor = (numel as f64 / k as f64) as f32;
+            // What is not finite is reported; what is must stay so.
+            for value in values.iter_mut().filter(|value| value.is_finite()) {
+                *value = (*value * factor).clamp(f32::MIN, f32::MAX);
+            }
+        }
     }
 }
