@@ -208,6 +208,28 @@ def test_resume_is_bit_for_bit(
         assert result["left"] > 0
 
 
+def test_four_dtypes_come_out_of_a_sum_as_in_plain_ddp(two: Ranks) -> None:
+    for result in two.run("modes.dtypes", codec=REDUCE):
+        for ours, plain in zip(result["ours"], result["plain"], strict=True):
+            assert ours.keys() == plain.keys()
+            for name, values in ours.items():
+                np.testing.assert_array_equal(values, plain[name], err_msg=name)
+
+
+def test_leaders_lead_in_four_dtypes(two: Ranks) -> None:
+    first, second = two.run("modes.dtypes", codec=LEADER)
+    for ours, theirs in zip(first["ours"], second["ours"], strict=True):
+        for name, values in ours.items():
+            assert values.any()
+            np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+
+
+def test_join_lets_finished_ranks_lead_and_send_their_rest(two: Ranks) -> None:
+    results = two.run("modes.uneven_inputs", codec=LEADER)
+    assert results[0]["fingerprint"] == results[1]["fingerprint"]
+    check_conservation(results)
+
+
 @pytest.mark.parametrize("codec", ["leader", "all_reduce"])
 @pytest.mark.parametrize("how", ["raises", "dies"])
 def test_a_rank_that_stops_does_not_hang_the_others(

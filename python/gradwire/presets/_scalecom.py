@@ -21,7 +21,7 @@ def scalecom(
     """Send the largest entry of each chunk, chosen by one rank in turn for all.
 
     What is sent and received does not grow with the number of ranks. The paper trains the first
-    epochs without compression; see `gradwire.schedule.WarmUp`.
+    epochs without compression; see `gradwire.schedule.DenseWarmUp`.
 
     Parameters
     ----------

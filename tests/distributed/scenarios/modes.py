@@ -24,6 +24,10 @@ from tests.distributed.scenarios.common import (
     residuals,
     train,
 )
+from tests.distributed.scenarios.parity import preset
+
+TOPK: tuple[str, dict[str, Any]] = ("topk", {"ratio": 0.05})
+EVERYTHING: tuple[str, dict[str, Any]] = ("topk", {"ratio": 1.0})
 
 
 def accumulation(rank: int, world_size: int) -> dict[str, Any]:
@@ -79,12 +83,15 @@ def unused(rank: int, world_size: int, ddp: dict[str, Any]) -> dict[str, Any]:
     return {"given": given, "applied": applied, "left": left, "grad_was_none": grad_was_none}
 
 
-def uneven_inputs(rank: int, world_size: int) -> dict[str, Any]:
+def uneven_inputs(
+    rank: int, world_size: int, codec: tuple[str, dict[str, Any]] = TOPK
+) -> dict[str, Any]:
     """Under join(), rank r has 3 + 2 r batches; finished ranks still have residuals to send."""
     given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
     applied = {name: np.zeros_like(zero) for name, zero in given.items()}
     left = []
-    with attached(Given(), gradwire.topk(ratio=0.05), bucket_cap_mb=SMALL_BUCKETS) as (
+    name, options = codec
+    with attached(Given(), preset(name, **options), bucket_cap_mb=SMALL_BUCKETS) as (
         model,
         handle,
     ):
@@ -111,12 +118,15 @@ def uneven_inputs(rank: int, world_size: int) -> dict[str, Any]:
         }
 
 
-def dtypes(rank: int, world_size: int) -> dict[str, Any]:
+def dtypes(
+    rank: int, world_size: int, codec: tuple[str, dict[str, Any]] = EVERYTHING
+) -> dict[str, Any]:
     """Parameters of four dtypes; everything is sent, so that plain DDP says what must come out."""
     mixed = {"a": torch.float16, "b": torch.bfloat16, "c": torch.float64, "bias": torch.bfloat16}
     ours: list[dict[str, np.ndarray]] = []
     plain: list[dict[str, np.ndarray]] = []
-    with attached(Given(mixed), gradwire.topk(ratio=1.0), bucket_cap_mb=SMALL_BUCKETS) as (
+    name, options = codec
+    with attached(Given(mixed), preset(name, **options), bucket_cap_mb=SMALL_BUCKETS) as (
         model,
         _,
     ):
