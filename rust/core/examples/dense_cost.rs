@@ -27,10 +27,8 @@ struct Case {
 }
 
 fn case(name: &'static str, quantizer: Quantizer, residual: bool, numel: usize) -> Result<Case> {
-    let memory = match residual {
-        true => Memory::Residual { decay: 1.0, low_memory: false },
-        false => Memory::None,
-    };
+    let feedback = Memory::Residual { decay: 1.0, low_memory: false };
+    let memory = if residual { feedback } else { Memory::None };
     let codec = Codec::new(Sparsifier::All, quantizer, memory, IndexCoding::Auto)?;
     let state = codec.init_state(numel)?;
     Ok(Case { name, codec, state, frame: Vec::new(), times: Vec::new() })

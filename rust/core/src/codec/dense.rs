@@ -10,7 +10,9 @@ use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::pack::Pattern;
 use crate::pool;
-use crate::quantize::{Basis, Coder, LONGEST_FIT, Quantizer, Scales, SectionMut, Summary, store};
+use crate::quantize::{
+    Basis, Coder, LONGEST_FIT, Place, Quantizer, Scales, SectionMut, Summary, store,
+};
 use crate::scan::{CHUNK, Field, Remembered, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, Kernels, LANES};
@@ -111,7 +113,7 @@ impl Rounded for Field<'_> {
         scratch: &mut Scratch,
     ) -> u32 {
         let block = self.block(job.kernels, at, len, scratch);
-        job.coder.code(block, coded.rank, None, coded.scales, coded.drawn, coded.codes);
+        job.coder.code(block, coded.place, coded.codes, None);
         job.peak(block)
     }
 }
@@ -127,13 +129,10 @@ impl<S: Remembered> Rounded for S {
     ) -> u32 {
         let block = self.take(job.kernels, at, len, scratch);
         let peak = job.peak(block);
-        job.coder.code(block, coded.rank, None, coded.scales, coded.drawn, coded.codes);
         let mut sent = [0.0; BLOCK];
         let sent = &mut sent[..block.len()];
-        job.coder.coding.decode_codes(coded.codes, coded.scales, coded.rank, None, sent);
-        for (left, sent) in block.iter_mut().zip(sent) {
-            *left -= *sent;
-        }
+        job.coder.code(block, coded.place, coded.codes, Some(sent));
+        (job.kernels.subtract)(block, sent);
         self.keep(job.kernels, at, block);
         peak
     }
@@ -143,11 +142,7 @@ impl<S: Remembered> Rounded for S {
 struct Coded<'a> {
     /// Where its codes go.
     codes: &'a mut [u8],
-    /// The rank of its first entry, counted from where the scales begin.
-    rank: usize,
-    scales: &'a [[u8; 4]],
-    /// The rank of its first entry in the frame.
-    drawn: usize,
+    place: Place<'a>,
 }
 
 /// The scales of one thread's share.
@@ -262,12 +257,13 @@ impl Job {
                 }
             }
             let drawn = part.first + at;
-            let (scales, rank) = match &part.scales {
+            let (scales, first) = match &part.scales {
                 Table::Known(scales) => (*scales, drawn),
                 Table::Open(scales) => (&**scales, at),
             };
             let codes = &mut part.codes[at * bits / 8..((at + len) * bits).div_ceil(8)];
-            let coded = Coded { codes, rank, scales, drawn };
+            let place = Place { first, drawn, positions: None, scales };
+            let coded = Coded { codes, place };
             peak = peak.max(source.round(self, at, len, coded, &mut scratch));
         }
         (self.kernels.fence)();

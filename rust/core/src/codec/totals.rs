@@ -1,8 +1,9 @@
 //! Sums over groups of a tensor, gathered before anything is coded.
 
 use crate::pool;
-use crate::quantize::{Lanes, Summary};
+use crate::quantize::Summary;
 use crate::scan::{CHUNK, Scanner, Scratch, Source, View};
+use crate::simd::summary::Lanes;
 use crate::simd::{BLOCK, Kernels};
 
 /// The sums of each chunk of each group, in order. To be used again: no call allocates once it has
@@ -90,7 +91,7 @@ pub(super) fn summarize<S: Source>(
     let mut lanes = Lanes::default();
     for offset in (0..len).step_by(BLOCK) {
         let size = BLOCK.min(len - offset);
-        lanes.push(source.block(kernels, at + offset, size, scratch));
+        (kernels.summary)(source.block(kernels, at + offset, size, scratch), &mut lanes);
     }
-    lanes.summary()
+    lanes.into()
 }

@@ -2,7 +2,8 @@
 
 use super::chance::Draw;
 use super::coding::SectionMut;
-use super::{BLOCK, Hints, Quantizer, ValueCoding, bfloat16, fields, float16, float32};
+use super::{BLOCK, Hints, Quantizer, ValueCoding, bfloat16, float16, float32};
+use crate::simd::{self, Kernels};
 
 /// Writes the values of a list to a value section that is as long as its coding says.
 ///
@@ -25,7 +26,8 @@ pub(crate) fn encode(
     for (i, codes) in codes.chunks_mut(step).enumerate() {
         let ranks = i * BLOCK..values.len().min((i + 1) * BLOCK);
         let positions = positions.map(|positions| &positions[ranks.clone()]);
-        job.code(&values[ranks.clone()], ranks.start, positions, scales, ranks.start, codes);
+        let (first, drawn) = (ranks.start, ranks.start);
+        job.code(&values[ranks], Place { first, drawn, positions, scales }, codes, None);
     }
 }
 
@@ -76,38 +78,55 @@ pub(crate) struct Coder {
     pub hints: Hints,
 }
 
+/// Which entries of a frame a block of values is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// The rank of the first of them, counted from where the scales begin.
+    pub first: usize,
+    /// The same counted from the beginning of the frame.
+    pub drawn: usize,
+    /// Their positions; none if those are the ranks.
+    pub positions: Option<&'a [u32]>,
+    pub scales: &'a [[u8; 4]],
+}
+
 impl Coder {
     /// Codes a block of finite values, as many as a multiple of eight but for the last of a frame.
-    ///
-    /// `first` is the rank of the first of them, counted from where `scales` begin, and `drawn`
-    /// the same counted from the beginning of the frame.
-    pub fn code(
-        self,
-        values: &[f32],
-        first: usize,
-        positions: Option<&[u32]>,
-        scales: &[[u8; 4]],
-        drawn: usize,
-        out: &mut [u8],
-    ) {
+    /// Where it is wanted, `sent` becomes what they are decoded to.
+    pub fn code(self, values: &[f32], place: Place<'_>, out: &mut [u8], sent: Option<&mut [f32]>) {
         match self.coding {
             ValueCoding::Empty(_) => return,
-            ValueCoding::Float32 => return float32::encode(values, out),
-            ValueCoding::BFloat16 => return bfloat16::encode(values, out),
+            ValueCoding::Float32 => float32::encode(values, out),
+            ValueCoding::BFloat16 => bfloat16::encode(values, out),
             ValueCoding::Float16 { exponent } => {
-                return float16::encode(exponent.unwrap_or(0), values, out);
+                float16::encode(exponent.unwrap_or(0), values, out);
             }
-            _ => {}
+            _ => return self.code_bytes(values, place, out, sent),
         }
-        let draw = Draw::of(self.hints.key, drawn as u32);
-        let mut codes = [0; crate::simd::BLOCK];
+        if let Some(sent) = sent {
+            self.coding.decode_codes(out, place.scales, place.first, place.positions, sent);
+        }
+    }
+
+    /// By way of one code a byte.
+    fn code_bytes(
+        self,
+        values: &[f32],
+        place: Place<'_>,
+        out: &mut [u8],
+        mut sent: Option<&mut [f32]>,
+    ) {
+        let draw = Draw::of(self.hints.key, place.drawn as u32);
+        let (mut codes, grouping) = ([0; simd::BLOCK], self.coding.grouping());
         let codes = &mut codes[..values.len()];
-        let grouping = self.coding.grouping();
-        grouping.for_each_run(first, values.len(), positions, |group, range| {
-            let scales = load(self.coding, scales, group);
-            let draw = draw.skip(range.start);
-            self.coding.code(&values[range.clone()], &scales, draw, &mut codes[range]);
+        grouping.for_each_run(place.first, values.len(), place.positions, |group, range| {
+            let scales = load(self.coding, place.scales, group);
+            let (draw, codes) = (draw.skip(range.start), &mut codes[range.clone()]);
+            self.coding.code(&values[range.clone()], &scales, draw, codes);
+            if let Some(sent) = &mut sent {
+                self.coding.values(codes, &scales, &mut sent[range]);
+            }
         });
-        fields::pack(codes, self.coding.code_bits(), out);
+        (Kernels::current().pack)(codes, self.coding.code_bits(), out);
     }
 }

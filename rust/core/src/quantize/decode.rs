@@ -1,9 +1,8 @@
 //! Value sections back to values.
 
 use super::coding::Section;
-use super::{
-    BLOCK, ValueCoding, bfloat16, code, fields, finite_halves, float8, float16, float32, ternary,
-};
+use super::{BLOCK, ValueCoding, bfloat16, code, finite_halves, float8, float16, float32, ternary};
+use crate::simd::{Kernels, fields};
 
 impl ValueCoding {
     /// Decodes the entries from rank `first` on, which is a multiple of eight, into `out`.
@@ -43,7 +42,7 @@ impl ValueCoding {
         let bytes = bytes.chunks(BLOCK * self.code_bits() as usize / 8);
         for ((i, out), bytes) in out.chunks_mut(BLOCK).enumerate().zip(bytes) {
             let codes = &mut codes[..out.len()];
-            fields::unpack(bytes, self.code_bits(), codes);
+            (Kernels::current().unpack)(bytes, self.code_bits(), codes);
             let at = i * BLOCK;
             let positions = positions.map(|positions| &positions[at..at + out.len()]);
             let len = out.len();

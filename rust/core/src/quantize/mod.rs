@@ -24,7 +24,6 @@ mod codebook;
 mod coding;
 mod decode;
 mod exponent;
-mod fields;
 mod float16;
 mod float32;
 mod float8;
@@ -36,13 +35,13 @@ mod ternary;
 mod two_means;
 mod uniform;
 
-pub(crate) use code::{Coder, encode, store};
+pub(crate) use code::{Coder, Place, encode, store};
 pub use coding::{QuantizerId, ValueCoding};
 pub(crate) use coding::{Section, SectionMut};
 pub use float8::{Format, Rounding};
 pub(crate) use groups::Grouping;
 pub use sign_scale::Magnitude;
-pub(crate) use summary::{Lanes, Summary};
+pub(crate) use summary::Summary;
 pub use uniform::Norm;
 
 use crate::rng::Key;

@@ -6,6 +6,7 @@
 //! given too much is the memory's to take back.
 
 use super::Summary;
+use crate::simd::Kernels;
 
 /// Which magnitude goes with the signs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -33,7 +34,5 @@ impl Magnitude {
 
 /// One for values that are not below zero.
 pub(super) fn code(values: &[f32], codes: &mut [u8]) {
-    for (code, &x) in codes.iter_mut().zip(values) {
-        *code = u8::from(x >= 0.0);
-    }
+    (Kernels::current().signs)(values, codes);
 }

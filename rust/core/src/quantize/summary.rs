@@ -1,7 +1,8 @@
 //! Sums over the values of a group, from which its scales follow.
 
 use crate::scan::CHUNK;
-use crate::simd::{LANES, reduce};
+use crate::simd::summary::Lanes;
+use crate::simd::{Kernels, reduce};
 
 /// What is known of the values of a group.
 ///
@@ -31,11 +32,11 @@ impl Summary {
 
     /// Of all these values.
     pub fn of(values: &[f32]) -> Self {
-        let mut summary = Self::default();
+        let (kernels, mut summary) = (Kernels::current(), Self::default());
         for chunk in values.chunks(CHUNK) {
             let mut lanes = Lanes::default();
-            lanes.push(chunk);
-            summary.add(&lanes.summary());
+            (kernels.summary)(chunk, &mut lanes);
+            summary.add(&lanes.into());
         }
         summary
     }
@@ -66,54 +67,15 @@ impl Summary {
     }
 }
 
-/// The sums of a chunk under way.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Lanes {
-    above: [f64; LANES],
-    below: [f64; LANES],
-    squares: [f64; LANES],
-    count: u64,
-    negatives: u64,
-    peak: u32,
-}
-
-impl Lanes {
-    /// Adds values; all pushed before were whole groups of sixteen.
-    pub fn push(&mut self, values: &[f32]) {
-        let mut negatives = [0_u32; LANES];
-        let mut peaks = [0_u32; LANES];
-        let mut step = |i: usize, x: f32| {
-            let wide = f64::from(x);
-            let below = x < 0.0;
-            self.above[i] += if below { 0.0 } else { wide };
-            self.below[i] += if below { wide } else { 0.0 };
-            self.squares[i] += wide * wide;
-            negatives[i] += u32::from(below);
-            peaks[i] = peaks[i].max(x.to_bits() & 0x7FFF_FFFF);
-        };
-        let (groups, rest) = values.as_chunks::<LANES>();
-        for group in groups {
-            for (i, &x) in group.iter().enumerate() {
-                step(i, x);
-            }
-        }
-        for (i, &x) in rest.iter().enumerate() {
-            step(i, x);
-        }
-        self.count += values.len() as u64;
-        self.negatives += negatives.iter().map(|&n| u64::from(n)).sum::<u64>();
-        self.peak = peaks.iter().fold(self.peak, |peak, &p| peak.max(p));
-    }
-
-    /// What the chunk comes to.
-    pub fn summary(&self) -> Summary {
-        Summary {
-            count: self.count,
-            negatives: self.negatives,
-            above: reduce(&self.above),
-            below: reduce(&self.below),
-            squares: reduce(&self.squares),
-            peak: self.peak,
+impl From<Lanes> for Summary {
+    fn from(lanes: Lanes) -> Self {
+        Self {
+            count: lanes.count,
+            negatives: lanes.negatives,
+            above: reduce(&lanes.above),
+            below: reduce(&lanes.below),
+            squares: reduce(&lanes.squares),
+            peak: lanes.peak,
         }
     }
 }

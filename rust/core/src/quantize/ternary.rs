@@ -1,10 +1,14 @@
 //! Minus, zero or plus one magnitude, by chance, so that the mean is the value.
 //!
 //! Wen, Xu, Yan, Wu, Wang, Chen, Li, "TernGrad: Ternary Gradients to Reduce Communication in
-//! Distributed Deep Learning", NeurIPS 2017, algorithm 1 and section 3.3 (clipping).
+//! Distributed Deep Learning", NeurIPS 2017, algorithm 1 and section 3.3 (clipping). A value is one level of a
+//! grid, with a sign: it is rounded as by [`super::uniform`] with two bits.
 
-use super::Summary;
-use super::chance::{Draw, Share};
+use super::chance::Draw;
+use super::{BLOCK, Summary, uniform};
+
+/// Bits of a code.
+const BITS: u8 = 2;
 
 /// Magnitudes below this share of their root mean square are what rounding leaves of nothing.
 const NOTHING: f64 = 1e-12;
@@ -26,20 +30,21 @@ pub(super) fn scale(summary: &Summary, clip: Option<f32>) -> f32 {
 
 /// Zero, one for plus, two for minus.
 pub(super) fn code(values: &[f32], scale: f32, draw: Draw, codes: &mut [u8]) {
-    let share = Share::of(scale, 1.0);
-    for ((i, code), &x) in codes.iter_mut().enumerate().zip(values) {
-        let sent = draw.unit(i) < share.get(x.abs());
-        *code = if sent { 1 + u8::from(x < 0.0) } else { 0 };
+    uniform::code(BITS, values, scale, draw, codes);
+    // From a level and a sign: three is minus there.
+    for code in codes {
+        *code -= *code >> 1;
     }
 }
 
 pub(super) fn values(codes: &[u8], scale: f32, out: &mut [f32]) {
-    for (out, &code) in out.iter_mut().zip(codes) {
-        *out = match code {
-            0 => 0.0,
-            1 => scale,
-            _ => -scale,
-        };
+    let mut signed = [0; BLOCK];
+    for (codes, out) in codes.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+        let signed = &mut signed[..codes.len()];
+        for (signed, &code) in signed.iter_mut().zip(codes) {
+            *signed = code + (code >> 1);
+        }
+        uniform::values(BITS, signed, scale, out);
     }
 }
 

@@ -5,6 +5,7 @@
 //! entries of a column: given the partition by sign, no other two values have a smaller error.
 
 use super::{Summary, ValueCoding};
+use crate::simd::Kernels;
 use crate::{Error, Result};
 
 /// Bytes of parameters: the length of a column.
@@ -26,7 +27,5 @@ pub(super) fn scales(summary: &Summary) -> [f32; 2] {
 }
 
 pub(super) fn values(codes: &[u8], means: [f32; 2], out: &mut [f32]) {
-    for (out, &code) in out.iter_mut().zip(codes) {
-        *out = if code == 0 { means[0] } else { means[1] };
-    }
+    (Kernels::current().one_of_two)(codes, means, out);
 }

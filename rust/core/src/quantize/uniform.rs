@@ -3,8 +3,10 @@
 //! Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient
 //! Quantization and Encoding", NeurIPS 2017, section 3.1, with a fixed number of bits a level.
 
-use super::chance::{Draw, Share};
+use super::chance::Draw;
 use super::{Summary, ValueCoding};
+use crate::simd::Kernels;
+use crate::simd::grid::Grid;
 use crate::{Error, Result};
 
 /// What the grid of a block reaches up to.
@@ -42,29 +44,12 @@ pub(super) fn scale(summary: &Summary, norm: Norm) -> f32 {
     }
 }
 
-/// The highest level.
-fn levels(bits: u8) -> f32 {
-    f32::from((1_u8 << (bits - 1)) - 1)
-}
-
 /// The level in the lower bits, the sign in the highest.
 pub(super) fn code(bits: u8, values: &[f32], scale: f32, draw: Draw, codes: &mut [u8]) {
-    let levels = levels(bits);
-    let (share, sign) = (Share::of(scale, levels), bits - 1);
-    for ((i, code), &x) in codes.iter_mut().enumerate().zip(values) {
-        let exact = share.get(x.abs()).min(levels);
-        let whole = exact as u32 as f32;
-        let up = draw.unit(i) < exact - whole;
-        let level = whole as u8 + u8::from(up);
-        *code = level | u8::from(x < 0.0 && level > 0) << sign;
-    }
+    let grid = Grid::new(bits, scale);
+    (Kernels::current().to_levels)(values, grid, draw.key, draw.first, codes);
 }
 
-/// `scale * (level * r)`, `r` the float32 nearest to one over the highest level.
 pub(super) fn values(bits: u8, codes: &[u8], scale: f32, out: &mut [f32]) {
-    let (step, sign) = (1.0 / levels(bits), bits - 1);
-    for (out, &code) in out.iter_mut().zip(codes) {
-        let magnitude = scale * (f32::from(code & !(1 << sign)) * step);
-        *out = if code >> sign == 0 { magnitude } else { -magnitude };
-    }
+    (Kernels::current().from_levels)(codes, Grid::new(bits, scale), out);
 }

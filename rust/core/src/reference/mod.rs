@@ -6,6 +6,7 @@ mod draw;
 mod estimated;
 mod largest;
 mod memory;
+mod quantize;
 pub mod sidco;
 
 pub use adacomp::adacomp;
@@ -14,3 +15,4 @@ pub use draw::subset;
 pub use estimated::{gaussian, redsync, sampled, two_sided};
 pub use largest::{above, largest};
 pub use memory::{LowPass, MomentumCorrection};
+pub use quantize::{neighbours, sign_mean, sign_rms, ternary_scale, two_means};

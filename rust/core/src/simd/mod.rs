@@ -4,7 +4,9 @@
 //! |---|---|
 //! | [`add`] | `out = gradient + decay * residual` |
 //! | [`exponent`] | float32 to powers of two by chance, in 8 bits, and back |
+//! | [`fields`] | codes of a few bits, from bytes to packed and back |
 //! | [`float8`] | float32 to 8-bit floats, nearest or by chance, and back |
+//! | [`grid`] | float32 to levels of a grid by chance, to signs, and back |
 //! | [`kth`] | the k-th largest of a short list, by bisection |
 //! | [`leaders`] | the largest entry of each chunk |
 //! | [`maxima`] | the largest magnitude of each column of a block |
@@ -15,6 +17,7 @@
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
 //! | [`refine`] | drops the entries of a list that are not above a bound |
 //! | [`stream`] | copies past the caches |
+//! | [`summary`] | sums of values of either sign and of squares, for scales |
 //! | [`sweep`] | add, peak, moments and above in one loop: the hot path |
 //! | [`above`] | compacts the entries whose magnitude exceeds a bound |
 //! | [`bins`] | picks the entries that AdaComp sends of each bin |
@@ -28,8 +31,8 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `narrow`, `refine`, `stream`, `sweep` and `window` are written by hand: compaction and
-//! stores past the caches are beyond a compiler.
+//! `above`, `fields`, `narrow`, `refine`, `stream`, `sweep` and `window` are written by hand: compaction
+//! and stores past the caches are beyond a compiler, and some instructions, too.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
 // instruction set was detected at run time, and the vector loads and stores of those by hand.
@@ -39,7 +42,9 @@ pub mod above;
 pub mod add;
 pub mod bins;
 pub mod exponent;
+pub mod fields;
 pub mod float8;
+pub mod grid;
 pub mod kth;
 pub mod leaders;
 mod level;
@@ -52,6 +57,7 @@ pub mod peak;
 pub mod refine;
 mod stamp;
 pub mod stream;
+pub mod summary;
 pub mod sweep;
 pub mod total;
 pub mod widen;
@@ -121,6 +127,22 @@ pub struct Kernels {
     pub float8_stochastic: float8::Stochastic,
     /// See [`float8`].
     pub float8_decode: fn(&[u8], float8::Format, f32, &mut [f32]),
+    /// See [`fields`].
+    pub pack: fn(&[u8], u32, &mut [u8]),
+    /// See [`fields`].
+    pub unpack: fn(&[u8], u32, &mut [u8]),
+    /// See [`grid`].
+    pub to_levels: fn(&[f32], grid::Grid, Key, u32, &mut [u8]),
+    /// See [`grid`].
+    pub from_levels: fn(&[u8], grid::Grid, &mut [f32]),
+    /// See [`grid`].
+    pub signs: fn(&[f32], &mut [u8]),
+    /// See [`grid`].
+    pub one_of_two: fn(&[u8], [f32; 2], &mut [f32]),
+    /// See [`grid`].
+    pub subtract: fn(&mut [f32], &[f32]),
+    /// See [`summary`].
+    pub summary: fn(&[f32], &mut summary::Lanes),
     /// See [`narrow`].
     pub narrow_f16: fn(&[f32], f32, &mut [[u8; 2]]),
     /// See [`narrow`].
@@ -163,6 +185,14 @@ macro_rules! table {
             float8_nearest: float8::nearest::$module::run,
             float8_stochastic: float8::stochastic::$module::run,
             float8_decode: float8::decode::$module::run,
+            pack: fields::$module::pack,
+            unpack: fields::$module::unpack,
+            to_levels: grid::to_levels::$module::run,
+            from_levels: grid::from_levels::$module::run,
+            signs: grid::signs::$module::run,
+            one_of_two: grid::one_of_two::$module::run,
+            subtract: grid::subtract::$module::run,
+            summary: summary::$module::run,
             narrow_f16: narrow::$module::run,
             narrow_bf16: narrow::to_bf16::$module::run,
             refine: refine::$module::run,

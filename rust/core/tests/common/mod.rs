@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use gradwire_core::Dtype;
 use gradwire_core::frame::{self, Layout, SparsifierId};
 use gradwire_core::pack::{Chunks, Coding, Draw, DrawKind, IndexCoding, Pattern};
-use gradwire_core::quantize::{Format, Quantizer, Rounding};
+use gradwire_core::quantize::{Format, Magnitude, Norm, Quantizer, Rounding};
 use gradwire_core::rng::Key;
 use serde_json::Value;
 
@@ -127,6 +127,23 @@ fn quantizer(name: &str, options: &Value) -> Quantizer {
             block: options["block"].as_u64().map(|block| block as u32),
             seed: 0,
         },
+        "uniform" => Quantizer::Uniform {
+            bits: options["bits"].as_u64().unwrap() as u8,
+            block: options["block"].as_u64().unwrap() as u32,
+            norm: if options["norm"] == "l2" { Norm::L2 } else { Norm::Max },
+            seed: 0,
+        },
+        "sign-scale" => {
+            let mean = options["scale"] == "mean";
+            let magnitude = if mean { Magnitude::Mean } else { Magnitude::RootMeanSquare };
+            Quantizer::SignScale { magnitude }
+        }
+        "two-means" => {
+            Quantizer::TwoMeans { column: Some(options["column"].as_u64().unwrap() as u32) }
+        }
+        "ternary" => {
+            Quantizer::Ternary { clip: options["clip"].as_f64().map(|clip| clip as f32), seed: 0 }
+        }
         "codebook" => Quantizer::Codebook { bits: options["bits"].as_u64().unwrap() as u8 },
         "exponent" => Quantizer::Exponent { seed: 0 },
         other => panic!("quantizer {other}"),

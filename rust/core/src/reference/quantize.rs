@@ -1,0 +1,50 @@
+//! Quantizers one entry at a time, in float64.
+
+/// 1-bit SGD: each entry becomes the mean of the entries of its column that have its sign; zeros
+/// count as positive. Columns are runs of `column` positions.
+pub fn two_means(positions: &[u32], values: &[f32], column: usize) -> Vec<f64> {
+    let same = |i: usize, j: usize| {
+        positions[i] as usize / column == positions[j] as usize / column
+            && (values[i] >= 0.0) == (values[j] >= 0.0)
+    };
+    let mean = |i: usize| {
+        let fellows = (0..values.len()).filter(|&j| same(i, j));
+        let (sum, count) =
+            fellows.fold((0.0, 0.0), |(sum, count), j| (sum + f64::from(values[j]), count + 1.0));
+        sum / count
+    };
+    (0..values.len()).map(mean).collect()
+}
+
+/// The mean of magnitudes with each entry's sign; zeros count as positive.
+pub fn sign_mean(values: &[f32]) -> Vec<f64> {
+    let mean = values.iter().map(|&v| f64::from(v.abs())).sum::<f64>() / values.len() as f64;
+    values.iter().map(|&v| if v >= 0.0 { mean } else { -mean }).collect()
+}
+
+/// The root of the mean square with each entry's sign; zeros count as positive.
+pub fn sign_rms(values: &[f32]) -> Vec<f64> {
+    let square = values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / values.len() as f64;
+    values.iter().map(|&v| if v >= 0.0 { square.sqrt() } else { -square.sqrt() }).collect()
+}
+
+/// TernGrad's magnitude: the largest after clipping at so many standard deviations.
+pub fn ternary_scale(values: &[f32], clip: f64) -> f64 {
+    let n = values.len() as f64;
+    let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
+    let variance = values.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
+    let peak = values.iter().fold(0.0_f64, |peak, &v| peak.max(f64::from(v).abs()));
+    if variance > 0.0 { peak.min(clip * variance.sqrt()) } else { peak }
+}
+
+/// QSGD's two neighbours of a value on the grid of `levels` up to `scale`, and how far from the
+/// lower to the upper it is: what it is sent as, and with which probability the upper.
+pub fn neighbours(value: f64, scale: f64, levels: f64) -> (f64, f64, f64) {
+    if scale == 0.0 {
+        return (0.0, 0.0, 0.0);
+    }
+    let share = (value.abs() / scale).min(1.0) * levels;
+    let low = share.floor();
+    let of = |level: f64| level / levels * scale * value.signum();
+    (of(low), of(low + 1.0), share - low)
+}
