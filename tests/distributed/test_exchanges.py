@@ -84,16 +84,18 @@ def test_leaders_rotate_and_are_staggered_over_buckets(two: Ranks) -> None:
     assert turns == {"c": 0, "b": 0, "a": 1}
 
 
-@pytest.mark.parametrize("quantize", ["Float32", "BFloat16"])
+@pytest.mark.parametrize(
+    ("exchange", "quantize"), [("leader", "BFloat16"), ("scalecom", "Float32")]
+)
 def test_the_volume_of_leader_indices_does_not_grow_with_the_ranks(
-    nursery: Nursery, quantize: str
+    nursery: Nursery, exchange: str, quantize: str
 ) -> None:
     counted = {}
     for world_size in (2, 3, 4):
         ranks = Ranks(nursery, world_size)
         results = ranks.run(
             "exchanges.wire_bytes",
-            exchange="leader",
+            exchange=exchange,
             quantize=quantize,
             ratio=0.1,
             steps=12,  # whole rounds of leaders

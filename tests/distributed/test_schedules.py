@@ -56,12 +56,14 @@ def test_without_a_lower_learning_rate_only_the_norms_count(two: Ranks) -> None:
         assert found[3]["before"] == found[4]["before"] == {"a": 0.05, "b": 0.5, "c": 0.5}
 
 
-@pytest.mark.parametrize("kind", ["accordion", "warm-up", "dense"])
+@pytest.mark.parametrize("kind", ["accordion", "warm-up", "dense", "scalecom", "dgc"])
 def test_resume_in_the_middle_of_an_epoch_is_bit_for_bit(
     two: Ranks, kind: str, tmp_path: Path
 ) -> None:
-    for rank, result in enumerate(two.run("schedules.resume", kind=kind, folder=str(tmp_path))):
+    results = two.run("schedules.resume", kind=kind, folder=str(tmp_path))
+    for rank, result in enumerate(results):
         assert result["same"]
+        assert result["fingerprint"] == results[0]["fingerprint"]
         assert (result["measured"] > 0) == (kind == "accordion" and rank == 0)
 
 

@@ -103,9 +103,11 @@ def wire_bytes(
         return int(fields["wchar"])
 
     random = np.random.default_rng(rank)
-    codec = gradwire.topk(ratio=ratio) if exchange == "gather" else exchanged(exchange)
+    codec = gradwire.topk(ratio=ratio)
     if exchange == "leader":
-        codec = dataclasses.replace(exchanged("leader", quantize, ratio=ratio))
+        codec = exchanged("leader", quantize, ratio=ratio)
+    if exchange == "scalecom":
+        codec = gradwire.scalecom(ratio, quantize=getattr(gradwire.quantize, quantize)())
     with attached(Large(), codec) as (model, handle):
 
         def one() -> None:

@@ -113,12 +113,14 @@ def accordion(rank: int, world_size: int, lowered: bool = True) -> list[dict[str
 
 def resume(rank: int, world_size: int, folder: str, kind: str) -> dict[str, Any]:
     """Train 9 steps of 2 an epoch; or 5, save in the middle of an epoch, and go on from there."""
-    schedule = {
-        "accordion": Accordion(0.5, 0.02, eta=0.2, interval=2),
-        "warm-up": WarmUp((0.5, 0.2, 0.1)),
-        "dense": DenseWarmUp(3),
+    topk = gradwire.topk(ratio=0.02)
+    codec, schedule = {
+        "accordion": (topk, Accordion(0.5, 0.02, eta=0.2, interval=2)),
+        "warm-up": (topk, WarmUp((0.5, 0.2, 0.1))),
+        "dense": (topk, DenseWarmUp(3)),
+        "scalecom": (gradwire.scalecom(0.02), DenseWarmUp(2)),
+        "dgc": (gradwire.dgc(0.02), WarmUp.code(0.02, 3)),
     }[kind]
-    codec = gradwire.topk(ratio=0.02)
     options = {"schedule": schedule}
 
     def run(model: Any, handle: Handle, steps: range) -> None:
@@ -129,7 +131,7 @@ def resume(rank: int, world_size: int, folder: str, kind: str) -> dict[str, Any]
 
     def outcome(model: Any, handle: Handle) -> tuple[Any, ...]:
         left = {name: each.tobytes() for name, each in residuals(handle).items()}
-        return fingerprint(model), left, ratios(handle), handle.state_dict()["schedule"]["norms"]
+        return fingerprint(model), left, handle.state_dict()["schedule"]["norms"]
 
     with attached(network(), codec, options=options, bucket_cap_mb=SMALL_BUCKETS) as (
         model,
@@ -151,7 +153,11 @@ def resume(rank: int, world_size: int, folder: str, kind: str) -> dict[str, Any]
         handle.load_state_dict(saved["gradwire"])
         run(model, handle, range(5, 9))
         parts = outcome(model, handle)
-    return {"same": whole == parts, "measured": len(saved["gradwire"]["schedule"]["measured"])}
+    return {
+        "same": whole == parts,
+        "fingerprint": whole[0],
+        "measured": len(saved["gradwire"]["schedule"]["measured"]),
+    }
 
 
 def refusals(rank: int, world_size: int) -> dict[str, str]:
