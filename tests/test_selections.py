@@ -110,3 +110,15 @@ def test_strom_sends_plus_or_minus_the_threshold():
     assert np.array_equal(state.residual, NORMAL - sent)
     with pytest.raises(ValueError, match="threshold must be more than 0"):
         gradwire.strom(0)
+
+
+@pytest.mark.parametrize("sparsify", [SampledTopK(0.1), TwoSided(32)], ids=["sampled", "two-sided"])
+def test_what_draws_a_sample_needs_a_state_that_counts_the_steps(sparsify):
+    codec = gradwire.Codec(sparsify=sparsify, memory=NoMemory())
+    with pytest.raises(ValueError, match="state is missing"):
+        codec.encode(NORMAL)
+
+
+def test_exact_thresholds_need_no_state():
+    codec = gradwire.Codec(sparsify=TwoSided(32, sample=None), memory=NoMemory())
+    assert codec.encode(NORMAL).count == NORMAL.size // 32

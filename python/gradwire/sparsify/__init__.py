@@ -1,8 +1,8 @@
 """Sparsifiers: which entries go onto the wire.
 
 None of them but `RandomK` ever sends an exact zero, and ties go to the lower index. For a tensor of
-n entries each costs two reads of n, plus work on the survivors; with `gradwire.memory.Residual` one
-write of n comes on top.
+n entries a step costs one read of n, with `gradwire.memory.Residual` one of the residual and one
+write too, plus work on the survivors. A first step, or one after a sudden change, may read n again.
 """
 
 from gradwire import extension

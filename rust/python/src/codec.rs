@@ -101,7 +101,7 @@ impl Codec {
                  make one with codec.init_state(x.size) and keep it for the next call",
             ));
         }
-        if self.0.quantizer().seed().is_some() || self.0.sparsifier().is_drawn() {
+        if self.0.quantizer().seed().is_some() || self.0.sparsifier().draws() {
             return Err(PyValueError::new_err(
                 "state is missing: this codec draws random numbers, and the state counts the steps \
                  that they depend on; make one with codec.init_state(x.size) and keep it",

@@ -222,6 +222,15 @@ impl Sparsifier {
         }
     }
 
+    /// Whether what is selected depends on random numbers, and so on the step.
+    pub fn draws(self) -> bool {
+        match self {
+            Self::SampledTopK(_) | Self::RandomK(_) => true,
+            Self::TwoSided(two_sided) => two_sided.sample.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether the positions are drawn without a look at the entries.
     pub fn is_drawn(self) -> bool {
         matches!(self, Self::RandomK(_))
