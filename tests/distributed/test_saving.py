@@ -50,6 +50,18 @@ def test_sum_and_split_keeps_the_total(two: Ranks, three: Ranks, tmp_path: Path)
     assert all((result["step"], result["after"]) == (3, 4) for result in new)
 
 
+def test_new_ranks_start_from_the_average_momentum(
+    two: Ranks, three: Ranks, tmp_path: Path
+) -> None:
+    folder = str(tmp_path)
+    old = two.run("saving.save_momentum", folder=folder)
+    for new in three.run("saving.load_momentum", folder=folder, old_size=2):
+        for name in old[0]:
+            total = sum(each[name].astype(np.float64) for each in old)
+            assert total.any()
+            np.testing.assert_array_equal(new[name], (total / 2).astype(np.float32))
+
+
 def test_sum_and_split_to_fewer_ranks(two: Ranks, three: Ranks, tmp_path: Path) -> None:
     folder = str(tmp_path)
     old = three.run("saving.save", folder=folder)

@@ -108,6 +108,29 @@ def load(
         return {"left": left, "step": step, "after": handle.step}
 
 
+def save_momentum(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
+    """Leave something in the momentum, and a file for each rank."""
+    with attached(Given(), gradwire.dgc(ratio=0.05)) as (model, handle):
+        for step in range(3):
+            model.zero_grad()
+            model(integers(9, rank, step)).backward()
+        saved = handle.state_dict()
+        torch.save(saved, Path(folder) / f"rank{rank}.pt")
+        return _momentum(saved)
+
+
+def load_momentum(rank: int, world_size: int, folder: str, old_size: int) -> dict[str, np.ndarray]:
+    """Load the files of another number of ranks."""
+    files = [Path(folder) / f"rank{old}.pt" for old in range(old_size)]
+    with attached(Given(), gradwire.dgc(ratio=0.05)) as (_, handle):
+        handle.load_state_dict([torch.load(file, weights_only=True) for file in files])
+        return _momentum(handle.state_dict())
+
+
+def _momentum(saved: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: each["momentum"].numpy().copy() for name, each in saved["parameters"].items()}
+
+
 def wrong_files(rank: int, world_size: int, folder: str) -> dict[str, str]:
     """What load_state_dict refuses, on every rank, and leaves everything as it was."""
     own = torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True)

@@ -201,3 +201,19 @@ fn a_preview_is_what_is_encoded_and_changes_nothing() {
         }
     }
 }
+
+#[test]
+fn what_is_chosen_elsewhere_is_encoded_at_positions_alone() {
+    let sparsifier = Sparsifier::Custom { id: 1 };
+    let codec = Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
+    let (mut state, mut workspace) = (codec.init_state(4).unwrap(), Workspace::default());
+    let x = [4.0, 3.0, 2.0, 1.0];
+    let mut out = vec![1];
+    let refused = codec.encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut out);
+    assert!(matches!(refused, Err(Error::Argument { .. })));
+    assert!(out.is_empty() && state.step() == 0);
+    let (frame, _) = encode_at(&codec, &x, &mut state, &[1, 3], &mut workspace);
+    assert_eq!(Frame::parse(&frame, None).unwrap().header().sparsifier.name(), Some("custom"));
+    assert_eq!(decode(&frame, 4), [0.0, 3.0, 0.0, 1.0]);
+    assert_eq!(state.residual().unwrap(), [4.0, 0.0, 2.0, 0.0]);
+}
