@@ -26,7 +26,7 @@ from gradwire.torch.ddp.exchange.pieces import (
     unpack_dense,
 )
 from gradwire.torch.ddp.exchange.reasons import pack_reason, raise_first
-from gradwire.torch.ddp.jobs import Flight, Job
+from gradwire.torch.ddp.jobs import Buffers, Flight, Job
 from gradwire.torch.ddp.layout import Layout, Parameter, Piece
 
 __all__ = ["Chosen", "Summed", "wire_dtype"]
@@ -77,6 +77,7 @@ class _Vectors:
     head: Head
     values: torch.Tensor
     whole: list[torch.Tensor]
+    buffers: list[torch.Tensor]
     error: BaseException | None = None
 
 
@@ -100,6 +101,7 @@ class Summed(Exchange):
     ) -> None:
         super().__init__(group, check_result=check_result)
         self._reasons: dist.ProcessGroup | None = reasons
+        self._buffers = Buffers()
         self._recent: deque[torch.Tensor] = deque(maxlen=32)  # see all_gather.py
 
     def close(self) -> None:
@@ -147,15 +149,16 @@ class Summed(Exchange):
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
         own = accumulator(layout.dtype) if layout.runs else wire
         front, numel = Head.numel(layout), sum(chosen.counts)
-        if own == wire:
-            whole = [torch.empty(front + numel, dtype=own)]
-            values = whole[0][front:]
-        else:
-            values = torch.empty(numel, dtype=wire)
-            whole = [torch.empty(front, dtype=own), values][: 2 if numel else 1]
+        lengths = [(front + numel, own)] if own == wire else [(front, own), (numel, wire)]
+        taken = [self._buffers.take(length * dtype.itemsize) for length, dtype in lengths]
+        whole = [
+            buffer[: length * dtype.itemsize].view(dtype)
+            for buffer, (length, dtype) in zip(taken, lengths, strict=True)
+        ]
+        values = whole[-1][-numel:] if numel else whole[-1][:0]
         head = Head(whole[0], layout)
         head.clear(check_word(layout.digest, sequence, job.step.number, chosen.counts, chosen.by))
-        return _Vectors(chosen, head, values, whole)
+        return _Vectors(chosen, head, values, [each for each in whole if each.numel()], taken)
 
     def _fill(self, job: Job, vectors: _Vectors) -> None:
         at = 0
@@ -209,15 +212,22 @@ class Summed(Exchange):
     # The receiving thread ---------------------------------------------------------------------
 
     def _combine(self, flight: Flight) -> None:
-        vectors, job = flight.contents, flight.job
+        vectors = flight.contents
         assert isinstance(vectors, _Vectors)
+        try:
+            self._take_over(flight.job, vectors, flight.sequence)
+        finally:
+            for buffer in vectors.buffers:
+                self._buffers.give(buffer)
+
+    def _take_over(self, job: Job, vectors: _Vectors, sequence: int) -> None:
         sums = vectors.head.read()
         if sums.failed or sums.bad:
             self._raise_failure(job.layout, vectors.error)
         if not sums.in_step:
             raise ExchangeError(
                 f"another rank added up other parameters than this rank at bucket "
-                f"{flight.sequence} since attach(): the ranks did not run the same backward passes"
+                f"{sequence} since attach(): the ranks did not run the same backward passes"
             )
         at = 0
         for index, (piece, count) in enumerate(
