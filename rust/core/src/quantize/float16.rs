@@ -1,8 +1,5 @@
 //! IEEE binary16, after an exact multiplication by a power of two.
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-
 use super::{BLOCK, SCALE_EXPONENTS};
 use crate::simd::Kernels;
 
@@ -44,30 +41,28 @@ pub(super) fn encode(exponent: i16, values: &[f32], out: &mut [u8]) {
 }
 
 pub(super) fn decode(exponent: i16, bytes: &[u8], out: &mut [f32]) {
-    let (mut plain, mut halves) = ([0.0; BLOCK], [f16::ZERO; BLOCK]);
     let (codes, _) = bytes.as_chunks();
+    let widen = Kernels::current().decode_f16;
+    if let Some(factor) = normal_power(-i64::from(exponent)) {
+        widen(codes, factor, out);
+        return;
+    }
+    let mut plain = [0.0; BLOCK];
     for (out, codes) in out.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)) {
-        let (plain, halves) = (&mut plain[..codes.len()], &mut halves[..codes.len()]);
-        for (half, code) in halves.iter_mut().zip(codes) {
-            *half = f16::from_le_bytes(*code);
-        }
-        halves.convert_to_f32_slice(plain);
+        let plain = &mut plain[..codes.len()];
+        widen(codes, 1.0, plain);
         scale(-i64::from(exponent), plain, out);
     }
 }
 
-/// `out = values * 2^exponent`, rounded once.
+/// `out = values * 2^exponent`, rounded once: the product is exact in float64.
 ///
-/// A power that is itself a normal float32 gives the product with one rounding. The others, which
-/// only frames of magnitudes below 2^-111 need, go through float64, where the product is exact.
+/// For powers that are no normal float32, which only frames of magnitudes below 2^-111 need; the
+/// others round once in float32.
 fn scale(exponent: i64, values: &[f32], out: &mut [f32]) {
-    if let Some(factor) = normal_power(exponent) {
-        out.iter_mut().zip(values).for_each(|(out, x)| *out = x * factor);
-    } else {
-        // Clamped, so that any exponent gives a defined power; frames hold none outside of ±164.
-        let factor = f64::from_bits(((exponent.clamp(-1000, 1000) + 1023) as u64) << 52);
-        out.iter_mut().zip(values).for_each(|(out, x)| *out = (f64::from(*x) * factor) as f32);
-    }
+    // Clamped, so that any exponent gives a defined power; frames hold none outside of ±164.
+    let factor = f64::from_bits(((exponent.clamp(-1000, 1000) + 1023) as u64) << 52);
+    out.iter_mut().zip(values).for_each(|(out, x)| *out = (f64::from(*x) * factor) as f32);
 }
 
 /// `2^exponent`, if that is a normal float32.

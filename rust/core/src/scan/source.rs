@@ -4,7 +4,6 @@ use super::Preview;
 use crate::Input;
 use crate::simd::sweep::{Feedback, Found, Gather};
 use crate::simd::{BLOCK, Kernels};
-use half::slice::HalfFloatSliceExt;
 
 /// A tensor that is read block by block as float32.
 pub(crate) trait Source: Send + Sized {
@@ -160,7 +159,7 @@ impl<'x> Field<'x> {
         match self.0 {
             Input::F32(x) => return &x[range],
             Input::F64(x) => (kernels.widen_f64)(&x[range], scratch),
-            Input::F16(x) => x[range].convert_to_f32_slice(scratch),
+            Input::F16(x) => (kernels.widen_f16)(&x[range], scratch),
             Input::BF16(x) => (kernels.widen_bf16)(&x[range], scratch),
         }
         scratch

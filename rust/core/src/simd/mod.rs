@@ -31,8 +31,8 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `fields`, `narrow`, `refine`, `stream`, `sweep` and `window` are written by hand: compaction
-//! and stores past the caches are beyond a compiler, and some instructions, too.
+//! `above`, `fields`, `narrow`, `refine`, `stream`, `sweep`, `window` and `widen` from float16 are
+//! written by hand: compaction, stores past the caches and some instructions are beyond a compiler.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
 // instruction set was detected at run time, and the vector loads and stores of those by hand.
@@ -63,7 +63,7 @@ pub mod total;
 pub mod widen;
 pub mod window;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::rng::Key;
 
@@ -160,6 +160,10 @@ pub struct Kernels {
     /// See [`widen`].
     pub widen_f64: fn(&[f64], &mut [f32]),
     /// See [`widen`].
+    pub widen_f16: fn(&[f16], &mut [f32]),
+    /// See [`widen::from_f16`].
+    pub decode_f16: fn(&[[u8; 2]], f32, &mut [f32]),
+    /// See [`widen`].
     pub widen_bf16: fn(&[bf16], &mut [f32]),
     /// See [`window`].
     pub window: Window,
@@ -201,6 +205,8 @@ macro_rules! table {
             sweep: sweep::$module::run,
             total: total::$module::run,
             widen_f64: widen::from_f64::$module::run,
+            widen_f16: widen::from_f16::$module::run,
+            decode_f16: widen::from_f16::$module::decode,
             widen_bf16: widen::from_bf16::$module::run,
             window: window::$module::run,
         }

@@ -1,7 +1,7 @@
 //! Other element types to float32, element by element: exact from the narrow ones, rounded to
 //! nearest even from float64 (which becomes infinite beyond the range of float32).
-//!
-//! float16 has no kernel here: the `half` crate converts slices with F16C or NEON where it may.
+
+pub mod from_f16;
 
 /// float64 to float32.
 pub mod from_f64 {
