@@ -66,7 +66,7 @@ fn kernels(c: &mut Criterion) {
                     let moments = wanted.then_some((1.0, &mut lanes));
                     let (indices, values) = (&mut indices[..], &mut values[..]);
                     let gather = Gather { moments, bound: 6.9, base: 0, indices, values };
-                    (kernels.sweep)(black_box(&x), Some(feedback), gather)
+                    (kernels.sweep)(Input::F32(black_box(&x)), Some(feedback), gather)
                 });
             });
         }

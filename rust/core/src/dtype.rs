@@ -1,6 +1,7 @@
 //! Element types a tensor may have, and a borrowed tensor of any of them.
 
 use half::{bf16, f16};
+use std::ops::Range;
 
 /// Element type of the tensor that was encoded; recorded in the frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,6 +31,16 @@ pub enum Input<'a> {
 }
 
 impl Input<'_> {
+    /// The elements of a range of positions.
+    pub(crate) fn range(self, range: Range<usize>) -> Self {
+        match self {
+            Self::F32(x) => Self::F32(&x[range]),
+            Self::F64(x) => Self::F64(&x[range]),
+            Self::F16(x) => Self::F16(&x[range]),
+            Self::BF16(x) => Self::BF16(&x[range]),
+        }
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         match self {

@@ -2,10 +2,12 @@
 
 use std::hint::black_box;
 
+use gradwire_core::Input;
 use gradwire_core::rng::Key;
 use gradwire_core::simd::above::SLACK;
 use gradwire_core::simd::sweep::{Feedback, Gather};
 use gradwire_core::simd::{BLOCK, Kernels, float8, log_sum, moments, total};
+use half::f16;
 
 use crate::{Prepare, Works, laplace};
 
@@ -36,7 +38,11 @@ fn sweep(bound: f32, wanted: bool) -> Prepare {
             let moments = wanted.then_some((1.0, &mut lanes));
             let (indices, values) = (&mut indices[..], &mut values[..]);
             let gather = Gather { moments, bound, base: 0, indices, values };
-            black_box((Kernels::current().sweep)(black_box(&x), Some(feedback), gather));
+            black_box((Kernels::current().sweep)(
+                Input::F32(black_box(&x)),
+                Some(feedback),
+                gather,
+            ));
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))
@@ -84,6 +90,18 @@ fn narrow(to_f16: bool) -> Prepare {
             } else {
                 (kernels.narrow_bf16)(black_box(&x), &mut codes);
             }
+            Ok(())
+        };
+        Ok((BLOCK, Box::new(work)))
+    })
+}
+
+fn widen() -> Prepare {
+    Box::new(move || {
+        let x: Vec<_> = laplace(BLOCK, 1).into_iter().map(f16::from_f32).collect();
+        let mut out = vec![0.0; BLOCK];
+        let work = move || {
+            (Kernels::current().widen_f16)(black_box(&x), &mut out);
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))
@@ -143,6 +161,7 @@ pub fn all() -> Works {
                 black_box(lanes);
             }),
         ),
+        ("widen from float16".into(), widen()),
         ("bins of 500".into(), bins(500)),
         ("bins of 50".into(), bins(50)),
         ("narrow to bfloat16".into(), narrow(false)),

@@ -3,6 +3,7 @@
 use super::bins::Paired;
 use super::preview::Preview;
 use super::source::{Field, Remembered, Scratch, Source, is_streamed, write};
+use crate::Input;
 use crate::memory;
 use crate::simd::Kernels;
 use crate::simd::sweep::{Feedback, Found, Gather};
@@ -129,12 +130,18 @@ impl Source for LowPass<'_> {
         let memory = &self.memory[at..at + len];
         let feedback =
             Feedback { residual: Some(memory), decay: 1.0, sum: &mut sum[..len], streams: false };
-        let found = (kernels.sweep)(gradient, Some(feedback), gather);
+        let found = (kernels.sweep)(Input::F32(gradient), Some(feedback), gather);
         self.remember(kernels, at, gradient, &mut next[..len]);
         found
     }
 
-    fn swept<'a>(&'a self, _at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32] {
+    fn swept<'a>(
+        &'a self,
+        _kernels: &Kernels,
+        _at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32] {
         &scratch.sum[..len]
     }
 

@@ -237,10 +237,10 @@ impl Part {
             self.survivors.admit(found.count);
             self.complete &= request.bound.is_none() || self.survivors.len() <= request.cap;
             if request.logs {
-                (kernels.log_sum)(source.swept(at, len, scratch), &mut logs);
+                (kernels.log_sum)(source.swept(kernels, at, len, scratch), &mut logs);
             }
             if request.signed {
-                (kernels.total)(source.swept(at, len, scratch), &mut signed);
+                (kernels.total)(source.swept(kernels, at, len, scratch), &mut signed);
             }
         }
         if request.location.is_some() {

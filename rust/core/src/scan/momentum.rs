@@ -2,6 +2,7 @@
 
 use super::bins::Paired;
 use super::source::{Field, Remembered, Scratch, Source, is_streamed, write};
+use crate::Input;
 use crate::simd::Kernels;
 use crate::simd::momentum::Rule;
 use crate::simd::sweep::{Feedback, Found, Gather};
@@ -68,10 +69,16 @@ impl Source for Corrected<'_> {
         scratch: &mut Scratch,
         gather: Gather<'_>,
     ) -> Found {
-        (kernels.sweep)(self.block(kernels, at, len, scratch), None, gather)
+        (kernels.sweep)(Input::F32(self.block(kernels, at, len, scratch)), None, gather)
     }
 
-    fn swept<'a>(&'a self, _at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32] {
+    fn swept<'a>(
+        &'a self,
+        _kernels: &Kernels,
+        _at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32] {
         &scratch.next[..len]
     }
 
@@ -186,10 +193,16 @@ impl Source for Correcting<'_> {
             sum: &mut self.velocity[at..at + len],
             streams: self.streams,
         };
-        (kernels.sweep)(sum, Some(feedback), gather)
+        (kernels.sweep)(Input::F32(sum), Some(feedback), gather)
     }
 
-    fn swept<'a>(&'a self, at: usize, len: usize, _scratch: &'a Scratch) -> &'a [f32] {
+    fn swept<'a>(
+        &'a self,
+        _kernels: &Kernels,
+        at: usize,
+        len: usize,
+        _scratch: &'a mut Scratch,
+    ) -> &'a [f32] {
         &self.velocity[at..at + len]
     }
 

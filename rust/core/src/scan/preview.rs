@@ -54,17 +54,22 @@ impl Source for Preview<'_> {
         scratch: &mut Scratch,
         gather: Gather<'_>,
     ) -> Found {
-        let Scratch { widened, sum, .. } = scratch;
         let feedback = Feedback {
             residual: Some(&self.residual[at..at + len]),
             decay: self.decay,
-            sum: &mut sum[..len],
+            sum: &mut scratch.sum[..len],
             streams: false,
         };
-        (kernels.sweep)(self.gradient.float32(kernels, at, len, widened), Some(feedback), gather)
+        (kernels.sweep)(self.gradient.0.range(at..at + len), Some(feedback), gather)
     }
 
-    fn swept<'a>(&'a self, _at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32] {
+    fn swept<'a>(
+        &'a self,
+        _kernels: &Kernels,
+        _at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32] {
         &scratch.sum[..len]
     }
 

@@ -23,8 +23,15 @@ pub(crate) trait Source: Send + Sized {
         gather: Gather<'_>,
     ) -> Found;
 
-    /// The elements that the last sweep read, if it did not stream them away.
-    fn swept<'a>(&'a self, at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32];
+    /// The elements that the last sweep read, if it did not stream them away; in `scratch` if they
+    /// are not in memory as float32.
+    fn swept<'a>(
+        &'a self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32];
 
     /// The `len` elements from position `at` and nothing else, in `scratch` if they are not in memory
     /// as float32.
@@ -118,17 +125,20 @@ impl Source for Field<'_> {
         kernels: &Kernels,
         at: usize,
         len: usize,
-        scratch: &mut Scratch,
+        _scratch: &mut Scratch,
         gather: Gather<'_>,
     ) -> Found {
-        (kernels.sweep)(self.block(kernels, at, len, scratch), None, gather)
+        (kernels.sweep)(self.0.range(at..at + len), None, gather)
     }
 
-    fn swept<'a>(&'a self, at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32] {
-        match self.0 {
-            Input::F32(x) => &x[at..at + len],
-            _ => &scratch.widened[..len],
-        }
+    fn swept<'a>(
+        &'a self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32] {
+        self.block(kernels, at, len, scratch)
     }
 
     fn block<'a>(
@@ -239,10 +249,10 @@ impl Source for Accumulated<'_> {
         kernels: &Kernels,
         at: usize,
         len: usize,
-        scratch: &mut Scratch,
+        _scratch: &mut Scratch,
         gather: Gather<'_>,
     ) -> Found {
-        let gradient = self.gradient.block(kernels, at, len, scratch);
+        let gradient = self.gradient.0.range(at..at + len);
         let feedback = Feedback {
             residual: self.residual.map(|residual| &residual[at..at + len]),
             decay: self.decay,
@@ -252,7 +262,13 @@ impl Source for Accumulated<'_> {
         (kernels.sweep)(gradient, Some(feedback), gather)
     }
 
-    fn swept<'a>(&'a self, at: usize, len: usize, _scratch: &'a Scratch) -> &'a [f32] {
+    fn swept<'a>(
+        &'a self,
+        _kernels: &Kernels,
+        at: usize,
+        len: usize,
+        _scratch: &'a mut Scratch,
+    ) -> &'a [f32] {
         &self.sum[at..at + len]
     }
 

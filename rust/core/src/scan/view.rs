@@ -116,11 +116,17 @@ impl Source for View<'_> {
         }
     }
 
-    fn swept<'a>(&'a self, at: usize, len: usize, scratch: &'a Scratch) -> &'a [f32] {
+    fn swept<'a>(
+        &'a self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'a mut Scratch,
+    ) -> &'a [f32] {
         match self {
-            Self::Plain(field) => field.swept(at, len, scratch),
-            Self::Sum(sum) => sum.swept(at, len, scratch),
-            Self::Corrected(velocity) => velocity.swept(at, len, scratch),
+            Self::Plain(field) => field.swept(kernels, at, len, scratch),
+            Self::Sum(sum) => sum.swept(kernels, at, len, scratch),
+            Self::Corrected(velocity) => velocity.swept(kernels, at, len, scratch),
         }
     }
 

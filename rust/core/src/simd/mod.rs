@@ -65,6 +65,7 @@ pub mod window;
 
 use half::{bf16, f16};
 
+use crate::Input;
 use crate::rng::Key;
 
 pub use level::{Level, available_levels, level};
@@ -154,7 +155,7 @@ pub struct Kernels {
     /// See [`stream`].
     pub fence: fn(),
     /// See [`sweep`].
-    pub sweep: fn(&[f32], Option<sweep::Feedback<'_>>, sweep::Gather<'_>) -> sweep::Found,
+    pub sweep: fn(Input<'_>, Option<sweep::Feedback<'_>>, sweep::Gather<'_>) -> sweep::Found,
     /// See [`total`].
     pub total: fn(&[f32], &mut total::Lanes),
     /// See [`widen`].

@@ -24,6 +24,7 @@ pub(in crate::simd) mod avx512 {
     };
 
     /// Stores the lanes of `v` in `mask` and their positions, returns how many.
+    #[inline]
     #[target_feature(enable = "avx512f,popcnt")]
     pub(in crate::simd) fn store(
         v: __m512,
@@ -122,6 +123,7 @@ pub(in crate::simd) mod avx2 {
     }
 
     /// Stores the lanes of `v` in `mask` and their positions, returns how many.
+    #[inline]
     #[target_feature(enable = "avx2,popcnt")]
     pub(in crate::simd) fn store(
         v: __m256,

@@ -1,9 +1,30 @@
 //! The single kernels one after the other, while the block is in the cache.
 
 use super::{Feedback, Found, Gather};
-use crate::simd::{above, add, moments, peak};
+use crate::Input;
+use crate::simd::{BLOCK, above, add, moments, peak, widen};
 
-pub(in crate::simd) fn run(x: &[f32], feedback: Option<Feedback<'_>>, gather: Gather<'_>) -> Found {
+pub(in crate::simd) fn run(
+    x: Input<'_>,
+    feedback: Option<Feedback<'_>>,
+    gather: Gather<'_>,
+) -> Found {
+    if let Input::F32(x) = x {
+        return of_float32(x, feedback, gather);
+    }
+    let mut plain = [0.0; BLOCK];
+    let plain = &mut plain[..x.len()];
+    match x {
+        Input::F32(x) => plain.copy_from_slice(x),
+        Input::F64(x) => widen::from_f64::scalar::run(x, plain),
+        Input::F16(x) => widen::from_f16::scalar::run(x, plain),
+        Input::BF16(x) => widen::from_bf16::scalar::run(x, plain),
+    }
+    of_float32(plain, feedback, gather)
+}
+
+/// The sweep of elements that are float32.
+pub(super) fn of_float32(x: &[f32], feedback: Option<Feedback<'_>>, gather: Gather<'_>) -> Found {
     let Gather { moments: lanes, bound, base, indices, values } = gather;
     let block = match feedback {
         Some(Feedback { residual, decay, sum, .. }) => {

@@ -1,8 +1,12 @@
-//! One loop over groups of 64 elements, generic over the vector; the rest is left to plain Rust.
+//! One loop over groups of 64 elements, generic over the vector and the type of the elements; the
+//! rest is left to plain Rust.
 
 use super::{Feedback, Found, Gather};
+use crate::Input;
 use crate::simd::above::SLACK;
 use crate::simd::{LANES, moments};
+use element::Element;
+use half::{bf16, f16};
 
 /// Elements a round of the loop takes.
 const GROUP: usize = 64;
@@ -21,6 +25,9 @@ trait Vector: Copy {
 
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
+    unsafe fn load_f64(from: *const f64) -> Self;
+    unsafe fn load_f16(from: *const f16) -> Self;
+    unsafe fn load_bf16(from: *const bf16) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn stream(self, to: *mut f32);
     /// `self + decay * residual`, two rounded operations.
@@ -47,8 +54,8 @@ trait Vector: Copy {
 /// The CPU has the features of `V`. With `ADD`, the sum, and the residual if it is not in there, hold
 /// as many elements as `x`; with `STREAM`, the sum begins on a cache line.
 #[inline(always)]
-unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: bool>(
-    x: &[[f32; GROUP]],
+unsafe fn groups<V: Vector, T: Element, const ADD: bool, const STREAM: bool, const SUMS: bool>(
+    x: &[[T; GROUP]],
     feedback: (Option<&[f32]>, f32, &mut [f32]),
     gather: &mut Gather<'_>,
 ) -> Found {
@@ -74,7 +81,7 @@ unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: boo
             let mut masks = [0u16; GROUP / LANES];
             for j in 0..GROUP / LANES {
                 let at = g * GROUP + j * LANES;
-                v[j] = V::load(group.as_ptr().add(j * LANES));
+                v[j] = T::load(group.as_ptr().add(j * LANES));
                 if ADD {
                     v[j] = v[j].add_scaled(V::load(residual.add(at)), decay);
                     let to = sum.add(at);
@@ -104,11 +111,11 @@ unsafe fn groups<V: Vector, const ADD: bool, const STREAM: bool, const SUMS: boo
 }
 
 /// The sweep of a block: the groups by `whole`, the rest by plain Rust.
-fn run_with(
-    x: &[f32],
+fn run_with<T: Element>(
+    x: &[T],
     feedback: Option<Feedback<'_>>,
     mut gather: Gather<'_>,
-    whole: fn(&[[f32; GROUP]], Option<Feedback<'_>>, &mut Gather<'_>) -> Found,
+    whole: fn(&[[T; GROUP]], Option<Feedback<'_>>, &mut Gather<'_>) -> Found,
 ) -> Found {
     let room = x.len() + SLACK;
     assert!(gather.indices.len() >= room && gather.values.len() >= room, "room for survivors");
@@ -130,10 +137,17 @@ fn run_with(
         }
     };
     let found = whole(groups, head, &mut gather);
+    if rest.is_empty() {
+        return found;
+    }
     let Gather { moments, bound, base, indices, values } = gather;
     let (base, indices) = (base + done as u32, &mut indices[found.count..]);
     let values = &mut values[found.count..];
-    let last = super::scalar::run(rest, tail, Gather { moments, bound, base, indices, values });
+    let mut plain = [0.0; GROUP];
+    let plain = &mut plain[..rest.len()];
+    T::widen(rest, plain);
+    let gather = Gather { moments, bound, base, indices, values };
+    let last = super::scalar::of_float32(plain, tail, gather);
     Found { peak: found.peak.max(last.peak), count: found.count + last.count }
 }
 
@@ -144,8 +158,8 @@ macro_rules! level {
             use super::*;
 
             #[target_feature(enable = $features)]
-            fn inner(
-                x: &[[f32; GROUP]],
+            fn inner<T: Element>(
+                x: &[[T; GROUP]],
                 feedback: Option<Feedback<'_>>,
                 gather: &mut Gather<'_>,
             ) -> Found {
@@ -156,21 +170,25 @@ macro_rules! level {
                 unsafe {
                     match feedback {
                         None if sums => {
-                            groups::<V, false, false, true>(x, (None, 0.0, &mut []), gather)
+                            groups::<V, T, false, false, true>(x, (None, 0.0, &mut []), gather)
                         }
-                        None => groups::<V, false, false, false>(x, (None, 0.0, &mut []), gather),
+                        None => {
+                            groups::<V, T, false, false, false>(x, (None, 0.0, &mut []), gather)
+                        }
                         Some(Feedback { residual, decay, sum, streams }) => {
                             let feedback = (residual, decay, sum);
                             match (streams, sums) {
-                                (true, true) => groups::<V, true, true, true>(x, feedback, gather),
+                                (true, true) => {
+                                    groups::<V, T, true, true, true>(x, feedback, gather)
+                                }
                                 (true, false) => {
-                                    groups::<V, true, true, false>(x, feedback, gather)
+                                    groups::<V, T, true, true, false>(x, feedback, gather)
                                 }
                                 (false, true) => {
-                                    groups::<V, true, false, true>(x, feedback, gather)
+                                    groups::<V, T, true, false, true>(x, feedback, gather)
                                 }
                                 (false, false) => {
-                                    groups::<V, true, false, false>(x, feedback, gather)
+                                    groups::<V, T, true, false, false>(x, feedback, gather)
                                 }
                             }
                         }
@@ -178,8 +196,8 @@ macro_rules! level {
                 }
             }
 
-            pub(in crate::simd) fn run(
-                x: &[f32],
+            fn of<T: Element>(
+                x: &[T],
                 feedback: Option<Feedback<'_>>,
                 gather: Gather<'_>,
             ) -> Found {
@@ -187,12 +205,26 @@ macro_rules! level {
                 // level only where its features were found on this CPU.
                 run_with(x, feedback, gather, |x, f, g| unsafe { inner(x, f, g) })
             }
+
+            pub(in crate::simd) fn run(
+                x: Input<'_>,
+                feedback: Option<Feedback<'_>>,
+                gather: Gather<'_>,
+            ) -> Found {
+                match x {
+                    Input::F32(x) => of(x, feedback, gather),
+                    Input::F64(x) => of(x, feedback, gather),
+                    Input::F16(x) => of(x, feedback, gather),
+                    Input::BF16(x) => of(x, feedback, gather),
+                }
+            }
         }
     };
 }
 
-level!(avx2, "avx2,bmi1,bmi2,lzcnt,popcnt", avx2_vector::Pair);
+level!(avx2, "avx2,bmi1,bmi2,f16c,lzcnt,popcnt", avx2_vector::Pair);
 level!(avx512, "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt", avx512_vector::Whole);
 
 mod avx2_vector;
 mod avx512_vector;
+mod element;

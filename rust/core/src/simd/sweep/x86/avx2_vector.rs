@@ -2,17 +2,20 @@
 
 use super::Vector;
 use crate::simd::{above, moments};
+use half::{bf16, f16};
 use std::arch::x86_64::{
-    __m256, __m256d, __m256i, _CMP_GT_OQ, _mm_cvtsi128_si32, _mm_max_epu32, _mm_shuffle_epi32,
-    _mm256_add_pd, _mm256_add_ps, _mm256_and_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtps_pd,
+    __m256, __m256d, __m256i, _CMP_GT_OQ, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_max_epu32,
+    _mm_shuffle_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_and_ps, _mm256_castps_si256,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd,
     _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_pd, _mm256_loadu_ps,
     _mm256_max_epu32, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_pd, _mm256_mul_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_storeu_pd,
-    _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
+    _mm256_set_m128, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps,
+    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_stream_ps,
+    _mm256_sub_ps,
 };
 
-/// See [`Vector`]: needs AVX2.
+/// See [`Vector`]: needs AVX2 and F16C.
 #[derive(Clone, Copy)]
 pub(super) struct Pair([__m256; 2]);
 
@@ -30,6 +33,16 @@ unsafe fn magnitudes(x: __m256) -> __m256 {
     unsafe { _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff))) }
 }
 
+/// Eight bfloat16 as float32.
+#[inline(always)]
+unsafe fn upper(from: *const bf16) -> __m256 {
+    // SAFETY: AVX2 and eight elements are the caller's promise.
+    unsafe {
+        let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
+    }
+}
+
 // SAFETY of all methods: features and pointers are the caller's promise, see the trait. There are no
 // closures in them: those would not be inlined into the function that has the features.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -45,6 +58,32 @@ impl Vector for Pair {
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
         unsafe { Self([_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))]) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f64(from: *const f64) -> Self {
+        unsafe {
+            let mut pair = [_mm256_setzero_ps(); 2];
+            for (i, eight) in pair.iter_mut().enumerate() {
+                let low = _mm256_cvtpd_ps(_mm256_loadu_pd(from.add(8 * i)));
+                let high = _mm256_cvtpd_ps(_mm256_loadu_pd(from.add(8 * i + 4)));
+                *eight = _mm256_set_m128(high, low);
+            }
+            Self(pair)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Self {
+        unsafe {
+            let low = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
+            Self([low, _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast()))])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        unsafe { Self([upper(from), upper(from.add(8))]) }
     }
 
     #[inline(always)]

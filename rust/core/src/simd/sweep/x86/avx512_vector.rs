@@ -2,13 +2,16 @@
 
 use super::Vector;
 use crate::simd::{above, moments};
+use half::{bf16, f16};
 use std::arch::x86_64::{
-    __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _mm512_abs_ps, _mm512_add_pd, _mm512_add_ps,
-    _mm512_and_si512, _mm512_castps_si512, _mm512_castps512_ps256, _mm512_cmp_ps_mask,
-    _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_loadu_pd, _mm512_loadu_ps, _mm512_max_epu32,
-    _mm512_max_ps, _mm512_mul_pd, _mm512_mul_ps, _mm512_reduce_max_epu32, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_pd, _mm512_storeu_ps,
-    _mm512_stream_ps, _mm512_sub_ps,
+    __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _mm256_loadu_si256, _mm512_abs_ps, _mm512_add_pd,
+    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps256_ps512,
+    _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32,
+    _mm512_cvtpd_ps, _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_insertf32x8,
+    _mm512_loadu_pd, _mm512_loadu_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_pd,
+    _mm512_mul_ps, _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_stream_ps,
+    _mm512_sub_ps,
 };
 
 /// See [`Vector`]: needs AVX-512 F and DQ.
@@ -36,6 +39,28 @@ impl Vector for Whole {
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
         unsafe { Self(_mm512_loadu_ps(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f64(from: *const f64) -> Self {
+        unsafe {
+            let low = _mm512_cvtpd_ps(_mm512_loadu_pd(from));
+            let high = _mm512_cvtpd_ps(_mm512_loadu_pd(from.add(8)));
+            Self(_mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Self {
+        unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        unsafe {
+            let upper = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(upper)))
+        }
     }
 
     #[inline(always)]
