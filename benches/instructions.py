@@ -37,8 +37,9 @@ MEASURED = {
     "dense f16": "gradwire dense f16",
 }
 
-SPARSE = ("topk", "sidco", "sampled top-k", "gaussian", "trimmed")
+SPARSE = ("topk", "sidco", "sampled top-k", "gaussian", "trimmed", "random-k")
 WITH_RESIDUAL = " with residual"
+ELEMENT = {"bfloat16": 2.0, "float16": 2.0, "float64": 8.0}  # bytes, of others than float32
 CODE_BITS = {
     "bf16": 16,
     "f16": 16,
@@ -61,17 +62,22 @@ def bytes_moved(work: str, ratio: float) -> float | None:
 
     Frames and survivors, 4 to 8 bytes an entry sent, are left out: they stay in the caches.
     """
-    sweep = 12.0  # gradient and residual are read, the sum is written
+    element = 4.0
+    for dtype, size in ELEMENT.items():
+        if work.endswith(f" of {dtype}"):
+            work, element = work.removesuffix(f" of {dtype}"), size
+    sweep = element + 8.0  # gradient and residual are read, the sum is written
     again = {
         "topk, low memory": 8.0,  # both are read once before, to find what is not finite
         "sidco, 2 stages": 4.0,  # the sum is read again, above the first threshold
+        "topk, momentum correction": COPY + touched(ratio),  # as much for the momentum
     }
     if work == "decode and add":
         return touched(ratio)
     if work.startswith("dense "):
         fed_back = work.endswith(WITH_RESIDUAL)
         bits = CODE_BITS.get(work.removeprefix("dense ").removesuffix(WITH_RESIDUAL))
-        return None if bits is None else (sweep if fed_back else 4.0) + bits / 8
+        return None if bits is None else (sweep if fed_back else element) + bits / 8
     if work.startswith(SPARSE):
         return sweep + again.get(work, 0.0) + touched(ratio)
     return None

@@ -1,15 +1,16 @@
 //! Whole encodes and decodes, a step that the state is used to.
 
-use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::Mode;
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{LowPass, Memory, MomentumCorrection};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{Magnitude, Norm, Quantizer};
 use gradwire_core::sparsify::{
-    Amount, BinMax, Gaussian, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
+    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
 };
+use gradwire_core::{Dtype, Input};
+use half::{bf16, f16};
 
 use crate::{Prepare, Works, laplace};
 
@@ -19,16 +20,54 @@ const NUMEL: usize = 1 << 20;
 const KEEP: Memory = Memory::Residual { decay: 1.0, low_memory: false };
 const IN_PLACE: Memory = Memory::Residual { decay: 1.0, low_memory: true };
 
-/// A step of a codec on a tensor that its state has seen before.
+/// A tensor of some type of elements.
+enum Tensor {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    F16(Vec<f16>),
+    BF16(Vec<bf16>),
+}
+
+impl Tensor {
+    fn new(dtype: Dtype, seed: u64) -> Self {
+        let x = laplace(NUMEL, seed);
+        match dtype {
+            Dtype::F32 => Self::F32(x),
+            Dtype::F64 => Self::F64(x.into_iter().map(f64::from).collect()),
+            Dtype::F16 => Self::F16(x.into_iter().map(f16::from_f32).collect()),
+            Dtype::BF16 => Self::BF16(x.into_iter().map(bf16::from_f32).collect()),
+        }
+    }
+
+    fn input(&self) -> Input<'_> {
+        match self {
+            Self::F32(x) => Input::F32(x),
+            Self::F64(x) => Input::F64(x),
+            Self::F16(x) => Input::F16(x),
+            Self::BF16(x) => Input::BF16(x),
+        }
+    }
+}
+
 fn encode(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> Prepare {
+    encode_of(Dtype::F32, sparsifier, quantizer, memory)
+}
+
+/// A step of a codec on a tensor that its state has seen before.
+fn encode_of(
+    dtype: Dtype,
+    sparsifier: Sparsifier,
+    quantizer: Quantizer,
+    memory: Memory,
+) -> Prepare {
     Box::new(move || {
         let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto)?;
         let mut state = codec.init_state(NUMEL)?;
         let (mut workspace, mut out) = (Workspace::default(), Vec::new());
-        let gradients: Vec<_> = (0..2).map(|seed| laplace(NUMEL, seed)).collect();
+        let gradients: Vec<_> = (0..2).map(|seed| Tensor::new(dtype, seed)).collect();
         let mut turn = 0;
         let work = move || {
-            let input = Input::F32(&gradients[turn % 2]);
+            let input = gradients[turn % 2].input();
             turn += 1;
             codec.encode_into(input, &mut state, None, &mut workspace, &mut out).map(|_| ())
         };
@@ -71,14 +110,28 @@ fn sparsifiers() -> Works {
         }
         all.push((format!("decode and add, {ratio}"), decode_add(ratio)));
     }
+    let amount = Amount::Ratio(0.01);
+    let top = Sparsifier::TopK { amount };
+    let chunks = ChunkTopK { chunk: 4096, k: 41, tile: None };
+    let random = RandomK { amount, block: false, seed: 1, scaled: false };
+    let correction =
+        MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
     for (name, sparsifier) in [
         ("sampled top-k, 0.01", Sparsifier::SampledTopK(SampledTopK::new(0.01))),
         ("gaussian, 0.01", Sparsifier::Gaussian(Gaussian::new(0.01))),
         ("trimmed, 0.01", Sparsifier::Trimmed(Trimmed::new(0.01))),
         ("two-sided, 1 of 32", Sparsifier::TwoSided(TwoSided::new(32.0))),
         ("bin-max of 500", Sparsifier::BinMax(BinMax { bin: 500, soft: 2.0 })),
+        ("chunk top-k, 41 of 4096", Sparsifier::ChunkTopK(chunks)),
+        ("random-k, 0.01", Sparsifier::RandomK(random)),
     ] {
         all.push((name.into(), encode(sparsifier, Quantizer::Float32, KEEP)));
+    }
+    for (name, memory) in [
+        ("topk, low pass, 0.01", Memory::LowPass(LowPass { beta: 0.1 })),
+        ("topk, momentum correction, 0.01", Memory::MomentumCorrection(correction)),
+    ] {
+        all.push((name.into(), encode(top, Quantizer::Float32, memory)));
     }
     all
 }
@@ -104,6 +157,21 @@ fn quantizers() -> Works {
     all
 }
 
+/// Exact top-k of tensors of other types than float32, and a dense frame.
+fn dtypes() -> Works {
+    let mut all = Works::new();
+    let top = Sparsifier::TopK { amount: Amount::Ratio(0.001) };
+    for (name, dtype) in
+        [("bfloat16", Dtype::BF16), ("float16", Dtype::F16), ("float64", Dtype::F64)]
+    {
+        let work = encode_of(dtype, top, Quantizer::Float32, KEEP);
+        all.push((format!("topk of {name}, 0.001"), work));
+        let work = encode_of(dtype, Sparsifier::All, Quantizer::BFloat16, Memory::None);
+        all.push((format!("dense bf16 of {name}"), work));
+    }
+    all
+}
+
 pub fn all() -> Works {
-    sparsifiers().into_iter().chain(quantizers()).collect()
+    sparsifiers().into_iter().chain(quantizers()).chain(dtypes()).collect()
 }
