@@ -164,7 +164,9 @@ def test_12_codes_of_few_bits_take_few_bits(quantize, bits):
     numel = 1 << 17
     codec = gradwire.Codec(sparsify=All(), quantize=quantize, memory=Residual())
     frame = codec.encode(gradient(4096).repeat(32), codec.init_state(numel, name="w"))
-    tables = {"two_means": 8 * 32, "uniform": 4 * numel / 128}.get(quantize.kind, 16)
+    tables = {"two_means": 8 * 32, "uniform": 4 * numel / 128, "codebook": 8 * 32}.get(
+        quantize.kind, 16
+    )
     assert frame.nbytes <= numel * bits / 8 + tables + 64
 
 

@@ -54,9 +54,9 @@ def test_what_is_sent_and_what_is_kept_add_up(sparsify, quantize):
         lambda: Uniform(bits=1),
         lambda: Uniform(bits=9),
         lambda: Uniform(block=0),
-        lambda: Uniform(norm="l1"),
+        lambda: Uniform(norm="l1"),  # type: ignore[arg-type]
         lambda: Uniform(seed=-1),
-        lambda: SignScale("median"),
+        lambda: SignScale("median"),  # type: ignore[arg-type]
         lambda: TwoMeans(column=0),
         lambda: Ternary(clip=0.0),
         lambda: Ternary(clip=float("inf")),

@@ -55,16 +55,11 @@ class OfPreset(Contestant):
 def build(preset: Preset, numel: int) -> gradwire.Codec:
     """Return the codec of a preset's example, for a layer of that many entries."""
     codec = preset.build(**preset.example)
-    # What depends on the shape of a layer is settled by `for_shape`, where a codec has it.
-    settle = getattr(codec, "for_shape", None)
-    shape = (numel // SIDE, SIDE) if numel % SIDE == 0 else (numel,)
-    return codec if settle is None else settle(shape)
+    return codec.for_shape((numel // SIDE, SIDE) if numel % SIDE == 0 else (numel,))
 
 
 def contestant(preset: Preset) -> type[OfPreset]:
-    arguments = ", ".join(f"{key}={value!r}" for key, value in preset.example.items())
-    setting = f"gradwire.{preset.name}({arguments})"
-    attributes = {"name": preset.name, "setting": setting, "preset": preset}
+    attributes = {"name": preset.name, "setting": f"gradwire.{preset.call}", "preset": preset}
     return type(preset.name, (OfPreset,), attributes)
 
 

@@ -34,5 +34,5 @@ PRESET = Preset(
     summary="one bit an entry, two means a column, the error kept for later",
     paper="Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to "
     "Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014",
-    example={},
+    example={"column": 128},
 )

@@ -32,3 +32,9 @@ class Preset:
     """Authors, title, venue; None for a baseline."""
     example: Mapping[str, Any]
     """Arguments that make a codec to try: tests and comparisons of all presets build this one."""
+
+    @property
+    def call(self) -> str:
+        """The call that makes the codec of the example."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.example.items())
+        return f"{self.name}({options})"

@@ -2,7 +2,7 @@
 
 from gradwire.codec import Codec
 from gradwire.exchange import AllReduce, Exchange
-from gradwire.memory import Memory
+from gradwire.memory import Memory, Residual
 from gradwire.presets._preset import EXACT, KEEP, Preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import RandomK
@@ -55,5 +55,5 @@ PRESET = Preset(
     paper="Konečný, McMahan, Yu, Richtárik, Suresh, Bacon: Federated Learning: Strategies for "
     "Improving Communication Efficiency, arXiv 1610.05492 (2016); "
     "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",
-    example={"ratio": 0.01},
+    example={"ratio": 0.1, "memory": Residual(decay=0.9)},
 )

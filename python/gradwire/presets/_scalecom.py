@@ -62,5 +62,5 @@ PRESET = Preset(
     paper="Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan: "
     "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed "
     "Training, NeurIPS 2020",
-    example={"ratio": 0.01},
+    example={"ratio": 0.02, "beta": 0.3},
 )

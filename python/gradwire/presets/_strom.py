@@ -42,5 +42,5 @@ PRESET = Preset(
     summary="plus or minus a threshold for all entries beyond it, the rest kept for later",
     paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
     "Interspeech 2015",
-    example={"threshold": 0.01},
+    example={"threshold": 0.005},
 )

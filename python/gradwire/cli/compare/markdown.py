@@ -53,8 +53,7 @@ def _call(name: str) -> str:
     if name not in PRESETS:
         return ""
     preset = PRESETS[name]
-    options = ", ".join(f"{key}={value!r}" for key, value in preset.example.items())
-    return f"| {name} | `gradwire.{name}({options})` | {preset.paper or ''} |\n"
+    return f"| {name} | `gradwire.{preset.call}` | {preset.paper or ''} |\n"
 
 
 def _machine(comparison: Comparison) -> str:

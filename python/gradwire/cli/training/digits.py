@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gradwire.cli.training.tasks import SEED, Batch, warm_up_then_cosine
+from gradwire.torch.optim import SGD
 
 
 class DigitsNet(nn.Module):
@@ -56,9 +58,15 @@ class Digits:
         torch.manual_seed(SEED)
         return DigitsNet()
 
-    def optimizer(self, model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
+    def optimizer(
+        self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
+    ) -> tuple[Optimizer, LRScheduler]:
         """Return the optimiser and its schedule, which all methods share."""
-        optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=0.9)
+        optimizer: Optimizer
+        if groups is None:
+            optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=0.9)
+        else:
+            optimizer = SGD(groups, lr=self.learning_rate, momentum=0.9)
         return optimizer, warm_up_then_cosine(optimizer, steps)
 
     def batches(self, rank: int, ranks: int) -> Iterator[Batch]:

@@ -15,8 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire._part import part_from_config
 from gradwire.cli.training.presets import build
 from gradwire.codec import Codec
+from gradwire.memory import MomentumCorrection
 from gradwire.schedule import SCHEDULES, Constant, Schedule
 from gradwire.torch import ddp
+from gradwire.torch.optim import parameter_groups
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Traffic:
 
 class Exchange(Protocol):
     """A method, attached to a DDP model."""
+
+    def groups(self) -> list[dict[str, Any]] | None:
+        """Return the parameters by who applies momentum to them, if the method does to some."""
 
     def traffic(self) -> Traffic:
         """Return what was sent so far."""
@@ -49,6 +54,9 @@ class _AllReduce:
 
     bytes_per_step: float
 
+    def groups(self) -> None:
+        return None
+
     def traffic(self) -> Traffic:
         return Traffic(self.bytes_per_step)
 
@@ -62,6 +70,10 @@ class _AllReduce:
 @dataclass(frozen=True)
 class _Compressed:
     handle: ddp.Handle
+
+    def groups(self) -> list[dict[str, Any]] | None:
+        corrects = isinstance(self.handle.codec.memory, MomentumCorrection)
+        return parameter_groups(self.handle) if corrects else None
 
     def traffic(self) -> Traffic:
         report = self.handle.report()

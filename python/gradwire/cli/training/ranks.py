@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 import gradwire
 from gradwire.cli.training import methods, probe
@@ -99,7 +101,8 @@ class Rank:
         exchange = methods.attach(method, model, ratio, codec, schedule)
         begin_epoch = None if schedule is None else exchange.epoch
         try:
-            record = self._train(todo, model, steps, evaluate, begin_epoch)
+            optimizer = todo.optimizer(model, steps, exchange.groups())
+            record = self._train(todo, model, optimizer, steps, evaluate, begin_epoch)
             traffic = exchange.traffic()
         finally:
             exchange.detach()
@@ -118,11 +121,12 @@ class Rank:
         self,
         task: Task,
         model: DistributedDataParallel,
+        optimizer_and_schedule: tuple[Optimizer, LRScheduler],
         steps: int,
         evaluate: bool,
         begin_epoch: Callable[[int], None] | None,
     ) -> dict[str, Any]:
-        optimizer, schedule = task.optimizer(model, steps)
+        optimizer, schedule = optimizer_and_schedule
         batches = task.batches(self.rank, self.ranks)
         pauses = evaluation_steps(steps) if evaluate else [0, steps]
         held_out = task.held_out(self.rank, self.ranks) if evaluate else []

@@ -10,7 +10,7 @@ order, optimiser, learning rate. Nothing here knows about compression.
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -27,8 +27,14 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """Return a freshly initialised model, the same on every rank and for every method."""
 
-    def optimizer(self, model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
-        """Return the optimiser and its schedule, which all methods share."""
+    def optimizer(
+        self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
+    ) -> tuple[Optimizer, LRScheduler]:
+        """Return the optimiser and its schedule, which all methods share.
+
+        With ``groups`` a codec applies momentum to some parameters, and they say to which: the
+        optimiser must not do so again.
+        """
 
     def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
         """Yield this rank's batches for ever; the ranks' batches of one step never overlap."""

@@ -5,6 +5,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,11 +110,14 @@ class Text:
         torch.manual_seed(SEED)
         return TextNet(self.length)
 
-    def optimizer(self, model: nn.Module, steps: int) -> tuple[Optimizer, LRScheduler]:
+    def optimizer(
+        self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
+    ) -> tuple[Optimizer, LRScheduler]:
         """Return the optimiser and its schedule, which all methods share."""
         # No first moment. What error feedback holds back arrives late, as a sum over many steps: a
         # momentum of its own, and averaging it once more costs sparse methods a great deal. Dense
-        # ones lose nothing by it: 2.28 after 200 steps, and 2.32 with the usual 0.9.
+        # ones lose nothing by it: 2.28 after 200 steps, and 2.32 with the usual 0.9. So a codec's
+        # own momentum is the only one.
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate, betas=(0.0, 0.999))
         return optimizer, warm_up_then_cosine(optimizer, steps)
 
