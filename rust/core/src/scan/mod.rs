@@ -202,7 +202,7 @@ impl Part {
         self.sums.clear();
         self.complete = true;
         if request.bound.is_some() {
-            self.survivors.clear();
+            self.survivors.restart(request.cap, source.len());
         }
         let mut at = 0;
         while at < source.len() {

@@ -45,6 +45,24 @@ impl Survivors {
         }
     }
 
+    /// Forgets the entries and makes room for as many as a scan of `len` elements that keeps `cap` at
+    /// most can find, so that no later step finds more than there is room for. Where the cap bounds
+    /// nothing, room grows with what is found. Pages are not touched before they are written.
+    pub fn restart(&mut self, cap: usize, len: usize) {
+        self.len = 0;
+        if cap == usize::MAX {
+            return;
+        }
+        // The block that goes beyond the cap is still written, and the next one is given room too.
+        let room = cap.min(len) + 2 * BLOCK + SLACK;
+        if self.indices.len() < room {
+            // Caps that follow what was seen change a little from step to step.
+            let room = room.next_power_of_two();
+            self.indices = vec![0; room];
+            self.values = vec![0.0; room];
+        }
+    }
+
     /// Makes room for `more` entries and the slack of the kernel.
     fn reserve(&mut self, more: usize) {
         let room = self.len + more + SLACK;
