@@ -1,6 +1,7 @@
 """Mistakes that published code makes again and again, each as a test that it would fail.
 
 Who made them is said so that a reader can look; every one was found in released research code.
+The tenth, a GPU's work that is not waited for, is in tests/benches/test_timing.py.
 """
 
 import pickle

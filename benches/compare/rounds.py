@@ -184,7 +184,15 @@ def timed(
         if before:
             before()
         answer = None  # the memory of the one before is free for the next
+        _finish()
         began = time.perf_counter()
         answer = work()
+        _finish()
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds), answer
+
+
+def _finish() -> None:
+    """Wait for what was given to a GPU: calls return before their work is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()

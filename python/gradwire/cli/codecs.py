@@ -69,5 +69,5 @@ def _call(preset: Preset) -> str:
     return f"{home}.{preset.build.__name__}{signature}"
 
 
-_COMMON = ("quantize", "memory")
+_COMMON = ("quantize", "memory", "exchange")
 """Options that all presets share."""
