@@ -194,5 +194,5 @@ def timed(
 
 def _finish() -> None:
     """Wait for what was given to a GPU: calls return before their work is done."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
