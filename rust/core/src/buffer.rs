@@ -2,32 +2,77 @@
 
 use bytemuck::{Pod, Zeroable};
 
+#[cfg(target_os = "linux")]
+use crate::pages::Pages;
+
 /// One cache line.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
-/// A fixed-size float32 buffer that begins on a cache line.
+/// A fixed-size float32 buffer that begins on a cache line, on huge pages if it is large.
 #[derive(Clone)]
 pub(crate) struct Buffer {
-    lines: Vec<Line>,
+    memory: Memory,
     len: usize,
+}
+
+enum Memory {
+    Lines(Vec<Line>),
+    #[cfg(target_os = "linux")]
+    Pages(Pages),
+}
+
+impl Memory {
+    /// Zeros for `len` elements at least.
+    fn zeros(len: usize) -> Self {
+        #[cfg(target_os = "linux")]
+        if let Some(pages) = len.checked_mul(size_of::<f32>()).and_then(Pages::zeros) {
+            return Self::Pages(pages);
+        }
+        Self::Lines(bytemuck::zeroed_vec(len.div_ceil(16)))
+    }
+
+    fn as_slice(&self) -> &[f32] {
+        match self {
+            Self::Lines(lines) => bytemuck::cast_slice(lines),
+            #[cfg(target_os = "linux")]
+            Self::Pages(pages) => bytemuck::cast_slice(pages.as_slice()),
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [f32] {
+        match self {
+            Self::Lines(lines) => bytemuck::cast_slice_mut(lines),
+            #[cfg(target_os = "linux")]
+            Self::Pages(pages) => bytemuck::cast_slice_mut(pages.as_mut_slice()),
+        }
+    }
+}
+
+impl Clone for Memory {
+    fn clone(&self) -> Self {
+        let values = self.as_slice();
+        let mut copy = Self::zeros(values.len());
+        copy.as_mut_slice()[..values.len()].copy_from_slice(values);
+        copy
+    }
 }
 
 impl Buffer {
     /// A buffer of zeros. Pages are not touched before they are written.
     pub fn zeros(len: usize) -> Self {
-        Self { lines: bytemuck::zeroed_vec(len.div_ceil(16)), len }
+        Self { memory: Memory::zeros(len), len }
     }
 
     /// The elements.
     pub fn as_slice(&self) -> &[f32] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        &self.memory.as_slice()[..self.len]
     }
 
     /// The elements.
     pub fn as_mut_slice(&mut self) -> &mut [f32] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+        &mut self.memory.as_mut_slice()[..self.len]
     }
 }
 
@@ -43,12 +88,15 @@ mod tests {
 
     #[test]
     fn is_aligned_and_zero_and_as_long_as_asked() {
-        for len in [0, 1, 15, 16, 17, 1000] {
+        for len in [0, 1, 15, 16, 17, 1000, (4 << 20) + 1] {
             let mut buffer = Buffer::zeros(len);
             assert_eq!(buffer.as_slice(), vec![0.0; len]);
             assert_eq!(buffer.as_slice().as_ptr() as usize % 64, 0);
             buffer.as_mut_slice().fill(1.0);
+            let mut copy = buffer.clone();
+            copy.as_mut_slice().fill(2.0);
             assert_eq!(buffer.as_slice(), vec![1.0; len]);
+            assert_eq!(copy.as_slice(), vec![2.0; len]);
         }
     }
 }

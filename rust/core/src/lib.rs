@@ -20,6 +20,8 @@ pub mod fit;
 pub mod frame;
 pub mod memory;
 pub mod pack;
+#[cfg(target_os = "linux")]
+mod pages;
 pub mod pool;
 pub mod quantize;
 pub mod reference;
