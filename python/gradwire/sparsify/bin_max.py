@@ -16,11 +16,12 @@ _CONVOLUTION, _OTHER = 50, 500
 class BinMax(Part):
     """Of each bin, the entries that would match its largest with the same gradient once more.
 
-    With G the residual plus the gradient dW, an entry goes if |G + (soft - 1) dW| is at least the
-    largest |G| of its bin. How many do is up to the data; bins of zeros send nothing. Without a
-    memory, G is dW.
+    With G the residual plus the gradient dW, an entry goes if the magnitude of ``G + (soft - 1) *
+    dW`` is at least the largest magnitude of G in its bin. How many do is up to the data; bins of
+    zeros send nothing. Without a memory, G is dW.
 
-    For `gradwire.quantize.SignScale`, the magnitude is the mean over all bins of their largest |G|.
+    For `gradwire.quantize.SignScale`, the magnitude is the mean over all bins of their largest one
+    of G.
 
     A step is one read of n, two of each bin in the cache.
 
