@@ -10,12 +10,10 @@ use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::pack::Pattern;
 use crate::pool;
-use crate::quantize::{
-    Basis, Coder, LONGEST_FIT, Place, Quantizer, Scales, SectionMut, Summary, store,
-};
-use crate::scan::{CHUNK, Field, Remembered, Scratch, Source};
+use crate::quantize::{Basis, Coder, LONGEST_FIT, Place, Quantizer, Scales, SectionMut, store};
+use crate::scan::{CHUNK, Field, Remembered, STEP, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
-use crate::simd::{BLOCK, Kernels, LANES};
+use crate::simd::{Kernels, LANES};
 use crate::{Input, Result, frame};
 
 impl Codec {
@@ -81,7 +79,7 @@ impl Codec {
             return Ok(0);
         };
         let view = self.view(input, state, scale);
-        workspace.totals.gather(view, group, &workspace.scanner);
+        workspace.totals.gather(view, group, self.quantizer.basis(), &workspace.scanner);
         match workspace.totals.peak() {
             NON_FINITE.. => Err(non_finite(&view, workspace.scanner.kernels)),
             peak => Ok(peak),
@@ -129,10 +127,8 @@ impl<S: Remembered> Rounded for S {
     ) -> u32 {
         let block = self.take(job.kernels, at, len, scratch);
         let peak = job.peak(block);
-        let mut sent = [0.0; BLOCK];
-        let sent = &mut sent[..block.len()];
-        job.coder.code(block, coded.place, coded.codes, Some(sent));
-        (job.kernels.subtract)(block, sent);
+        let sent = &mut coded.sent[..len];
+        job.coder.code_left(job.kernels, block, coded.place, coded.codes, sent);
         self.keep(job.kernels, at, block);
         peak
     }
@@ -143,6 +139,8 @@ struct Coded<'a> {
     /// Where its codes go.
     codes: &'a mut [u8],
     place: Place<'a>,
+    /// Room for what they are decoded to.
+    sent: &'a mut [f32; STEP],
 }
 
 /// The scales of one thread's share.
@@ -241,11 +239,15 @@ impl Job {
     }
 
     fn run<S: Rounded>(self, mut source: S, mut part: Part<'_>) -> u32 {
-        let mut scratch = Scratch::default();
+        let (mut scratch, mut sent) = (Scratch::default(), [0.0; STEP]);
         let (mut peak, mut fitted) = (0, 0);
         let bits = self.coder.coding.code_bits() as usize;
-        for at in (0..source.len()).step_by(BLOCK) {
-            let len = BLOCK.min(source.len() - at);
+        for at in (0..source.len()).step_by(STEP) {
+            let len = STEP.min(source.len() - at);
+            // What was summed up a moment ago is in the cache.
+            if at >= fitted {
+                source.fetch(self.kernels, at + STEP);
+            }
             if let (Table::Open(scales), Some(group)) = (&mut part.scales, self.group) {
                 while fitted < at + len {
                     let size = group.min(source.len() - fitted);
@@ -263,7 +265,7 @@ impl Job {
             };
             let codes = &mut part.codes[at * bits / 8..((at + len) * bits).div_ceil(8)];
             let place = Place { first, drawn, positions: None, scales };
-            let coded = Coded { codes, place };
+            let coded = Coded { codes, place, sent: &mut sent };
             peak = peak.max(source.round(self, at, len, coded, &mut scratch));
         }
         (self.kernels.fence)();
@@ -279,23 +281,18 @@ impl Job {
         scratch: &mut Scratch,
     ) -> (Scales, u32) {
         let told = self.coder.hints.magnitude;
-        let blocks = (at..at + len).step_by(BLOCK).map(|from| (from, BLOCK.min(at + len - from)));
         let summary = match self.quantizer.basis() {
-            Basis::Sums => summarize(self.kernels, source, at, len, scratch),
-            Basis::Peak => blocks.fold(Summary::default(), |mut summary, (from, len)| {
-                let block = source.block(self.kernels, from, len, scratch);
-                summary.add(&Summary::of_peak((self.kernels.peak)(block)));
-                summary
-            }),
             Basis::Values => {
                 let mut values = [0.0; LONGEST_FIT];
-                for (from, len) in blocks {
+                for from in (at..at + len).step_by(STEP) {
+                    let len = STEP.min(at + len - from);
                     let block = source.block(self.kernels, from, len, scratch);
                     values[from - at..][..len].copy_from_slice(block);
                 }
                 let values = &values[..len];
                 return (self.quantizer.fit(values, told), (self.kernels.peak)(values));
             }
+            basis => summarize(self.kernels, source, basis, at, len, scratch),
         };
         (self.quantizer.scales(&summary, told), summary.peak)
     }

@@ -1,10 +1,10 @@
 //! Sums over groups of a tensor, gathered before anything is coded.
 
 use crate::pool;
-use crate::quantize::Summary;
-use crate::scan::{CHUNK, Scanner, Scratch, Source, View};
+use crate::quantize::{Basis, Summary};
+use crate::scan::{CHUNK, STEP, Scanner, Scratch, Source, View};
+use crate::simd::Kernels;
 use crate::simd::summary::Lanes;
-use crate::simd::{BLOCK, Kernels};
 
 /// The sums of each chunk of each group, in order. To be used again: no call allocates once it has
 /// grown.
@@ -16,15 +16,15 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Reads a tensor whose groups have `group` elements each.
-    pub fn gather(&mut self, view: View<'_>, group: usize, scanner: &Scanner) {
+    /// Reads a tensor whose groups have `group` elements each, for scales that follow from `basis`.
+    pub fn gather(&mut self, view: View<'_>, group: usize, basis: Basis, scanner: &Scanner) {
         let numel = view.len();
         self.per_group = group.div_ceil(CHUNK);
         let last = numel % group;
         let chunks = numel / group * self.per_group + last.div_ceil(CHUNK);
         self.chunks.clear();
         self.chunks.resize(chunks, Summary::default());
-        let job = Job { kernels: scanner.kernels, view, group, per_group: self.per_group };
+        let job = Job { kernels: scanner.kernels, view, group, per_group: self.per_group, basis };
         let width = scanner.width(numel);
         match pool::acquire(width) {
             Some(pool) => pool.install(|| job.spread(0, &mut self.chunks, width)),
@@ -55,6 +55,7 @@ struct Job<'a> {
     view: View<'a>,
     group: usize,
     per_group: usize,
+    basis: Basis,
 }
 
 impl Job<'_> {
@@ -67,7 +68,7 @@ impl Job<'_> {
                 let at = group * self.group + part * CHUNK;
                 let end = ((group + 1) * self.group).min(self.view.len());
                 let len = CHUNK.min(end - at);
-                *chunk = summarize(self.kernels, &self.view, at, len, &mut scratch);
+                *chunk = summarize(self.kernels, &self.view, self.basis, at, len, &mut scratch);
             }
             return;
         }
@@ -80,18 +81,26 @@ impl Job<'_> {
     }
 }
 
-/// The sums of up to a chunk of a tensor.
+/// What a basis takes of up to a chunk of a tensor.
 pub(super) fn summarize<S: Source>(
     kernels: &Kernels,
     source: &S,
+    basis: Basis,
     at: usize,
     len: usize,
     scratch: &mut Scratch,
 ) -> Summary {
     let mut lanes = Lanes::default();
-    for offset in (0..len).step_by(BLOCK) {
-        let size = BLOCK.min(len - offset);
-        (kernels.summary)(source.block(kernels, at + offset, size, scratch), &mut lanes);
+    for from in (at..at + len).step_by(STEP) {
+        let size = STEP.min(at + len - from);
+        source.fetch(kernels, from + STEP);
+        let block = source.block(kernels, from, size, scratch);
+        match basis {
+            Basis::Peak => lanes.peak = lanes.peak.max((kernels.peak)(block)),
+            Basis::Sides => (kernels.sides)(block, &mut lanes),
+            Basis::Squares => (kernels.squares)(block, &mut lanes),
+            Basis::Sums | Basis::Values => (kernels.summary)(block, &mut lanes),
+        }
     }
     lanes.into()
 }

@@ -101,11 +101,51 @@ impl Coder {
             ValueCoding::Float16 { exponent } => {
                 float16::encode(exponent.unwrap_or(0), values, out);
             }
+            // Signs are the same whatever the scales are.
+            ValueCoding::SignScale | ValueCoding::TwoMeans { .. } if sent.is_none() => {
+                (Kernels::current().sign_bits)(values, out);
+            }
             _ => return self.code_bytes(values, place, out, sent),
         }
         if let Some(sent) = sent {
             self.coding.decode_codes(out, place.scales, place.first, place.positions, sent);
         }
+    }
+
+    /// Codes a block as [`Coder::code`] does, and leaves of each value what its code does not say.
+    /// `sent` has room for as many values.
+    pub fn code_left(
+        self,
+        kernels: &Kernels,
+        values: &mut [f32],
+        place: Place<'_>,
+        out: &mut [u8],
+        sent: &mut [f32],
+    ) {
+        if self.coding == ValueCoding::BFloat16 {
+            (kernels.narrow_bf16_left)(values, out.as_chunks_mut().0);
+        } else if let Some(pair) = self.pair(place, values.len()) {
+            (kernels.sign_bits_left)(values, pair, out);
+        } else {
+            self.code(values, place, out, Some(&mut *sent));
+            (kernels.subtract)(values, sent);
+        }
+    }
+
+    /// What signs below zero and others are decoded to, where that is the same in all of a block.
+    fn pair(self, place: Place<'_>, len: usize) -> Option<[f32; 2]> {
+        let mut pair = None;
+        if let ValueCoding::SignScale | ValueCoding::TwoMeans { .. } = self.coding {
+            let grouping = self.coding.grouping();
+            grouping.for_each_run(place.first, len, place.positions, |group, range| {
+                if range.len() == len {
+                    let [first, second, ..] = load(self.coding, place.scales, group);
+                    let is_pair = self.coding != ValueCoding::SignScale;
+                    pair = Some(if is_pair { [first, second] } else { [-first, first] });
+                }
+            });
+        }
+        pair
     }
 
     /// By way of one code a byte.

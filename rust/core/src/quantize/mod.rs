@@ -208,7 +208,9 @@ impl Quantizer {
     pub(crate) fn fit(self, values: &[f32], magnitude: Option<f32>) -> Scales {
         match self.basis() {
             Basis::Peak => self.scales(&Summary::of_peak(peak(values).to_bits()), magnitude),
-            Basis::Sums => self.scales(&Summary::of(values), magnitude),
+            Basis::Sides | Basis::Squares | Basis::Sums => {
+                self.scales(&Summary::of(values), magnitude)
+            }
             Basis::Values => self.scales_of(values),
         }
     }
@@ -216,7 +218,13 @@ impl Quantizer {
     /// What the scales of a group follow from.
     pub(crate) fn basis(self) -> Basis {
         match self {
-            Self::Float8 { .. } | Self::Exponent { .. } => Basis::Peak,
+            Self::Float8 { .. }
+            | Self::Exponent { .. }
+            | Self::Uniform { norm: Norm::Max, .. }
+            | Self::Ternary { clip: None, .. } => Basis::Peak,
+            Self::Uniform { norm: Norm::L2, .. }
+            | Self::SignScale { magnitude: Magnitude::RootMeanSquare } => Basis::Squares,
+            Self::TwoMeans { .. } | Self::SignScale { .. } => Basis::Sides,
             Self::Codebook { .. } => Basis::Values,
             _ => Basis::Sums,
         }
@@ -254,6 +262,10 @@ pub(crate) const LONGEST_FIT: usize = codebook::BLOCK as usize;
 pub(crate) enum Basis {
     /// The largest magnitude.
     Peak,
+    /// A [`Summary`] without squares.
+    Sides,
+    /// The number of values, their squares and the largest magnitude.
+    Squares,
     /// All of a [`Summary`].
     Sums,
     /// Nothing less than the values; groups are short enough for a cache.

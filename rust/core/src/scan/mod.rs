@@ -21,7 +21,7 @@ pub(crate) use momentum::{Corrected, Correcting};
 pub(crate) use preview::Preview;
 pub(crate) use sample::{jitter, magnitude_above};
 pub(crate) use share::{Local, Share};
-pub(crate) use source::{Accumulated, Field, Remembered, Scratch, Source};
+pub(crate) use source::{Accumulated, Field, Remembered, STEP, Scratch, Source};
 pub(crate) use survivors::Survivors;
 pub(crate) use view::View;
 

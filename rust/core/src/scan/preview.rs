@@ -1,6 +1,6 @@
 //! The sums that an encode is going to write, without writing any.
 
-use super::source::{Field, Scratch, Source};
+use super::source::{Field, Scratch, Source, fetch};
 use crate::simd::Kernels;
 use crate::simd::sweep::{Feedback, Found, Gather};
 
@@ -81,5 +81,10 @@ impl Source for Preview<'_> {
         scratch: &'a mut Scratch,
     ) -> &'a [f32] {
         self.add(kernels, at, len, scratch)
+    }
+
+    fn fetch(&self, kernels: &Kernels, at: usize) {
+        self.gradient.fetch(kernels, at);
+        fetch(kernels, self.residual, at);
     }
 }

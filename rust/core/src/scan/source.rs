@@ -42,6 +42,19 @@ pub(crate) trait Source: Send + Sized {
         len: usize,
         scratch: &'a mut Scratch,
     ) -> &'a [f32];
+
+    /// Has what the next [`STEP`] elements from position `at` are made of brought to the caches.
+    fn fetch(&self, _kernels: &Kernels, _at: usize) {}
+}
+
+/// Elements that are asked for ahead at once: no more lines than a processor waits for at a time.
+pub(crate) const STEP: usize = BLOCK / 4;
+
+/// Asks for up to [`STEP`] elements; behind the end there is nothing to ask for.
+pub(super) fn fetch(kernels: &Kernels, x: &[f32], at: usize) {
+    if let Some(rest) = x.get(at..) {
+        (kernels.fetch)(&rest[..STEP.min(rest.len())]);
+    }
 }
 
 /// A source that writes down what a memory becomes.
@@ -149,6 +162,13 @@ impl Source for Field<'_> {
         scratch: &'a mut Scratch,
     ) -> &'a [f32] {
         self.float32(kernels, at, len, &mut scratch.widened)
+    }
+
+    fn fetch(&self, kernels: &Kernels, at: usize) {
+        // Other types are half as long or rare.
+        if let Input::F32(x) = self.0 {
+            fetch(kernels, x, at);
+        }
     }
 }
 
@@ -280,5 +300,9 @@ impl Source for Accumulated<'_> {
         scratch: &'a mut Scratch,
     ) -> &'a [f32] {
         self.preview().add(kernels, at, len, scratch)
+    }
+
+    fn fetch(&self, kernels: &Kernels, at: usize) {
+        self.preview().fetch(kernels, at);
     }
 }

@@ -143,4 +143,12 @@ impl Source for View<'_> {
             Self::Corrected(velocity) => velocity.block(kernels, at, len, scratch),
         }
     }
+
+    fn fetch(&self, kernels: &Kernels, at: usize) {
+        match self {
+            Self::Plain(field) => field.fetch(kernels, at),
+            Self::Sum(sum) => sum.fetch(kernels, at),
+            Self::Corrected(velocity) => velocity.fetch(kernels, at),
+        }
+    }
 }

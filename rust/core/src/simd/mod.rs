@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`add`] | `out = gradient + decay * residual` |
 //! | [`exponent`] | float32 to powers of two by chance, in 8 bits, and back |
+//! | [`fetch`] | has a block brought to the caches ahead of its use |
 //! | [`fields`] | codes of a few bits, from bytes to packed and back |
 //! | [`float8`] | float32 to 8-bit floats, nearest or by chance, and back |
 //! | [`grid`] | float32 to levels of a grid by chance, to signs, and back |
@@ -16,6 +17,7 @@
 //! | [`momentum`] | moves a momentum by a gradient |
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
 //! | [`refine`] | drops the entries of a list that are not above a bound |
+//! | [`sign_bits`] | float32 to signs, a bit each, and what one of two values leaves |
 //! | [`stream`] | copies past the caches |
 //! | [`summary`] | sums of values of either sign and of squares, for scales |
 //! | [`sweep`] | add, peak, moments and above in one loop: the hot path |
@@ -31,8 +33,9 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `fields`, `narrow`, `refine`, `stream`, `sweep`, `window` and `widen` from float16 are
-//! written by hand: compaction, stores past the caches and some instructions are beyond a compiler.
+//! `above`, `fetch`, `fields`, `narrow`, `refine`, `sign_bits`, `stream`, `sweep`, `window` and `widen`
+//! from float16 are written by hand: compaction, stores past the caches and some instructions are
+//! beyond a compiler.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
 // instruction set was detected at run time, and the vector loads and stores of those by hand.
@@ -42,6 +45,7 @@ pub mod above;
 pub mod add;
 pub mod bins;
 pub mod exponent;
+pub mod fetch;
 pub mod fields;
 pub mod float8;
 pub mod grid;
@@ -55,6 +59,7 @@ pub mod momentum;
 pub mod narrow;
 pub mod peak;
 pub mod refine;
+pub mod sign_bits;
 mod stamp;
 pub mod stream;
 pub mod summary;
@@ -144,16 +149,28 @@ pub struct Kernels {
     pub subtract: fn(&mut [f32], &[f32]),
     /// See [`summary`].
     pub summary: fn(&[f32], &mut summary::Lanes),
+    /// See [`summary`].
+    pub sides: fn(&[f32], &mut summary::Lanes),
+    /// See [`summary`].
+    pub squares: fn(&[f32], &mut summary::Lanes),
     /// See [`narrow`].
     pub narrow_f16: fn(&[f32], f32, &mut [[u8; 2]]),
     /// See [`narrow`].
     pub narrow_bf16: fn(&[f32], &mut [[u8; 2]]),
+    /// See [`narrow`].
+    pub narrow_bf16_left: fn(&mut [f32], &mut [[u8; 2]]),
     /// See [`refine`].
     pub refine: fn(&mut [u32], &mut [f32], f32) -> usize,
     /// See [`stream`].
     pub stream: fn(&mut [f32], &[f32]),
     /// See [`stream`].
     pub fence: fn(),
+    /// See [`fetch`].
+    pub fetch: fn(&[f32]),
+    /// See [`sign_bits`].
+    pub sign_bits: fn(&[f32], &mut [u8]),
+    /// See [`sign_bits`].
+    pub sign_bits_left: fn(&mut [f32], [f32; 2], &mut [u8]),
     /// See [`sweep`].
     pub sweep: fn(Input<'_>, Option<sweep::Feedback<'_>>, sweep::Gather<'_>) -> sweep::Found,
     /// See [`total`].
@@ -198,11 +215,17 @@ macro_rules! table {
             one_of_two: grid::one_of_two::$module::run,
             subtract: grid::subtract::$module::run,
             summary: summary::$module::run,
+            sides: summary::sides::$module::run,
+            squares: summary::squares::$module::run,
             narrow_f16: narrow::$module::run,
             narrow_bf16: narrow::to_bf16::$module::run,
+            narrow_bf16_left: narrow::to_bf16::left::$module::run,
             refine: refine::$module::run,
             stream: stream::$module::run,
             fence: stream::$module::fence,
+            fetch: fetch::$module::run,
+            sign_bits: sign_bits::$module::run,
+            sign_bits_left: sign_bits::$module::left,
             sweep: sweep::$module::run,
             total: total::$module::run,
             widen_f64: widen::from_f64::$module::run,

@@ -49,10 +49,21 @@ pub(super) fn code(bits: u8, values: &[f32], scales: &Scales, codes: &mut [u8]) 
         // Halved first: a sum could overflow.
         *middle = 0.5 * pair[0] + 0.5 * pair[1];
     }
-    let (middles, sign) = (&middles[..scales.len() - 1], bits - 1);
+    // As many comparisons as there are middles, known to the compiler.
+    match *middles.split_at(scales.len() - 1).0 {
+        [] => nearest(values, [], codes),
+        [a] => nearest(values, [a], codes),
+        [a, b, c] => nearest(values, [a, b, c], codes),
+        _ => nearest(values, middles, codes),
+    }
+}
+
+/// How many of these middles a magnitude is above, and above that the sign; `N` is one less than a
+/// power of two.
+fn nearest<const N: usize>(values: &[f32], middles: [f32; N], codes: &mut [u8]) {
     for (code, &x) in codes.iter_mut().zip(values) {
         let level: u8 = middles.iter().map(|&middle| u8::from(x.abs() > middle)).sum();
-        *code = level | u8::from(x < 0.0) << sign;
+        *code = level | (u8::from(x < 0.0) * (N as u8 + 1));
     }
 }
 
@@ -60,7 +71,8 @@ pub(super) fn values(bits: u8, codes: &[u8], scales: &Scales, out: &mut [f32]) {
     let sign = bits - 1;
     for (out, &code) in out.iter_mut().zip(codes) {
         let magnitude = scales[usize::from(code & 7 & !(1 << sign))];
-        *out = if code >> sign == 0 { magnitude } else { -magnitude };
+        // Without a branch, which a random sign would send wrong every other time.
+        *out = f32::from_bits(magnitude.to_bits() ^ u32::from(code >> sign) << 31);
     }
 }
 

@@ -24,6 +24,21 @@ fn body(values: &[f32], codes: &mut [[u8; 2]]) {
 
 stamp!(fn(values: &[f32], codes: &mut [[u8; 2]]) => body);
 
+#[inline(always)]
+fn leave(values: &mut [f32], codes: &mut [[u8; 2]]) {
+    for (code, value) in codes.iter_mut().zip(values) {
+        let rounded = round(*value);
+        *code = rounded.to_le_bytes();
+        *value -= f32::from_bits(u32::from(rounded) << 16);
+    }
+}
+
+/// The same, and values become what their codes do not say of them.
+pub(in crate::simd) mod left {
+    use super::{leave, stamp};
+    stamp!(fn(values: &mut [f32], codes: &mut [[u8; 2]]) => leave);
+}
+
 #[cfg(test)]
 mod tests {
     use crate::simd::testing::levels_and_lengths;
@@ -41,6 +56,13 @@ mod tests {
                 let expected = bf16::from_f32(*value);
                 let expected = if expected.is_finite() { expected } else { bf16::MAX };
                 assert_eq!(*code, expected.to_le_bytes(), "{value}");
+            }
+            let (mut left, mut again) = (x.clone(), vec![[0xAA; 2]; x.len()]);
+            (kernels.narrow_bf16_left)(&mut left, &mut again);
+            assert_eq!(again, codes);
+            for ((left, value), code) in left.iter().zip(&x).zip(codes) {
+                let expected = value - bf16::from_le_bytes(code).to_f32();
+                assert_eq!(left.to_bits(), expected.to_bits());
             }
         });
     }

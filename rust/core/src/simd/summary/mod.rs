@@ -25,17 +25,23 @@ pub struct Lanes {
     pub peak: u32,
 }
 
+/// Of all that there is to know, or of values by their sides alone, or of squares alone: float64 is
+/// what a summary spends its time on.
 #[inline(always)]
-fn body(x: &[f32], lanes: &mut Lanes) {
+fn body<const SIDES: bool, const SQUARES: bool>(x: &[f32], lanes: &mut Lanes) {
     let Lanes { mut above, mut below, mut squares, .. } = *lanes;
     let (mut negatives, mut peaks) = ([0_u32; LANES], [0_u32; LANES]);
     let mut step = |i: usize, x: f32| {
         let wide = f64::from(x);
         let is_below = x < 0.0;
-        above[i] += if is_below { 0.0 } else { wide };
-        below[i] += if is_below { wide } else { 0.0 };
-        squares[i] += wide * wide;
-        negatives[i] += u32::from(is_below);
+        if SIDES {
+            above[i] += if is_below { 0.0 } else { wide };
+            below[i] += if is_below { wide } else { 0.0 };
+            negatives[i] += u32::from(is_below);
+        }
+        if SQUARES {
+            squares[i] += wide * wide;
+        }
         peaks[i] = peaks[i].max(x.to_bits() & 0x7FFF_FFFF);
     };
     let (groups, rest) = x.as_chunks::<LANES>();
@@ -57,7 +63,34 @@ fn body(x: &[f32], lanes: &mut Lanes) {
     };
 }
 
-stamp!(fn(x: &[f32], lanes: &mut Lanes) => body);
+#[inline(always)]
+fn both(x: &[f32], lanes: &mut Lanes) {
+    body::<true, true>(x, lanes);
+}
+
+#[inline(always)]
+fn by_sides(x: &[f32], lanes: &mut Lanes) {
+    body::<true, false>(x, lanes);
+}
+
+#[inline(always)]
+fn of_squares(x: &[f32], lanes: &mut Lanes) {
+    body::<false, true>(x, lanes);
+}
+
+stamp!(fn(x: &[f32], lanes: &mut Lanes) => both);
+
+/// The same without squares, which stay what they were.
+pub(in crate::simd) mod sides {
+    use super::{Lanes, by_sides, stamp};
+    stamp!(fn(x: &[f32], lanes: &mut Lanes) => by_sides);
+}
+
+/// The same of squares, count and peak alone.
+pub(in crate::simd) mod squares {
+    use super::{Lanes, of_squares, stamp};
+    stamp!(fn(x: &[f32], lanes: &mut Lanes) => of_squares);
+}
 
 #[cfg(test)]
 mod tests {
@@ -78,6 +111,13 @@ mod tests {
             let mut lanes = Lanes::default();
             (kernels.summary)(&x, &mut lanes);
             assert_eq!(lanes, expected, "{:?} {}", kernels.level, x.len());
+            let mut parts = Lanes::default();
+            (kernels.sides)(&x, &mut parts);
+            assert_eq!(parts, Lanes { squares: [0.0; LANES], ..expected });
+            let mut parts = Lanes::default();
+            (kernels.squares)(&x, &mut parts);
+            let Lanes { squares, count, peak, .. } = expected;
+            assert_eq!(parts, Lanes { squares, count, peak, ..Lanes::default() });
         });
     }
 }

@@ -1,0 +1,99 @@
+//! A comparison gives the bits of a whole vector.
+
+pub(in crate::simd) mod avx2 {
+    use super::super::scalar;
+    use std::arch::x86_64::{
+        _CMP_GE_OQ, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_loadu_ps, _mm256_movemask_ps,
+        _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm256_sub_ps,
+    };
+
+    #[target_feature(enable = "avx2")]
+    fn bits_of(x: &[f32], bits: &mut [u8]) {
+        let (whole, rest) = x.as_chunks::<8>();
+        let (bytes, end) = bits.split_at_mut(whole.len());
+        for (block, out) in whole.iter().zip(bytes.as_chunks_mut().0) {
+            // SAFETY: a block is a vector.
+            let x = unsafe { _mm256_loadu_ps(block.as_ptr()) };
+            let signs = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_setzero_ps());
+            *out = [_mm256_movemask_ps(signs) as u8];
+        }
+        scalar::run(rest, end);
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn leave(x: &mut [f32], pair: [f32; 2], bits: &mut [u8]) {
+        let (zero, one) = (_mm256_set1_ps(pair[0]), _mm256_set1_ps(pair[1]));
+        let (whole, rest) = x.as_chunks_mut::<8>();
+        let (bytes, end) = bits.split_at_mut(whole.len());
+        for (block, out) in whole.iter_mut().zip(bytes.as_chunks_mut().0) {
+            // SAFETY: a block is a vector.
+            let x = unsafe { _mm256_loadu_ps(block.as_ptr()) };
+            let signs = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_setzero_ps());
+            *out = [_mm256_movemask_ps(signs) as u8];
+            let left = _mm256_sub_ps(x, _mm256_blendv_ps(zero, one, signs));
+            // SAFETY: as above.
+            unsafe { _mm256_storeu_ps(block.as_mut_ptr(), left) };
+        }
+        scalar::left(rest, pair, end);
+    }
+
+    pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
+        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level only
+        // where its features were found on this CPU.
+        unsafe { bits_of(x, bits) }
+    }
+
+    pub(in crate::simd) fn left(x: &mut [f32], pair: [f32; 2], bits: &mut [u8]) {
+        // SAFETY: as of `run`.
+        unsafe { leave(x, pair, bits) }
+    }
+}
+
+pub(in crate::simd) mod avx512 {
+    use super::super::scalar;
+    use std::arch::x86_64::{
+        _CMP_GE_OQ, _mm512_cmp_ps_mask, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_set1_ps,
+        _mm512_setzero_ps, _mm512_storeu_ps, _mm512_sub_ps,
+    };
+
+    #[target_feature(enable = "avx512f")]
+    fn bits_of(x: &[f32], bits: &mut [u8]) {
+        let (whole, rest) = x.as_chunks::<16>();
+        let (bytes, end) = bits.split_at_mut(whole.len() * 2);
+        for (block, out) in whole.iter().zip(bytes.as_chunks_mut().0) {
+            // SAFETY: a block is a vector.
+            let x = unsafe { _mm512_loadu_ps(block.as_ptr()) };
+            let signs = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps());
+            *out = signs.to_le_bytes();
+        }
+        scalar::run(rest, end);
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn leave(x: &mut [f32], pair: [f32; 2], bits: &mut [u8]) {
+        let (zero, one) = (_mm512_set1_ps(pair[0]), _mm512_set1_ps(pair[1]));
+        let (whole, rest) = x.as_chunks_mut::<16>();
+        let (bytes, end) = bits.split_at_mut(whole.len() * 2);
+        for (block, out) in whole.iter_mut().zip(bytes.as_chunks_mut().0) {
+            // SAFETY: a block is a vector.
+            let x = unsafe { _mm512_loadu_ps(block.as_ptr()) };
+            let signs = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps());
+            *out = signs.to_le_bytes();
+            let left = _mm512_sub_ps(x, _mm512_mask_blend_ps(signs, zero, one));
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(block.as_mut_ptr(), left) };
+        }
+        scalar::left(rest, pair, end);
+    }
+
+    pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
+        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level only
+        // where its features were found on this CPU.
+        unsafe { bits_of(x, bits) }
+    }
+
+    pub(in crate::simd) fn left(x: &mut [f32], pair: [f32; 2], bits: &mut [u8]) {
+        // SAFETY: as of `run`.
+        unsafe { leave(x, pair, bits) }
+    }
+}
