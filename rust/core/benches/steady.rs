@@ -3,18 +3,21 @@
 //! Each round copies the tensor once and then lets every contestant encode once, with a state that
 //! has seen the same law before. What one thread does is measured in its processor time, so that
 //! others on the machine disturb it little; two threads by the clock on the wall. Printed are
-//! medians over the rounds, with the least in brackets. Arguments: words of the names to run, and
-//! `elements=N` or `rounds=N`.
+//! medians over the rounds, with the least in brackets. Arguments: words that the names to run all
+//! have, such as `top-k 0.1 avx512 1` or `bins-of-50 1`, and `elements=N` (a multiple of 5000 for
+//! tiles) or `rounds=N`.
 
 use std::time::{Duration, Instant};
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::fit::Mode;
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{LowPass, Memory, MomentumCorrection};
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::Quantizer;
+use gradwire_core::quantize::{Magnitude, Quantizer};
 use gradwire_core::simd::{Kernels, Level, available_levels};
-use gradwire_core::sparsify::{Amount, Sid, Sparsifier};
+use gradwire_core::sparsify::{
+    Amount, BinMax, ChunkTopK, RandomK, SampledTopK, Sid, Sparsifier, Tile,
+};
 use gradwire_core::{Input, Result};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -35,16 +38,69 @@ fn student(len: usize, seed: u64) -> Vec<f32> {
     (0..len as u64).map(|i| 1e-3 * radius(uniform(2 * i)) * angle(uniform(2 * i + 1))).collect()
 }
 
-/// What is encoded, at a ratio.
-fn works(ratio: f64) -> Vec<(&'static str, Sparsifier, Quantizer)> {
-    let top_k = Sparsifier::TopK { amount: Amount::Ratio(ratio) };
+/// What is encoded: its name, with a ratio if it has one, and its codec.
+type Work = (String, Codec);
+
+const RESIDUAL: Memory = Memory::Residual { decay: 1.0, low_memory: false };
+
+fn work(name: &str, sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> Result<Work> {
+    Ok((name.to_owned(), Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto)?))
+}
+
+/// What works at a ratio.
+fn at_ratio(ratio: f64) -> Result<Vec<Work>> {
+    let amount = Amount::Ratio(ratio);
     let sid = |mode| Sparsifier::Sid(Sid { mode, ..Sid::new(ratio) });
-    vec![
-        ("top-k", top_k, Quantizer::Float32),
-        ("top-k-bf16", top_k, Quantizer::BFloat16),
-        ("sid-tracking", sid(Mode::Tracking), Quantizer::Float32),
-        ("sid-adaptive", sid(Mode::Adaptive), Quantizer::Float32),
+    let random = RandomK { amount, block: false, seed: 1, scaled: false };
+    let sampled = SampledTopK {
+        ratio,
+        sample_ratio: 0.01,
+        strided: true,
+        resample: true,
+        upper: 1.3,
+        lower: 0.8,
+        seed: 1,
+    };
+    let momentum = Memory::MomentumCorrection(MomentumCorrection {
+        momentum: 0.9,
+        nesterov: false,
+        masking: true,
+        clip: None,
+    });
+    [
+        ("top-k", Sparsifier::TopK { amount }, Quantizer::Float32, RESIDUAL),
+        ("top-k-bf16", Sparsifier::TopK { amount }, Quantizer::BFloat16, RESIDUAL),
+        ("sid-tracking", sid(Mode::Tracking), Quantizer::Float32, RESIDUAL),
+        ("sid-adaptive", sid(Mode::Adaptive), Quantizer::Float32, RESIDUAL),
+        ("random-k", Sparsifier::RandomK(random), Quantizer::Float32, RESIDUAL),
+        ("dgc", Sparsifier::SampledTopK(sampled), Quantizer::Float32, momentum),
     ]
+    .into_iter()
+    .map(|(name, sparsifier, quantizer, memory)| {
+        work(&format!("{name} {ratio}"), sparsifier, quantizer, memory)
+    })
+    .collect()
+}
+
+/// What has bins, chunks or tiles instead.
+fn in_parts() -> Result<Vec<Work>> {
+    let bins = |bin| Sparsifier::BinMax(BinMax { bin, soft: 2.0 });
+    let chunks = |chunk, k| Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile: None });
+    let tile = Some(Tile { rows: 64, columns: 64, width: 5000 });
+    let tiles = Sparsifier::ChunkTopK(ChunkTopK { chunk: 4096, k: 64, tile });
+    let sign = Quantizer::SignScale { magnitude: Magnitude::Selector };
+    let low_pass = Memory::LowPass(LowPass { beta: 0.1 });
+    [
+        ("bins-of-50", bins(50), sign, RESIDUAL),
+        ("bins-of-500", bins(500), sign, RESIDUAL),
+        ("chunks-100-1", chunks(100, 1), Quantizer::Float32, RESIDUAL),
+        ("scalecom-100-1", chunks(100, 1), Quantizer::Float32, low_pass),
+        ("chunks-4096-64", chunks(4096, 64), Quantizer::Float32, RESIDUAL),
+        ("tiles-64x64-64", tiles, Quantizer::Float32, RESIDUAL),
+    ]
+    .into_iter()
+    .map(|(name, sparsifier, quantizer, memory)| work(name, sparsifier, quantizer, memory))
+    .collect()
 }
 
 /// One way to run one work.
@@ -128,31 +184,32 @@ fn main() -> Result<()> {
     let wanted = |name: &str| words.iter().all(|word| name.split(' ').any(|part| part == *word));
     let gradients = [student(numel, 1), student(numel, 2)];
     println!("{numel} float32, t(3), {rounds} rounds; copies: median (least)");
+    let mut works = Vec::new();
     for ratio in [0.001, 0.01, 0.1] {
-        for (work, sparsifier, quantizer) in works(ratio) {
-            let memory = Memory::Residual { decay: 1.0, low_memory: false };
-            let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto)?;
-            let mut contestants = Vec::new();
-            for level in available_levels().into_iter().rev() {
-                for threads in [1, 2] {
-                    if wanted(&format!("{work} {ratio} {} {threads}", level.name())) {
-                        contestants.extend(Contestant::new(numel, codec, level, threads)?);
-                    }
+        works.extend(at_ratio(ratio)?);
+    }
+    works.extend(in_parts()?);
+    for (work, codec) in works {
+        let mut contestants = Vec::new();
+        for level in available_levels().into_iter().rev() {
+            for threads in [1, 2] {
+                if wanted(&format!("{work} {} {threads}", level.name())) {
+                    contestants.extend(Contestant::new(numel, codec, level, threads)?);
                 }
             }
-            if contestants.is_empty() {
-                continue;
-            }
-            let copy = run(&gradients, rounds, &mut contestants)?;
-            for contestant in &mut contestants {
-                let (name, bytes) = (&contestant.name, contestant.out.len());
-                let middle = median(&mut contestant.copies);
-                let least = contestant.copies[0];
-                println!(
-                    "{work:13} {ratio:5} {name:10} {middle:6.2} ({least:.2}) of {:5.2} ms, {bytes} bytes",
-                    1e3 * copy
-                );
-            }
+        }
+        if contestants.is_empty() {
+            continue;
+        }
+        let copy = run(&gradients, rounds, &mut contestants)?;
+        for contestant in &mut contestants {
+            let (name, bytes) = (&contestant.name, contestant.out.len());
+            let middle = median(&mut contestant.copies);
+            let least = contestant.copies[0];
+            println!(
+                "{work:18} {name:10} {middle:6.2} ({least:.2}) of {:5.2} ms, {bytes} bytes",
+                1e3 * copy
+            );
         }
     }
     Ok(())
