@@ -4,6 +4,8 @@
 //! many there are.
 
 use crate::rng::Key;
+use crate::simd::Kernels;
+use crate::simd::draws::NONE;
 use crate::{Error, Result};
 
 /// Bytes of a section.
@@ -33,7 +35,10 @@ pub struct Draw {
 const SPARSE: u64 = 128;
 
 /// Positions drawn before they are marked.
-const BATCH: usize = 128;
+const BATCH: usize = 1024;
+
+/// Positions read off the marks at once.
+const AT_ONCE: usize = 6;
 
 impl Draw {
     pub(super) fn to_bytes(self) -> [u8; LEN] {
@@ -74,8 +79,8 @@ impl Draw {
                 out.extend(0..end.saturating_sub(numel) as u32);
                 out.extend(start as u32..end.min(numel) as u32);
             }
-            DrawKind::Subset if 2 * count > numel => mark(words, numel, numel - count, true, out),
-            DrawKind::Subset if count * SPARSE >= numel => mark(words, numel, count, false, out),
+            DrawKind::Subset if 2 * count > numel => mark(&words, numel, numel - count, true, out),
+            DrawKind::Subset if count * SPARSE >= numel => mark(&words, numel, count, false, out),
             DrawKind::Subset => list(words, count, out),
         }
     }
@@ -112,31 +117,41 @@ impl Words {
 
 /// The first `count` distinct positions, or with `others` all but those, by a bit for each element
 /// behind the room for the result.
-fn mark(mut words: Words, numel: u64, count: u64, others: bool, out: &mut Vec<u32>) {
+fn mark(words: &Words, numel: u64, count: u64, others: bool, out: &mut Vec<u32>) {
     let size = if others { numel - count } else { count } as usize;
-    out.resize(size + numel.div_ceil(32) as usize, 0);
-    let (slots, marks) = out.split_at_mut(size);
+    let room = size + AT_ONCE;
+    out.resize(room + numel.div_ceil(32) as usize, 0);
+    let (slots, marks) = out.split_at_mut(room);
+    let kernels = Kernels::current();
+    let Words { key, mut at, numel: below } = *words;
     let mut missing = count;
-    // As many at once as are missing at least: no draw is one too many, and none waits for another.
     let mut drawn = [0; BATCH];
     while missing > 0 {
+        // At most as many as are missing: no draw is one too many.
         let drawn = &mut drawn[..missing.min(BATCH as u64) as usize];
-        drawn.fill_with(|| words.next());
-        for &position in &*drawn {
+        (kernels.draws)(key, at, below, drawn);
+        at = at.wrapping_add(drawn.len() as u32);
+        for &position in drawn.iter().filter(|&&position| position != NONE) {
             let (mark, bit) = (&mut marks[position as usize / 32], 1 << (position % 32));
             missing -= u64::from(*mark & bit == 0);
             *mark |= bit;
         }
     }
-    let mut slots = slots.iter_mut();
+    let mut found = 0;
     for (i, &mark) in marks.iter().enumerate() {
         let mut left = if others { !mark } else { mark };
+        let mut end = found;
+        found += left.count_ones() as usize;
         // Bits beyond the tensor find no slot left: those of positions come first.
         while left != 0 {
-            if let Some(slot) = slots.next() {
-                *slot = i as u32 * 32 + left.trailing_zeros();
+            let Some(slots) = slots.get_mut(end..end + AT_ONCE) else { break };
+            // Always so many, whether there are or not: a loop over those there are would be
+            // mispredicted at the end of each mark.
+            for slot in slots {
+                *slot = (i as u32 * 32).wrapping_add(left.trailing_zeros());
+                left &= left.wrapping_sub(1);
             }
-            left &= left - 1;
+            end += AT_ONCE;
         }
     }
     out.truncate(size);
@@ -184,7 +199,7 @@ mod tests {
         for (numel, count) in [(1000, 1), (1000, 400), (50_000, 3000), (70_000, 35_000)] {
             let words = || Words { key: Key::new(numel, 0, 0, 0), at: 0, numel: numel as u32 };
             let (mut by_bit, mut by_list) = (Vec::new(), Vec::new());
-            mark(words(), numel, count, false, &mut by_bit);
+            mark(&words(), numel, count, false, &mut by_bit);
             list(words(), count, &mut by_list);
             assert_eq!(by_bit, by_list);
         }

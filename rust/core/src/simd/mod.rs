@@ -3,6 +3,7 @@
 //! | kernel | what it does to a block |
 //! |---|---|
 //! | [`add`] | `out = gradient + decay * residual` |
+//! | [`draws`] | random positions below a number |
 //! | [`exponent`] | float32 to powers of two by chance, in 8 bits, and back |
 //! | [`fetch`] | has a block brought to the caches ahead of its use |
 //! | [`fields`] | codes of a few bits, from bytes to packed and back |
@@ -44,6 +45,7 @@
 pub mod above;
 pub mod add;
 pub mod bins;
+pub mod draws;
 pub mod exponent;
 pub mod fetch;
 pub mod fields;
@@ -121,6 +123,8 @@ pub struct Kernels {
     pub above: Above,
     /// See [`bins`].
     pub bins: Bins,
+    /// See [`draws`].
+    pub draws: fn(Key, u32, u32, &mut [u32]),
     /// See [`bins::pick`].
     pub pick: fn(&[f32], &[f32], f32, f32, &mut [f32]),
     /// See [`exponent`].
@@ -201,6 +205,7 @@ macro_rules! table {
             log_sum: log_sum::$module::run,
             above: above::$module::run,
             bins: bins::$module::run,
+            draws: draws::$module::run,
             pick: bins::pick::$module::run,
             exponent_encode: exponent::encode::$module::run,
             exponent_decode: exponent::decode::$module::run,
