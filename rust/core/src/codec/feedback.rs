@@ -11,8 +11,10 @@ use crate::scan::{
     Accumulated, Corrected, Correcting, Field, LowPass, Paired, Preview, Request, Scanner, Totals,
     View,
 };
+use crate::simd::BLOCK;
 use crate::simd::momentum::Rule;
 use crate::simd::peak::NON_FINITE;
+use crate::sparsify::Sparsifier;
 use crate::{Input, Result};
 
 impl Codec {
@@ -74,7 +76,13 @@ impl Codec {
                 sum.streams &= streams;
                 read(sum, request, scanner)
             }
-            Sink::LowPass(filter) => read(filter, request, scanner),
+            // The sums are nowhere afterwards: they had to be added up again to be searched.
+            Sink::LowPass(filter) => match self.sparsifier {
+                Sparsifier::ChunkTopK(chunks) if request.parts => {
+                    scanner.scan_picking(filter, chunks)
+                }
+                _ => read(filter, request, scanner),
+            },
             Sink::Correcting(mut velocity) => {
                 velocity.streams &= streams;
                 read(velocity, request, scanner)
@@ -116,8 +124,8 @@ impl Codec {
     ) {
         let numel = state.numel() as u64;
         let Some(residual) = &mut state.residual else { return };
-        let Workspace { scanner, rounded, .. } = workspace;
-        let (indices, values) = (scanner.survivors().indices(), scanner.survivors().values());
+        let survivors = workspace.scanner.survivors();
+        let (indices, values) = (survivors.indices(), survivors.values());
         if let (Quantizer::Float32, Memory::Residual { .. }) = (self.quantizer, self.memory) {
             let next = residual.next_mut();
             for &index in indices {
@@ -125,18 +133,24 @@ impl Codec {
             }
             return;
         }
-        rounded.resize(values.len(), 0.0);
         let count = values.len() as u64;
         let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
-        coding.decode(coding.section(numel, count, section), 0, Some(indices), rounded);
-        let sent = indices.iter().zip(values).zip(&*rounded);
-        let left = sent.map(|((&index, &value), &sent)| (index as usize, value - sent));
-        if let Memory::LowPass(low_pass) = self.memory {
-            let (memory, next) = residual.begin_apart();
-            left.for_each(|(i, left)| next[i] = low_pass.keep(memory[i], left));
-        } else {
-            let next = residual.next_mut();
-            left.for_each(|(i, left)| next[i] = left);
+        let section = coding.section(numel, count, section);
+        // By blocks, so that what was decoded is still in the cache.
+        let mut sent = [0.0; BLOCK];
+        let blocks = indices.chunks(BLOCK).zip(values.chunks(BLOCK));
+        for (block, (indices, values)) in blocks.enumerate() {
+            let sent = &mut sent[..values.len()];
+            coding.decode(section, block * BLOCK, Some(indices), sent);
+            let entries = indices.iter().zip(values).zip(&*sent);
+            let left = entries.map(|((&index, &value), &sent)| (index as usize, value - sent));
+            if let Memory::LowPass(low_pass) = self.memory {
+                let (memory, next) = residual.begin_apart();
+                left.for_each(|(i, left)| next[i] = low_pass.keep(memory[i], left));
+            } else {
+                let next = residual.next_mut();
+                left.for_each(|(i, left)| next[i] = left);
+            }
         }
         if let (Memory::MomentumCorrection(correction), Some(momentum)) =
             (self.memory, &mut state.momentum)

@@ -11,8 +11,6 @@ pub struct Workspace {
     pub(super) scanner: Scanner,
     /// Magnitudes of a sample, and the like.
     pub(super) keys: Vec<u32>,
-    /// Selected values as the receiver will see them.
-    pub(super) rounded: Vec<f32>,
     /// Sums over the groups of a quantizer.
     pub(super) totals: Totals,
 }
@@ -25,7 +23,7 @@ impl Workspace {
     }
 
     fn on(scanner: Scanner) -> Self {
-        Self { scanner, keys: Vec::new(), rounded: Vec::new(), totals: Totals::default() }
+        Self { scanner, keys: Vec::new(), totals: Totals::default() }
     }
 }
 

@@ -8,6 +8,7 @@
 mod bins;
 mod low_pass;
 mod momentum;
+mod pick;
 mod preview;
 mod sample;
 mod share;
@@ -18,6 +19,7 @@ mod view;
 pub(crate) use bins::{Bins, Paired};
 pub(crate) use low_pass::LowPass;
 pub(crate) use momentum::{Corrected, Correcting};
+pub(crate) use pick::{LONGEST_PART, Pick};
 pub(crate) use preview::Preview;
 pub(crate) use sample::{jitter, magnitude_above};
 pub(crate) use share::{Local, Share};
@@ -50,6 +52,8 @@ pub(crate) struct Request {
     pub cap: usize,
     /// Pick entries bin by bin instead of all above; the sum of moments is that of the maxima.
     pub bins: Option<Bins>,
+    /// Select part by part while reading, if the sums are not written; nothing to the scan.
+    pub parts: bool,
     /// What the sparsifier decided on before the read; nothing to the scan.
     pub thresholds: Option<(f32, f32)>,
 }

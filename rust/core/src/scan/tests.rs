@@ -21,6 +21,7 @@ const ALL: Request = Request {
     bound: Some(0.3),
     cap: usize::MAX,
     bins: None,
+    parts: false,
     thresholds: None,
 };
 

@@ -278,9 +278,8 @@ impl Sparsifier {
         scratch: &mut Vec<u32>,
     ) -> Request {
         match self {
-            Self::All | Self::ChunkTopK(_) | Self::RandomK(_) | Self::Custom { .. } => {
-                Request::default()
-            }
+            Self::All | Self::RandomK(_) | Self::Custom { .. } => Request::default(),
+            Self::ChunkTopK(chunks) => chunks.request(),
             Self::BinMax(bin_max) => bin_max.request(),
             Self::Threshold { threshold } => threshold::request(threshold),
             Self::TopK { amount } => topk::request(amount.of(numel), numel, tracker, at, scratch),

@@ -6,6 +6,7 @@ mod estimated;
 mod flush;
 mod given;
 mod memories;
+mod picked;
 mod published;
 mod random;
 mod selection;

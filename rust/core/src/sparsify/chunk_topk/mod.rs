@@ -2,7 +2,7 @@
 //!
 //! After the read that adds gradient and memory, the sums are read once more, chunk by chunk. A chunk
 //! is in the cache while it is searched, and the search takes as long whatever the data is: there is
-//! no bound to track and none to miss.
+//! no bound to track and none to miss. Sums that are not written down are searched during the read.
 //!
 //! Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
 //! Distributed Training", NeurIPS 2020, section 3 (one entry a chunk); Sarfi et al., "Communication
@@ -13,7 +13,7 @@ mod tiles;
 
 use super::{Scanned, Selected};
 use crate::pack::{Chunks, Pattern};
-use crate::scan::{Local, Share, Source, Survivors, View};
+use crate::scan::{LONGEST_PART, Local, Pick, Request, Share, Source, Survivors, View};
 use crate::simd::Kernels;
 use crate::{Error, Result};
 use tiles::Grid;
@@ -93,6 +93,12 @@ impl ChunkTopK {
 
     pub(super) fn select(self, scanned: &mut Scanned<'_, '_>) -> Selected {
         let numel = scanned.numel();
+        let target = Some(self.max_count(numel));
+        let selected = Selected { target, threshold: 0.0, magnitude: None };
+        if scanned.totals.complete {
+            // Picked while the tensor was read.
+            return selected;
+        }
         let (view, scanner, k) = (scanned.field, &mut *scanned.scanner, self.k as usize);
         if let Some(tile) = self.tile {
             let grid = Grid::new(tile, numel);
@@ -102,8 +108,36 @@ impl ChunkTopK {
             let units = numel.div_ceil(chunk);
             scanner.share(units, numel, |share| search_chunks(&view, chunk, k, share));
         }
-        let target = Some(self.max_count(numel));
-        Selected { target, threshold: 0.0, magnitude: None }
+        selected
+    }
+
+    pub(super) fn request(self) -> Request {
+        let parts = self.tile.is_none() && self.chunk as usize <= LONGEST_PART;
+        Request { parts, ..Request::default() }
+    }
+}
+
+impl Pick for ChunkTopK {
+    fn part(self) -> usize {
+        self.chunk as usize
+    }
+
+    fn pick(
+        self,
+        kernels: &Kernels,
+        x: &[f32],
+        at: usize,
+        bits: &mut Vec<u32>,
+        survivors: &mut Survivors,
+    ) {
+        let (chunk, k) = (self.chunk as usize, self.k as usize);
+        if k == 1 {
+            leaders(kernels, x, chunk, at as u32, survivors);
+            return;
+        }
+        for (i, x) in x.chunks(chunk).enumerate() {
+            search::largest(kernels, x, k, (at + i * chunk) as u32, bits, survivors);
+        }
     }
 }
 
