@@ -67,7 +67,7 @@ def write(document: dict[str, Any], path: Path | None) -> Path:
     """Write the run, by default under ``benches/results`` and named after the moment."""
     path = path or FOLDER / f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H%M%SZ}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    path.write_text(json.dumps(document) + "\n")
     return path
 
 
