@@ -51,11 +51,11 @@ def _panel(axes: Any, comparison: Comparison, task: str) -> None:
         points = ([e.bytes_per_step for e in own], [100 * e.accuracy for e in own])
         axes.plot(*points, linestyle="", label=label, markersize=6, **look)
     for place, entry in enumerate(entries):
-        # Neighbours on the axis of bytes have their names above and below in turn.
+        # Neighbours on the axis of bytes have their names at four heights in turn.
         axes.annotate(
             entry.label,
             (entry.bytes_per_step, 100 * entry.accuracy),
-            xytext=(0, 7 if place % 2 else -15),
+            xytext=(0, (7, -15, 17, -25)[place % 4]),
             textcoords="offset points",
             ha="center",
             fontsize=8,
