@@ -9,7 +9,6 @@ import pytest
 
 import gradwire
 from gradwire.memory import NoMemory
-from gradwire.presets import PRESETS
 from tests.presets.conservation import holds
 from tests.presets.examples import DEGENERATE, SHAPE, gradient, made, names, presets, steps
 from tests.support import same_state
@@ -159,8 +158,3 @@ def test_adding_is_adding_what_was_decoded(preset):
     expected[positions] += frame.values() * np.float32(0.5)
     gradwire.decode_add(frame, out, 0.5)
     assert np.array_equal(out, expected)
-
-
-def test_the_preset_is_documented(preset):
-    assert PRESETS[preset.name] is preset
-    assert getattr(gradwire, preset.name) is preset.build
