@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from gradwire.cli import demo
+from gradwire.cli.training import command
 from gradwire.cli.training.link import format_rate, parse_rate
 from gradwire.cli.training.presets import build, unfit
 
@@ -51,7 +52,7 @@ def test_a_wrong_argument_is_named_with_what_would_be_right(arguments, complaint
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(demo, "_missing", lambda: ["torch", "rich"])
+    monkeypatch.setattr(command, "_missing", lambda: ["torch", "rich"])
     assert demo.main([]) == 2
     assert capsys.readouterr().err == (
         "gradwire demo needs torch, rich: pip install 'gradwire[all]'\n"

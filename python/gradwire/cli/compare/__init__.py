@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradwire.cli.training.command import conduct, console
 from gradwire.presets import PRESETS
 
 __all__ = ["main", "parser"]
-
-# Everything beyond numpy that is used. The name to import, the name to say.
-_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
 
 _DESCRIPTION = """\
 Train the demo's two models in several processes, once without compression and once with each
@@ -87,30 +83,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gradwire compare`` with these arguments and return the exit status."""
     arguments = parser().parse_args(argv)
-    missing = [said for name, said in _NEEDS.items() if importlib.util.find_spec(name) is None]
-    if missing:
-        print(
-            f"gradwire compare needs {', '.join(missing)}: pip install 'gradwire[all]'",
-            file=sys.stderr,
-        )
-        return 2
-    from gradwire.cli.training.processes import RankError
-    from gradwire.cli.training.signals import terminate_as_interrupt
-
-    try:
-        with terminate_as_interrupt():
-            return _run(arguments)
-    except RankError as error:
-        print(f"gradwire compare: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("gradwire compare: interrupted; the processes are gone", file=sys.stderr)
-        return 130
+    return conduct("gradwire compare", lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from gradwire.cli.compare.markdown import document
     from gradwire.cli.compare.picture import draw
     from gradwire.cli.compare.runner import Plan, run
@@ -119,11 +95,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=arguments.json)
-    if not console.is_terminal:
-        console = Console(stderr=arguments.json, width=120)
+    shown = console(stderr=arguments.json)
     plan = Plan(arguments.task, arguments.codec, arguments.steps, arguments.ranks)
-    with Reporter(console) as progress:
+    with Reporter(shown) as progress:
         comparison = run(plan, progress)
     text = json.dumps(comparison.to_json(), indent=1)
     (out / "codecs.json").write_text(text + "\n", encoding="utf-8")
@@ -132,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(text)
     else:
-        print_table(comparison, console)
+        print_table(comparison, shown)
     names = ", ".join(f"codecs.{kind}" for kind in ("md", "svg", "json"))
-    console.print(f"\nWritten to {out}: {names}", highlight=False)
+    shown.print(f"\nWritten to {out}: {names}", highlight=False)
     return 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.cli.training.command import conduct, console
 from gradwire.cli.training.link import parse_rate
 from gradwire.cli.training.namespaces import MAX_RANKS
 from gradwire.cli.training.presets import unfit
@@ -17,9 +16,6 @@ from gradwire.cli.training.presets import unfit
 if TYPE_CHECKING:
     from gradwire.cli.demo.runner import Plan
 
-# Everything beyond numpy that the demo uses; looked for before anything starts. The name to import,
-# the name to say.
-_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
 _BASELINES = ("none", "bf16")
 
 _DESCRIPTION = """\
@@ -157,10 +153,6 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     )
 
 
-def _missing() -> list[str]:
-    return [said for imported, said in _NEEDS.items() if importlib.util.find_spec(imported) is None]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gradwire demo`` with these arguments and return the exit status."""
     made = parser()
@@ -168,29 +160,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in arguments.codec:
         if name not in _BASELINES and (why := unfit(name)):
             made.error(f"argument --codec: {why}")
-    if missing := _missing():
-        print(
-            f"gradwire demo needs {', '.join(missing)}: pip install 'gradwire[all]'",
-            file=sys.stderr,
-        )
-        return 2
-    from gradwire.cli.training.processes import RankError
-    from gradwire.cli.training.signals import terminate_as_interrupt
-
-    try:
-        with terminate_as_interrupt():
-            return _run(arguments)
-    except RankError as error:
-        print(f"gradwire demo: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("gradwire demo: interrupted; processes and links are gone", file=sys.stderr)
-        return 130
+    return conduct("gradwire demo", lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from gradwire.cli.demo.picture import draw
     from gradwire.cli.demo.runner import run
     from gradwire.cli.demo.table import print_results
@@ -198,10 +171,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=arguments.json)
-    if not console.is_terminal:
-        console = Console(stderr=arguments.json, width=120)
-    with Reporter(console) as progress:
+    shown = console(stderr=arguments.json)
+    with Reporter(shown) as progress:
         results = run(_plan(arguments), progress)
     text = json.dumps(results.to_json(), indent=1)
     (out / "demo.json").write_text(text + "\n", encoding="utf-8")
@@ -209,6 +180,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(text)
     else:
-        print_results(results, console)
-    console.print(f"\nPicture: {out / 'demo.png'}   figures: {out / 'demo.json'}", highlight=False)
+        print_results(results, shown)
+    shown.print(f"\nPicture: {out / 'demo.png'}   figures: {out / 'demo.json'}", highlight=False)
     return 0
