@@ -1,10 +1,12 @@
 """States: what they remember, undoing, saving, copying, sharing."""
 
 import copy
+import gc
 import json
 import pickle
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -188,6 +190,60 @@ def test_a_schedule_is_resumed_where_it_was(rng):
     for x in steps[4:]:
         assert second.encode(x, restored) == second.encode(x, state)
     assert same_state(restored.state_dict(), state.state_dict())
+
+
+def use(codec, call, x, state):
+    """Encode in one of the ways that there are."""
+    if call == "encode_into":
+        return codec.encode_into(x, state, bytearray(codec.max_encoded_len(N)))
+    if call == "encode_at":
+        return codec.encode_at(x, state, np.array([1, 5], np.uint32))
+    return codec.flush(state) if call == "flush" else codec.encode(x, state)
+
+
+@pytest.mark.parametrize("call", ["encode", "encode_into", "encode_at", "flush"])
+def test_a_rollback_brings_back_the_ratio_too(call, rng):
+    codec, other = gradwire.sidco(0.01), gradwire.sidco(0.1)
+    state = codec.init_state(N)
+    *steps, x, y = inputs(rng, 8)
+    for each in steps:
+        codec.encode(each, state)
+    before, expected = state.state_dict(), codec.encode(y, copy.copy(state))
+    use(other, call, x, state)
+    assert state.codec is other
+    state.rollback()
+    assert state.codec is codec
+    assert same_state(state.state_dict(), before)
+    assert codec.encode(y, state) == expected
+
+
+def test_an_encode_with_another_ratio_that_fails_changes_nothing(rng):
+    codec, other = gradwire.sidco(0.01), gradwire.sidco(0.1)
+    state = codec.init_state(N)
+    *steps, x = inputs(rng, 7)
+    for each in steps:
+        codec.encode(each, state)
+    before, expected = state.state_dict(), codec.encode(x, copy.copy(state))
+    for bad in [np.full(N, np.nan, np.float32), np.zeros(N + 1, np.float32)]:
+        with pytest.raises(ValueError, match=r"non-finite|elements"):
+            other.encode(bad, state)
+    with pytest.raises(ValueError, match="smallest possible frame"):
+        other.encode(x, state, max_nbytes=3)
+    assert state.codec is codec
+    assert same_state(state.state_dict(), before)
+    assert codec.encode(x, state) == expected
+
+
+def test_a_state_keeps_its_codec_and_neither_is_kept_by_the_other_for_ever(rng):
+    codec = gradwire.topk(0.1)
+    state, seen = codec.init_state(N), weakref.ref(codec)
+    del codec
+    gc.collect()
+    state.codec.encode(inputs(rng, 1)[0], state)
+    assert state.codec is seen()
+    del state
+    gc.collect()
+    assert seen() is None
 
 
 BAD_DICTS = [

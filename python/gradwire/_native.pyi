@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
 
+import gradwire.codec
+
 __all__ = [
     "DEFAULT_MAX_NUMEL",
     "VERSION",
@@ -62,6 +64,8 @@ class State:
         cls, codec: Codec, numel: int, name: str | None = None, stream: int = 0
     ) -> Self: ...
     @property
+    def codec(self) -> gradwire.codec.Codec: ...
+    @property
     def numel(self) -> int: ...
     @property
     def name(self) -> str | None: ...
@@ -90,7 +94,7 @@ class State:
 
 @final
 class Codec:
-    def __new__(cls, config: dict[str, Any]) -> Self: ...
+    def __new__(cls, config: dict[str, Any], owner: object) -> Self: ...
     def encode(
         self,
         x: NDArray[Any],

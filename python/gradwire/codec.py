@@ -88,10 +88,10 @@ class Codec(Part):
         config = self.get_config()
         if isinstance(self.sparsify, extension.Sparsifier):
             config["sparsify"] = {"kind": "custom", "name": self.sparsify.kind}
-            native = _native.Codec(config)
+            native = _native.Codec(config, self)
             self._set("_encoder", Selecting(native, self.sparsify))
         else:
-            native = _native.Codec(config)
+            native = _native.Codec(config, self)
             self._set("_encoder", native)
         self._set("_codec", native)
         parts = [getattr(self, name) for name in _PARTS]
@@ -178,10 +178,7 @@ class Codec(Part):
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         self._check_shape(x)
-        frame = self._encoder.encode(x, state, max_nbytes)
-        if state is not None:
-            state.codec = self
-        return frame
+        return self._encoder.encode(x, state, max_nbytes)
 
     def encode_into(
         self,
@@ -217,10 +214,7 @@ class Codec(Part):
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         self._check_shape(x)
-        written = self._encoder.encode_into(x, state, out, max_nbytes)
-        if state is not None:
-            state.codec = self
-        return written
+        return self._encoder.encode_into(x, state, out, max_nbytes)
 
     def encode_at(
         self, x: "NDArray[Any]", state: State | None, positions: "NDArray[np.uint32]"
@@ -254,10 +248,7 @@ class Codec(Part):
             As `encode`; positions that are not an array of uint32.
         """
         self._check_shape(x)
-        frame = self._codec.encode_at(x, state, positions)
-        if state is not None:
-            state.codec = self
-        return frame
+        return self._codec.encode_at(x, state, positions)
 
     def encode_at_into(
         self,
@@ -287,10 +278,7 @@ class Codec(Part):
             is trimmed, and the state is what it was.
         """
         self._check_shape(x)
-        written = self._codec.encode_at_into(x, state, positions, out)
-        if state is not None:
-            state.codec = self
-        return written
+        return self._codec.encode_at_into(x, state, positions, out)
 
     def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
         """Return what the sparsifier of the next `encode` would see: x and memory together.
@@ -340,9 +328,7 @@ class Codec(Part):
         TypeError
             Not a state.
         """
-        frame = self._codec.flush(state)
-        state.codec = self
-        return frame
+        return self._codec.flush(state)
 
     def max_encoded_len(self, numel: int) -> int:
         """Return the size in bytes that no frame of a tensor of numel entries exceeds."""

@@ -54,20 +54,16 @@ class State(_native.State):
         left out to keep ``max_nbytes``).
     """
 
-    __slots__ = ("codec",)
-
-    codec: "Codec"
+    __slots__ = ()
 
     def __new__(
         cls, codec: "Codec", numel: int, *, name: str | None = None, stream: int = 0
     ) -> Self:
         """Make the state of a tensor of numel entries; the same as `Codec.init_state`."""
-        self = super().__new__(cls, codec._codec, numel, name, stream)
-        self.codec = codec
-        return self
+        return super().__new__(cls, codec._codec, numel, name, stream)
 
     def rollback(self) -> None:
-        """Undo the last encode exactly, residual and controller included.
+        """Undo the last encode exactly: residual, controller and codec are those before it.
 
         There is one encode to undo, until the next one begins, even one that fails.
 
@@ -148,7 +144,6 @@ class State(_native.State):
         if not isinstance(scalars, dict):
             raise TypeError(f"scalars must be a dict, got {type(scalars).__name__}")
         self._set(codec._codec, residual, momentum, scalars | {"step": float(step)})
-        self.codec = codec
 
     def _compatible(self, config: object) -> "Codec":
         own = self.codec

@@ -58,10 +58,7 @@ def encode(
         Another dtype, layout or device.
     """
     array, bfloat16 = _readable(tensor)
-    frame = codec._encoder.encode(array, state, _limit(max_nbytes), bfloat16)
-    if state is not None:
-        state.codec = codec
-    return frame
+    return codec._encoder.encode(array, state, _limit(max_nbytes), bfloat16)
 
 
 def encode_into(
@@ -94,8 +91,6 @@ def encode_into(
     array, bfloat16 = _readable(tensor)
     target = _writable(out, torch.uint8)
     written = codec._encoder.encode_into(array, state, target, _limit(max_nbytes), bfloat16)
-    if state is not None:
-        state.codec = codec
     _bump_version(out)
     return written
 

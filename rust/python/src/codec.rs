@@ -10,9 +10,9 @@ use gradwire_core::sparsify::{
     ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
 };
 use gradwire_core::{Dtype, Result};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyWeakrefReference};
 
 use crate::buffer::{Positions, Tensor, Writable, empty};
 use crate::config;
@@ -29,11 +29,21 @@ thread_local! {
 
 /// The part of `gradwire.Codec` that lives in the core.
 #[pyclass(frozen, module = "gradwire._native")]
-pub(crate) struct Codec(Arc<codec::Codec>);
+pub(crate) struct Codec {
+    inner: Arc<codec::Codec>,
+    /// The `gradwire.Codec` that this is a part of, which holds it.
+    owner: Py<PyWeakrefReference>,
+}
 
 impl Codec {
     pub(crate) fn inner(&self) -> &Arc<codec::Codec> {
-        &self.0
+        &self.inner
+    }
+
+    /// The `gradwire.Codec` that this is a part of.
+    pub(crate) fn owner(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let owner = self.owner.bind(py).upgrade();
+        owner.map(Bound::unbind).ok_or_else(|| PyRuntimeError::new_err("the codec is gone"))
     }
 
     /// Encode into `out` with the state given, or with a fresh one where nothing is remembered.
@@ -47,16 +57,16 @@ impl Codec {
         let Some(state) = state else {
             let mut fresh = self.fresh(py, job.tensor.numel())?;
             return py
-                .detach(|| job.encode(&self.0, &mut fresh, out))
+                .detach(|| job.encode(&self.inner, &mut fresh, out))
                 .map_err(|error| to_py(py, error, None));
         };
-        let state = self.check(job.tensor, state)?;
+        let (owner, state) = (self.owner(py)?, self.check(job.tensor, state)?);
         let mut inner = state.lock(py)?;
         let core = &mut inner.state;
         let encoded = py
-            .detach(|| job.encode(&self.0, core, out))
+            .detach(|| job.encode(&self.inner, core, out))
             .map_err(|error| to_py(py, error, state.name()))?;
-        inner.last = Some(encoded);
+        state.committed(&mut inner, encoded, owner);
         Ok(encoded)
     }
 
@@ -95,19 +105,19 @@ impl Codec {
     }
 
     fn fresh(&self, py: Python<'_>, numel: usize) -> PyResult<codec::State> {
-        if self.0.memory() != Memory::None {
+        if self.inner.memory() != Memory::None {
             return Err(PyValueError::new_err(
                 "state is missing: this codec has a memory; \
                  make one with codec.init_state(x.size) and keep it for the next call",
             ));
         }
-        if self.0.quantizer().seed().is_some() || self.0.sparsifier().draws() {
+        if self.inner.quantizer().seed().is_some() || self.inner.sparsifier().draws() {
             return Err(PyValueError::new_err(
                 "state is missing: this codec draws random numbers, and the state counts the steps \
                  that they depend on; make one with codec.init_state(x.size) and keep it",
             ));
         }
-        self.0.init_state(numel).map_err(|error| to_py(py, error, None))
+        self.inner.init_state(numel).map_err(|error| to_py(py, error, None))
     }
 
     /// The state, if it is one, and one for this codec and tensor.
@@ -133,7 +143,7 @@ impl Codec {
             )));
         };
         let state = state.get();
-        if !Arc::ptr_eq(&self.0, state.codec()) && !same_kind(&self.0, state.codec()) {
+        if !Arc::ptr_eq(&self.inner, state.kind()) && !same_kind(&self.inner, state.kind()) {
             let made_by = object.getattr("codec")?.repr()?;
             return Err(PyValueError::new_err(format!(
                 "the state belongs to another codec, {made_by}; only ratio, k or threshold may \
@@ -147,8 +157,9 @@ impl Codec {
 #[pymethods]
 impl Codec {
     #[new]
-    fn new(config: &Bound<'_, PyDict>) -> PyResult<Self> {
-        Ok(Self(Arc::new(config::codec(config)?)))
+    fn new(config: &Bound<'_, PyDict>, owner: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let inner = Arc::new(config::codec(config)?);
+        Ok(Self { inner, owner: PyWeakrefReference::new(owner)?.unbind() })
     }
 
     #[pyo3(signature = (x, state=None, max_nbytes=None, bfloat16=false))]
@@ -230,7 +241,7 @@ impl Codec {
             let values = out.as_mut_slice();
             py.detach(|| {
                 WORKSPACE.with_borrow_mut(|workspace| {
-                    self.0.preview(tensor.input(), state, workspace, values)
+                    self.inner.preview(tensor.input(), state, workspace, values)
                 })
             })
             .map_err(|error| to_py(py, error, name))
@@ -247,28 +258,28 @@ impl Codec {
 
     /// All that was left, dense.
     fn flush(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<Py<Frame>> {
-        let state = self.own(state)?;
+        let (owner, state) = (self.owner(py)?, self.own(state)?);
         let mut inner = state.lock(py)?;
         let (core, mut bytes) = (&mut inner.state, Vec::new());
         let encoded = py
-            .detach(|| self.0.flush_into(core, &mut bytes))
+            .detach(|| self.inner.flush_into(core, &mut bytes))
             .map_err(|error| to_py(py, error, state.name()))?;
-        inner.last = Some(encoded);
+        state.committed(&mut inner, encoded, owner);
         Frame::create(py, bytes, state.numel() as u64, encoded.count, Dtype::F32)
     }
 
     #[pyo3(signature = (numel, count=None))]
     fn max_encoded_len(&self, numel: usize, count: Option<u64>) -> usize {
         match count {
-            Some(count) => self.0.max_len_of(numel, count),
-            None => self.0.max_encoded_len(numel),
+            Some(count) => self.inner.max_len_of(numel, count),
+            None => self.inner.max_encoded_len(numel),
         }
     }
 
     /// Whether a state of one codec may be used with the other.
     #[pyo3(name = "same_kind")]
     fn py_same_kind(&self, other: &Bound<'_, Self>) -> bool {
-        same_kind(&self.0, &other.get().0)
+        same_kind(&self.inner, &other.get().inner)
     }
 }
 

@@ -1,11 +1,12 @@
 //! The state of one tensor, shared between Python threads without ever waiting.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use gradwire_core::codec::{self, Encoded};
 use gradwire_core::rng::tensor_id;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -16,7 +17,10 @@ use crate::errors::{state_in_use, to_py};
 /// The part of `gradwire.State` that lives in the core.
 #[pyclass(frozen, subclass, module = "gradwire._native")]
 pub(crate) struct State {
-    codec: Arc<codec::Codec>,
+    /// One of the kind that this state is for.
+    kind: Arc<codec::Codec>,
+    /// Held for no longer than it takes to look, so that nobody waits for an encode.
+    used: Mutex<Used>,
     numel: usize,
     name: Option<String>,
     stream: u64,
@@ -29,7 +33,43 @@ pub(crate) struct Inner {
     pub(crate) last: Option<Encoded>,
 }
 
+/// The `gradwire.Codec` that encoded last, or that made the state.
+struct Used {
+    codec: Py<PyAny>,
+    /// What it was before the last encode, for as long as that can be rolled back.
+    previous: Option<Py<PyAny>>,
+}
+
 impl State {
+    /// Take note of what a successful encode came to, and of the `gradwire.Codec` that made it.
+    pub(crate) fn committed(&self, inner: &mut Inner, encoded: Encoded, codec: Py<PyAny>) {
+        inner.last = Some(encoded);
+        let mut used = self.used();
+        let previous = std::mem::replace(&mut used.codec, codec);
+        let forgotten = used.previous.replace(previous);
+        // It may be the last reference, and whatever runs then must not find this locked.
+        drop(used);
+        drop(forgotten);
+    }
+
+    fn uncommit(&self) {
+        let mut used = self.used();
+        let previous = used.previous.take();
+        let undone = previous.map(|previous| std::mem::replace(&mut used.codec, previous));
+        drop(used);
+        drop(undone);
+    }
+
+    fn replace(&self, used: Used) {
+        let forgotten = std::mem::replace(&mut *self.used(), used);
+        drop(forgotten);
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        // Nothing that is done with it can panic half-way.
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Take hold of the state, or say that another thread has it. Never waits: a second thread
     /// here is a mistake of the caller, and one that waited with the GIL held could deadlock.
     pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Inner>> {
@@ -42,8 +82,8 @@ impl State {
         }
     }
 
-    pub(crate) fn codec(&self) -> &Arc<codec::Codec> {
-        &self.codec
+    pub(crate) fn kind(&self) -> &Arc<codec::Codec> {
+        &self.kind
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
@@ -66,10 +106,24 @@ impl State {
         name: Option<String>,
         stream: u64,
     ) -> PyResult<Self> {
-        let codec = Arc::clone(codec.get().inner());
-        let state = codec.init_state(numel).map_err(|error| to_py(py, error, name.as_deref()))?;
+        let used = Mutex::new(Used { codec: codec.get().owner(py)?, previous: None });
+        let kind = Arc::clone(codec.get().inner());
+        let state = kind.init_state(numel).map_err(|error| to_py(py, error, name.as_deref()))?;
         let state = state.identified(tensor_id(name.as_deref().unwrap_or_default()), stream);
-        Ok(Self { codec, numel, name, stream, inner: Mutex::new(Inner { state, last: None }) })
+        let inner = Mutex::new(Inner { state, last: None });
+        Ok(Self { kind, used, numel, name, stream, inner })
+    }
+
+    // A codec may hold a sparsifier of the user's, and that whatever it likes.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Ok(used) = self.used.try_lock() else { return Ok(()) };
+        visit.call(&used.codec)?;
+        visit.call(&used.previous)
+    }
+
+    #[getter]
+    fn codec(&self, py: Python<'_>) -> Py<PyAny> {
+        self.used().codec.clone_ref(py)
     }
 
     #[getter(numel)]
@@ -117,6 +171,7 @@ impl State {
         let mut inner = self.lock(py)?;
         inner.state.rollback().map_err(|error| to_py(py, error, self.name()))?;
         inner.last = None;
+        self.uncommit();
         Ok(())
     }
 
@@ -171,6 +226,7 @@ impl State {
             state.load_scalars(&given)?;
             Ok(state)
         };
+        let loaded = Used { codec: codec.get().owner(py)?, previous: None };
         let restored = restore().map_err(|error| to_py(py, error, self.name()))?;
         let known: HashMap<String, f64> = restored.scalars().into_iter().collect();
         if let Some((name, _)) = given.iter().find(|(name, _)| !known.contains_key(name)) {
@@ -178,6 +234,7 @@ impl State {
         }
         inner.state = restored;
         inner.last = None;
+        self.replace(loaded);
         Ok(())
     }
 }

@@ -56,8 +56,8 @@ impl Codec {
             // In place it was found ahead. Elsewhere the memory is what it was.
             return Err(non_finite(&self.view(input, state, scale), workspace.scanner.kernels));
         }
-        let tracker = state.tracker.clone();
-        state.commit(tracker);
+        let tracker = state.tracker(self);
+        state.commit(self, tracker);
         Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
     }
 

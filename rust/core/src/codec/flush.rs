@@ -41,8 +41,8 @@ impl Codec {
             let (kept, next) = momentum.begin_apart();
             if masks { next.fill(0.0) } else { next.copy_from_slice(kept) }
         }
-        let tracker = state.tracker.clone();
-        state.commit(tracker);
+        let tracker = state.tracker(self);
+        state.commit(self, tracker);
         Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
     }
 }

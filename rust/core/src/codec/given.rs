@@ -110,8 +110,8 @@ impl Codec {
             return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
         }
         self.subtract(coding, out, state, workspace);
-        let tracker = state.tracker.clone();
-        state.commit(tracker);
+        let tracker = state.tracker(self);
+        state.commit(self, tracker);
         let count = workspace.scanner.survivors().len() as u64;
         let target = Some(support.positions.len() as u64);
         Ok(Encoded { count, target, threshold: 0.0, trimmed })

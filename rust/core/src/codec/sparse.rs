@@ -34,7 +34,7 @@ impl Codec {
         if state.is_in_place() {
             self.read_ahead(input, state, scale, &mut workspace.scanner)?;
         }
-        let mut tracker = state.tracker.clone();
+        let mut tracker = state.tracker(self);
         let view = self.view(input, state, scale);
         let (numel, keys) = (input.len(), &mut workspace.keys);
         let key = state.selection_key(self.sparsifier.seed());
@@ -61,7 +61,7 @@ impl Codec {
         let layout = self.layout(input, pattern);
         let (coding, trimmed) = self.fit(&layout, &field, &hints, max_len, workspace, out);
         self.subtract(coding, out, state, workspace);
-        state.commit(tracker);
+        state.commit(self, tracker);
         let (target, threshold) = (selected.target, selected.threshold);
         let count = workspace.scanner.survivors().len() as u64;
         Ok(Encoded { count, target, threshold, trimmed })

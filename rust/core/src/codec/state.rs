@@ -21,11 +21,22 @@ pub struct State {
     pub(super) residual: Option<Buffers>,
     /// The momentum beside it.
     pub(super) momentum: Option<Buffers>,
-    pub(super) tracker: Tracker,
-    /// What the tracker was made for.
+    pub(super) tracked: Tracked,
+    /// The same before the last encode, for as long as that can be rolled back.
+    previous: Option<Tracked>,
+}
+
+/// What is tracked of a tensor, and for which sparsifier.
+#[derive(Debug, Clone)]
+pub(super) struct Tracked {
     sparsifier: Sparsifier,
-    /// The tracker before the last encode, for as long as that can be rolled back.
-    previous: Option<Tracker>,
+    pub(super) tracker: Tracker,
+}
+
+impl Tracked {
+    fn new(sparsifier: Sparsifier, numel: usize) -> Self {
+        Self { sparsifier, tracker: sparsifier.tracker(numel) }
+    }
 }
 
 fn has_momentum(memory: Memory) -> bool {
@@ -46,19 +57,8 @@ impl State {
         };
         let moves = has_momentum(codec.memory());
         let momentum = moves.then(|| Buffers::zeros(numel, false));
-        let sparsifier = codec.sparsifier();
-        let tracker = sparsifier.tracker(numel);
-        Self {
-            numel,
-            step: 0,
-            tensor: 0,
-            stream: 0,
-            residual,
-            momentum,
-            tracker,
-            sparsifier,
-            previous: None,
-        }
+        let tracked = Tracked::new(codec.sparsifier(), numel);
+        Self { numel, step: 0, tensor: 0, stream: 0, residual, momentum, tracked, previous: None }
     }
 
     /// The same state, of the tensor with this id ([`crate::rng::tensor_id`]) and this stream: states
@@ -105,22 +105,30 @@ impl State {
         Ok(())
     }
 
-    /// Begins an encode: checks that this state and a tensor of `numel` elements go with the codec,
-    /// and makes the tracker fit its sparsifier. The encode before it can no longer be undone.
+    /// Begins an encode: checks that this state and a tensor of `numel` elements go with the codec.
+    /// The encode before it can no longer be undone.
     pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
         self.check(codec, numel)?;
-        if codec.sparsifier() != self.sparsifier {
-            self.sparsifier = codec.sparsifier();
-            self.tracker = self.sparsifier.tracker(numel);
-        }
         self.previous = None;
         Ok(())
     }
 
-    /// Takes over what an encode has written; from now on it can be rolled back.
-    pub(super) fn commit(&mut self, tracker: Tracker) {
+    /// The tracker that an encode with this codec begins from: that of the last encode, or a new one
+    /// for another sparsifier. The state keeps its own until [`State::commit`].
+    pub(super) fn tracker(&self, codec: &Codec) -> Tracker {
+        if codec.sparsifier() == self.tracked.sparsifier {
+            self.tracked.tracker.clone()
+        } else {
+            codec.sparsifier().tracker(self.numel)
+        }
+    }
+
+    /// Takes over what an encode with this codec has written and tracked; from now on it can be
+    /// rolled back.
+    pub(super) fn commit(&mut self, codec: &Codec, tracker: Tracker) {
         self.buffers().for_each(Buffers::commit);
-        self.previous = Some(std::mem::replace(&mut self.tracker, tracker));
+        let tracked = Tracked { sparsifier: codec.sparsifier(), tracker };
+        self.previous = Some(std::mem::replace(&mut self.tracked, tracked));
         self.step += 1;
     }
 
@@ -194,8 +202,8 @@ impl State {
                  reset or failed encode",
             ));
         }
-        if let Some(tracker) = self.previous.take() {
-            self.tracker = tracker;
+        if let Some(tracked) = self.previous.take() {
+            self.tracked = tracked;
         }
         self.buffers().for_each(Buffers::rollback);
         self.step -= 1;
@@ -206,7 +214,7 @@ impl State {
     pub fn reset(&mut self) {
         let numel = self.numel;
         self.buffers().for_each(|buffers| *buffers = Buffers::zeros(numel, buffers.is_in_place()));
-        self.tracker = self.sparsifier.tracker(self.numel);
+        self.tracked = Tracked::new(self.tracked.sparsifier, numel);
         self.previous = None;
         self.step = 0;
     }
@@ -214,12 +222,12 @@ impl State {
     /// All of the state but residual and momentum, by name, for a checkpoint.
     pub fn scalars(&self) -> Vec<(String, f64)> {
         let mut scalars = vec![("step".to_owned(), self.step as f64)];
-        let Tracker { bound, threshold, location, .. } = self.tracker;
+        let Tracker { bound, threshold, location, .. } = self.tracked.tracker;
         let tracked = [("bound", bound), ("threshold", threshold), ("location", location)];
         for (name, value) in tracked {
             scalars.extend(value.map(|value| (name.to_owned(), f64::from(value))));
         }
-        if let Some(controller) = &self.tracker.controller {
+        if let Some(controller) = &self.tracked.tracker.controller {
             let own = controller.scalars().into_iter();
             scalars.extend(own.map(|(name, value)| (format!("{CONTROLLER}{name}"), value)));
         }
@@ -241,7 +249,7 @@ impl State {
         };
         let (bound, threshold) = (magnitude("bound")?, magnitude("threshold")?);
         let location = magnitude("location")?;
-        let mut controller = self.tracker.controller.clone();
+        let mut controller = self.tracked.tracker.controller.clone();
         if let Some(controller) = &mut controller {
             let own: Vec<_> = scalars
                 .iter()
@@ -250,7 +258,7 @@ impl State {
             controller.load_scalars(&own)?;
         }
         self.step = step as u64;
-        self.tracker = Tracker { bound, threshold, location, controller };
+        self.tracked.tracker = Tracker { bound, threshold, location, controller };
         self.previous = None;
         Ok(())
     }

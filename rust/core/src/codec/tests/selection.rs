@@ -92,7 +92,8 @@ fn tracked_bounds_do_not_change_what_sid_selects() {
         let (mut tracked, mut fresh) = (codec.init_state(n).unwrap(), codec.init_state(n).unwrap());
         for step in 0..6 {
             let x = gradient(n, 50 + step);
-            fresh.tracker.bound = [None, Some(0.0), Some(1e-3), Some(10.0)][step as usize % 4];
+            fresh.tracked.tracker.bound =
+                [None, Some(0.0), Some(1e-3), Some(10.0)][step as usize % 4];
             assert_eq!(encode(&codec, &x, &mut tracked), encode(&codec, &x, &mut fresh));
         }
     }

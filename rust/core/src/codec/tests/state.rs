@@ -48,6 +48,37 @@ fn rollback_undoes_the_last_encode_exactly() {
     }
 }
 
+/// Schedules change the ratio from one encode to the next.
+#[test]
+fn an_encode_with_another_ratio_that_fails_or_is_undone_leaves_nothing_behind() {
+    let n = 20_000;
+    let make = |ratio| {
+        let sparsifier = sid(ratio, Distribution::Exponential);
+        Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap()
+    };
+    let (codec, other) = (make(0.01), make(0.1));
+    let mut state = codec.init_state(n).unwrap();
+    for step in 0..8 {
+        encode(&codec, &gradient(n, step), &mut state);
+    }
+    let before = state.scalars();
+    let expected = encode(&codec, &gradient(n, 9), &mut state.clone());
+    // Undone.
+    encode(&other, &gradient(n, 8), &mut state);
+    assert_ne!(state.scalars(), before);
+    state.rollback().unwrap();
+    assert_eq!(state.scalars(), before);
+    assert_eq!(encode(&codec, &gradient(n, 9), &mut state.clone()), expected);
+    // Failed.
+    let (mut x, mut workspace) = (gradient(n, 8), Workspace::default());
+    x[5] = f32::NAN;
+    let mut out = Vec::new();
+    let failed = other.encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut out);
+    assert_eq!(failed, Err(Error::NonFinite { count: 1, first: 5 }));
+    assert_eq!(state.scalars(), before);
+    assert_eq!(encode(&codec, &gradient(n, 9), &mut state), expected);
+}
+
 #[test]
 fn one_buffer_keeps_nothing_to_roll_back_to() {
     for codec in codecs(LOW_MEMORY) {
