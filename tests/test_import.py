@@ -1,5 +1,7 @@
 """What importing the package brings along."""
 
+import pytest
+
 import gradwire
 from tests.support import run_python
 
@@ -57,6 +59,50 @@ def test_all_names_are_there():
 
 def test_an_unknown_attribute_is_an_attribute_error():
     assert not hasattr(gradwire, "no_such_thing")
+
+
+def _warnings(**environment: str) -> list[str]:
+    script = """
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import gradwire
+        print(gradwire.simd_level(), gradwire.get_num_threads())
+        for each in caught:
+            print(each.category.__name__, each.message)
+        """
+    return run_python(script, **environment).splitlines()
+
+
+@pytest.mark.parametrize("level", ["scalar", "SCALAR", " Scalar "])
+def test_the_case_of_a_level_does_not_matter(level):
+    in_use, *complaints = _warnings(GRADWIRE_SIMD=level)
+    assert in_use.startswith("scalar ")
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GRADWIRE_SIMD", "avx1024"),
+        ("GRADWIRE_NUM_THREADS", "abc"),
+        ("GRADWIRE_NUM_THREADS", "0"),
+        ("GRADWIRE_NUM_THREADS", "2.5"),
+    ],
+)
+def test_a_variable_that_is_ignored_is_a_warning(name, value):
+    _, *complaints = _warnings(**{name: value})
+    assert len(complaints) == 1
+    assert complaints[0].startswith(f"RuntimeWarning {name}={value} is ignored: ")
+
+
+def test_threads_come_from_the_own_variable_then_from_openmp():
+    both = {"GRADWIRE_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}
+    assert _warnings(**both)[0].endswith(" 3")
+    assert _warnings(**both | {"GRADWIRE_NUM_THREADS": "many"})[0].endswith(" 5")
+    assert _warnings(GRADWIRE_NUM_THREADS="", OMP_NUM_THREADS="7,2") == _warnings(
+        OMP_NUM_THREADS="7"
+    )
 
 
 def test_the_simd_level_can_be_lowered_from_outside():

@@ -59,3 +59,13 @@ def test_the_registry_lists_what_is_exported(preset):
 def test_the_registry_cannot_be_changed():
     with pytest.raises(TypeError):
         PRESETS["mine"] = PRESETS["topk"]
+
+
+def test_presets_can_be_read_in_a_notebook():
+    shown = repr(gradwire.presets.PRESETS)
+    for name, preset in gradwire.presets.PRESETS.items():
+        assert f"  {name} " in shown
+        assert preset.summary in shown
+    assert repr(gradwire.presets.PRESETS["topk"]) == (
+        "<preset topk(ratio=0.01): exactly the k largest entries, the rest kept for later>"
+    )

@@ -11,7 +11,17 @@ first use.
 
 from typing import TYPE_CHECKING, Any
 
-from gradwire import errors, exchange, extension, memory, presets, quantize, schedule, sparsify
+from gradwire import (
+    _environment,
+    errors,
+    exchange,
+    extension,
+    memory,
+    presets,
+    quantize,
+    schedule,
+    sparsify,
+)
 from gradwire._native import VERSION as __version__
 from gradwire._native import get_num_threads, set_num_threads, simd_level
 from gradwire.codec import Codec
@@ -98,6 +108,8 @@ __all__ = [
     "threshold",
     "topk",
 ]
+
+_environment.warn()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,5 @@
 """The compiled part of the package."""
 
-import sys
 from typing import Any, Final, Self, TypeAlias, final
 
 import numpy as np
@@ -18,6 +17,7 @@ __all__ = [
     "State",
     "decode",
     "decode_add",
+    "environment_complaints",
     "get_num_threads",
     "pack_positions",
     "set_num_threads",
@@ -25,8 +25,7 @@ __all__ = [
     "unpack_positions",
 ]
 
-# Before Python 3.12 the types do not show which classes export their memory.
-_BytesLike: TypeAlias = ReadOnlyBuffer | Buffer | NDArray[np.uint8]
+_BytesLike: TypeAlias = Buffer | NDArray[np.uint8]
 _WritableBytes: TypeAlias = bytearray | memoryview | NDArray[np.uint8]
 
 DEFAULT_MAX_NUMEL: Final[int]
@@ -34,8 +33,8 @@ VERSION: Final[str]
 
 @disjoint_base
 class ReadOnlyBuffer:
-    if sys.version_info >= (3, 12):
-        def __buffer__(self, flags: int, /) -> memoryview: ...
+    # Type checkers know what exports its memory by this name, at runtime it is there from 3.12 on.
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class Frame(ReadOnlyBuffer):
@@ -145,3 +144,4 @@ def unpack_positions(data: _BytesLike, numel: int) -> NDArray[np.uint32]: ...
 def set_num_threads(count: int) -> None: ...
 def get_num_threads() -> int: ...
 def simd_level() -> str: ...
+def environment_complaints() -> list[str]: ...

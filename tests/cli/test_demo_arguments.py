@@ -11,7 +11,7 @@ from gradwire.cli.training.link import format_rate, parse_rate
 from gradwire.cli.training.presets import build, unfit
 
 
-def test_defaults_are_those_of_the_issue():
+def test_defaults():
     arguments = demo.parser().parse_args([])
     assert arguments.codec == ["topk", "sidco"]
     assert arguments.bandwidth == [100_000_000, 1_000_000_000]

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def test_standard_input(frame, capsys, monkeypatch):
 CORRUPT = [
     (lambda data: data[:-1], "TruncatedFrameError", "truncated frame"),
     (lambda data: data[:20], "TruncatedFrameError", "header needs 48 bytes, 20 are there"),
-    (lambda data: data + b"\0", "CorruptFrameError", "1 bytes follow the frame"),
+    (lambda data: data + b"\0", "CorruptFrameError", "more bytes follow the frame"),
     (lambda data: data[:60] + b"\xff\xff" + data[62:], "CorruptFrameError", "checksum"),
     (lambda data: b"not a frame", "CorruptFrameError", "magic"),
     (lambda data: data[:3] + b"\x09" + data[4:], "UnsupportedFrameError", "version 9"),
@@ -99,6 +100,52 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     assert "cannot read" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path)]) == 1
     assert "cannot read" in capsys.readouterr().err
+
+
+ENDLESS = [
+    (b"", "magic"),
+    # Version 1, of so many elements; lengths that no frame of them has.
+    (b"GWF\x01" + bytes(12) + (2**40).to_bytes(8, "little") + bytes(8) + b"\xff" * 4, "2**40"),
+    (b"GWF\x01" + bytes(12) + (100).to_bytes(8, "little") + bytes(8) + b"\xff" * 4, "100 elements"),
+]
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
+@pytest.mark.parametrize(("head", "complaint"), ENDLESS, ids=[what for _, what in ENDLESS])
+def test_an_endless_source_is_left_after_its_header(head, complaint, tmp_path):
+    (tmp_path / "head").write_bytes(head)
+    inspect = f"ulimit -v 4000000; cat {tmp_path / 'head'} /dev/zero | {sys.executable} -m gradwire"
+    done = subprocess.run(
+        ["bash", "-c", f"{inspect} inspect -"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert complaint.replace("2**40", str(2**40)) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_follows_a_frame_is_not_read(frame, tmp_path):
+    (tmp_path / "frame.gwf").write_bytes(frame)
+    script = f"cat {tmp_path / 'frame.gwf'} /dev/zero | {sys.executable} -m gradwire inspect -"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "more bytes follow the frame" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stem", "coding"),
+    [
+        ("chunk_local_float32", "chunk-local"),
+        ("seeded_subset_float32", "seeded"),
+        ("bitmap_float32", "bitmap"),
+        ("elias_fano_float32", "elias-fano"),
+        ("rice_float32", "rice"),
+        ("dense_float32", "none needed"),
+    ],
+)
+def test_each_coding_goes_by_its_name(stem, coding, capsys):
+    assert main(["inspect", str(GOLDEN / f"{stem}.gwf")]) == 0
+    indices = next(line for line in capsys.readouterr().out.splitlines() if "indices" in line)
+    assert f"bytes, {coding}" in indices
 
 
 @pytest.mark.parametrize(("numel", "count"), [(1, 1), (10, 3), (1000, 10), (60, 30)])

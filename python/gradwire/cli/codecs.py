@@ -39,6 +39,7 @@ def _as_dict(preset: Preset) -> dict[str, str | None]:
     return {
         "name": preset.name,
         "call": _call(preset),
+        "signature": _signature(preset),
         "summary": preset.summary,
         "paper": preset.paper,
     }
@@ -46,6 +47,8 @@ def _as_dict(preset: Preset) -> dict[str, str | None]:
 
 def _as_text(preset: Preset) -> str:
     lines = [_call(preset), _paragraph(preset.summary)]
+    if options := _signature(preset).removeprefix(preset.build.__name__).strip("()"):
+        lines.append(_paragraph(f"options: {options}"))
     if preset.paper is not None:
         lines.append(_paragraph(preset.paper))
     return "\n".join(lines)
@@ -57,6 +60,15 @@ def _paragraph(text: str) -> str:
 
 
 def _call(preset: Preset) -> str:
+    """Return an expression that makes a codec once the module it begins with is imported."""
+    module = preset.build.__module__
+    home = "gradwire" if module.startswith("gradwire.") else module
+    options = ", ".join(f"{name}={value!r}" for name, value in preset.example.items())
+    return f"{home}.{preset.build.__name__}({options})"
+
+
+def _signature(preset: Preset) -> str:
+    """Return what a preset can be called with, beside the options that all of them have."""
     signature = inspect.signature(preset.build)
     own = [
         parameter.replace(annotation=inspect.Parameter.empty)
@@ -64,9 +76,7 @@ def _call(preset: Preset) -> str:
         if parameter.name not in _COMMON
     ]
     signature = signature.replace(parameters=own, return_annotation=inspect.Signature.empty)
-    module = preset.build.__module__
-    home = "gradwire" if module.startswith("gradwire.") else module
-    return f"{home}.{preset.build.__name__}{signature}"
+    return f"{preset.build.__name__}{signature}"
 
 
 _COMMON = ("quantize", "memory", "exchange")

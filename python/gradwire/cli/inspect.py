@@ -5,13 +5,12 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gradwire import Frame
-from gradwire._validate import MAX_NUMEL
+from gradwire.cli.reading import read_frame
 
 __all__ = ["main"]
 
@@ -26,20 +25,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     options = parser.parse_args(argv)
     try:
-        data = _read(options.file)
+        # Reading the sections takes memory in proportion to the file, whatever it claims.
+        report = _report(read_frame(options.file))
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
-    try:
-        # Reading the sections takes memory in proportion to the file, whatever it claims.
-        report = _report(Frame(data, max_numel=MAX_NUMEL))
     except ValueError as error:
         return _fail(options, error, f"{options.file}: {error}")
     print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
     return 0
-
-
-def _read(file: str) -> bytes:
-    return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
 
 
 def _fail(options: argparse.Namespace, error: Exception, message: str) -> int:
@@ -71,7 +64,7 @@ def _report(frame: Frame) -> dict[str, Any]:
 
 
 def entropy_bound(numel: int, count: int) -> float:
-    """Return log2(C(numel, count)) / count: no coding of positions takes fewer bits an entry."""
+    """Return log2(C(numel, count)) / count: what positions take at least if any may be sent."""
     log_choices = math.lgamma(numel + 1) - math.lgamma(count + 1) - math.lgamma(numel - count + 1)
     return max(log_choices, 0.0) / math.log(2) / count
 
@@ -92,11 +85,21 @@ def _as_text(file: str, report: dict[str, Any]) -> str:
         low, high = report["smallest_magnitude"], report["largest_magnitude"]
         rows += [
             ("magnitudes", f"{low:.6g} to {high:.6g}"),
-            ("bits an entry", f"{report['bits_per_entry']:.2f}"),
-            ("of them index", f"{report['index_bits_per_entry']:.2f}{_bound(report)}"),
+            ("bits per entry", f"{report['bits_per_entry']:.2f}"),
+            ("of it index", f"{report['index_bits_per_entry']:.2f}{_bound(report)}"),
         ]
-    rows.append(("compression", f"{report['compression']:.1f} times against dense float32"))
+    rows.append(("compression", f"{report['compression']:.1f} times smaller than dense float32"))
     return "\n".join([file, *(f"  {name:<14} {text}" for name, text in rows)])
+
+
+_CODING_NOTES = {
+    "none": "none needed: every position",
+    "elias-fano": "elias-fano, {parameter} low bits",
+    "rice": "rice, {parameter} bits",
+    "chunk-local": "chunk-local, positions within their chunk",
+    "seeded": "seeded, a key that positions are drawn from",
+}
+"""What to say of a coding beside its name."""
 
 
 def _percent(density: float | None) -> str:
@@ -104,10 +107,9 @@ def _percent(density: float | None) -> str:
 
 
 def _coding(report: dict[str, Any]) -> str:
-    if report["coding"] == "none":
-        return "none needed: every position"
-    parameter = {"elias-fano": "low bits", "rice": "bits"}.get(report["coding"])
-    return f"{report['coding']}, {report['parameter']} {parameter}" if parameter else "bitmap"
+    coding = str(report["coding"])
+    note = _CODING_NOTES.get(coding)
+    return coding if note is None else note.format(parameter=report["parameter"])
 
 
 def _quantizer(report: dict[str, Any]) -> str:
@@ -117,4 +119,6 @@ def _quantizer(report: dict[str, Any]) -> str:
 
 def _bound(report: dict[str, Any]) -> str:
     bound = report["index_bits_bound"]
+    if report["coding"] in ("chunk-local", "seeded"):  # which know where entries cannot be
+        return ""
     return f" (entropy bound {bound:.2f}, {report['index_bits_per_entry'] - bound:+.2f})"

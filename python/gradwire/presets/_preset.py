@@ -18,7 +18,7 @@ DROP = NoMemory()
 GATHER = AllGather()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Preset:
     """A preset as tools list it."""
 
@@ -32,6 +32,9 @@ class Preset:
     """Authors, title, venue; None for a baseline."""
     example: Mapping[str, Any]
     """Arguments that make a codec to try: tests and comparisons of all presets build this one."""
+
+    def __repr__(self) -> str:
+        return f"<preset {self.call}: {self.summary}>"
 
     @property
     def call(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from gradwire import _plugins
+from gradwire.errors import PluginError
 from gradwire.presets._preset import Preset
 
 __all__ = ["Registry"]
@@ -31,6 +32,15 @@ class Registry(Mapping[str, Preset]):
     def __iter__(self) -> Iterator[str]:
         yield from self._own
         yield from _plugins.entry_points(self._taken)
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self)} presets; PRESETS[name].build makes a codec"]
+        for name in self:
+            try:
+                lines.append(f"  {name:<12} {self[name].summary}")
+            except PluginError as error:
+                lines.append(f"  {name:<12} {error}")
+        return "\n".join(lines)
 
     def __len__(self) -> int:
         return len(self._own) + len(_plugins.entry_points(self._taken))

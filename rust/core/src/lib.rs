@@ -15,6 +15,7 @@
 mod buffer;
 pub mod codec;
 pub mod dtype;
+pub mod environment;
 pub mod error;
 pub mod fit;
 pub mod frame;

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::environment;
+
 /// How many threads to use; zero before anybody asked.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -17,8 +19,9 @@ pub fn set_num_threads(threads: usize) {
 }
 
 /// How many threads a call on a large tensor uses: what [`set_num_threads`] said, or else the
-/// environment variable `GRADWIRE_NUM_THREADS`, or else `OMP_NUM_THREADS`, or else the cores of the
-/// machine, eight at most (by then memory is the limit).
+/// environment variable `GRADWIRE_NUM_THREADS`, or else `OMP_NUM_THREADS` (of a list, its first
+/// number), or else the cores of the machine, eight at most (by then memory is the limit). What is
+/// not a number of threads is passed over; [`environment::complaints`] tells.
 pub fn num_threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {
@@ -31,11 +34,13 @@ pub fn num_threads() -> usize {
 }
 
 fn from_environment() -> usize {
-    let read = |name: &str| std::env::var(name).ok()?.trim().parse::<usize>().ok();
-    ["GRADWIRE_NUM_THREADS", "OMP_NUM_THREADS"]
-        .into_iter()
-        .find_map(read)
-        .filter(|&threads| threads > 0)
+    let own = environment::value(environment::NUM_THREADS);
+    let openmp = || {
+        let list = environment::value("OMP_NUM_THREADS")?;
+        environment::threads(list.split(',').next()?.trim())
+    };
+    own.and_then(|text| environment::threads(&text))
+        .or_else(openmp)
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get().min(8)))
 }
 

@@ -25,7 +25,7 @@ use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
 mod _native {
-    use gradwire_core::{pool, simd};
+    use gradwire_core::{environment, pool, simd};
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
@@ -77,5 +77,11 @@ mod _native {
     #[pyfunction]
     fn simd_level() -> &'static str {
         simd::level().name()
+    }
+
+    /// Return a sentence for each environment variable whose value is ignored.
+    #[pyfunction]
+    fn environment_complaints() -> Vec<String> {
+        environment::complaints()
     }
 }

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradwire.cli.training.command import conduct, console
+from gradwire.cli.training.command import conduct, console, folder
 from gradwire.presets import PRESETS
 
 __all__ = ["main", "parser"]
@@ -93,8 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gradwire.cli.compare.table import print_table
     from gradwire.cli.training.progress import Reporter
 
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
+    out = folder(arguments.out)
     shown = console(stderr=arguments.json)
     plan = Plan(arguments.task, arguments.codec, arguments.steps, arguments.ranks)
     with Reporter(shown) as progress:

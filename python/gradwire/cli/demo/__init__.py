@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.training.command import conduct, console
+from gradwire.cli.training.command import conduct, console, folder
 from gradwire.cli.training.link import parse_rate
 from gradwire.cli.training.namespaces import MAX_RANKS
 from gradwire.cli.training.presets import unfit
@@ -169,8 +169,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gradwire.cli.demo.table import print_results
     from gradwire.cli.training.progress import Reporter
 
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
+    out = folder(arguments.out)
     shown = console(stderr=arguments.json)
     with Reporter(shown) as progress:
         results = run(_plan(arguments), progress)

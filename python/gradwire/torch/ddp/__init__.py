@@ -9,7 +9,6 @@ That is all; the training loop stays as it is. See `attach`, and ``docs/ddp.md``
 from gradwire.torch.ddp.attachment import attach
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.handle import Handle
-from gradwire.torch.ddp.hook import gradwire_hook
 from gradwire.torch.ddp.report import ParameterReport, Report
 
 __all__ = [
@@ -19,5 +18,4 @@ __all__ = [
     "ParameterReport",
     "Report",
     "attach",
-    "gradwire_hook",
 ]

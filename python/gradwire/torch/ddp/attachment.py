@@ -13,6 +13,7 @@ from gradwire.schedule import SCHEDULES, Constant, Schedule
 from gradwire.torch.ddp import parameters as making
 from gradwire.torch.ddp.agreement import agree, checksum, own_group
 from gradwire.torch.ddp.exchange import build
+from gradwire.torch.ddp.given import check_codec
 from gradwire.torch.ddp.handle import GradScaler, Handle
 from gradwire.torch.ddp.hook import Switch, gradwire_hook
 from gradwire.torch.ddp.scheduling import Scheduler
@@ -78,7 +79,7 @@ def attach(
     Raises
     ------
     TypeError
-        Not a DDP model.
+        Not a DDP model, or not a codec but a preset that was not called, its name, or one part.
     ValueError
         Parameters that are not on the CPU, a model that has another hook, options that do not go
         together, a schedule for another kind of codec, a codec with ``Residual(low_memory=True)``,
@@ -94,6 +95,7 @@ def attach(
     Gradients in float64 are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
+    check_codec(codec)
     _check(ddp, grad_scaler)
     _validate.instance("schedule", schedule, SCHEDULES, "gradwire.schedule")
     over = ddp.process_group if process_group is None else process_group

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 if TYPE_CHECKING:
     from gradwire.torch.ddp.handle import Handle
 
-__all__ = ["Switch", "gradwire_hook"]
+__all__ = ["Switch"]
 
 
 class Switch:

@@ -108,7 +108,7 @@ class ParameterReport:
     residual_norm: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """What gradwire did on this rank since `attach` or the last reset.
 
@@ -159,6 +159,9 @@ class Report:
     def to_json(self) -> str:
         """Return all of it as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows
 
     def __str__(self) -> str:
         wire, dense = _size(self.wire_bytes), _size(self.dense_wire_bytes)

@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use crate::environment;
+
 /// An instruction-set level. All levels give the same bytes; they differ in speed alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
@@ -28,9 +30,9 @@ impl Level {
         }
     }
 
-    /// The level of that name.
+    /// The level of that name, in upper or lower case.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.name() == name)
+        Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(name))
     }
 
     /// Whether this CPU can run the level.
@@ -78,12 +80,12 @@ pub fn available_levels() -> Vec<Level> {
 }
 
 /// The level in use: the highest available one, unless the environment variable `GRADWIRE_SIMD`
-/// names a lower one. A name that is unknown, or not available here, is ignored: the variable may
-/// only lower the level.
+/// names a lower one. A name that is unknown, or not available here, is ignored, because the variable
+/// may only lower the level; [`environment::complaints`] then says so.
 pub fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| {
-        let wanted = std::env::var("GRADWIRE_SIMD").ok();
+        let wanted = environment::value(environment::SIMD);
         let named = wanted.as_deref().and_then(Level::from_name).filter(|l| l.is_available());
         let highest = available_levels().into_iter().next_back().unwrap_or(Level::Scalar);
         named.unwrap_or(highest)
@@ -106,6 +108,7 @@ mod tests {
     fn names_round_trip() {
         for level in Level::ALL {
             assert_eq!(Level::from_name(level.name()), Some(level));
+            assert_eq!(Level::from_name(&level.name().to_uppercase()), Some(level));
         }
         assert_eq!(Level::from_name("avx1024"), None);
     }

@@ -1,0 +1,61 @@
+"""How the commands that train end when the world around them fails."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.cli import main
+from gradwire.cli.training import command
+from gradwire.cli.training.namespaces import LinkUnavailableError
+
+
+@pytest.mark.parametrize("name", ["demo", "compare"])
+def test_results_need_a_folder(name, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for out in (file, Path("/dev/null"), file / "below"):
+        assert main([name, "--out", str(out)]) == 1
+        complaint = capsys.readouterr().err
+        assert complaint.startswith(f"gradwire {name}: ")
+        assert f"--out {out}" in complaint
+        assert "Traceback" not in complaint
+    assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (LinkUnavailableError("tc qdisc replace: no such process"), "is gone: tc qdisc replace"),
+        (OSError(28, "No space left on device", "demo.png"), "demo.png: No space left on device"),
+    ],
+    ids=["link", "disk"],
+)
+def test_what_goes_wrong_midway_is_a_line_on_stderr(error, said, capsys):
+    def fail() -> int:
+        raise error
+
+    assert command.conduct("gradwire demo", fail) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_left_to_the_command_line():
+    def fail() -> int:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        command.conduct("gradwire demo", fail)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are a Linux feature")
+def test_a_namespace_that_dies_is_an_error_of_the_link(monkeypatch):
+    from tests.cli.test_demo_link import WHY_NOT, NamespaceLink
+
+    if WHY_NOT is not None:
+        pytest.skip(WHY_NOT)
+    with NamespaceLink(2) as link:
+        for space in link._spaces:
+            space.process.kill()
+            space.process.wait()
+        with pytest.raises(LinkUnavailableError):
+            link.set_rate(1_000_000)
