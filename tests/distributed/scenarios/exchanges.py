@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.exchange import AllGather, AllReduce, LeaderIndices
+from gradwire.torch.ddp import ExchangeError, GradientError
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -157,7 +158,7 @@ def encoding_fails(rank: int, world_size: int, exchange: str, who: int) -> dict[
     for when in ("first", "later"):
         try:
             model(integers(1, rank, 2)).backward()
-        except RuntimeError as caught:
+        except ExchangeError as caught:
             found[when] = str(caught)
     found["kept"] = type(handle.error).__name__
     handle.detach()
@@ -176,7 +177,7 @@ def float16_overflow(rank: int, world_size: int) -> dict[str, Any]:
         try:
             model(gradients).backward()
             text = ""
-        except RuntimeError as error:
+        except GradientError as error:
             text = str(error)
         after = residuals(handle)
         model.zero_grad()
@@ -197,7 +198,7 @@ def in_step(rank: int, world_size: int) -> str:
         handle._worker._sequence += 1
     try:
         model(integers(1, rank, 1)).backward()
-    except RuntimeError as error:
+    except ExchangeError as error:
         return str(error)
     return ""
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from gradwire.torch.ddp import ExchangeError
 from gradwire.torch.ddp.jobs import Step
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -88,14 +89,14 @@ def one_rank_fails(
     error = later = ""
     try:
         train(model, rank, range(2, 3))
-    except (RuntimeError, ArithmeticError) as caught:
+    except (ExchangeError, ArithmeticError) as caught:
         error = f"{type(caught).__name__}: {caught}"
     seconds = time.monotonic() - start
     if rank == 1:
         stay()
     try:
         train(model, rank, range(3, 4))
-    except RuntimeError as caught:
+    except ExchangeError as caught:
         later = str(caught)
     return {
         "seconds": seconds,
@@ -117,7 +118,7 @@ def encoding_fails(rank: int, world_size: int) -> dict[str, str]:
     for when in ("first", "later"):
         try:
             train(model, rank, range(2, 3))
-        except RuntimeError as caught:
+        except ExchangeError as caught:
             found[when] = str(caught)
     found["kept"] = type(handle.error).__name__
     handle.detach()  # broken: must not wait for anyone
@@ -135,7 +136,7 @@ def undoing_fails(rank: int, world_size: int) -> dict[str, Any]:
     with mock.patch.object(Step, "undo_all", side_effect=ArithmeticError("cannot undo")):
         try:
             model(gradients).backward()
-        except RuntimeError as error:
+        except ExchangeError as error:
             return {"text": str(error), "kept": type(handle.error).__name__}
     return {"text": ""}
 
@@ -206,7 +207,7 @@ def out_of_step(rank: int, world_size: int) -> str:
         handle._worker._sequence += 1  # as if it had made one more
     try:
         model(integers(1, rank, 1)).backward()
-    except RuntimeError as error:
+    except ExchangeError as error:
         return str(error)
     return ""
 

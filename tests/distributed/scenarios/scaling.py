@@ -152,12 +152,11 @@ def without_scaler(
             model.zero_grad()
             try:
                 model(gradients).backward()
-            except RuntimeError as error:
-                kept = handle.error
-                assert isinstance(kept, GradientError)
+            except GradientError as kept:
+                assert type(handle.error) is GradientError
                 after = residuals(handle)
                 found["step"] = step
-                found["text"] = str(error)
+                found["text"] = str(kept)
                 found["typed"] = (
                     kept.name,
                     kept.rank,

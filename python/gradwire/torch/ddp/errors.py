@@ -2,14 +2,15 @@
 
 from gradwire.errors import GradwireError, NonFiniteError
 
-__all__ = ["ExchangeError", "GradientError"]
+__all__ = ["ExchangeError", "GradientError", "fresh"]
 
 
 class ExchangeError(GradwireError, RuntimeError):
     """A bucket could not be exchanged, so the replicas can no longer be assumed equal.
 
-    The handle stays broken: every later backward raises at once. Restart from a checkpoint, or
-    `detach()` on every rank and attach again.
+    The handle stays broken: every later backward raises it again, without waiting for anyone. The
+    gradients of such a backward are infinite. Restart from a checkpoint, or `detach()` on every
+    rank and attach again.
 
     Attributes
     ----------
@@ -29,7 +30,9 @@ class ExchangeError(GradwireError, RuntimeError):
 class GradientError(NonFiniteError):
     """A gradient was NaN or infinite on one rank; every rank raises it, for the same parameter.
 
-    The step was rolled back everywhere: no residual changed, and training may go on.
+    The step was rolled back everywhere: no residual changed, and training may go on. Gradients of
+    that backward are worthless (infinite, those of some buckets averages), alike on all ranks:
+    clear them with ``zero_grad()`` before the next one.
 
     Attributes
     ----------
@@ -48,3 +51,10 @@ class GradientError(NonFiniteError):
             f"value(s), the first at flat position {self.first}; the step was rolled back on every "
             "rank and no residual changed. In mixed precision pass grad_scaler= to attach()"
         )
+
+
+def fresh(error: BaseException) -> BaseException:
+    """Return a copy to raise: a traceback would keep the frames of its callers alive."""
+    copied = type(error)(*error.args)
+    copied.__cause__ = error.__cause__
+    return copied

@@ -1,10 +1,11 @@
 """What `attach` returns: reports, checkpoints, and the way back to plain DDP."""
 
+import functools
 import math
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -12,9 +13,9 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it is 
 
 from gradwire.torch.ddp import checkpoint
 from gradwire.torch.ddp.checkpoint import Policy
-from gradwire.torch.ddp.errors import ExchangeError
+from gradwire.torch.ddp.errors import ExchangeError, fresh
 from gradwire.torch.ddp.exchange import Exchange
-from gradwire.torch.ddp.hook import Switch
+from gradwire.torch.ddp.hook import Switch, in_backward, raise_after_backward
 from gradwire.torch.ddp.jobs import Job, Step
 from gradwire.torch.ddp.layout import Layouts, Parameter
 from gradwire.torch.ddp.report import ParameterReport, Report, StepTimes, Tally
@@ -48,8 +49,7 @@ class Handle:
     step : int
         Backward passes exchanged, over resumes.
     error : BaseException or None
-        The last error with its type, `GradientError` or `ExchangeError`: what backward raises is a
-        RuntimeError with its text, because DDP keeps no more of it.
+        The last `GradientError` or `ExchangeError`, also one that a loss scaler took care of.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Handle:
         self._grad_scaler = grad_scaler if scaled else None
         self._exchange = exchange
         self._scheduler = scheduler
+        self._whole = whole
         self._worker = Worker(self._exchange, hold=scaled, whole=whole)
         self._steps_before = 0
         self._step: Step | None = None
@@ -86,6 +87,12 @@ class Handle:
         )
         return f"<gradwire.torch.ddp.Handle: {self.codec!r}, {state}, step {self.step}>"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.detach()
+
     @property
     def step(self) -> int:
         """Backward passes exchanged, over resumes."""
@@ -93,35 +100,50 @@ class Handle:
 
     @property
     def error(self) -> BaseException | None:
-        """The last error, with its type."""
+        """The last error, also one that a loss scaler took care of."""
         return self._worker.broken or self._worker.last_error
 
     # What the hook calls ----------------------------------------------------------------------
 
-    def _submit(self, bucket: GradBucket) -> "torch.futures.Future[Any]":
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        if self._worker.broken is not None:
-            # Not raised here: DDP would be left half-way through its backward pass for ever.
-            future.set_result(ExchangeError(f"gradwire is broken since: {self._worker.broken}"))
-            return future
+    def _submit(self, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         buffer, index = bucket.buffer(), bucket.index()
+        if self._worker.broken is not None:
+            error = ExchangeError(f"gradwire is broken since: {self._worker.broken}")
+            if not in_backward():
+                raise error
+            # Not raised here: DDP would be left half-way through its backward pass for ever.
+            if self._ends(bucket):
+                raise_after_backward(lambda: error)
+            future.set_result(buffer.fill_(torch.inf))
+            return future
         layout = self._layouts.of(bucket.parameters(), buffer)
         if self._step is None or index < self._next_index or index == 0:
             self._step = Step(self.step)  # exact: the step before has been resolved
             self._scale = 1.0 if self._grad_scaler is None else self._grad_scaler.get_scale()
         self._next_index = index + 1
+        step = self._step
         self._worker.submit(
             Job(
                 layout=layout,
                 buffer=buffer,
-                step=self._step,
+                step=step,
                 last=bucket.is_last(),
                 scale=self._scale,
                 future=future,
                 enqueued=time.perf_counter(),
             )
         )
+        if not in_backward():
+            return future.then(functools.partial(_raise_broken, step))
+        if self._ends(bucket):
+            worker = self._worker  # not self: autograd may keep callbacks for a while
+            raise_after_backward(lambda: worker.verdict(step))
         return future
+
+    def _ends(self, bucket: GradBucket) -> bool:
+        """Tell whether DDP may end its part of the backward pass with this bucket."""
+        return bucket.is_last() or not self._whole
 
     # What users call --------------------------------------------------------------------------
 
@@ -266,6 +288,13 @@ class Handle:
             for name, parameter in self._parameters.items()
             if parameter.state is not None
         }
+
+
+def _raise_broken(step: Step, future: "torch.futures.Future[torch.Tensor]") -> torch.Tensor:
+    """Let `join` end on a rank without inputs. After a GradientError the others may go on."""
+    if isinstance(step.error, ExchangeError):
+        raise fresh(step.error)
+    return future.value()
 
 
 def _describe(parameter: Parameter) -> ParameterReport:

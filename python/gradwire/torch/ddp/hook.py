@@ -1,5 +1,6 @@
 """The communication hook. DDP takes one for good, so it can be switched, but not removed."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 if TYPE_CHECKING:
     from gradwire.torch.ddp.handle import Handle
 
-__all__ = ["Switch"]
+__all__ = ["Switch", "in_backward", "raise_after_backward"]
 
 
 class Switch:
@@ -39,12 +40,28 @@ def gradwire_hook(state: Switch, bucket: GradBucket) -> torch.futures.Future[tor
     """
     if state.handle is None:
         return allreduce_hook(state.process_group, bucket)
-    return state.handle._submit(bucket).then(_raise_or_return)
+    return state.handle._submit(bucket)
 
 
-def _raise_or_return(future: torch.futures.Future[Any]) -> torch.Tensor:
-    outcome: torch.Tensor | BaseException = future.value()
-    if isinstance(outcome, BaseException):
-        # A copy without history: a traceback would keep the bucket alive.
-        raise outcome.with_traceback(None)
-    return outcome
+def in_backward() -> bool:
+    """Tell whether autograd called the hook; `join` calls it for ranks without inputs."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def raise_after_backward(verdict: Callable[[], BaseException | None]) -> None:
+    """Let the current backward pass raise what ``verdict`` returns once it has run to its end.
+
+    An exception in a bucket's future would end DDP's own last callback half-way: the reducer would
+    keep bookkeeping of this step for the next one, and replicas would drift apart. So this raises
+    after that callback. Autograd runs callbacks in the order in which they were queued; DDP queues
+    its own after the hook of the last bucket has returned, and a second model in the same backward
+    pass may queue its own from within a callback, hence two times at the end of the queue.
+    """
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+
+    def end() -> None:
+        error = verdict()
+        if error is not None:
+            raise error
+
+    queue(lambda: queue(lambda: queue(end)))

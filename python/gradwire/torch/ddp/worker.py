@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from gradwire.torch.ddp.errors import ExchangeError, GradientError
+from gradwire.torch.ddp.errors import ExchangeError, GradientError, fresh
 from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.jobs import Flight, Job, Step
 
@@ -21,8 +21,8 @@ class Worker:
     whatever a gradient holds, each job is exactly one collective: nothing that only one rank knows
     can bring the ranks out of step.
 
-    Futures are resolved with the bucket's buffer, or with an exception *as a value* for the
-    callback in `hook` to raise: DDP reports those readably, and `set_exception` not at all.
+    Futures are always resolved with the bucket's buffer, filled with infinity if the step does not
+    count: DDP has to run to its end. `verdict` tells what the backward pass raises thereafter.
 
     Parameters
     ----------
@@ -70,6 +70,11 @@ class Worker:
     def restart(self) -> None:
         """Count buckets from zero again, on all ranks alike. Call after `settle`."""
         self._sequence = 0
+
+    def verdict(self, step: Step) -> BaseException | None:
+        """Return what the backward pass of a step has to raise, once its futures are resolved."""
+        skipped = self._hold and isinstance(step.error, GradientError)  # the loss scaler sees to it
+        return None if step.error is None or skipped else fresh(step.error)
 
     def stop(self, timeout: float | None = None) -> None:
         """End both threads once the queues are empty."""
@@ -147,11 +152,10 @@ class Worker:
         self._resolve(step)
 
     def _resolve(self, step: Step) -> None:
-        spoilt = self._hold and isinstance(step.error, GradientError)
         for job in step.held:
-            if spoilt:
+            if step.error is not None:
                 job.buffer.fill_(torch.inf)
-            job.future.set_result(job.buffer if spoilt or step.error is None else step.error)
+            job.future.set_result(job.buffer)
         step.held.clear()
 
     def _finish(self, step: Step) -> None:
