@@ -189,3 +189,48 @@ class TestStateArgument:
         assert np.array_equal(gradwire.decode(frame) + state.residual, x + rest)
         assert np.array_equal(sent + rest, x)
         assert frame.count < np.count_nonzero(sent)
+
+
+@pytest.mark.parametrize("codec", [gradwire.topk(0.1), gradwire.dense()], ids=name_of)
+def test_an_output_that_overlaps_the_tensor_is_refused(codec, rng):
+    memory = rng.standard_normal(3 * N).astype(np.float32)
+    x = memory[N : 2 * N]
+    everything = memory.view(np.uint8)
+    before, state = memory.copy(), codec.init_state(N)
+    size = x.nbytes
+    for start in (size, 0, size - 1, 2 * size - 1):
+        out = everything[start : start + size + 64]
+        with unchanged(state), pytest.raises(ValueError, match="out shares memory with x"):
+            codec.encode_into(x, state, out)
+        assert np.array_equal(memory, before)
+    out = everything[:size]  # ends where x begins
+    if codec != gradwire.dense():
+        codec.encode_into(x, state, out)
+    assert np.array_equal(memory[N:], before[N:])
+
+
+def test_an_output_that_overlaps_the_positions_is_refused(rng):
+    codec = gradwire.topk(0.1)
+    state = codec.init_state(N)
+    positions = np.arange(0, N, 2, dtype=np.uint32)
+    with unchanged(state), pytest.raises(ValueError, match="out shares memory with positions"):
+        codec.encode_at_into(rng.standard_normal(N), state, positions, positions.view(np.uint8)[5:])
+    assert np.array_equal(positions, np.arange(0, N, 2))
+
+
+def test_a_limit_that_is_too_small_is_named_by_the_argument_it_came_from(rng):
+    codec, x = gradwire.topk(0.1), rng.standard_normal(N)
+    state = codec.init_state(N)
+    dense = gradwire.dense()
+    out = np.zeros(30, np.uint8)
+    with unchanged(state):
+        with pytest.raises(ValueError, match=r"^max_nbytes is 40 bytes, the smallest .* has 48$"):
+            codec.encode(x, state, max_nbytes=40)
+        with pytest.raises(ValueError, match=r"^out is 30 bytes, the smallest possible frame"):
+            codec.encode_into(x, state, out)
+        with pytest.raises(ValueError, match=r"^max_nbytes is 20 bytes"):
+            codec.encode_into(x, state, out, max_nbytes=20)
+        with pytest.raises(ValueError, match=r"^out is 30 bytes"):
+            codec.encode_at_into(x, state, np.arange(9, dtype=np.uint32), out)
+    with pytest.raises(ValueError, match=r"^max_nbytes is 60 bytes, the smallest possible frame"):
+        dense.encode(x, max_nbytes=60)

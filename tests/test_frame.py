@@ -1,8 +1,10 @@
 """Frames as objects, and decoding them."""
 
+import contextlib
 import hashlib
 import io
 import pickle
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +253,24 @@ def test_type_checkers_let_a_frame_be_written(tmp_path: Path) -> None:
         file.write(frame)
     view: memoryview = memoryview(frame)
     assert (tmp_path / "frame").read_bytes() == bytes(view)
+
+
+def test_a_frame_is_what_was_checked_while_another_thread_writes(gradient):
+    # Checked and then copied, bytes written in between would be taken for a frame.
+    frame = bytes(gradwire.dense().encode(np.tile(gradient, 20)))
+    data, stop = bytearray(frame), threading.Event()
+
+    def scribble():
+        while not stop.is_set():
+            data[100] ^= 0xFF
+
+    writer = threading.Thread(target=scribble)
+    writer.start()
+    try:
+        for _ in range(300):
+            with contextlib.suppress(gradwire.CorruptFrameError):
+                taken = gradwire.Frame(data)
+                assert bytes(taken) == frame
+    finally:
+        stop.set()
+        writer.join()

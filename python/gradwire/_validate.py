@@ -25,7 +25,10 @@ def real(name: str, value: object) -> float:
     """Return a real number as a float; no bool, no str, but any numpy scalar."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number, got {value!r} ({type(value).__name__})")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the range of a float64, got {value!r}") from None
 
 
 def unit_interval(name: str, value: object) -> float:

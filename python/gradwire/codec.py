@@ -175,10 +175,7 @@ class Codec(Part):
         TypeError
             Not an array, or of another dtype.
         """
-        if max_nbytes is not None:
-            max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
-        self._check_shape(x)
-        return self._encoder.encode(x, state, max_nbytes)
+        return self._encode(x, state, max_nbytes)
 
     def encode_into(
         self,
@@ -195,8 +192,8 @@ class Codec(Part):
         x, state
             As in `encode`.
         out : numpy.ndarray
-            uint8, writable, C-contiguous. The frame is trimmed to fit into it, its smallest entries
-            first; they stay in the residual.
+            uint8, writable, C-contiguous, sharing no memory with ``x``. The frame is trimmed to fit
+            into it, its smallest entries first; they stay in the residual.
         max_nbytes : int, optional
             A limit below the length of ``out``.
 
@@ -208,13 +205,10 @@ class Codec(Part):
         Raises
         ------
         GradwireError, ValueError, TypeError
-            As `encode`, and for an ``out`` that cannot be written to. Bytes of ``out`` are written
-            on success only.
+            As `encode`, and for an ``out`` that cannot be written to or shares memory with ``x``.
+            Bytes of ``out`` are written on success only.
         """
-        if max_nbytes is not None:
-            max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
-        self._check_shape(x)
-        return self._encoder.encode_into(x, state, out, max_nbytes)
+        return self._encode_into(x, state, out, max_nbytes)
 
     def encode_at(
         self, x: "NDArray[Any]", state: State | None, positions: "NDArray[np.uint32]"
@@ -264,7 +258,7 @@ class Codec(Part):
         x, state, positions
             As in `encode_at`.
         out : numpy.ndarray
-            uint8, writable, C-contiguous.
+            uint8, writable, C-contiguous, sharing no memory with ``x`` or ``positions``.
 
         Returns
         -------
@@ -274,8 +268,8 @@ class Codec(Part):
         Raises
         ------
         GradwireError, ValueError, TypeError
-            As `encode_at`, and for an ``out`` that cannot be written to or is too short: nothing
-            is trimmed, and the state is what it was.
+            As `encode_at`, and for an ``out`` that cannot be written to, shares memory with an
+            input or is too short: nothing is trimmed, and the state is what it was.
         """
         self._check_shape(x)
         return self._codec.encode_at_into(x, state, positions, out)
@@ -333,6 +327,32 @@ class Codec(Part):
     def max_encoded_len(self, numel: int) -> int:
         """Return the size in bytes that no frame of a tensor of numel entries exceeds."""
         return self._encoder.max_encoded_len(_numel(numel))
+
+    def _encode(
+        self,
+        x: "NDArray[Any]",
+        state: State | None,
+        max_nbytes: int | None,
+        bfloat16: bool = False,
+    ) -> _native.Frame:
+        """Encode an array, or the array that shares a tensor's memory: the way of both."""
+        if max_nbytes is not None:
+            max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
+        self._check_shape(x)
+        return self._encoder.encode(x, state, max_nbytes, bfloat16)
+
+    def _encode_into(
+        self,
+        x: "NDArray[Any]",
+        state: State | None,
+        out: "bytearray | memoryview | NDArray[np.uint8]",
+        max_nbytes: int | None,
+        bfloat16: bool = False,
+    ) -> int:
+        if max_nbytes is not None:
+            max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
+        self._check_shape(x)
+        return self._encoder.encode_into(x, state, out, max_nbytes, bfloat16)
 
     def _check_shape(self, x: object) -> None:
         if self._open and getattr(x, "ndim", 1) > 1:

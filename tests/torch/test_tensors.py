@@ -36,6 +36,36 @@ class TestEncode:
         if state.residual is not None:
             assert np.array_equal(state.residual, expected_state.residual)
 
+    @pytest.mark.parametrize("into", [False, True], ids=["encode", "encode_into"])
+    def test_asks_for_the_shape_where_the_codec_depends_on_it(self, into, tensor):
+        # Without it, one column of all entries would be fitted: two values in place of 128.
+        codec = gradwire.onebit()
+        x = tensor[:2500].reshape(50, 50)
+        state, out = codec.init_state(2500), torch.zeros(2000, dtype=torch.uint8)
+
+        def encode(codec, x, state):
+            if not into:
+                return bytes(gradwire.torch.encode(codec, x, state))
+            nbytes = gradwire.torch.encode_into(codec, x, state, out)
+            return out[:nbytes].numpy().tobytes()
+
+        with pytest.raises(ValueError, match=r"codec.for_shape\(\(50, 50\)\)"):
+            encode(codec, x, state)
+        assert state.step == 0
+        assert not out.any()
+        encode(codec, x.reshape(-1), state)
+        assert state.step == 1
+        shaped = codec.for_shape(x.shape)
+        expected = shaped.encode(x.numpy(), shaped.init_state(2500))
+        assert encode(shaped, x, shaped.init_state(2500)) == bytes(expected)
+
+    def test_does_not_overwrite_what_it_reads(self, tensor):
+        codec, before = gradwire.topk(0.05), tensor.clone()
+        for out in (tensor.view(torch.uint8), tensor.view(torch.uint8)[-1:]):
+            with pytest.raises(ValueError, match="out shares memory with x"):
+                gradwire.torch.encode_into(codec, tensor, codec.init_state(N), out)
+            assert torch.equal(tensor, before)
+
     def test_follows_the_codec_that_is_used(self, tensor):
         first, second = gradwire.topk(0.1), gradwire.topk(0.01)
         state = first.init_state(N)

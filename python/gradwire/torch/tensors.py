@@ -53,12 +53,13 @@ def encode(
     Raises
     ------
     NonFiniteError, StateInUseError, ValueError
-        As `gradwire.Codec.encode`; also a tensor that is not contiguous.
+        As `gradwire.Codec.encode`, a tensor of several dimensions with a codec that wants to be
+        told the shape included; also a tensor that is not contiguous.
     TypeError
         Another dtype, layout or device.
     """
     array, bfloat16 = _readable(tensor)
-    return codec._encoder.encode(array, state, _limit(max_nbytes), bfloat16)
+    return codec._encode(array, state, max_nbytes, bfloat16)
 
 
 def encode_into(
@@ -76,7 +77,8 @@ def encode_into(
     codec, tensor, state, max_nbytes
         As in `encode`.
     out : torch.Tensor
-        uint8 on the CPU, contiguous. The frame is trimmed to fit into it.
+        uint8 on the CPU, contiguous, sharing no memory with ``tensor``. The frame is trimmed to
+        fit into it.
 
     Returns
     -------
@@ -86,11 +88,12 @@ def encode_into(
     Raises
     ------
     GradwireError, ValueError, TypeError
-        As `encode`, and for an ``out`` that cannot be written to.
+        As `encode`, and for an ``out`` that cannot be written to or shares memory with
+        ``tensor``. Bytes of ``out`` are written on success only.
     """
     array, bfloat16 = _readable(tensor)
     target = _writable(out, torch.uint8)
-    written = codec._encoder.encode_into(array, state, target, _limit(max_nbytes), bfloat16)
+    written = codec._encode_into(array, state, target, max_nbytes, bfloat16)
     _bump_version(out)
     return written
 
@@ -211,9 +214,3 @@ def _bump_version(out: torch.Tensor) -> None:
     # backward was not overwritten. Inference tensors have no version.
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
-
-
-def _limit(max_nbytes: int | None) -> int | None:
-    if max_nbytes is None:
-        return None
-    return _validate.integer("max_nbytes", max_nbytes, low=0)

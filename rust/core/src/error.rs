@@ -44,6 +44,20 @@ pub enum Error {
         /// Position of the first one.
         first: u64,
     },
+    /// The smallest possible frame is longer than the caller has room for.
+    #[error("at most {limit} bytes are allowed, the smallest possible frame has {need}")]
+    LimitTooSmall {
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes of the smallest frame.
+        need: u64,
+    },
+    /// There is no memory for a buffer of the size of the data. State is as before the call.
+    #[error("out of memory: {bytes} bytes could not be allocated")]
+    OutOfMemory {
+        /// Bytes of the buffer.
+        bytes: u64,
+    },
     /// You called it wrong.
     #[error("{reason}")]
     Argument {

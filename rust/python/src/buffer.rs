@@ -198,9 +198,37 @@ impl<T: Pod> Writable<T> {
     }
 }
 
+/// What is read of a caller's memory.
+pub(crate) trait Readable {
+    /// The addresses of its bytes.
+    fn span(&self) -> Range<usize>;
+}
+
+impl Readable for Tensor {
+    fn span(&self) -> Range<usize> {
+        span(&self.buffer)
+    }
+}
+
+impl Readable for Bytes {
+    fn span(&self) -> Range<usize> {
+        span(&self.0)
+    }
+}
+
+impl Readable for Positions {
+    fn span(&self) -> Range<usize> {
+        span(&self.0)
+    }
+}
+
 /// Refuse an output that shares memory with an input.
-pub(crate) fn disjoint<T: Pod>(name: &str, out: &Writable<T>, input: &Bytes) -> PyResult<()> {
-    let (out, input) = (out.span(), span(&input.0));
+pub(crate) fn disjoint<T: Pod>(
+    name: &str,
+    out: &Writable<T>,
+    input: &impl Readable,
+) -> PyResult<()> {
+    let (out, input) = (out.span(), input.span());
     if out.start < input.end && input.start < out.end {
         return Err(PyValueError::new_err(format!("out shares memory with {name}")));
     }

@@ -9,15 +9,16 @@ use gradwire_core::quantize::Quantizer;
 use gradwire_core::sparsify::{
     ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
 };
-use gradwire_core::{Dtype, Result};
+use gradwire_core::{Dtype, Error, Result};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyWeakrefReference};
 
-use crate::buffer::{Positions, Tensor, Writable, empty};
+use crate::buffer::{Positions, Tensor, Writable, disjoint, empty};
 use crate::config;
 use crate::errors::to_py;
 use crate::frame::Frame;
+use crate::number::{number, optional};
 use crate::state::State;
 
 thread_local! {
@@ -58,14 +59,14 @@ impl Codec {
             let mut fresh = self.fresh(py, job.tensor.numel())?;
             return py
                 .detach(|| job.encode(&self.inner, &mut fresh, out))
-                .map_err(|error| to_py(py, error, None));
+                .map_err(|error| job.to_py(py, error, None));
         };
         let (owner, state) = (self.owner(py)?, self.check(job.tensor, state)?);
         let mut inner = state.lock(py)?;
         let core = &mut inner.state;
         let encoded = py
             .detach(|| job.encode(&self.inner, core, out))
-            .map_err(|error| to_py(py, error, state.name()))?;
+            .map_err(|error| job.to_py(py, error, state.name()))?;
         state.committed(&mut inner, encoded, owner);
         Ok(encoded)
     }
@@ -89,10 +90,12 @@ impl Codec {
         py: Python<'_>,
         mut job: Job<'_>,
         state: Option<&Bound<'_, PyAny>>,
-        out: &Bound<'_, PyAny>,
+        mut out: Writable<u8>,
     ) -> PyResult<usize> {
-        let mut out = Writable::bytes("out", out)?;
-        job.max_nbytes = Some(job.max_nbytes.map_or(out.len(), |limit| limit.min(out.len())));
+        disjoint("x", &out, job.tensor)?;
+        if job.max_nbytes.is_none_or(|limit| out.len() < limit) {
+            (job.max_nbytes, job.limited_by) = (Some(out.len()), "out");
+        }
         // Taken rather than borrowed: the allocation is kept, and nothing can find it in use.
         let mut staged = STAGED.take();
         let result = self.run(py, &job, state, &mut staged);
@@ -168,11 +171,12 @@ impl Codec {
         py: Python<'_>,
         x: &Bound<'_, PyAny>,
         state: Option<&Bound<'_, PyAny>>,
-        max_nbytes: Option<usize>,
+        max_nbytes: Option<&Bound<'_, PyAny>>,
         bfloat16: bool,
     ) -> PyResult<Py<Frame>> {
         let tensor = &Tensor::get("x", x, bfloat16)?;
-        self.frame(py, &Job { tensor, support: None, max_nbytes }, state)
+        let max_nbytes = optional("max_nbytes", max_nbytes)?;
+        self.frame(py, &Job::new(tensor, None, max_nbytes), state)
     }
 
     #[pyo3(signature = (x, state, out, max_nbytes=None, bfloat16=false))]
@@ -182,11 +186,13 @@ impl Codec {
         x: &Bound<'_, PyAny>,
         state: Option<&Bound<'_, PyAny>>,
         out: &Bound<'_, PyAny>,
-        max_nbytes: Option<usize>,
+        max_nbytes: Option<&Bound<'_, PyAny>>,
         bfloat16: bool,
     ) -> PyResult<usize> {
         let tensor = &Tensor::get("x", x, bfloat16)?;
-        self.fill(py, Job { tensor, support: None, max_nbytes }, state, out)
+        let max_nbytes = optional("max_nbytes", max_nbytes)?;
+        let out = Writable::bytes("out", out)?;
+        self.fill(py, Job::new(tensor, None, max_nbytes), state, out)
     }
 
     #[pyo3(signature = (x, state, positions, max_nbytes=None, bfloat16=false, may_trim=false))]
@@ -197,14 +203,15 @@ impl Codec {
         x: &Bound<'_, PyAny>,
         state: Option<&Bound<'_, PyAny>>,
         positions: &Bound<'_, PyAny>,
-        max_nbytes: Option<usize>,
+        max_nbytes: Option<&Bound<'_, PyAny>>,
         bfloat16: bool,
         may_trim: bool,
     ) -> PyResult<Py<Frame>> {
         let tensor = &Tensor::get("x", x, bfloat16)?;
         let positions = Positions::get("positions", positions)?;
         let support = Some(Support { positions: positions.as_slice(), may_trim });
-        self.frame(py, &Job { tensor, support, max_nbytes }, state)
+        let max_nbytes = optional("max_nbytes", max_nbytes)?;
+        self.frame(py, &Job::new(tensor, support, max_nbytes), state)
     }
 
     #[pyo3(signature = (x, state, positions, out, max_nbytes=None, bfloat16=false, may_trim=false))]
@@ -216,14 +223,17 @@ impl Codec {
         state: Option<&Bound<'_, PyAny>>,
         positions: &Bound<'_, PyAny>,
         out: &Bound<'_, PyAny>,
-        max_nbytes: Option<usize>,
+        max_nbytes: Option<&Bound<'_, PyAny>>,
         bfloat16: bool,
         may_trim: bool,
     ) -> PyResult<usize> {
         let tensor = &Tensor::get("x", x, bfloat16)?;
         let positions = Positions::get("positions", positions)?;
         let support = Some(Support { positions: positions.as_slice(), may_trim });
-        self.fill(py, Job { tensor, support, max_nbytes }, state, out)
+        let max_nbytes = optional("max_nbytes", max_nbytes)?;
+        let out = Writable::bytes("out", out)?;
+        disjoint("positions", &out, &positions)?;
+        self.fill(py, Job::new(tensor, support, max_nbytes), state, out)
     }
 
     #[pyo3(signature = (x, state=None, bfloat16=false))]
@@ -269,11 +279,16 @@ impl Codec {
     }
 
     #[pyo3(signature = (numel, count=None))]
-    fn max_encoded_len(&self, numel: usize, count: Option<u64>) -> usize {
-        match count {
+    fn max_encoded_len(
+        &self,
+        numel: &Bound<'_, PyAny>,
+        count: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let numel = number("numel", numel)?;
+        Ok(match optional("count", count)? {
             Some(count) => self.inner.max_len_of(numel, count),
             None => self.inner.max_encoded_len(numel),
-        }
+        })
     }
 
     /// Whether a state of one codec may be used with the other.
@@ -289,9 +304,26 @@ struct Job<'a> {
     /// None lets the codec select.
     support: Option<Support<'a>>,
     max_nbytes: Option<usize>,
+    /// The argument that this limit came from.
+    limited_by: &'static str,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    fn new(tensor: &'a Tensor, support: Option<Support<'a>>, max_nbytes: Option<usize>) -> Self {
+        Self { tensor, support, max_nbytes, limited_by: "max_nbytes" }
+    }
+
+    /// The exception for an error of this encode.
+    fn to_py(&self, py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
+        match error {
+            Error::LimitTooSmall { limit, need } => PyValueError::new_err(format!(
+                "{} is {limit} bytes, the smallest possible frame has {need}",
+                self.limited_by
+            )),
+            error => to_py(py, error, name),
+        }
+    }
+
     fn encode(
         &self,
         codec: &codec::Codec,

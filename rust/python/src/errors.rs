@@ -2,7 +2,7 @@
 
 use gradwire_core::Error;
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
 /// The exception for an error of the core; `name` is the tensor's, where it has one.
@@ -16,6 +16,8 @@ pub(crate) fn to_py(py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
         Error::Unsupported { what, found } => raise(py, "UnsupportedFrameError", (what, found)),
         Error::NonFinite { count, first } => raise(py, "NonFiniteError", (count, first, name)),
         Error::Argument { reason } => PyValueError::new_err(reason),
+        Error::LimitTooSmall { .. } => PyValueError::new_err(error.to_string()),
+        Error::OutOfMemory { .. } => PyMemoryError::new_err(error.to_string()),
         // The enum may grow; its own sentence is the best there is for what is not known here.
         other => raise(py, "GradwireError", (other.to_string(),)),
     }

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gradwire_core::frame::{self, HEADER_LEN, Scratch};
 use gradwire_core::pack::Coding;
-use gradwire_core::{Dtype, Result};
+use gradwire_core::{Dtype, Error, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::buffer::{Bytes, ReadOnlyBuffer, Writable, disjoint, empty, to_numpy};
 use crate::codec::dtype_name;
 use crate::errors::to_py;
+use crate::number::{number, optional};
 
 /// Entries that bytes from outside may claim unless the caller says otherwise: 1 GiB of float32.
 pub(crate) const DEFAULT_MAX_NUMEL: u64 = 1 << 28;
@@ -71,17 +72,20 @@ impl Frame {
     fn new(
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        max_numel: Option<i64>,
+        max_numel: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let data = Bytes::get("data", data)?;
+        let max_numel: Option<i64> = optional("max_numel", max_numel)?;
         let limit = max_numel.map_or(Ok(DEFAULT_MAX_NUMEL), u64::try_from).map_err(|_| {
             let given = max_numel.unwrap_or_default();
             PyValueError::new_err(format!("max_numel must be at least 0, got {given}"))
         })?;
+        // Copied first: what another thread writes to the original meanwhile is not in the frame.
         let (data, header) = py
             .detach(|| {
-                let data = data.as_slice();
-                frame::Frame::parse(data, Some(limit)).map(|frame| (data.to_vec(), *frame.header()))
+                let data = copied(data.as_slice())?;
+                let header = *frame::Frame::parse(&data, Some(limit))?.header();
+                Ok((data, header))
             })
             .map_err(|error| to_py(py, error, None))?;
         Ok(PyClassInitializer::from(ReadOnlyBuffer(data)).add_subclass(Self {
@@ -201,9 +205,10 @@ impl Frame {
 pub(crate) fn decode<'py>(
     frame: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
-    max_numel: Option<u64>,
+    max_numel: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = frame.py();
+    let max_numel: Option<u64> = optional("max_numel", max_numel)?;
     let data = Bytes::get("frame", frame)?;
     let given = out.map(|out| Writable::floats("out", out)).transpose()?;
     let limit = match (max_numel, &given) {
@@ -235,13 +240,14 @@ pub(crate) fn decode<'py>(
 
 /// Add a frame's entries, scaled, to `out`.
 #[pyfunction]
-#[pyo3(signature = (frame, out, scale=1.0))]
+#[pyo3(signature = (frame, out, scale=None))]
 pub(crate) fn decode_add(
     frame: &Bound<'_, PyAny>,
     out: &Bound<'_, PyAny>,
-    scale: f64,
+    scale: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let py = frame.py();
+    let scale: f64 = optional("scale", scale)?.unwrap_or(1.0);
     let data = Bytes::get("frame", frame)?;
     let mut out = Writable::floats("out", out)?;
     disjoint("frame", &out, &data)?;
@@ -272,13 +278,24 @@ pub(crate) fn pack_positions<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'
 #[pyfunction]
 pub(crate) fn unpack_positions<'py>(
     data: &Bound<'py, PyAny>,
-    numel: u64,
+    numel: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, data) = (data.py(), Bytes::get("data", data)?);
+    let numel: u64 = number("numel", numel)?;
     let mut indices = Vec::new();
     py.detach(|| frame::read_positions(data.as_slice(), numel, &mut indices))
         .map_err(|error| to_py(py, error, None))?;
     to_numpy(py, "uint32", &indices)
+}
+
+/// A copy of these bytes.
+fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut copy = Vec::new();
+    if copy.try_reserve_exact(bytes.len()).is_err() {
+        return Err(Error::OutOfMemory { bytes: bytes.len() as u64 });
+    }
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 /// Read a frame's own bytes with other threads running.

@@ -8,6 +8,7 @@
 //! | `state` | what changes from one encode to the next |
 //! | `frame` | frames, and decoding |
 //! | `errors` | the core's errors as the exceptions of `gradwire.errors` |
+//! | `number` | numbers, refused by name where they are out of range |
 //!
 //! Every call that touches a whole tensor lets other Python threads run.
 
@@ -19,6 +20,7 @@ mod codec;
 mod config;
 mod errors;
 mod frame;
+mod number;
 mod state;
 
 use pyo3::prelude::*;
@@ -38,6 +40,8 @@ mod _native {
     #[pymodule_export]
     use crate::state::State;
 
+    use crate::number::number;
+
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -54,7 +58,8 @@ mod _native {
     /// count : int
     ///     At least 1.
     #[pyfunction]
-    fn set_num_threads(count: i64) -> PyResult<()> {
+    fn set_num_threads(count: &Bound<'_, PyAny>) -> PyResult<()> {
+        let count: i64 = number("count", count)?;
         match usize::try_from(count) {
             Ok(count) if count > 0 => {
                 pool::set_num_threads(count);

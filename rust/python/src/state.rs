@@ -13,6 +13,7 @@ use pyo3::types::PyDict;
 use crate::buffer::{Tensor, to_numpy};
 use crate::codec::Codec;
 use crate::errors::{state_in_use, to_py};
+use crate::number::{number, optional};
 
 /// The part of `gradwire.State` that lives in the core.
 #[pyclass(frozen, subclass, module = "gradwire._native")]
@@ -98,14 +99,16 @@ impl State {
 #[pymethods]
 impl State {
     #[new]
-    #[pyo3(signature = (codec, numel, name=None, stream=0))]
+    #[pyo3(signature = (codec, numel, name=None, stream=None))]
     fn new(
         py: Python<'_>,
         codec: &Bound<'_, Codec>,
-        numel: usize,
+        numel: &Bound<'_, PyAny>,
         name: Option<String>,
-        stream: u64,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let numel: usize = number("numel", numel)?;
+        let stream: u64 = optional("stream", stream)?.unwrap_or(0);
         let used = Mutex::new(Used { codec: codec.get().owner(py)?, previous: None });
         let kind = Arc::clone(codec.get().inner());
         let state = kind.init_state(numel).map_err(|error| to_py(py, error, name.as_deref()))?;
@@ -202,8 +205,9 @@ impl State {
         codec: &Bound<'_, Codec>,
         residual: Option<&Bound<'_, PyAny>>,
         momentum: Option<&Bound<'_, PyAny>>,
-        scalars: HashMap<String, f64>,
+        scalars: &Bound<'_, PyDict>,
     ) -> PyResult<()> {
+        let given = scalars_of(scalars)?;
         let residual = residual.map(|array| Tensor::get("residual", array, false)).transpose()?;
         let residual = residual.as_ref().map(Tensor::floats).transpose()?;
         let momentum = momentum.map(|array| Tensor::get("momentum", array, false)).transpose()?;
@@ -212,7 +216,6 @@ impl State {
         expected("residual", "a memory", inner.state.residual().is_some(), residual.is_some())?;
         let moves = inner.state.momentum().is_some();
         expected("momentum", "momentum correction", moves, momentum.is_some())?;
-        let given: Vec<(String, f64)> = scalars.into_iter().collect();
         let restore = || -> gradwire_core::Result<codec::State> {
             let tensor = tensor_id(self.name().unwrap_or_default());
             let fresh = codec.get().inner().init_state(self.numel)?;
@@ -237,6 +240,16 @@ impl State {
         self.replace(loaded);
         Ok(())
     }
+}
+
+/// Numbers by name.
+fn scalars_of(scalars: &Bound<'_, PyDict>) -> PyResult<Vec<(String, f64)>> {
+    let entry = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+        let name: String = number("a name among scalars", &name)?;
+        let value = number(&format!("'{name}' of scalars"), &value)?;
+        Ok((name, value))
+    };
+    scalars.iter().map(entry).collect()
 }
 
 /// A copy, if there is something.

@@ -208,7 +208,7 @@ fn non_finite(source: &impl Source, kernels: &Kernels) -> Error {
 
 /// The error for a limit that not even the smallest frame keeps.
 fn limit_too_small(limit: usize, need: usize) -> Error {
-    Error::argument(format!("max_len is {limit} bytes, the smallest possible frame has {need}"))
+    Error::LimitTooSmall { limit: limit as u64, need: need as u64 }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::to_py;
+use crate::number::number;
 
 /// The codec a configuration describes.
 pub(crate) fn codec(config: &Bound<'_, PyDict>) -> PyResult<Codec> {
@@ -42,7 +43,7 @@ where
     T: FromPyObjectOwned<'py>,
 {
     let value = config.get_item(name)?.ok_or_else(|| PyKeyError::new_err(name.to_owned()))?;
-    value.extract().map_err(Into::into)
+    number(name, &value)
 }
 
 fn unknown(what: &str, name: &str) -> PyErr {

@@ -1,0 +1,126 @@
+"""A number that nothing can hold is a `ValueError` or `TypeError` wherever a number is taken.
+
+`OverflowError` is neither, and says nothing about the argument.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire import exchange, memory, quantize, schedule, sparsify
+from tests.support import CODECS, name_of
+
+HUGE = [10**400, -(10**400), 2**63, 2**64, -(2**63) - 1, 2**31, 2**32]
+PARTS = [
+    part
+    for module in (sparsify, quantize, memory, exchange, schedule)
+    for part in (getattr(module, name) for name in module.__all__)
+    if isinstance(part, type) and dataclasses.is_dataclass(part)
+]
+PRESETS = [getattr(gradwire, name) for name in gradwire.presets.PRESETS if hasattr(gradwire, name)]
+
+huge = pytest.mark.parametrize("number", HUGE, ids=lambda n: f"{'-' * (n < 0)}{len(hex(n))}")
+
+
+def taken(call, *args, **options):
+    """Call it: whatever it says, it is no `OverflowError` and no panic."""
+    try:
+        return call(*args, **options)
+    except (ValueError, TypeError):
+        return None
+
+
+@huge
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_of_parts(part, number):
+    fields = [field for field in dataclasses.fields(part) if field.init]
+    required = {f.name: 1 for f in fields if f.default is dataclasses.MISSING}
+    for field in fields:
+        for value in (number, (number, number), [number], np.float64(1e300)):
+            made = taken(part, **(required | {field.name: value}))
+            for name in ("sparsify", "quantize", "memory", "exchange"):
+                with_it = {"sparsify": sparsify.TopK(ratio=0.1)} | {name: made}
+                codec = taken(gradwire.Codec, **with_it)
+                if codec is not None:
+                    taken(codec.max_encoded_len, 100)
+                    taken(codec.for_shape, (number, 2))
+
+
+@huge
+@pytest.mark.parametrize("codec", CODECS, ids=name_of)
+def test_of_configurations(codec, number):
+    config = codec.get_config()
+    for name, part in config.items():
+        if isinstance(part, dict):
+            for option in part.keys() - {"kind"}:
+                changed = config | {name: part | {option: number}}
+                taken(gradwire.Codec.from_config, changed)
+        else:
+            taken(gradwire.Codec.from_config, config | {name: number})
+
+
+@huge
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.__name__)
+def test_of_presets(preset, number):
+    import inspect
+
+    for name in inspect.signature(preset).parameters:
+        taken(preset, **{name: number})
+
+
+@huge
+def test_of_states(number):
+    codec = gradwire.sidco(0.1)
+    state = codec.init_state(100)
+    codec.encode(np.ones(100, np.float32), state)
+    saved = state.state_dict()
+    for name in saved:
+        taken(state.load_state_dict, saved | {name: number})
+    for name in saved["scalars"]:
+        taken(state.load_state_dict, saved | {"scalars": saved["scalars"] | {name: number}})
+    taken(codec.init_state, number)
+    taken(codec.init_state, 3, stream=number)
+    taken(gradwire.State, codec, number)
+    taken(gradwire.State, codec, 3, stream=number)
+    taken(codec.max_encoded_len, number)
+    taken(codec.encode, np.ones(100, np.float32), state, max_nbytes=number)
+    taken(codec.encode_into, np.ones(100, "f4"), state, np.zeros(900, "u1"), max_nbytes=number)
+
+
+@huge
+def test_of_frames(number):
+    frame = gradwire.dense().encode(np.ones(3, np.float32))
+    taken(gradwire.Frame, bytes(frame), number)
+    taken(gradwire.Frame, bytes(frame), max_numel=number)
+    taken(gradwire.decode, frame, max_numel=number)
+    out = np.zeros(3, np.float32)
+    taken(gradwire.decode_add, frame, out, number)
+    taken(gradwire.set_num_threads, number if not 0 < number < 2**63 else 0)
+
+
+@huge
+def test_of_tensors(number):
+    torch = pytest.importorskip("torch")
+    import gradwire.torch
+
+    frame = gradwire.dense().encode(np.ones(3, np.float32))
+    taken(gradwire.torch.decode, frame, max_numel=number)
+    taken(gradwire.torch.decode_add, frame, torch.zeros(3), number)
+    taken(gradwire.torch.encode, gradwire.dense(), torch.zeros(3), max_nbytes=number)
+
+
+def test_the_errors_name_the_argument():
+    frame = gradwire.dense().encode(np.ones(3, np.float32))
+    with pytest.raises(ValueError, match="max_numel is out of range, got 9223372036854775808"):
+        gradwire.Frame(bytes(frame), 2**63)
+    with pytest.raises(ValueError, match="scale is out of range"):
+        gradwire.decode_add(frame, np.zeros(3, np.float32), 10**400)
+    with pytest.raises(TypeError, match="scale"):
+        gradwire.decode_add(frame, np.zeros(3, np.float32), "1")
+    state = gradwire.topk(0.1).init_state(10)
+    saved = state.state_dict()
+    with pytest.raises(ValueError, match="'bound' of scalars is out of range"):
+        state.load_state_dict(saved | {"scalars": {"bound": 10**400}})
+    assert state.step == 0
