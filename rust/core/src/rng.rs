@@ -46,9 +46,42 @@ impl Key {
     /// The number at a position in [0, 1), a multiple of 2^-24: every one of those is as likely.
     #[inline(always)]
     pub fn unit(self, position: u32) -> f32 {
-        (self.bits(position) >> 8) as f32 * (1.0 / 16_777_216.0)
+        (self.bits(position) >> 8) as f32 * CELL
+    }
+
+    /// Whether the number at a position leaves open what it is compared with: a number of its cell,
+    /// which begins at `unit` and has a width of [`CELL`]. That is one draw in 2^24.
+    #[inline(always)]
+    pub(crate) fn is_open(unit: f32, probability: f32) -> bool {
+        unit < probability && probability < unit + CELL
+    }
+
+    /// True with this probability, in [0, 1], to its last bit.
+    ///
+    /// The same as `unit(position) < probability`, but where that is open: then the numbers at the
+    /// same position of further keys decide. A comparison alone would be true for one draw in 2^24
+    /// however small the probability is.
+    pub(crate) fn chance(self, position: u32, mut probability: f32) -> bool {
+        let mut key = self;
+        loop {
+            let unit = key.unit(position);
+            if !Self::is_open(unit, probability) {
+                return unit < probability;
+            }
+            // What is left of the cell, exactly: both are multiples of the last bit of one of them.
+            probability = (probability - unit) / CELL;
+            key = key.further();
+        }
+    }
+
+    /// The key of the numbers that decide what those of this one leave open.
+    pub(crate) fn further(self) -> Self {
+        Self(scramble(self.0.wrapping_add(GOLDEN)))
     }
 }
+
+/// The distance of neighbouring numbers of [`Key::unit`].
+const CELL: f32 = 1.0 / 16_777_216.0;
 
 /// What tells tensors of these names apart: FNV-1a with 64 bits. Zero for no name.
 pub fn tensor_id(name: &str) -> u64 {
@@ -76,6 +109,31 @@ fn finalize(x: u32) -> u32 {
     let x = (x ^ (x >> 16)).wrapping_mul(0x21F0_AAAD);
     let x = (x ^ (x >> 15)).wrapping_mul(0x735A_2D97);
     x ^ (x >> 15)
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::Key;
+
+    /// The position at which a key has this number: there is one, since a draw is a bijection.
+    pub(crate) fn position_of(key: Key, bits: u32) -> u32 {
+        let (low, high) = (key.to_bits() as u32, (key.to_bits() >> 32) as u32);
+        let position = inverse(inverse(bits).wrapping_sub(high)).wrapping_sub(low);
+        assert_eq!(key.bits(position), bits);
+        position
+    }
+
+    /// Undoes `finalize`, a step at a time.
+    fn inverse(x: u32) -> u32 {
+        let x = (x ^ (x >> 15) ^ (x >> 30)).wrapping_mul(reciprocal(0x735A_2D97));
+        let x = (x ^ (x >> 15) ^ (x >> 30)).wrapping_mul(reciprocal(0x21F0_AAAD));
+        x ^ (x >> 16)
+    }
+
+    /// One over an odd number, modulo 2^32: each round doubles the bits that are right.
+    fn reciprocal(odd: u32) -> u32 {
+        (0..5).fold(odd, |x, _| x.wrapping_mul(2_u32.wrapping_sub(odd.wrapping_mul(x))))
+    }
 }
 
 #[cfg(test)]
@@ -143,6 +201,43 @@ mod tests {
         let chi: f64 = cells.iter().map(|&c| (c as f64 - expected).powi(2) / expected).sum();
         // 255 degrees of freedom: mean 255, standard deviation 22.6.
         assert!((160.0..350.0).contains(&chi), "{chi}");
+    }
+
+    /// A probability of a few cells, or far less than one, has to be met by the one draw in many that
+    /// it takes: these are looked up, by going backwards through the definition.
+    #[test]
+    fn a_chance_is_true_as_often_as_it_should_be_however_small_it_is() {
+        for (cell, part) in [(0, 0.7), (0, 2e-3), (0, 0.5 + 1e-7), (1, 0.25), (5, 1.0), (5, 0.0)] {
+            let probability = (f64::from(cell) + part) as f32 * CELL;
+            let (mut ups, mut draws) = (0, 0);
+            for seed in 0..400 {
+                let key = Key::new(seed, 1, 2, 3);
+                for low in 0..256 {
+                    let position = testing::position_of(key, cell << 8 | low);
+                    assert_eq!(key.unit(position), cell as f32 * CELL);
+                    ups += u64::from(key.chance(position, probability));
+                    draws += 1;
+                    // Draws of the cells beside it are no matter of chance.
+                    let next = testing::position_of(key, (cell + 1) << 8 | low);
+                    assert!(part == 1.0 || !key.chance(next, probability));
+                }
+            }
+            let (n, part) = (f64::from(draws), f64::from(probability / CELL) - f64::from(cell));
+            let spread = 4.5 * libm::sqrt(n * part * (1.0 - part));
+            assert!((ups as f64 - n * part).abs() <= spread, "{cell} {part}: {ups} of {draws}");
+        }
+    }
+
+    #[test]
+    fn a_chance_ends_for_every_float32() {
+        let key = Key::new(0, 0, 0, 9);
+        let position = testing::position_of(key, 0);
+        for probability in [f32::from_bits(1), f32::MIN_POSITIVE, CELL.next_down(), 0.0, f32::NAN] {
+            assert!(!key.chance(testing::position_of(key, u32::MAX), probability));
+            // Whatever it comes to.
+            key.chance(position, probability);
+        }
+        assert!(key.chance(testing::position_of(key, u32::MAX), 1.0));
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! One of the two codes around `value * factor * again`, by chance, so that the mean is the value.
 //!
-//! Value `i` draws the number at position `first + i` of the key. A normal magnitude goes up with
-//! exactly the probability that it should; a subnormal one to 2^-28 of a step, which is what a
-//! magnitude below that probability never takes. A code is given for itself always.
+//! Value `i` draws the number at position `first + i` of the key, and goes up with exactly the
+//! probability that it should. A code is given for itself always.
 
 use super::Format;
 use crate::rng::Key;
@@ -11,8 +10,19 @@ use crate::simd::stamp::stamp;
 /// Bits of the fraction of a subnormal magnitude, counted in steps.
 const FRACTION: u32 = 28;
 
+/// The largest fraction.
+const LAST: u32 = u32::MAX << (32 - FRACTION);
+
+/// One over the subnormal step, times 2^28.
 #[inline(always)]
-fn round(value: f32, draw: u32, format: Format, steps: f32) -> u8 {
+fn steps(format: Format) -> f32 {
+    f32::from_bits((126 + format.bias() + format.mantissa() + FRACTION) << 23)
+}
+
+/// The code of a value, and for a subnormal magnitude the fraction that the draw has brought it to,
+/// in the upper bits: at [`LAST`] the next code is as far as what 2^-28 of a step leaves out.
+#[inline(always)]
+fn round(value: f32, draw: u32, format: Format, steps: f32) -> (u8, u32) {
     let bits = value.to_bits();
     let magnitude = bits & 0x7FFF_FFFF;
     let shift = format.shift();
@@ -23,9 +33,20 @@ fn round(value: f32, draw: u32, format: Format, steps: f32) -> u8 {
     // SAFETY: what is below the smallest normal is below 2^3 steps, so that the product is from 0 to
     // 2^31, exclusive. (The conversion that checks is three times as long as all the rest.)
     let exact = unsafe { exact.to_int_unchecked::<i32>() } as u32;
-    let subnormal = exact.wrapping_add(draw >> (32 - FRACTION)) >> FRACTION;
+    let sum = exact.wrapping_add(draw >> (32 - FRACTION));
+    let subnormal = sum >> FRACTION;
     let code = if is_subnormal { subnormal } else { normal };
-    (code.min(u32::from(format.largest())) | (bits >> 24 & 0x80)) as u8
+    let code = code.min(u32::from(format.largest())) | (bits >> 24 & 0x80);
+    (code as u8, sum << (32 - FRACTION))
+}
+
+/// As [`round`], with what is open decided by further draws.
+fn settled(value: f32, key: Key, at: u32, format: Format, steps: f32) -> u8 {
+    let (code, reached) = round(value, key.bits(at), format, steps);
+    let exact = value.abs() * steps;
+    // A magnitude with a fraction of a part is below 2^24 of them, and so below a whole step.
+    let open = reached == LAST && exact < 16_777_216.0;
+    code + u8::from(open && key.further().chance(at, exact - libm::truncf(exact)))
 }
 
 #[inline(always)]
@@ -37,11 +58,34 @@ fn body(
     first: u32,
     codes: &mut [u8],
 ) {
-    // One over the subnormal step, times 2^28.
-    let steps = f32::from_bits((126 + format.bias() + format.mantissa() + FRACTION) << 23);
+    let steps = steps(format);
+    let mut furthest = 0;
     for ((at, code), value) in codes.iter_mut().enumerate().zip(values) {
         let draw = key.bits(first.wrapping_add(at as u32));
-        *code = round(value * factor * again, draw, format, steps);
+        let reached;
+        (*code, reached) = round(value * factor * again, draw, format, steps);
+        furthest = furthest.max(reached);
+    }
+    if furthest == LAST {
+        settle(values, format, [factor, again], key, first, codes);
+    }
+}
+
+/// Rounds a block in which a draw has left something open: one in a hundred thousand.
+#[cold]
+#[inline(never)]
+fn settle(
+    values: &[f32],
+    format: Format,
+    [factor, again]: [f32; 2],
+    key: Key,
+    first: u32,
+    codes: &mut [u8],
+) {
+    let steps = steps(format);
+    for ((at, code), value) in codes.iter_mut().enumerate().zip(values) {
+        let at = first.wrapping_add(at as u32);
+        *code = settled(value * factor * again, key, at, format, steps);
     }
 }
 

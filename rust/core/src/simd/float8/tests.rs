@@ -2,6 +2,7 @@
 
 use super::Format::{self, E4M3, E5M2};
 use crate::rng::Key;
+use crate::rng::testing::position_of;
 use crate::simd::testing::levels_and_lengths;
 use crate::simd::{Kernels, available_levels};
 
@@ -192,5 +193,42 @@ fn chance_does_justice_to_what_is_nearly_nothing() {
         let ups = codes.iter().map(|&code| f64::from(code)).sum::<f64>();
         let expected = DRAWS as f64 / 4096.0;
         assert!((ups - expected).abs() < 4.0 * expected.sqrt(), "{format:?}: {ups}");
+    }
+}
+
+/// A magnitude below 2^-28 of the smallest code used to become zero always.
+#[test]
+fn chance_does_justice_to_what_is_less_than_a_draw_can_tell() {
+    for format in FORMATS {
+        for (part, negative) in [(0.25, false), (0.9, true), (1e-6, false)] {
+            let magnitude = part * 2.0_f64.powi(-28) * value_of(1, format);
+            let value = if negative { -magnitude } else { magnitude } as f32;
+            let mut counts = Vec::new();
+            for kernels in every_level() {
+                let mut ups = 0;
+                for seed in 0..500 {
+                    let key = Key::new(seed, 3, 5, 7);
+                    for low in 0..16 {
+                        // The highest of all draws: it alone can make something of this.
+                        let first = position_of(key, 0xFFFF_FFF0 | low).wrapping_sub(9);
+                        let code = by_chance(kernels, &[value; 20], format, key, first)[9];
+                        assert_eq!(code >> 7 == 1, negative);
+                        ups += u32::from(code & 0x7F);
+                        // Nor does it matter to what is more than a step.
+                        let whole = value_of(3, format) as f32;
+                        assert_eq!(by_chance(kernels, &[whole; 20], format, key, first), [3; 20]);
+                    }
+                }
+                counts.push(ups);
+            }
+            counts.dedup();
+            assert_eq!(counts.len(), 1);
+            let n = 8000.0;
+            let spread = 4.5 * (n * part * (1.0 - part)).sqrt() + 0.5;
+            assert!(
+                (f64::from(counts[0]) - n * part).abs() < spread,
+                "{format:?} {part} {counts:?}"
+            );
+        }
     }
 }

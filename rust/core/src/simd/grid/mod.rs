@@ -1,7 +1,8 @@
 //! Values to levels of a uniform grid by chance and back, and to signs and back.
 //!
 //! A code is one byte: the level in its lower bits, and above them a one for values below zero. The
-//! number that entry `i` is rounded by depends on the key and on `first + i` alone.
+//! number that entry `i` is rounded by depends on the key and on `first + i` alone. It goes up with
+//! exactly the probability that it should, however small that is.
 
 use super::stamp::stamp;
 use crate::rng::Key;
@@ -37,18 +38,47 @@ impl Grid {
     }
 }
 
-#[inline(always)]
-fn round(x: &[f32], grid: Grid, key: Key, first: u32, codes: &mut [u8]) {
-    for ((i, code), &x) in codes.iter_mut().enumerate().zip(x) {
-        let share = (x.abs() * grid.shift) * grid.factor;
+impl Grid {
+    /// The level below a magnitude, and how far it is from there to the next.
+    #[inline(always)]
+    fn below(self, x: f32) -> (u32, f32) {
+        let share = (x.abs() * self.shift) * self.factor;
         // The smaller of a number and NaN is the number, so that this is in 0..=levels.
-        let exact = share.min(grid.levels);
+        let exact = share.min(self.levels);
         // SAFETY: finite and at most 127, whatever the value was.
         let whole: i32 = unsafe { exact.to_int_unchecked() };
-        let up = key.unit(first.wrapping_add(i as u32)) < exact - whole as f32;
-        let level = whole as u32 + u32::from(up);
+        (whole as u32, exact - whole as f32)
+    }
+
+    #[inline(always)]
+    fn code(self, x: f32, whole: u32, up: bool) -> u8 {
+        let level = whole + u32::from(up);
         let negative = u32::from(x < 0.0) & u32::from(level != 0);
-        *code = (level | negative << grid.sign) as u8;
+        (level | negative << self.sign) as u8
+    }
+}
+
+#[inline(always)]
+fn round(x: &[f32], grid: Grid, key: Key, first: u32, codes: &mut [u8]) {
+    let mut open = 0;
+    for ((i, code), &x) in codes.iter_mut().enumerate().zip(x) {
+        let (whole, part) = grid.below(x);
+        let unit = key.unit(first.wrapping_add(i as u32));
+        open |= u32::from(Key::is_open(unit, part));
+        *code = grid.code(x, whole, unit < part);
+    }
+    if open != 0 {
+        settle(x, grid, key, first, codes);
+    }
+}
+
+/// Rounds a block in which a draw has left open what to do: one in thousands.
+#[cold]
+#[inline(never)]
+fn settle(x: &[f32], grid: Grid, key: Key, first: u32, codes: &mut [u8]) {
+    for ((i, code), &x) in codes.iter_mut().enumerate().zip(x) {
+        let (whole, part) = grid.below(x);
+        *code = grid.code(x, whole, key.chance(first.wrapping_add(i as u32), part));
     }
 }
 
@@ -117,6 +147,7 @@ pub(in crate::simd) mod subtract {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::testing::position_of;
     use crate::simd::testing::levels_and_lengths;
 
     #[test]
@@ -146,6 +177,34 @@ mod tests {
                 }
             }
         });
+    }
+
+    /// 1e-12 of the scale used to go up once in 2^24 draws, sixteen thousand times too often.
+    #[test]
+    fn what_is_nearly_nothing_goes_up_as_seldom_as_it_should_on_every_level() {
+        for (share, least, most) in [(1e-12_f32, 0, 3), (1e-8, 3800, 4800)] {
+            let mut counts = Vec::new();
+            for level in crate::simd::available_levels() {
+                let kernels = crate::simd::Kernels::of(level).unwrap();
+                let (grid, mut ups) = (Grid::new(2, 1.0), 0);
+                for seed in 0..100 {
+                    let key = Key::new(seed, 7, 7, 7);
+                    for low in 0..256 {
+                        // In the middle of a block; the lowest of all draws.
+                        let first = position_of(key, low).wrapping_sub(20);
+                        let mut codes = [0xFF; 37];
+                        (kernels.to_levels)(&[-share; 37], grid, key, first, &mut codes);
+                        assert!(codes[20] == 0 || codes[20] == 3);
+                        ups += u32::from(codes[20] == 3);
+                    }
+                }
+                // 25 600 draws that are all below 2^-24.
+                assert!((least..=most).contains(&ups), "{ups} of {share}");
+                counts.push(ups);
+            }
+            counts.dedup();
+            assert_eq!(counts.len(), 1);
+        }
     }
 
     #[test]
