@@ -12,12 +12,15 @@ __all__ = ["PRESET", "gaussiank"]
 def gaussiank(
     ratio: float,
     *,
-    rounds: int = 3,
+    rounds: int = 2,
     band: tuple[float, float] | None = None,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
 ) -> Codec:
-    """Send about ``ratio`` of the entries, above a threshold that a normal law gives.
+    """Send about ``ratio`` of the entries, above a threshold from a normal distribution.
+
+    The corrections of the threshold follow the authors' code (hclhkbu/GaussianK-SGD), not the
+    paper's text: see `gradwire.sparsify.Gaussian`.
 
     Parameters
     ----------
@@ -39,7 +42,7 @@ def gaussiank(
 PRESET = Preset(
     name="gaussiank",
     build=gaussiank,
-    summary="about k entries, above a threshold from a normal law, corrected by its count",
+    summary="about k entries, above a threshold from a normal distribution, corrected twice",
     paper="Shi, Chu, Cheung, See: Understanding Top-k Sparsification in Distributed Deep Learning, "
     "arXiv 1911.08772 (2019)",
     example={"ratio": 0.01},

@@ -36,7 +36,7 @@ impl SparsifierId {
     pub const BIN_MAX: Self = Self(6);
     /// Entries beyond a threshold for their sign.
     pub const TWO_SIDED: Self = Self(7);
-    /// Magnitudes above a threshold fitted by a normal law.
+    /// Magnitudes above a threshold from a normal distribution.
     pub const GAUSSIAN: Self = Self(9);
     /// Magnitudes above a threshold between the mean and the largest.
     pub const TRIMMED: Self = Self(10);

@@ -21,24 +21,25 @@ pub fn sampled(x: &[f32], sample: &[f32], most: usize, k: usize, lower: f32) -> 
     if threshold == 0.0 || selected.len() > k { largest(x, k) } else { selected }
 }
 
-/// A normal law's threshold, corrected up to three times; nothing is left out that is above it.
+/// A normal distribution's threshold, in the loop of Gaussian-k's authors: three counts, each followed
+/// by a correction, of which the last is not used. Everything above the last threshold counted goes.
 pub fn gaussian(x: &[f32], k: usize) -> Vec<u32> {
     let n = x.len() as f64;
     let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
     let squares: f64 = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum();
     let deviation = libm::sqrt(squares / (n - 1.0));
     let mut threshold = (mean + deviation * normal::two_sided(k as f64 / n)).max(0.0) as f32;
+    let mut selected = Vec::new();
     for _ in 0..3 {
-        let count = above(x, threshold).len();
-        if 3 * count < 2 * k {
+        selected = above(x, threshold);
+        if 3 * selected.len() < 2 * k {
             threshold *= 0.5;
-        } else if 3 * count > 4 * k {
+        } else if 3 * selected.len() > 4 * k {
             threshold *= 1.5;
         } else {
             break;
         }
     }
-    let selected = above(x, threshold);
     if selected.is_empty() { largest(x, k) } else { selected }
 }
 

@@ -1,12 +1,16 @@
-//! A threshold from a normal law fitted to the values.
+//! A threshold from a normal distribution fitted to the values.
 //!
 //! Shi, Chu, Cheung and See, "Understanding Top-k Sparsification in Distributed Deep Learning",
 //! arXiv 1911.08772, 2019, section 3.3 (Gaussian-k). Mean and standard deviation are those of the
-//! values with their signs; a share of the magnitudes above `mean + z * deviation` is expected, and
-//! where the number found is far off, the threshold is halved or raised by a half.
+//! signed values. The threshold `mean + z * deviation` is the one that the wanted share of magnitudes
+//! would exceed; where the number found is far off, the threshold is halved or raised by a half.
 //!
-//! Where the corrections end with nothing selected of a tensor that is not zero, the wanted number is
-//! selected exactly: a tensor whose entries are all equal would otherwise never be sent.
+//! The corrections follow `GaussianCompressor` in the authors' code (hclhkbu/GaussianK-SGD,
+//! `compression.py`). Its loop counts three times and corrects after each count, but sends what the
+//! last count found: the third correction is computed and never used. Two take effect.
+//!
+//! Where the corrections end with nothing selected from a tensor that is not zero, the wanted number
+//! is selected exactly: a tensor whose entries are all equal would otherwise never be sent.
 
 use super::largest::{self, Kept};
 use super::{Amount, Scanned, Selected, Tracker, topk};
@@ -14,7 +18,7 @@ use crate::fit::{Moments, normal};
 use crate::scan::Request;
 use crate::{Error, Result};
 
-/// A threshold from a normal law.
+/// A threshold from a normal distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gaussian {
     /// The share of entries aimed at, in (0, 1].
@@ -31,9 +35,9 @@ const TOO_FEW: f64 = 2.0 / 3.0;
 const TOO_MANY: f64 = 4.0 / 3.0;
 
 impl Gaussian {
-    /// As published: three corrections, no band.
+    /// As the authors' code does it: two corrections that take effect, no band.
     pub fn new(ratio: f64) -> Self {
-        Self { ratio, rounds: 3, band: None }
+        Self { ratio, rounds: 2, band: None }
     }
 
     pub(super) fn check(self) -> Result<()> {
@@ -65,7 +69,7 @@ impl Gaussian {
         scratch: &mut Vec<u32>,
     ) -> Request {
         let top = topk::request(self.target(numel), numel, tracker, at, scratch);
-        Request { location: Some(0.0), signed: true, ..top }
+        Request { location: Some(0.0), signed: true, cap: cap(self.target(numel), numel), ..top }
     }
 
     pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
@@ -75,9 +79,7 @@ impl Gaussian {
         let mut lowest = f32::INFINITY;
         let mut count = count(k, threshold, scanned);
         for _ in 0..self.rounds {
-            if scanned.covers(threshold) && count as usize <= largest::cap(k, numel) / 4 * 3 {
-                lowest = lowest.min(threshold);
-            }
+            lowest = lowest.min(coverable(threshold, count, k, scanned));
             threshold *= match count as f64 / k as f64 {
                 few if few < TOO_FEW => 0.5,
                 many if many > TOO_MANY => 1.5,
@@ -89,6 +91,7 @@ impl Gaussian {
             let fits = scanned.compact(threshold, self.max_count(numel) as usize);
             count = if fits { scanned.count_above(threshold) } else { numel as u64 };
         }
+        lowest = lowest.min(coverable(threshold, count, k, scanned));
         let achieved = count as f64 / k as f64;
         let inside = self.band.is_none_or(|(low, _)| achieved >= low);
         let kept = if count > 0 && inside && count <= self.max_count(numel) {
@@ -97,12 +100,14 @@ impl Gaussian {
             largest::keep(k, scanned)
         };
         topk::track(scanned.scanner.survivors().len() as u64, numel, kept, tracker);
-        // The next step will try the same thresholds, nearly: the lowest is to be covered.
-        tracker.bound = tracker.bound.map(|bound| bound.min(0.95 * lowest));
+        // The next step will try nearly the same thresholds: what covers the lowest is enough.
+        if tracker.bound.is_some() && lowest < f32::INFINITY {
+            tracker.bound = Some(0.95 * lowest);
+        }
         Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 
-    /// The threshold that the share wanted exceeds, of the normal law with the values' moments.
+    /// The threshold that the share wanted exceeds, of the normal distribution with the values' moments.
     fn fitted(self, moments: &Moments, numel: usize) -> f32 {
         let n = numel as f64;
         let mean = moments.signed / n;
@@ -112,6 +117,17 @@ impl Gaussian {
         // Of an empty tensor there is nothing to fit, and no magnitude is below zero.
         (threshold.max(0.0) as f32).min(f32::MAX)
     }
+}
+
+/// How many survivors to keep at most: heavy tails end with three times `k` and more.
+fn cap(k: u64, numel: usize) -> usize {
+    4 * largest::cap(k, numel)
+}
+
+/// The threshold, if the survivors of a first read could include all that is above it.
+fn coverable(threshold: f32, count: u64, k: u64, scanned: &Scanned<'_, '_>) -> f32 {
+    let few = count as usize <= cap(k, scanned.numel()) / 4 * 3;
+    if scanned.covers(threshold) && few { threshold } else { f32::INFINITY }
 }
 
 /// How many magnitudes are above the threshold; where that is known to be too many, no more than that
@@ -124,7 +140,7 @@ fn count(k: u64, threshold: f32, scanned: &mut Scanned<'_, '_>) -> u64 {
     if scanned.totals.complete && known as f64 > TOO_MANY * k as f64 {
         return known;
     }
-    if scanned.compact(threshold, largest::cap(k, scanned.numel())) {
+    if scanned.compact(threshold, cap(k, scanned.numel())) {
         return scanned.count_above(threshold);
     }
     scanned.numel() as u64

@@ -62,7 +62,7 @@ pub enum Sparsifier {
     BinMax(BinMax),
     /// Entries beyond a threshold for their sign.
     TwoSided(TwoSided),
-    /// Entries above a threshold that a normal law gives.
+    /// Entries above a threshold from a normal distribution.
     Gaussian(Gaussian),
     /// Entries above a threshold between the mean and the largest magnitude, as in RedSync.
     Trimmed(Trimmed),
