@@ -22,8 +22,8 @@ def sidco(
 ) -> Codec:
     """Send about ``ratio`` of the entries, above a threshold from a fitted distribution.
 
-    ``stages="paper", band=None`` is the method as published; the defaults keep the achieved count
-    within the band on distributions where the published controller stays stuck.
+    ``stages="paper", band=None`` is the method as published. The defaults keep the achieved count
+    within the band, also where the published controller stays stuck.
 
     Parameters
     ----------

@@ -19,21 +19,34 @@ class SID(Part):
     Magnitudes are fitted in stages, each on what exceeded the threshold of the one before
     (peaks over threshold), so that no selection over all n is needed.
 
+    Where the fitted threshold misses the band, exactly the target is selected. Where that happens
+    in most steps, the following steps select exactly at once, and a fit is tried again from time to
+    time: after 64 steps, then after up to 1024.
+
     Parameters
     ----------
     ratio : float
         Target of selected entries over n, 0 < ratio <= 1.
     distribution : {"pareto", "exponential", "gamma"}
-        Law of the magnitudes: generalized Pareto at every stage (the paper's SIDCo-P), exponential
-        at every stage (SIDCo-E), or gamma first and generalized Pareto after (SIDCo-GP).
+        Distribution of the magnitudes: generalized Pareto at every stage (SIDCo-P in the paper),
+        exponential at every stage (SIDCo-E), or gamma in the first stage and generalized Pareto in
+        the later ones (SIDCo-GP).
     stages : {"adaptive", "paper", "tracking"} or int
-        Stages that aim at the target, with a controller for each tensor; the paper's controller
-        (which may stay stuck on heavy tails); or a fixed number of 1 to 64.
+        Who chooses the number of stages. ``"adaptive"``: stages that aim at the target, with a
+        controller per tensor. ``"tracking"``: the same, but fits only the tail above a bound kept
+        from step to step. ``"paper"``: the published rule, which may stay stuck on heavy tails; it
+        fits exact zeros like any other entry, the others leave them out. A number, 1 to 64: always
+        that many.
     band : (float, float) or None
-        Achieved over target count that is promised, 0 <= low <= 1 <= high: outside of it exactly
-        the target is selected. None takes what the fitted threshold gives, as published.
+        Guaranteed bounds of achieved over target count, 0 <= low <= 1 <= high. None takes what the
+        fitted threshold gives, as published.
     first_ratio : float
         What the first stage keeps, 0 < first_ratio < 1.
+
+    Notes
+    -----
+    ``stages="paper", band=None`` follows the classes with error compensation in the authors' code
+    (sands-lab/SIDCo, ``compression.py``, ``--stages -1``). ``docs/sidco.md`` lists what differs.
 
     References
     ----------

@@ -1,13 +1,16 @@
 //! Prints how close SIDCo's thresholds come to the number of entries asked for.
 //!
 //! ```text
-//! cargo run --release -p gradwire-core --example achieved_ratio
+//! cargo run --release -p gradwire-core --example achieved_ratio [TEXT]
 //! ```
+//!
+//! With a text, only for the gradients whose name has it.
 //!
 //! For every case, law and ratio it encodes 150 steps of a million entries through the real codec
 //! and looks at the last 60: entries above the fitted threshold over entries asked for, before any
 //! correction, as mean [lowest, highest]; then, where it is not 0, the share of steps in which that
-//! was outside the band of 0.8 to 1.25, so that the codec selected the exact number instead.
+//! was outside the band of 0.8 to 1.25, so that the codec selected the exact number instead, or was
+//! not looked at because the last ones had missed.
 
 #[path = "../tests/laws/mod.rs"]
 mod laws;
@@ -30,6 +33,9 @@ const BAND: (f64, f64) = (0.8, 1.25);
 fn main() -> Result<()> {
     let mut all = Case::stationary();
     all.extend(Case::moving(STEPS));
+    all.extend(Case::hard());
+    let only = std::env::args().nth(1).unwrap_or_default();
+    all.retain(|case| case.name.contains(&only));
     for (title, mode, band) in [
         ("adaptive (the default)", Mode::Adaptive, Some(BAND)),
         ("tracking", Mode::Tracking, Some(BAND)),
@@ -67,27 +73,34 @@ fn run(case: Case, sid: Sid) -> Result<String> {
     for _ in 0..STEPS {
         source.next_into(&mut gradient);
         let input = Input::F32(&gradient);
+        let rests = scalar(&state, "controller.rest") > 0.0;
         codec.encode_into(input, &mut state, None, &mut workspace, &mut frame)?;
-        raw.push(fitted(&state));
+        raw.push((!rests).then(|| scalar(&state, "controller.last")));
     }
     Ok(cell(&raw[STEPS - LOOKED_AT..], sid.band.is_some()))
 }
 
-/// Entries above the last fitted threshold over entries asked for.
-fn fitted(state: &State) -> f64 {
-    let scalars = state.scalars();
-    scalars.iter().find(|(name, _)| name == "controller.last").map_or(f64::NAN, |&(_, last)| last)
+/// A number of the state.
+fn scalar(state: &State, name: &str) -> f64 {
+    state.scalars().iter().find(|(have, _)| have == name).map_or(f64::NAN, |&(_, value)| value)
 }
 
-fn cell(ratios: &[f64], corrected: bool) -> String {
-    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-    let lowest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    let highest = ratios.iter().copied().fold(0.0, f64::max);
-    let outside = ratios.iter().filter(|r| !(BAND.0..=BAND.1).contains(*r)).count();
+/// `ratios` are entries above the fitted threshold over entries asked for; none where there was no
+/// fit.
+fn cell(ratios: &[Option<f64>], corrected: bool) -> String {
+    let inside = |ratio: &&Option<f64>| ratio.is_some_and(|r| (BAND.0..=BAND.1).contains(&r));
+    let outside = ratios.len() - ratios.iter().filter(inside).count();
     let share = if corrected && outside > 0 {
         format!(" {:.0} %", 100.0 * outside as f64 / ratios.len() as f64)
     } else {
         String::new()
     };
+    let fits: Vec<f64> = ratios.iter().copied().flatten().collect();
+    if fits.is_empty() {
+        return format!("no fit{share}");
+    }
+    let mean = fits.iter().sum::<f64>() / fits.len() as f64;
+    let lowest = fits.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = fits.iter().copied().fold(0.0, f64::max);
     format!("{mean:.2} [{lowest:.2}, {highest:.2}]{share}")
 }

@@ -38,6 +38,13 @@ pub enum Mode {
 /// aim has to be far from the target, early stages miss by so much that the last ones cannot make
 /// up for it; then a stage is added. It stays, since it costs next to nothing.
 ///
+/// Some tensors have no threshold that a fit can find: a gap in the distribution just where the target
+/// is, or a tail so heavy that the fits of two steps have little in common. There a fit would be paid
+/// for in vain and the exact selection after it. Where misses outnumber hits by [`GIVE_UP`], the
+/// controller therefore [rests](Self::rests): the next [`REST`] encodes select exactly at once. Then
+/// one fit is tried, and while such trials miss, each rest is twice as long as the one before, up to
+/// [`REST`] times `2^`[`LONGEST`]. What is sent does not change by that, only what it costs.
+///
 /// `examples/achieved_ratio.rs` prints what this comes to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Controller {
@@ -52,6 +59,12 @@ pub struct Controller {
     seen: u32,
     /// Logarithm of what is aimed at over the target (`Mode::Adaptive`).
     aim: f64,
+    /// Fits outside the band less fits inside, never below 0.
+    misses: u32,
+    /// Encodes that still select exactly before a fit is tried again.
+    rest: u32,
+    /// Rests since fits last were good, up to [`LONGEST`].
+    rests: u32,
 }
 
 /// Steps between two decisions of the published rule.
@@ -76,6 +89,13 @@ const CROOKED: f64 = 0.25;
 /// Stages that can be added.
 const EXTRA: u32 = 4;
 
+/// By how much misses have to outnumber hits for a rest. More than it takes to add all stages.
+const GIVE_UP: u32 = 16;
+/// Encodes in the first rest.
+const REST: u32 = 64;
+/// Doublings from there to the longest.
+const LONGEST: u32 = 4;
+
 impl Controller {
     /// A controller for a law and a target share `delta` of a tensor's entries.
     pub fn new(mode: Mode, distribution: Distribution, delta: f64) -> Self {
@@ -89,7 +109,18 @@ impl Controller {
             // The bound, and two short stages.
             Mode::Tracking => (3, 3),
         };
-        Self { mode, stages, max, last: 1.0, sum: 0.0, seen: 0, aim: 0.0 }
+        Self {
+            mode,
+            stages,
+            max,
+            last: 1.0,
+            sum: 0.0,
+            seen: 0,
+            aim: 0.0,
+            misses: 0,
+            rest: 0,
+            rests: 0,
+        }
     }
 
     /// The stages of the next encode.
@@ -129,6 +160,33 @@ impl Controller {
         }
     }
 
+    /// Learns whether a fit was of use: whether there was one and what it gave lay within the band.
+    pub fn judge(&mut self, inside: bool) {
+        if inside {
+            self.misses = self.misses.saturating_sub(1);
+            self.rests = if self.misses == 0 { 0 } else { self.rests };
+            return;
+        }
+        self.misses += 1;
+        if self.misses == GIVE_UP {
+            self.misses -= 1;
+            self.rest = REST << self.rests;
+            self.rests = (self.rests + 1).min(LONGEST);
+            // What it came to by missing says nothing of what there will be after the rest.
+            self.aim = 0.0;
+        }
+    }
+
+    /// Whether the next encode is to select exactly, without a fit: tell [`Self::rested`] of it.
+    pub fn rests(&self) -> bool {
+        self.rest > 0
+    }
+
+    /// Counts an encode that selected exactly because the controller rests.
+    pub fn rested(&mut self) {
+        self.rest = self.rest.saturating_sub(1);
+    }
+
     fn observe_paper(&mut self) {
         self.sum += self.last;
         self.seen += 1;
@@ -164,6 +222,9 @@ impl Controller {
             ("sum", self.sum),
             ("seen", self.seen as f64),
             ("aim", self.aim),
+            ("misses", f64::from(self.misses)),
+            ("rest", f64::from(self.rest)),
+            ("rests", f64::from(self.rests)),
         ]
     }
 
@@ -176,7 +237,10 @@ impl Controller {
         let sum = number(scalars, "sum", 0.0, f64::MAX)?;
         let seen = whole(scalars, "seen", 0, WINDOW - 1)?;
         let aim = number(scalars, "aim", -FARTHEST, FARTHEST)?;
-        *self = Self { stages, last, sum, seen, aim, ..*self };
+        let misses = whole(scalars, "misses", 0, GIVE_UP - 1)?;
+        let rest = whole(scalars, "rest", 0, REST << LONGEST)?;
+        let rests = whole(scalars, "rests", 0, LONGEST)?;
+        *self = Self { stages, last, sum, seen, aim, misses, rest, rests, ..*self };
         Ok(())
     }
 }
@@ -216,7 +280,7 @@ fn start(distribution: Distribution, delta: f64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Controller, Mode, WINDOW};
+    use super::{Controller, GIVE_UP, Mode, WINDOW};
     use crate::fit::Distribution::{Exponential, Gamma, GeneralizedPareto};
 
     fn adaptive(delta: f64) -> Controller {
@@ -339,6 +403,42 @@ mod tests {
     }
 
     #[test]
+    fn misses_that_outnumber_hits_are_answered_by_rests_of_growing_length() {
+        let mut c = adaptive(0.001);
+        let mut rests = Vec::new();
+        for _ in 0..200 {
+            c.judge(false);
+            let mut rest = 0;
+            while c.rests() {
+                c.rested();
+                rest += 1;
+            }
+            rests.push(rest);
+        }
+        assert_eq!(rests[..GIVE_UP as usize - 1], [0; GIVE_UP as usize - 1]);
+        let shown = &rests[GIVE_UP as usize - 1..];
+        assert_eq!(shown[..6], [64, 128, 256, 512, 1024, 1024]);
+        assert!(shown[6..].iter().all(|&rest| rest == 1024));
+        // Good fits are taken up again at once; only after as many as it missed is all forgotten.
+        for _ in 0..GIVE_UP - 2 {
+            c.judge(true);
+        }
+        assert_ne!(c, adaptive(0.001));
+        c.judge(true);
+        assert_eq!(c, adaptive(0.001));
+    }
+
+    #[test]
+    fn misses_now_and_then_do_not_bring_a_rest() {
+        let mut c = adaptive(0.0001);
+        for step in 0..100_000 {
+            // 15 of 33, in a row.
+            c.judge(step % 33 >= 15);
+            assert!(!c.rests(), "{step}");
+        }
+    }
+
+    #[test]
     fn it_starts_with_what_the_law_can_be_trusted_to_reach() {
         let stages = |dist| {
             [0.5, 0.1, 0.01, 1e-3, 1e-4].map(|d| Controller::new(Mode::Adaptive, dist, d).stages())
@@ -354,7 +454,9 @@ mod tests {
             let mut c = Controller::new(mode, Exponential, 0.001);
             for step in 0..37 {
                 c.observe([0.3, 0.4, 1.6, 0.2][step % 4]);
+                c.judge(false);
             }
+            c.rested();
             let saved: Vec<(String, f64)> =
                 c.scalars().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
             let mut fresh = Controller::new(mode, Exponential, 0.001);
@@ -370,8 +472,15 @@ mod tests {
                     assert_eq!(fresh, c);
                 }
             }
-            for (name, value) in [("stages", 0.0), ("stages", 1.5), ("stages", 99.0), ("seen", 5.0)]
-            {
+            for (name, value) in [
+                ("stages", 0.0),
+                ("stages", 1.5),
+                ("stages", 99.0),
+                ("seen", 5.0),
+                ("misses", 16.0),
+                ("rest", 1025.0),
+                ("rests", 5.0),
+            ] {
                 let bad: Vec<_> = saved
                     .iter()
                     .map(|(n, v)| (n.clone(), if n == name { value } else { *v }))

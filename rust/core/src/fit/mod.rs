@@ -31,6 +31,9 @@ pub use stages::{FIRST_RATIO, Plan, StageRatios, max_stages, split};
 /// A moment estimate from fewer values is worth less than the exact selection it would save.
 pub const MIN_TAIL: u64 = 8;
 
+/// What SIDCo's authors' code adds to normalised magnitudes before it takes their logarithm.
+pub(crate) const LOG_OFFSET: f64 = f64::EPSILON;
+
 /// Sufficient statistics of a set of magnitudes `a >= 0` (or of exceedances over a location).
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Moments {
@@ -49,6 +52,17 @@ pub struct Moments {
 }
 
 impl Moments {
+    /// The moments of all `n` magnitudes as the published code takes them, which knows no zeros: they
+    /// count as any other entry. It adds [`LOG_OFFSET`] to what it takes the logarithm of, magnitudes
+    /// over their L2 norm, so that a zero counts as that share of the norm there.
+    #[must_use]
+    pub fn with_zeros(self, n: u64) -> Self {
+        let zeros = n.saturating_sub(self.count);
+        let least = LOG_OFFSET * libm::sqrt(self.sum_sq);
+        let sum_ln = if zeros > 0 { zeros as f64 * libm::log(least) } else { 0.0 };
+        Self { count: n, zeros: 0, sum_ln: self.sum_ln + sum_ln, ..self }
+    }
+
     /// Mean of the non-zero magnitudes; `None` if there are none, or if it is no positive number.
     fn mean(&self) -> Option<f64> {
         positive(self.sum / self.count as f64)
@@ -95,7 +109,8 @@ impl Distribution {
 /// for the share `min(1, delta * n / moments.count)`: a mass at zero belongs to no SID, and in the
 /// gamma law's logarithm it would be infinite. The answer is finite and `>= 0`; it is 0 when all
 /// non-zeros are wanted. It is `None` where nothing can be fitted (no non-zeros; no spread): the
-/// caller then has to select exactly.
+/// caller then has to select exactly. For the published fit, which takes zeros for entries like any
+/// other, give it [`Moments::with_zeros`].
 pub fn first_threshold(dist: Distribution, moments: &Moments, n: u64, delta: f64) -> Option<f64> {
     if moments.count == 0 {
         return None;

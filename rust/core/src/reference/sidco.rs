@@ -30,6 +30,15 @@ pub fn threshold(values: &[f32], dist: Distribution, mut plan: Plan) -> Option<F
     Some(Fit { threshold: eta, count: survivors.len() as u64, stages })
 }
 
+/// The same as the authors' code does it, which fits zeros like any other entry. Where it takes
+/// logarithms, machine epsilon times the L2 norm is added to the entries: zeros count as that.
+pub fn published(values: &[f32], dist: Distribution, plan: Plan) -> Option<Fit> {
+    let norm = libm::sqrt(values.iter().map(|&x| f64::from(x) * f64::from(x)).sum());
+    let least = (norm * f64::EPSILON) as f32;
+    let lifted: Vec<f32> = values.iter().map(|&x| if x == 0.0 { least } else { x }).collect();
+    threshold(&lifted, dist, plan)
+}
+
 /// The moments of a list of magnitudes.
 pub fn moments(magnitudes: &[f64]) -> Moments {
     let mut m = Moments::default();

@@ -28,6 +28,17 @@ impl Rng {
         (2.0 * self.exponential()).sqrt() * libm::cos(std::f64::consts::TAU * self.uniform())
     }
 
+    /// Student's t of any degrees of freedom (Bailey 1994, the polar method).
+    fn student(&mut self, freedom: f64) -> f64 {
+        loop {
+            let (u, v) = (2.0 * self.uniform() - 1.0, 2.0 * self.uniform() - 1.0);
+            let w = u * u + v * v;
+            if w <= 1.0 {
+                return u * (freedom * libm::expm1(-2.0 / freedom * libm::log(w)) / w).sqrt();
+            }
+        }
+    }
+
     fn sign(&mut self) -> f64 {
         if self.bits() & 1 == 0 { 1.0 } else { -1.0 }
     }
@@ -52,6 +63,11 @@ pub enum Law {
     HalfZeros,
     /// Normal entries in 40 layers of one log-normal scale each (sigma 1.5).
     Layers,
+    /// Student's t with 2.2 degrees of freedom: the variance itself is nearly infinite.
+    HeavyT,
+    /// One entry in 1500 normal, the others a ten-thousandth of that: at a ratio of 0.001 the target
+    /// lies just inside a gap that no fitted tail knows of.
+    SpikeAndSlab,
 }
 
 impl Law {
@@ -78,6 +94,8 @@ impl Law {
             Self::ScaleMix => "scale mix",
             Self::HalfZeros => "half zeros",
             Self::Layers => "layers",
+            Self::HeavyT => "Student t(2.2)",
+            Self::SpikeAndSlab => "spike and slab",
         }
     }
 
@@ -92,6 +110,9 @@ impl Law {
                 let chi: f64 = (0..3).map(|_| rng.normal().powi(2)).sum();
                 rng.normal() / (chi / 3.0).sqrt()
             }
+            Self::HeavyT => rng.student(2.2),
+            Self::SpikeAndSlab if rng.bits().is_multiple_of(1500) => rng.normal(),
+            Self::SpikeAndSlab => 1e-4 * rng.normal(),
             Self::Product => rng.normal() * rng.normal(),
             Self::ScaleMix => rng.normal() * libm::exp(1.5 * rng.normal()),
         }
@@ -118,6 +139,17 @@ impl Case {
             .into_iter()
             .map(|law| Self { name: law.name(), law, feedback: false, jump: None, then: None })
             .collect()
+    }
+
+    /// Laws on which fits miss often or always.
+    pub fn hard() -> Vec<Self> {
+        let case = |name, law, feedback| Self { name, law, feedback, jump: None, then: None };
+        vec![
+            case("Student t(2.2)", Law::HeavyT, false),
+            case("Student t(2.2), feedback", Law::HeavyT, true),
+            case("spike and slab", Law::SpikeAndSlab, false),
+            case("spike and slab, feedback", Law::SpikeAndSlab, true),
+        ]
     }
 
     /// Feedback, jumps of scale and changes of law, where `steps` are run.

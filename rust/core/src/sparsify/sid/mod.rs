@@ -10,6 +10,18 @@
 //! published, and the tensor is read once more for the exceedances over what that gives. A bound
 //! that was too high costs another read, never another result: sums over survivors are the same to
 //! the last bit as sums over the tensor.
+//!
+//! A fit outside the band costs the exact selection in addition. Where that happens most of the time,
+//! the controller sends the next steps straight to the exact selection, which is then all they cost.
+//!
+//! [`Mode::Paper`] with no band is the published method, and follows the authors' code
+//! (sands-lab/SIDCo, `compression.py`, the classes with error compensation; `--stages -1`) but for
+//! this: a controller for each tensor, where theirs is one for all; the location of a tail is the last
+//! threshold, not the smallest survivor; the gamma shape is the maximum-likelihood one, not its closed
+//! approximation (within 1.4 %); sums are taken in float64; a target of `first_ratio` or more takes one
+//! stage, where theirs lowers the threshold again; and where nothing can be fitted (equal magnitudes)
+//! or fewer than eight survive, the exact selection or the last threshold serves, where theirs divides
+//! by zero or raises an error.
 
 mod stages;
 
@@ -103,6 +115,9 @@ impl Sid {
         at: impl Fn(usize) -> f32,
         scratch: &mut Vec<u32>,
     ) -> Request {
+        if rests(tracker) {
+            return topk::request(self.target(numel), numel, tracker, at, scratch);
+        }
         let wanted = self.expected_survivors(numel, tracker);
         let everything = wanted >= numel as f64;
         let bound = match tracker.bound {
@@ -122,11 +137,19 @@ impl Sid {
 
     pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let k = self.target(scanned.numel());
-        let fitted = if scanned.totals.peak == 0 { None } else { self.fit(k, tracker, scanned) };
-        let kept = match fitted {
-            Some(fitted) => self.apply(k, fitted.threshold, tracker, scanned),
-            None => largest::keep(k, scanned),
-        };
+        if rests(tracker) {
+            tracker.controller.iter_mut().for_each(Controller::rested);
+            tracker.location = None;
+            return topk::select(k, tracker, scanned);
+        }
+        // Nothing can be learnt from a tensor of zeros.
+        let zeros = scanned.totals.peak == 0;
+        let fitted = if zeros { None } else { self.fit(k, tracker, scanned) };
+        let kept = fitted.and_then(|fitted| self.apply(k, fitted.threshold, tracker, scanned));
+        if self.band.is_some() && !zeros {
+            tracker.controller.iter_mut().for_each(|controller| controller.judge(kept.is_some()));
+        }
+        let kept = kept.unwrap_or_else(|| largest::keep(k, scanned));
         let selected = scanned.scanner.survivors().len() as u64;
         let growth = topk::track(selected, scanned.numel(), kept, tracker);
         tracker.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);
@@ -137,15 +160,15 @@ impl Sid {
         Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 
-    /// Keeps the entries above the fitted threshold, or the wanted number where that is outside
-    /// the band. Tells the controller.
+    /// Keeps the entries above the fitted threshold; none where that is outside the band. Tells the
+    /// controller.
     fn apply(
         self,
         k: u64,
         fitted: f32,
         tracker: &mut Tracker,
         scanned: &mut Scanned<'_, '_>,
-    ) -> Kept {
+    ) -> Option<Kept> {
         if !scanned.covers(fitted) {
             let cap = match self.band {
                 Some(_) => largest::cap(k, scanned.numel()),
@@ -164,11 +187,16 @@ impl Sid {
         let most = self.max_count(scanned.numel()) as f64;
         let inside = self.band.is_none_or(|(low, _)| achieved >= low && above <= most);
         if !inside {
-            return largest::keep(k, scanned);
+            return None;
         }
         let (bound, survivors) = (scanned.request.bound.unwrap_or(0.0), survivors.len());
         let kernels = scanned.scanner.kernels;
         scanned.scanner.survivors_mut().keep_above(kernels, fitted);
-        Kept { threshold: fitted, bound, survivors }
+        Some(Kept { threshold: fitted, bound, survivors })
     }
+}
+
+/// Whether fits have missed so often that the exact selection is taken at once.
+fn rests(tracker: &Tracker) -> bool {
+    tracker.controller.as_ref().is_some_and(Controller::rests)
 }

@@ -70,7 +70,8 @@ impl Sid {
         Some(fitted)
     }
 
-    /// The first stage as published: fitted to the moments of all magnitudes.
+    /// The first stage as published: fitted to the moments of all magnitudes. Zeros are left out, but
+    /// for the published method itself.
     fn published(self, plan: &Plan, scanned: &mut Scanned<'_, '_>) -> Option<Tail> {
         let logs = self.distribution.needs_log();
         let moments = match scanned.request {
@@ -81,6 +82,8 @@ impl Sid {
             }
         };
         let numel = scanned.numel() as u64;
+        let all = self.mode == Mode::Paper;
+        let moments = if all { moments.with_zeros(numel) } else { moments };
         let threshold =
             fit::first_threshold(self.distribution, &moments, numel, plan.first())? as f32;
         Some((threshold, exceedances(threshold, scanned)))
