@@ -15,6 +15,7 @@ UNUSED = {"find_unused_parameters": True}
         ({}, False, False),
         (UNUSED, False, False),
         ({**UNUSED, "gradient_as_bucket_view": True}, False, False),
+        ({**UNUSED, "skip_all_reduce_unused_params": True}, False, False),
         ({"static_graph": True}, False, False),
         ({}, True, False),
         ({"static_graph": True}, True, False),
@@ -24,6 +25,7 @@ UNUSED = {"find_unused_parameters": True}
         "default",
         "find-unused",
         "find-unused-bucket-view",
+        "skip-unused",
         "static-graph",
         "reentrant",
         "reentrant-static-graph",
@@ -38,7 +40,6 @@ def test_replicas_stay_equal_over_repeated_errors(
         ddp=ddp,
         recompute=recompute,
         compiled=compiled,
-        exchange="senders",
         limit=120.0,
     )
     for result in results:
@@ -47,18 +48,16 @@ def test_replicas_stay_equal_over_repeated_errors(
         assert result == results[0]
 
 
+@pytest.mark.parametrize("slow", [False, True], ids=["", "one-slow-rank"])
 @pytest.mark.parametrize("exchange", ["leader", "all_reduce"])
-def test_replicas_stay_equal_over_repeated_errors_in_sums(three: Ranks, exchange: str) -> None:
-    results = three.run(
-        "errors.caught_again_and_again",
-        ddp=UNUSED,
-        recompute=False,
-        compiled=False,
-        exchange=exchange,
-    )
+def test_replicas_stay_equal_over_repeated_errors_in_sums(
+    three: Ranks, exchange: str, slow: bool
+) -> None:
+    results = three.run("errors.caught_again_and_again", ddp=UNUSED, exchange=exchange, slow=slow)
     for result in results:
         assert result["errors"] == [(1, 0), (4, 1), (7, 2), (10, 0)]
         assert len(set(result["prints"])) == 8
+        assert result["steps"] == 8, "only what counts is counted"
         assert result == results[0]
 
 

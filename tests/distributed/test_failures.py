@@ -1,5 +1,7 @@
 """Failures are errors that can be read, on every rank, in time; never a hang."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.distributed.ranks import Ranks
@@ -24,6 +26,17 @@ def test_a_rank_that_dies_is_noticed_at_once(short_lived: Ranks) -> None:
     assert kind == "returned", seen
     assert seen["seconds"] < TIMEOUT
     assert "another rank has stopped" in seen["error"]
+
+
+@pytest.mark.parametrize("how", ["before the hook", "raises"])
+def test_what_ranks_save_in_an_emergency_loads_together(
+    short_lived: Ranks, two: Ranks, how: str, tmp_path: Path
+) -> None:
+    errors = short_lived.run("failures.emergency", how=how, folder=str(tmp_path))
+    assert errors == ["ExchangeError", "ArithmeticError"]
+    first, second = two.run("failures.after_emergency", folder=str(tmp_path))
+    assert first == second
+    assert first[:2] == (2, 5)
 
 
 def test_a_failure_to_encode_reaches_every_rank(two: Ranks) -> None:

@@ -1,5 +1,6 @@
 """Errors that a program catches, and what DDP does after them."""
 
+import time
 import traceback
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire.torch.ddp import ExchangeError, GradientError
+from gradwire.torch.ddp import ExchangeError, GradientError, Handle
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,
@@ -40,7 +41,13 @@ class Branched(nn.Module):
 
 
 def caught_again_and_again(
-    rank: int, world_size: int, ddp: dict[str, Any], recompute: bool, compiled: bool, exchange: str
+    rank: int,
+    world_size: int,
+    ddp: dict[str, Any],
+    recompute: bool = False,
+    compiled: bool = False,
+    exchange: str = "senders",
+    slow: bool = False,
 ) -> dict[str, Any]:
     """Every third step is bad on one rank; a branch is used on one rank only, where DDP allows."""
     unused = ddp.get("find_unused_parameters", False)
@@ -51,6 +58,8 @@ def caught_again_and_again(
     called: Any = torch.compile(model, backend="eager") if compiled else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with gradwire.torch.ddp.attach(called, exchanged(exchange)) as handle:
+        if slow and rank == 0:
+            _slow_down(handle)
         for step in range(12):
             optimizer.zero_grad()
             bad = step % 3 == 1 and rank == (step // 3) % world_size
@@ -68,6 +77,18 @@ def caught_again_and_again(
             prints.append(fingerprint(model))
         steps = handle.step
     return {"prints": prints, "errors": errors, "steps": steps}
+
+
+def _slow_down(handle: Handle) -> None:
+    """Let the receiving thread be late with each bucket."""
+    exchange: Any = handle._exchange
+    combine = exchange._combine
+
+    def late(flight: Any) -> None:
+        time.sleep(0.02)
+        combine(flight)
+
+    exchange._combine = late
 
 
 def caught_in_two_models(rank: int, world_size: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
     attached,
+    fingerprint,
     integers,
     network,
     residuals,
@@ -105,6 +107,43 @@ def one_rank_fails(
         "later": later,
         "repr": repr(handle),
     }
+
+
+def emergency(rank: int, world_size: int, how: str, folder: str) -> str:
+    """Rank 1 fails in its third step, the other one therefore as well; both save what they have."""
+    module = Troubled()
+    model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)
+    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    train(model, rank, range(2))
+    error = ""
+    try:
+        if rank == 1:
+            if how == "before the hook":
+                raise ArithmeticError("trouble in the input pipeline")
+            module.trouble = fail
+        train(model, rank, range(2, 3))
+    except (ExchangeError, ArithmeticError) as caught:
+        error = type(caught).__name__
+    saved = {"model": module.state_dict(), "gradwire": handle.state_dict()}
+    torch.save(saved, Path(folder) / f"rank{rank}.pt")
+    if rank == 1:
+        time.sleep(4.0)  # its process is there until the other one's patience is at an end
+    return error
+
+
+def after_emergency(rank: int, world_size: int, folder: str) -> tuple[int, int, str]:
+    """Go on from what `emergency` saved."""
+    saved = torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True)
+    module = Troubled()
+    module.load_state_dict(saved["model"])
+    with attached(module, gradwire.topk(ratio=0.05), bucket_cap_mb=SMALL_BUCKETS) as (
+        model,
+        handle,
+    ):
+        handle.load_state_dict(saved["gradwire"])
+        step = handle.step
+        train(model, rank, range(2, 5))
+        return step, handle.step, fingerprint(module)
 
 
 def encoding_fails(rank: int, world_size: int) -> dict[str, str]:

@@ -42,12 +42,13 @@ def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
 
 
 def _states(handle: Handle) -> dict[str, Any]:
-    """What must be as before after a failed step; how many steps were tried may differ."""
-    parameters = handle.state_dict()["parameters"]
-    return {
-        name: {key: _plain(value) for key, value in saved.items() if key != "sizes"}
-        for name, saved in parameters.items()
+    """What must be as before after a failed step."""
+    saved = handle.state_dict()
+    parameters = {
+        name: {key: _plain(value) for key, value in each.items()}
+        for name, each in saved["parameters"].items()
     }
+    return {"step": saved["step"], **parameters}
 
 
 def _plain(value: Any) -> Any:

@@ -47,7 +47,7 @@ class Handle:
     world_size, rank : int
         Of the process group.
     step : int
-        Backward passes exchanged, over resumes.
+        Backward passes exchanged, over resumes. Those that were rolled back do not count.
     error : BaseException or None
         The last `GradientError` or `ExchangeError`, also one that a loss scaler took care of.
     """
@@ -95,7 +95,7 @@ class Handle:
 
     @property
     def step(self) -> int:
-        """Backward passes exchanged, over resumes."""
+        """Backward passes exchanged, over resumes; those that were rolled back do not count."""
         return self._steps_before + self._exchange.times.steps_ever
 
     @property
@@ -118,8 +118,10 @@ class Handle:
             future.set_result(buffer.fill_(torch.inf))
             return future
         layout = self._layouts.of(bucket.parameters(), buffer)
-        if self._step is None or index < self._next_index or index == 0:
-            self._step = Step(self.step)  # exact: the step before has been resolved
+        if self._step is None or self._step.finished or index < self._next_index or index == 0:
+            # The same on all ranks: DDP has waited for all buckets of the step before, whatever
+            # became of them, so the receiving thread has counted it where it counts.
+            self._step = Step(self.step)
             self._scale = 1.0 if self._grad_scaler is None else self._grad_scaler.get_scale()
         self._next_index = index + 1
         step = self._step

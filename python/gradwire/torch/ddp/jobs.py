@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from gradwire.torch.ddp.layout import Layout, Parameter
 
@@ -22,6 +23,8 @@ class Step:
         Backward passes before it, over resumes; the same on all ranks.
     encoded : dict
         Parameters encoded in this step and not rolled back, by name.
+    limits : list
+        Parameters whose limits have taken in sizes of this step, each with its limit before.
     error : BaseException or None
         Why the step does not count.
     held : list of Job
@@ -32,21 +35,32 @@ class Step:
     encoded: dict[str, Parameter] = field(default_factory=dict)
     error: BaseException | None = None
     held: list["Job"] = field(default_factory=list)
+    limits: list[tuple[Parameter, list[int]]] = field(default_factory=list)
     finished: bool = False
 
-    def encode(self, parameter: Parameter) -> None:
-        """Note that the parameter's state has moved on."""
+    def encode(self, parameter: Parameter, gradient: NDArray[Any]) -> None:
+        """Note that the parameter's state has moved on with a gradient."""
         self.encoded[parameter.name] = parameter
+        parameter.measure(gradient)
+
+    def observe(self, parameter: Parameter, wanted: int) -> None:
+        """Let the parameter's limit take in the largest size, in bytes, that a rank wanted."""
+        self.limits.append((parameter, parameter.limit.state()))
+        parameter.limit.observe(wanted)
 
     def undo(self, parameter: Parameter) -> None:
         """Roll the parameter's state back to what it was before this step."""
         del self.encoded[parameter.name]
         parameter.state.rollback()
+        parameter.unmeasure()
 
     def undo_all(self) -> None:
-        """Roll back all that this step has encoded."""
+        """Roll back all that this step has changed; the second time there is nothing left."""
         for parameter in list(self.encoded.values()):
             self.undo(parameter)
+        while self.limits:
+            parameter, limit = self.limits.pop()
+            parameter.limit.load(limit)
 
 
 @dataclass(slots=True, eq=False)

@@ -32,6 +32,8 @@ class Parameter:
         It travels dense for now, and keeps its state.
     measured : numpy.ndarray or None
         float32, shape (numel,): the sum of this rank's gradients, where a schedule wants it.
+    measured_before : numpy.ndarray or None
+        The same without the last gradient.
     """
 
     name: str
@@ -42,12 +44,27 @@ class Parameter:
     turn: int = 0
     paused: bool = False
     measured: NDArray[np.float32] | None = None
+    measured_before: NDArray[np.float32] | None = None
     tally: Tally = field(default_factory=Tally)
 
     @property
     def compressed(self) -> bool:
         """Whether frames of it travel now."""
         return self.state is not None and not self.paused
+
+    def measure(self, gradient: NDArray[Any]) -> None:
+        """Add a gradient to what is measured, so that `unmeasure` takes back exactly this one."""
+        if self.measured is None:
+            return
+        total = self.measured_before
+        total = np.empty_like(self.measured) if total is None else total
+        np.add(self.measured, gradient, out=total, casting="unsafe")
+        self.measured, self.measured_before = total, self.measured
+
+    def unmeasure(self) -> None:
+        """Take back the last gradient. What it leaves is not to be taken back any further."""
+        if self.measured is not None and self.measured_before is not None:
+            self.measured, self.measured_before = self.measured_before, self.measured
 
     @property
     def numel(self) -> int:

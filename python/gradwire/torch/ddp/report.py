@@ -48,7 +48,10 @@ class Tally:
 
 @dataclass(slots=True)
 class StepTimes:
-    """Running sums over all buckets. ``steps_ever`` survives a reset of the others."""
+    """Running sums over all buckets.
+
+    ``steps`` counts what was paid for, ``steps_ever`` what was not rolled back, over all resets.
+    """
 
     steps: int = 0
     steps_ever: int = 0
@@ -115,7 +118,7 @@ class Report:
     Attributes
     ----------
     steps : int
-        Backward passes that were exchanged.
+        Backward passes that were exchanged, those included that were rolled back.
     collectives : int
         Collectives in all of them: one a bucket, and with a leader two or more.
     wire_bytes : float

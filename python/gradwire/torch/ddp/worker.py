@@ -73,6 +73,8 @@ class Worker:
 
     def verdict(self, step: Step) -> BaseException | None:
         """Return what the backward pass of a step has to raise, once its futures are resolved."""
+        if not self._whole:
+            self.settle()  # its last bucket need not come: this is where the step ends
         skipped = self._hold and isinstance(step.error, GradientError)  # the loss scaler sees to it
         return None if step.error is None or skipped else fresh(step.error)
 
@@ -109,8 +111,12 @@ class Worker:
     def _close(self, following: Step | None) -> None:
         """End the previous step. A backward pass that raised half-way must leave no trace."""
         previous, self._step = self._step, following
-        if previous is not None and not previous.finished and self._whole:
+        if previous is None or previous.finished:
+            return
+        if self._whole:
             previous.undo_all()
+        else:
+            self._finish(previous)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -147,6 +153,7 @@ class Worker:
         step.held.append(job)
         if job.last:
             self._finish(step)
+            self._exchange.times.add("wait", job.enqueued)
         if self._hold and not job.last and self.broken is None:
             return
         self._resolve(step)
@@ -160,9 +167,9 @@ class Worker:
 
     def _finish(self, step: Step) -> None:
         step.finished = True
-        if step.error is not None:
-            step.undo_all()
         times = self._exchange.times
         times.steps += 1
-        times.steps_ever += 1
-        times.add("wait", step.held[-1].enqueued)
+        if step.error is None:
+            times.steps_ever += 1
+        else:  # it does not count: ranks that failed at different places are at the same step
+            step.undo_all()

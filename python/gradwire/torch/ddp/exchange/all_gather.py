@@ -147,7 +147,7 @@ class Gathered(Exchange):
     def _combine_frames(self, job: Job, readings: list[Reading]) -> None:
         # First all limits: they must agree on all ranks whatever happens below.
         for index, piece in enumerate(job.layout.pieces):
-            piece.parameter.limit.observe(max(reading.wanted[index] for reading in readings))
+            job.step.observe(piece.parameter, max(each.wanted[index] for each in readings))
         for index, piece in enumerate(job.layout.pieces):
             start = time.perf_counter()
             if all(reading.zeros[index] for reading in readings):

@@ -4,7 +4,6 @@ import abc
 import time
 from typing import Any, final
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
@@ -103,10 +102,7 @@ class Exchange(abc.ABC):
 
     def _encoded(self, job: Job, piece: Piece, source: NDArray[Any]) -> None:
         """Note that a gradient was encoded: the step can undo it, and a schedule may measure it."""
-        job.step.encode(piece.parameter)
-        measured = piece.parameter.measured
-        if measured is not None:
-            np.add(measured, source, out=measured, casting="unsafe")
+        job.step.encode(piece.parameter, source)
 
     def _unused(self, job: Job, piece: Piece) -> None:
         """Put back a parameter whose gradient is zero on every rank.

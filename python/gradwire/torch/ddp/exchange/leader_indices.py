@@ -113,7 +113,7 @@ class Led(Summed):
             chosen.positions[index] = positions
             chosen.counts[index] = positions.size
             chosen.nbytes[index] = nbytes
-            parameter.limit.observe(wanted)
+            job.step.observe(parameter, wanted)
             at += nbytes
 
     def _encode(
