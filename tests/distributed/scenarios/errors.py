@@ -51,6 +51,7 @@ def caught_again_and_again(
 ) -> dict[str, Any]:
     """Every third step is bad on one rank; a branch is used on one rank only, where DDP allows."""
     unused = ddp.get("find_unused_parameters", False)
+    skipping = ddp.get("skip_all_reduce_unused_params", False)  # the same ones on all ranks
     prints, errors = [], []
     model = DistributedDataParallel(
         Branched(recompute=recompute), bucket_cap_mb=25 if compiled else SMALL_BUCKETS, **ddp
@@ -66,9 +67,10 @@ def caught_again_and_again(
             try:
                 if not ddp.get("static_graph"):  # DDP does not allow both
                     with model.no_sync():
-                        called(batch(rank, 100 + step)[0]).backward()
+                        called(batch(rank, 100 + step)[0], branch=not skipping).backward()
                 inputs = batch(rank, step)[0]
-                loss = called(inputs, branch=not unused or step % world_size == rank)
+                branch = not unused or (step % world_size == rank and not skipping)
+                loss = called(inputs, branch=branch)
                 (loss * (torch.nan if bad else 1.0)).backward()
             except GradientError as error:
                 errors.append((step, error.rank))
