@@ -136,3 +136,9 @@ def test_the_report_adds_up(two: Ranks) -> None:
 
 def test_the_module_can_be_copied_and_pickled(two: Ranks) -> None:
     assert two.run("saving.copies") == [True, True]
+
+
+def test_names_do_not_depend_on_torch_compile(two: Ranks) -> None:
+    for plain, compiled in two.run("saving.compiled"):
+        assert plain == compiled
+        assert "0.weight" in plain

@@ -202,3 +202,16 @@ def copies(rank: int, world_size: int) -> bool:
     deep = copy.deepcopy(model.module)
     handle.detach()
     return fingerprint(again) == fingerprint(model.module) == fingerprint(deep)
+
+
+def compiled(rank: int, world_size: int) -> tuple[set[str], set[str]]:
+    """Names of what is saved of a model, plain and with compiled modules around and in it."""
+    codec = gradwire.topk(ratio=0.05)
+    module = network()
+    with attached(module, codec) as (_, handle):
+        plain = set(residuals(handle))
+    inner: Any = torch.compile(module[0], backend="eager")
+    module[0] = inner
+    outer: Any = torch.compile(module, backend="eager")
+    with attached(outer, codec) as (_, handle):
+        return plain, set(residuals(handle))

@@ -1,32 +1,11 @@
 """What ranks have to agree on before they read each other's bytes."""
 
 import zlib
-from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-__all__ = ["agree", "checksum", "own_group"]
-
-
-def own_group(over: dist.ProcessGroup, timeout: timedelta | None) -> dist.ProcessGroup:
-    """Make a group of the same ranks, so that DDP's own collectives and ours cannot mix."""
-    if timeout is None:
-        try:
-            timeout = over._get_backend(torch.device("cpu")).options._timeout
-        except (RuntimeError, AttributeError):
-            timeout = None  # not Gloo: torch's default
-    group = dist.new_group(
-        dist.get_process_group_ranks(over),
-        timeout=timeout,
-        backend="gloo",
-        use_local_synchronization=over is not dist.group.WORLD,
-        group_desc="gradwire",
-    )
-    if not isinstance(group, dist.ProcessGroup):
-        raise ValueError("this rank is not in the process group that it attaches a codec to")
-    return group
+__all__ = ["agree", "checksum"]
 
 
 def agree(group: dist.ProcessGroup, act: str, mine: dict[str, Any]) -> None:

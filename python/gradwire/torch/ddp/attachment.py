@@ -11,9 +11,10 @@ from gradwire import _validate
 from gradwire.memory import Residual
 from gradwire.schedule import SCHEDULES, Constant, Schedule
 from gradwire.torch.ddp import parameters as making
-from gradwire.torch.ddp.agreement import agree, checksum, own_group
+from gradwire.torch.ddp.agreement import agree, checksum
 from gradwire.torch.ddp.exchange import build
 from gradwire.torch.ddp.given import check_codec
+from gradwire.torch.ddp.groups import Groups
 from gradwire.torch.ddp.handle import GradScaler, Handle
 from gradwire.torch.ddp.hook import Switch, gradwire_hook
 from gradwire.torch.ddp.scheduling import Scheduler
@@ -67,7 +68,7 @@ def attach(
     min_ndim : int
         Parameters with fewer dimensions likewise: 2 for all biases and norms, however long.
     process_group : torch.distributed.ProcessGroup, optional
-        The ranks to average over; the model's own by default.
+        A group of the model's ranks to use in place of the model's own; of no fewer and no others.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks; that of the process group by default.
 
@@ -81,9 +82,10 @@ def attach(
     TypeError
         Not a DDP model, or not a codec but a preset that was not called, its name, or one part.
     ValueError
-        Parameters that are not on the CPU, a model that has another hook, options that do not go
-        together, a schedule for another kind of codec, a codec with ``Residual(low_memory=True)``,
-        which cannot undo a step, or ranks that disagree on any of this.
+        Parameters that are not on the CPU, a model that has another hook, a process group of other
+        ranks than the model's, options that do not go together, a schedule for another kind of
+        codec, a codec with ``Residual(low_memory=True)``, which cannot undo a step, or ranks that
+        disagree on any of this.
 
     Notes
     -----
@@ -99,9 +101,9 @@ def attach(
     _check(ddp, grad_scaler)
     _validate.instance("schedule", schedule, SCHEDULES, "gradwire.schedule")
     over = ddp.process_group if process_group is None else process_group
-    group = own_group(over, timeout)
+    _check_ranks(ddp.process_group, over)
     module: torch.nn.Module = ddp.module
-    named = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    named = making.known(module)
     dense = {
         name
         for name, each in named.items()
@@ -116,20 +118,27 @@ def attach(
         "min_numel or min_ndim": checksum(sorted(dense)),
         "parameters": (len(shapes), checksum(shapes)),
     }
-    agree(group, "attached", facts)
-    _check_memory(codec)
-    bucket_nbytes = getattr(ddp, "bucket_bytes_cap", None)
-    parameters = making.make(named, dense, codec, group.rank(), bucket_nbytes)
-    compressed = {each.name: each for each in parameters if each.state is not None}
-    scheduler = Scheduler(schedule, compressed, group.rank())
-    switch = _switch(ddp, over)
-    exchange = build(codec.exchange, group, lambda: own_group(over, timeout), check_result=scaled)
+    groups = Groups(over, timeout)
+    try:
+        group = groups.make()
+        agree(group, "attached", facts)
+        _check_memory(codec)
+        bucket_nbytes = getattr(ddp, "bucket_bytes_cap", None)
+        parameters = making.make(named, dense, codec, group.rank(), bucket_nbytes)
+        compressed = {each.name: each for each in parameters if each.state is not None}
+        scheduler = Scheduler(schedule, compressed, group.rank())
+        exchange = build(codec.exchange, group, groups.make, check_result=scaled)
+        switch = _switch(ddp, over)
+    except BaseException:
+        groups.leave(together=False)  # a refusal leaves no threads and no sockets behind
+        raise
     handle = Handle(
         switch,
         codec,
         parameters,
         exchange,
         scheduler,
+        groups,
         grad_scaler=grad_scaler,
         whole=not getattr(ddp, "skip_all_reduce_unused_params", False),
     )
@@ -170,6 +179,19 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
     switch = getattr(model, _SWITCH, None)
     if switch is not None and switch.handle is not None:
         raise ValueError("a codec is attached to this model already; detach() its handle first")
+    if switch is None and getattr(model, "_comm_hooks", None):
+        raise ValueError("the model has a communication hook already, and DDP takes only one")
+
+
+def _check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
+    """Refuse to average over other ranks than those whose replicas have to stay equal."""
+    expected, given = (sorted(dist.get_process_group_ranks(group)) for group in (own, over))
+    if expected != given:
+        raise ValueError(
+            f"process_group= is of ranks {given}, the model of ranks {expected}: averages over "
+            "other ranks than the model's would let its replicas drift apart; wrap the model in "
+            "DistributedDataParallel(process_group=...) with the group that you mean"
+        )
 
 
 def _check_memory(codec: "Codec") -> None:

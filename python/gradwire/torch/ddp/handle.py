@@ -15,6 +15,7 @@ from gradwire.torch.ddp import checkpoint
 from gradwire.torch.ddp.checkpoint import Policy
 from gradwire.torch.ddp.errors import ExchangeError, fresh
 from gradwire.torch.ddp.exchange import Exchange
+from gradwire.torch.ddp.groups import Groups
 from gradwire.torch.ddp.hook import Switch, in_backward, raise_after_backward
 from gradwire.torch.ddp.jobs import Job, Step
 from gradwire.torch.ddp.layout import Layouts, Parameter
@@ -59,6 +60,7 @@ class Handle:
         parameters: Sequence[Parameter],
         exchange: Exchange,
         scheduler: Scheduler,
+        groups: Groups,
         *,
         grad_scaler: GradScaler | None,
         whole: bool,
@@ -79,7 +81,8 @@ class Handle:
         self._step: Step | None = None
         self._next_index = 0
         self._scale = 1.0
-        self._finalizer = weakref.finalize(self, self._worker.stop, 1.0)
+        self._groups = groups
+        self._finalizer = weakref.finalize(self, _abandon, self._worker, exchange, groups)
 
     def __repr__(self) -> str:
         state = (
@@ -280,9 +283,11 @@ class Handle:
         self._switch = None
         if self._worker.broken is None:
             self._worker.settle()
-        self._finalizer()
-        if self._worker.broken is None:
-            self._exchange.close()
+        self._finalizer.detach()
+        ended = self._worker.stop(1.0)
+        self._exchange.close()
+        if ended:
+            self._groups.leave(together=self._worker.broken is None)
 
     def _compressed(self) -> dict[str, Parameter]:
         return {
@@ -297,6 +302,13 @@ def _raise_broken(step: Step, future: "torch.futures.Future[torch.Tensor]") -> t
     if isinstance(step.error, ExchangeError):
         raise fresh(step.error)
     return future.value()
+
+
+def _abandon(worker: Worker, exchange: Exchange, groups: Groups) -> None:
+    """Clean up after a model that was dropped without `Handle.detach`; waits for no other rank."""
+    if worker.stop(1.0):
+        exchange.close()
+        groups.leave(together=False)
 
 
 def _describe(parameter: Parameter) -> ParameterReport:

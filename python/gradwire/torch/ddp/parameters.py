@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from gradwire.codec import Codec
     from gradwire.state import State
 
-__all__ = ["fresh_state", "make", "use"]
+__all__ = ["fresh_state", "known", "make", "use"]
 
 _BUCKET = 25 << 20
+
+
+def known(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters that are averaged, by name.
+
+    `torch.compile` puts a module into another one, which all names show. They must not depend on
+    it, as a checkpoint may be loaded with or without.
+    """
+    named = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    plain = {name.replace("_orig_mod.", ""): each for name, each in named.items()}
+    return plain if len(plain) == len(named) else named
 
 
 def make(

@@ -78,13 +78,14 @@ class Worker:
         skipped = self._hold and isinstance(step.error, GradientError)  # the loss scaler sees to it
         return None if step.error is None or skipped else fresh(step.error)
 
-    def stop(self, timeout: float | None = None) -> None:
-        """End both threads once the queues are empty."""
+    def stop(self, timeout: float | None = None) -> bool:
+        """End both threads once the queues are empty. Returns whether they have ended in time."""
         if os.getpid() != self._pid:
-            return  # forked after attach(): no threads here, and locks may be held for ever
+            return False  # forked after attach(): no threads here, and locks may be held for ever
         self._jobs.put(None)
         for thread in self._threads:
             thread.join(timeout)
+        return not any(thread.is_alive() for thread in self._threads)
 
     # The sending thread -----------------------------------------------------------------------
 

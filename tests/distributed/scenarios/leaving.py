@@ -1,0 +1,124 @@
+"""Process groups: none is left behind, and none of the wrong ranks is taken."""
+
+import gc
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+import gradwire.torch.ddp
+from tests.distributed.scenarios.common import fingerprint, network, train
+from tests.distributed.scenarios.exchanges import exchanged
+
+
+def _held() -> tuple[int, int]:
+    """Threads and file descriptors of this process, once those have ended that are about to."""
+    gc.collect()
+    counts = (0, 0)
+    for _ in range(50):
+        before = counts
+        counts = (len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")))
+        if counts == before:
+            return counts
+        time.sleep(0.1)
+    return counts
+
+
+def _drop(rank: int, exchange: str) -> None:
+    model = DistributedDataParallel(network())
+    gradwire.torch.ddp.attach(model, exchanged(exchange))
+    train(model, rank, range(2))
+    dist.barrier()  # dropping waits for nobody: let no rank cut off another one
+
+
+def dropped(rank: int, world_size: int, exchange: str) -> tuple[Any, Any]:
+    """Drop models without detaching their handles."""
+    _drop(rank, exchange)
+    before = _held()
+    for _ in range(3):
+        _drop(rank, exchange)
+    return before, _held()
+
+
+def refused(rank: int, world_size: int) -> dict[str, Any]:
+    """Attach in ways that are refused after groups were made, and before."""
+    low_memory = gradwire.topk(ratio=0.05, memory=gradwire.memory.Residual(low_memory=True))
+    hooked = DistributedDataParallel(network())
+    hooked.register_comm_hook(dist.group.WORLD, allreduce_hook)
+    model = DistributedDataParallel(network())
+    texts = []
+
+    def refuse() -> None:
+        for each, codec in (
+            (model, gradwire.topk(ratio=0.1 + rank / 10)),
+            (model, low_memory),
+            (hooked, gradwire.topk(ratio=0.1)),
+        ):
+            try:
+                gradwire.torch.ddp.attach(each, codec)
+            except ValueError as error:
+                texts.append(str(error))
+
+    refuse()
+    before = _held()
+    for _ in range(3):
+        refuse()
+    after = _held()
+    model.register_comm_hook(dist.group.WORLD, allreduce_hook)  # nothing was registered on it
+    return {"before": before, "after": after, "texts": texts}
+
+
+def _group(*ranks: int) -> dist.ProcessGroup:
+    group = dist.new_group(list(ranks), use_local_synchronization=True)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def other_ranks(rank: int, world_size: int) -> dict[str, str]:
+    """A model over all ranks, and groups over one and over as many."""
+    alone = _group(rank)
+    codec = gradwire.topk(ratio=0.05)
+    model = DistributedDataParallel(network())
+    found = {}
+    try:
+        gradwire.torch.ddp.attach(model, codec, process_group=alone)
+    except ValueError as error:
+        found["fewer"] = str(error)
+    single = DistributedDataParallel(network(), process_group=alone)
+    try:
+        gradwire.torch.ddp.attach(single, codec, process_group=dist.group.WORLD)
+    except ValueError as error:
+        found["more"] = str(error)
+    same = _group(*range(world_size))
+    handle = gradwire.torch.ddp.attach(model, codec, process_group=same)
+    train(model, rank, range(3))
+    handle.detach()
+    found["same"] = fingerprint(model)
+    return found
+
+
+def initialized_again(rank: int, world_size: int, folder: str) -> tuple[str, int]:
+    """Detach once torch.distributed was shut down and initialized again; then train on."""
+    codec = gradwire.topk(ratio=0.05)
+    model = DistributedDataParallel(network())
+    handle = gradwire.torch.ddp.attach(model, codec)
+    train(model, rank, range(2))
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group(
+        "gloo", init_method=f"file://{Path(folder)}/again", rank=rank, world_size=world_size
+    )
+    saved = handle.state_dict()
+    handle.detach()
+    again = DistributedDataParallel(model.module)
+    with_state = gradwire.torch.ddp.attach(again, codec)
+    with_state.load_state_dict(saved)
+    train(again, rank, range(2, 4))
+    steps = with_state.step
+    with_state.detach()
+    return fingerprint(again), steps
