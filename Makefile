@@ -72,9 +72,11 @@ docs: ## The documentation as HTML, under .cache/docs
 	@$(python) -m sphinx -W --keep-going -b html docs .cache/docs
 
 .PHONY: wheel
-wheel: ## The abi3 wheel, under dist
-	@$(environment) demo
-	@$(bin)/maturin build --release --locked --out dist
+wheel: export VENV := .cache/wheel-env
+wheel: export PYO3_PYTHON := $(abspath .cache/wheel-env)/bin/python
+wheel: ## The abi3 wheel, under dist, tried without torch (ARGS="--target TRIPLE" for another machine's)
+	@$(environment) wheel
+	@.cache/wheel-env/bin/python scripts/wheel.py $(ARGS)
 
 .PHONY: lock
 lock: ## Rewrite requirements/*.txt with the newest versions that the .in files allow

@@ -3,8 +3,9 @@
     python3 scripts/environment.py LAYER [LAYER ...]
 
 A layer is a lock file, ``requirements/LAYER.txt``, and every environment has the layer ``demo``,
-torch and the extension. Each step keeps a stamp: the hash of all that decides its outcome. A
-step whose stamp still fits is not run again, so a second call does nothing at all.
+torch and the extension. The layer ``wheel`` is the exception: it stands alone, without torch.
+Each step keeps a stamp: the hash of all that decides its outcome. A step whose stamp still fits is
+not run again, so a second call does nothing at all.
 
 Settings come from the environment; ``make help`` describes them: ``VENV``, ``TORCH``,
 ``TORCH_INDEX``, ``SYSTEM_TORCH``, ``UV``. The interpreter that runs this file is the one that the
@@ -25,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 UV_VERSION = "0.13.8"
 MINIMUM = (3, 11)
+ALONE = "wheel"
 
 # All that the compiled extension is made from.
 SOURCES = (
@@ -145,8 +147,9 @@ def pip(env: Environment) -> tuple[str | Path, ...]:
 
 def install(env: Environment, layers: list[str]) -> None:
     """Install the lock files of these layers, and torch, where they have changed."""
-    torch, index = setting("TORCH"), setting("TORCH_INDEX")
-    if not (torch or index or setting("SYSTEM_TORCH")):
+    alone = layers == [ALONE]
+    torch, index = ("", "") if alone else (setting("TORCH"), setting("TORCH_INDEX"))
+    if not alone and not (torch or index or setting("SYSTEM_TORCH")):
         layers = [*layers, "torch"]
     keys = {layer: fingerprint(ROOT / "requirements" / f"{layer}.txt") for layer in layers}
     stale = [layer for layer in layers if not env.fresh(layer, keys[layer])]
@@ -194,6 +197,9 @@ def main(layers: list[str]) -> None:
         sys.exit("error: Python 3.11 or newer is needed: make ... PYTHON=/path/to/python3.11")
     env = Environment(ROOT / setting("VENV", ".venv"))
     create(env)
+    if layers == [ALONE]:
+        install(env, layers)
+        return
     install(env, ["demo", *(layer for layer in layers if layer != "demo")])
     build(env)
 

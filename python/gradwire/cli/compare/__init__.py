@@ -30,9 +30,9 @@ def _names(text: str, known: Sequence[str], what: str) -> list[str]:
     return names
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 2 or more")
+def _count(text: str, least: int = 2) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
     return int(text)
 
 
@@ -66,6 +66,14 @@ def parser() -> argparse.ArgumentParser:
         "--ranks", type=_count, default=2, help="processes that train together (default: 2)"
     )
     made.add_argument(
+        "--seeds",
+        type=lambda text: _count(text, 1),
+        default=1,
+        metavar="N",
+        help="runs of each method, from other weights and in another order of the data; tables "
+        "have the mean and the range (default: 1)",
+    )
+    made.add_argument(
         "--out",
         type=Path,
         default=Path("compare-results"),
@@ -95,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     out = folder(arguments.out)
     shown = console(stderr=arguments.json)
-    plan = Plan(arguments.task, arguments.codec, arguments.steps, arguments.ranks)
+    plan = Plan(arguments.task, arguments.codec, arguments.steps, arguments.ranks, arguments.seeds)
     with Reporter(shown) as progress:
         comparison = run(plan, progress)
     text = json.dumps(comparison.to_json(), indent=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,61 +11,183 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
+from matplotlib.transforms import Bbox
 
-from gradwire.cli.compare.results import BASELINES, LEEWAY, Comparison
+from gradwire.cli.compare.results import BASELINES, LEEWAY, Comparison, Summary
 
 __all__ = ["draw"]
 
-# Okabe and Ito's palette, which stays apart for colour-blind readers; markers say the same again.
-_BASELINE: dict[str, Any] = {"color": "#000000", "marker": "o"}
-_FEEDBACK: dict[str, Any] = {"color": "#0072B2", "marker": "^"}
+# Okabe and Ito's palette, which stays apart for colour-blind readers and on light and dark ground;
+# markers say the same again.
+_BASELINE: dict[str, Any] = {"color": "#808080", "marker": "o"}
+_FEEDBACK: dict[str, Any] = {"color": "#0080c4", "marker": "^"}
 _NONE: dict[str, Any] = {"color": "#D55E00", "marker": "s"}
+
+# What changes with the reader's theme, light and dark.
+_INK, _GROUND, _GRID, _BAND = "#1f2328", "#ffffff", "#e4e7ea", "#eef1f4"
+_DARK = {_INK: "#e2e6ea", _GROUND: "#131416", _GRID: "#34383d", _BAND: "#22262b"}
+
+_STYLE: dict[Any, Any] = {
+    # Text stays text, and nothing depends on the time: the file changes only when figures do.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gradwire",
+    "text.color": _INK,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.facecolor": _GROUND,
+    "figure.facecolor": _GROUND,
+    "savefig.facecolor": _GROUND,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "grid.color": _GRID,
+}
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Save the picture as an SVG: a panel for each task, a point for each method."""
+    """Save the picture: a panel for each task, a point for each method.
+
+    As an SVG it follows the reader's light or dark theme.
+    """
     tasks = list(comparison.tasks)
-    # Text stays text, and nothing depends on the time: the file changes only when figures do.
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gradwire"}):
+    with plt.rc_context(_STYLE):
         figure, panels = plt.subplots(
-            1, len(tasks), figsize=(7.2 * len(tasks), 5.6), squeeze=False, layout="constrained"
+            len(tasks), 1, figsize=(9.0, 5.2 * len(tasks)), squeeze=False, layout="constrained"
         )
-        for panel, task in zip(panels[0], tasks, strict=True):
+        column = [row[0] for row in panels]
+        for panel, task in zip(column, tasks, strict=True):
             _panel(panel, comparison, task)
-        handles, labels = panels[0][0].get_legend_handles_labels()
+        handles, labels = column[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
-        figure.savefig(path, metadata={"Date": None})
+        figure.draw_without_rendering()  # so that all is where it will be
+        for panel, task in zip(column, tasks, strict=True):
+            _name_points(panel, comparison.of(task))
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
         plt.close(figure)
+    if path.suffix == ".svg":
+        path.write_text(_themed(path.read_text("utf-8")), "utf-8")
 
 
 def _panel(axes: Any, comparison: Comparison, task: str) -> None:
-    entries = comparison.of(task)
+    methods = comparison.of(task)
     kinds = {
-        "not a preset": ([e for e in entries if e.method in BASELINES], _BASELINE),
-        "with error feedback": ([e for e in entries if e.feedback], _FEEDBACK),
+        "not a preset": ([each for each in methods if each.method in BASELINES], _BASELINE),
+        "with error feedback": ([each for each in methods if each.feedback], _FEEDBACK),
         "without": (
-            [e for e in entries if not e.feedback and e.method not in BASELINES],
+            [each for each in methods if not each.feedback and each.method not in BASELINES],
             _NONE,
         ),
     }
     for label, (own, look) in kinds.items():
-        points = ([e.bytes_per_step for e in own], [100 * e.accuracy for e in own])
+        points = ([each.bytes_per_step for each in own], [100 * each.accuracy for each in own])
         axes.plot(*points, linestyle="", label=label, markersize=6, **look)
-    for place, entry in enumerate(entries):
-        # Neighbours on the axis of bytes have their names at four heights in turn.
-        axes.annotate(
-            entry.label,
-            (entry.bytes_per_step, 100 * entry.accuracy),
-            xytext=(0, (7, -15, 17, -25)[place % 4]),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-        )
+        for each in own:
+            if len(each.behind) > 1:
+                _range(axes, each, 100 * comparison.dense(task).accuracy, look["color"])
     dense = 100 * comparison.dense(task).accuracy
-    axes.axhspan(dense - 100 * LEEWAY, dense, color="0.93", zorder=0)
+    axes.axhspan(dense - 100 * LEEWAY, dense, color=_BAND, zorder=0)
     axes.set_xscale("log")
+    axes.margins(x=0.08, y=0.15)
     axes.set_title(task, fontweight="bold")
-    axes.set_xlabel("bytes that a rank sends each step")
+    axes.set_xlabel("bytes that a rank sends per step")
     axes.set_ylabel("held-out accuracy (%)")
-    axes.grid(visible=True, color="0.9", linewidth=0.8)
+    axes.grid(visible=True, linewidth=0.8)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _range(axes: Any, summary: Summary, dense: float, color: str) -> None:
+    ends = [dense - 100 * bound(summary.behind) for bound in (max, min)]
+    axes.plot([summary.bytes_per_step] * 2, ends, color=color, linewidth=1, alpha=0.6)
+
+
+# Where a name may stand beside its point, nearest first: degrees, and distances in points.
+_ANGLES = (90, 270, 0, 180, 45, 135, 315, 225)
+_DISTANCES = (8, 16, 26, 38, 52, 70)
+
+
+def _name_points(axes: Any, methods: Sequence[Summary]) -> None:
+    """Write each method's name beside its point, where nothing else stands."""
+    points = [
+        axes.transData.transform((each.bytes_per_step, 100 * each.accuracy)) for each in methods
+    ]
+    reach = 5 * axes.figure.dpi / 72
+    taken = [Bbox.from_extents(x - reach, y - reach, x + reach, y + reach) for x, y in points]
+    for each in methods:
+        taken.append(_place(axes, each, taken))
+
+
+def _place(axes: Any, summary: Summary, taken: Sequence[Bbox]) -> Bbox:
+    renderer = axes.figure.canvas.get_renderer()
+    name = axes.annotate(
+        summary.label,
+        (summary.bytes_per_step, 100 * summary.accuracy),
+        xytext=(0, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
+    )
+    best: tuple[float, Bbox, dict[str, Any]] | None = None
+    for distance in _DISTANCES:
+        for angle in _ANGLES:
+            where = _offset(angle, distance)
+            name.set(**where)
+            box = name.get_window_extent(renderer)
+            overlap = sum(_shared(box, other) for other in taken) + _outside(box, axes.bbox)
+            if best is None or overlap < best[0]:
+                best = (overlap, box, where | {"far": distance > _DISTANCES[0] or angle % 90})
+            if not overlap:
+                break
+        if best is not None and not best[0]:
+            break
+    assert best is not None
+    _, box, where = best
+    # A line leads to a point that is not right beside its name.
+    if where.pop("far"):
+        name.remove()
+        name = axes.annotate(
+            summary.label,
+            (summary.bytes_per_step, 100 * summary.accuracy),
+            xytext=(0, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": "#808080",
+                "linewidth": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 3,
+            },
+        )
+    name.set(**where)
+    return box
+
+
+def _offset(angle: int, distance: int) -> dict[str, Any]:
+    across = {0: 1, 45: 1, 90: 0, 135: -1, 180: -1, 225: -1, 270: 0, 315: 1}[angle]
+    up = {0: 0, 45: 1, 90: 1, 135: 1, 180: 0, 225: -1, 270: -1, 315: -1}[angle]
+    align = {1: "left", 0: "center", -1: "right"}[across]
+    return {"position": (across * distance, up * (distance + 2)), "ha": align}
+
+
+def _shared(one: Bbox, other: Bbox) -> float:
+    both = Bbox.intersection(one.padded(1), other)
+    return 0.0 if both is None else float(both.width * both.height)
+
+
+def _outside(box: Bbox, frame: Bbox) -> float:
+    both = Bbox.intersection(box, frame)
+    inside = 0.0 if both is None else both.width * both.height
+    return float(box.width * box.height - inside)
+
+
+def _themed(svg: str) -> str:
+    """Return a picture that changes its colours where the reader prefers dark ones."""
+    rules = "\n".join(
+        f'  [style*="{name}: {light}"] {{ {name}: {dark} !important; }}'
+        for light, dark in _DARK.items()
+        for name in ("fill", "stroke")
+    )
+    style = f"<style>@media (prefers-color-scheme: dark) {{\n{rules}\n}}</style>"
+    head, mark, rest = svg.partition("<defs>")
+    return f"{head}{style}\n {mark}{rest}"

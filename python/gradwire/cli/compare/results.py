@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any, Self
 
-__all__ = ["BASELINES", "LEEWAY", "Comparison", "Entry"]
+__all__ = ["BASELINES", "LEEWAY", "Comparison", "Entry", "Summary"]
 
 BASELINES = {"none": "no compression", "bf16": "torch's bf16 hook"}
 """Methods that are not presets, by name: what to call them."""
@@ -25,13 +26,15 @@ class Entry:
     feedback : bool
         Whether what is not sent is kept for later.
     bytes_per_step, dense_bytes_per_step : float
-        Payload that a rank sends each step, and the same for plain float32, in bytes.
+        Payload that a rank sends per step, and the same for plain float32, in bytes.
     encode_ms, decode_ms : float or None
-        Of all tensors together, mean milliseconds a step on rank 0; None for a baseline.
+        Of all tensors together, mean milliseconds per step on rank 0; None for a baseline.
     step_ms : float
         Median length of a step.
     loss, accuracy : float
         On held-out data after the last step.
+    seed : int
+        Runs of one seed began with the same weights and saw the data in the same order.
     """
 
     task: str
@@ -47,6 +50,57 @@ class Entry:
     loss: float
     accuracy: float
     replicas_identical: bool
+    seed: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes than plain float32."""
+        return self.dense_bytes_per_step / self.bytes_per_step
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All runs of one method on one task: means, and by how much each run is behind.
+
+    Attributes
+    ----------
+    behind : tuple of float
+        For each seed, the accuracy without compression less the method's own.
+    """
+
+    task: str
+    method: str
+    feedback: bool
+    steps: int
+    bytes_per_step: float
+    ratio: float
+    encode_ms: float | None
+    decode_ms: float | None
+    loss: float
+    accuracy: float
+    behind: tuple[float, ...]
+
+    @classmethod
+    def of(cls, entries: list[Entry], dense: dict[int, Entry]) -> Self:
+        """Sum up the runs of one method; ``dense`` has those without compression by seed."""
+        first = entries[0]
+
+        def mean(name: str) -> float:
+            return fmean(getattr(entry, name) for entry in entries)
+
+        return cls(
+            task=first.task,
+            method=first.method,
+            feedback=first.feedback,
+            steps=first.steps,
+            bytes_per_step=mean("bytes_per_step"),
+            ratio=mean("dense_bytes_per_step") / mean("bytes_per_step"),
+            encode_ms=None if first.encode_ms is None else mean("encode_ms"),
+            decode_ms=None if first.decode_ms is None else mean("decode_ms"),
+            loss=mean("loss"),
+            accuracy=mean("accuracy"),
+            behind=tuple(dense[entry.seed].accuracy - entry.accuracy for entry in entries),
+        )
 
     @property
     def label(self) -> str:
@@ -54,9 +108,9 @@ class Entry:
         return BASELINES.get(self.method, self.method)
 
     @property
-    def ratio(self) -> float:
-        """How many times fewer bytes than plain float32."""
-        return self.dense_bytes_per_step / self.bytes_per_step
+    def mean_behind(self) -> float:
+        """The mean of `behind`."""
+        return fmean(self.behind)
 
 
 @dataclass(frozen=True)
@@ -69,18 +123,20 @@ class Comparison:
     tasks: dict[str, dict[str, Any]]
     entries: list[Entry]
 
-    def of(self, task: str) -> list[Entry]:
-        """Return the runs of one task, fewest bytes last."""
+    def of(self, task: str) -> list[Summary]:
+        """Return the methods of one task, fewest bytes last."""
         own = [entry for entry in self.entries if entry.task == task]
-        return sorted(own, key=lambda entry: -entry.bytes_per_step)
+        dense = {entry.seed: entry for entry in own if entry.method == "none"}
+        methods = dict.fromkeys(entry.method for entry in own)
+        summaries = [
+            Summary.of([entry for entry in own if entry.method == method], dense)
+            for method in methods
+        ]
+        return sorted(summaries, key=lambda summary: -summary.bytes_per_step)
 
-    def dense(self, task: str) -> Entry:
-        """Return the run without compression."""
-        return next(entry for entry in self.of(task) if entry.method == "none")
-
-    def behind(self, entry: Entry) -> float:
-        """Return by how much a run's accuracy is below that of no compression."""
-        return self.dense(entry.task).accuracy - entry.accuracy
+    def dense(self, task: str) -> Summary:
+        """Return the runs without compression."""
+        return next(summary for summary in self.of(task) if summary.method == "none")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, dicts, strings and numbers."""

@@ -29,6 +29,7 @@ class Plan:
     presets: Sequence[str]
     steps: int | None
     ranks: int
+    seeds: int = 1
 
 
 class Progress(Protocol):
@@ -63,8 +64,11 @@ class _Session:
     def __init__(self, plan: Plan, ranks: Ranks, progress: Progress) -> None:
         self._plan, self._ranks, self._progress = plan, ranks, progress
         self._tasks: dict[str, dict[str, Any]] = {}
-        self._done, self._of = 0, len(plan.tasks) * (len(BASELINES) + len(plan.presets))
+        self._done, self._of = 0, len(plan.tasks) * self._runs_of_a_task()
         self._began = time.monotonic()
+
+    def _runs_of_a_task(self) -> int:
+        return self._plan.seeds * (len(BASELINES) + len(self._plan.presets))
 
     def run(self) -> Comparison:
         found = versions()
@@ -74,7 +78,11 @@ class _Session:
         entries = list(self._entries())
         ranks = self._plan.ranks
         return Comparison(
-            settings={"ranks": ranks, "threads_per_rank": threads_per_rank(ranks)},
+            settings={
+                "ranks": ranks,
+                "threads_per_rank": threads_per_rank(ranks),
+                "seeds": self._plan.seeds,
+            },
             machine=machine(),
             versions=found,
             tasks=self._tasks,
@@ -85,16 +93,19 @@ class _Session:
         for task in self._plan.tasks:
             steps = self._plan.steps or STEPS[task]
             for method in (*BASELINES, *self._plan.presets):
-                yield self._entry(task, method, steps)
-                self._done += 1
+                for seed in range(self._plan.seeds):
+                    yield self._entry(task, method, steps, seed)
+                    self._done += 1
 
-    def _entry(self, task: str, method: str, steps: int) -> Entry:
+    def _entry(self, task: str, method: str, steps: int, seed: int) -> Entry:
         codec = None
         if method not in BASELINES:
             preset = PRESETS[method]
             codec = preset.build(**preset.example)
-        self._progress.begin(f"{task}: {method}", steps)
-        record = self._train(task, method, steps, None if codec is None else codec.get_config())
+        which = f", seed {seed}" if self._plan.seeds > 1 else ""
+        self._progress.begin(f"{task}: {method}{which}", steps)
+        config = None if codec is None else codec.get_config()
+        record = self._train(task, method, steps, config, seed)
         self._tasks.setdefault(task, {"parameters": record["parameters"], **record["facts"]})
         detail, end = record["detail"], record["curve"][-1]
         entry = Entry(
@@ -102,6 +113,7 @@ class _Session:
             method=method,
             call="" if codec is None else repr(codec),
             feedback=codec is not None and not isinstance(codec.memory, NoMemory),
+            seed=seed,
             steps=steps,
             bytes_per_step=record["bytes_per_step"],
             dense_bytes_per_step=record["dense_bytes_per_step"],
@@ -114,15 +126,15 @@ class _Session:
         )
         self._progress.end(
             f"{entry.ratio:.1f}x fewer bytes, accuracy {100 * entry.accuracy:.1f} %, "
-            f"{entry.step_ms:.0f} ms a step"
+            f"{entry.step_ms:.0f} ms per step"
         )
         return entry
 
     def _train(
-        self, task: str, method: str, steps: int, codec: dict[str, Any] | None
+        self, task: str, method: str, steps: int, codec: dict[str, Any] | None, seed: int
     ) -> dict[str, Any]:
         """Train once on all ranks, and return rank 0's record."""
-        what = {"task": task, "method": method, "codec": codec}
+        what = {"task": task, "method": method, "codec": codec, "seed": seed}
         self._ranks.send(do="train", **what, steps=steps, evaluate=True)
         record: dict[str, Any] = {}
         for rank, event in self._ranks.events("trained"):

@@ -6,48 +6,56 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gradwire.cli.compare.results import LEEWAY, Comparison, Entry
+from gradwire.cli.compare.results import LEEWAY, Comparison, Summary
 
 __all__ = ["HEADINGS", "print_table", "reading", "row"]
 
 HEADINGS = (
     "method",
-    "kB a step",
+    "kB per step",
     "times fewer",
-    "bits an entry",
     "encode ms",
     "decode ms",
     "loss",
     "accuracy %",
-    "behind",
+    "points behind",
 )
 
 
-def row(comparison: Comparison, entry: Entry) -> list[str]:
-    """Return one run's figures in the order of `HEADINGS`."""
+def row(summary: Summary) -> list[str]:
+    """Return one method's figures in the order of `HEADINGS`."""
 
     def milliseconds(value: float | None) -> str:
         return "" if value is None else f"{value:.2f}"
 
     return [
-        entry.label,
-        f"{entry.bytes_per_step / 1e3:.1f}",
-        f"{entry.ratio:.1f}",
-        f"{32 / entry.ratio:.2f}",
-        milliseconds(entry.encode_ms),
-        milliseconds(entry.decode_ms),
-        f"{entry.loss:.3f}",
-        f"{100 * entry.accuracy:.1f}",
-        f"{100 * comparison.behind(entry):+.1f}",
+        summary.label,
+        f"{summary.bytes_per_step / 1e3:.1f}",
+        f"{summary.ratio:.1f}",
+        milliseconds(summary.encode_ms),
+        milliseconds(summary.decode_ms),
+        f"{summary.loss:.3f}",
+        f"{100 * summary.accuracy:.1f}",
+        _behind(summary),
     ]
+
+
+def _behind(summary: Summary) -> str:
+    mean, low, high = (
+        f"{round(100 * part, 1) + 0.0:+.1f}"  # never -0.0
+        for part in (summary.mean_behind, min(summary.behind), max(summary.behind))
+    )
+    return mean if len(summary.behind) == 1 else f"{mean} ({low} to {high})"
 
 
 def print_table(comparison: Comparison, console: Console) -> None:
     """Print a table for each task, and what it comes to."""
+    seeds = comparison.settings.get("seeds", 1)
     for task in comparison.tasks:
-        entries = comparison.of(task)
+        methods = comparison.of(task)
+        runs = f", {seeds} seeds" if seeds > 1 else ""
         table = Table(
-            title=f"{task}, {entries[0].steps} steps, {comparison.settings['ranks']} ranks",
+            title=f"{task}, {methods[0].steps} steps, {comparison.settings['ranks']} ranks{runs}",
             title_justify="left",
             title_style="bold",
             box=box.SIMPLE_HEAD,
@@ -55,8 +63,8 @@ def print_table(comparison: Comparison, console: Console) -> None:
         )
         for heading in HEADINGS:
             table.add_column(heading, justify="left" if heading == "method" else "right")
-        for entry in entries:
-            table.add_row(*row(comparison, entry))
+        for summary in methods:
+            table.add_row(*row(summary))
         console.print()
         console.print(table)
     for line in reading(comparison):
@@ -67,19 +75,20 @@ def reading(comparison: Comparison) -> list[str]:
     """Return in words which presets learn less than they should, and whether replicas agree."""
     lines = []
     for task in comparison.tasks:
-        fed_back = [entry for entry in comparison.of(task) if entry.feedback]
-        short = [entry for entry in fed_back if comparison.behind(entry) > LEEWAY]
-        points = f"{100 * LEEWAY:.1f} points of the accuracy of no compression"
+        fed_back = [summary for summary in comparison.of(task) if summary.feedback]
+        short = [summary for summary in fed_back if summary.mean_behind > LEEWAY]
+        points = f"{100 * LEEWAY:.1f} points"
         if not fed_back:
             continue
         if short:
-            named = ", ".join(f"{e.method} ({100 * comparison.behind(e):.1f})" for e in short)
-            lines.append(f"{task}: with error feedback, not within {points}: {named}.")
+            named = ", ".join(f"{each.method} ({100 * each.mean_behind:.1f})" for each in short)
+            lines.append(f"{task}: with error feedback, more than {points} behind: {named}.")
         else:
-            lines.append(f"{task}: every preset with error feedback is within {points}.")
+            lines.append(f"{task}: every preset with error feedback is at most {points} behind.")
     broken = [f"{e.task}/{e.method}" for e in comparison.entries if not e.replicas_identical]
     if broken:
-        lines.append(f"WARNING: the ranks' models differ after {', '.join(broken)}: report it.")
+        named = ", ".join(dict.fromkeys(broken))
+        lines.append(f"WARNING: the ranks' models differ after {named}: please report it.")
     else:
         lines.append("In every run all ranks ended with bit-identical models.")
     return lines

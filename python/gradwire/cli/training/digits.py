@@ -53,9 +53,9 @@ class Digits:
         cut = len(labels) // 5
         self._test, self._train = (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
 
-    def model(self) -> nn.Module:
+    def model(self, seed: int = 0) -> nn.Module:
         """Return a new network with the weights of the seed."""
-        torch.manual_seed(SEED)
+        torch.manual_seed(SEED + seed)
         return DigitsNet()
 
     def optimizer(
@@ -69,10 +69,10 @@ class Digits:
             optimizer = SGD(groups, lr=self.learning_rate, momentum=0.9)
         return optimizer, warm_up_then_cosine(optimizer, steps)
 
-    def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
+    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
         """Yield this rank's part of each global batch."""
         images, labels = self._train
-        generator = torch.Generator().manual_seed(SEED)
+        generator = torch.Generator().manual_seed(SEED + seed)
         while True:
             order = torch.randperm(len(labels), generator=generator)
             for group in torch.split(order, self.batch * ranks):

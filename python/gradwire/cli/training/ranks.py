@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import gradwire
 from gradwire.cli.training import methods, probe
-from gradwire.cli.training.tasks import Task, loss_sum
+from gradwire.cli.training.tasks import Batch, Task, loss_sum
 
 TIMEOUT = timedelta(seconds=120)
 EVALUATIONS = 12
@@ -89,6 +89,7 @@ class Rank:
         ratio: float | None = None,
         codec: dict[str, Any] | None = None,
         schedule: dict[str, Any] | None = None,
+        seed: int = 0,
     ) -> None:
         """Train from scratch; the clock runs during steps only, never during evaluation.
 
@@ -96,13 +97,14 @@ class Rank:
         """
         todo = self.task(task)
         model = DistributedDataParallel(
-            todo.model(), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
+            todo.model(seed), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
         )
         exchange = methods.attach(method, model, ratio, codec, schedule)
         begin_epoch = None if schedule is None else exchange.epoch
         try:
             optimizer = todo.optimizer(model, steps, exchange.groups())
-            record = self._train(todo, model, optimizer, steps, evaluate, begin_epoch)
+            batches = todo.batches(self.rank, self.ranks, seed)
+            record = self._train(todo, batches, model, optimizer, steps, evaluate, begin_epoch)
             traffic = exchange.traffic()
         finally:
             exchange.detach()
@@ -120,6 +122,7 @@ class Rank:
     def _train(
         self,
         task: Task,
+        batches: Iterator[Batch],
         model: DistributedDataParallel,
         optimizer_and_schedule: tuple[Optimizer, LRScheduler],
         steps: int,
@@ -127,7 +130,6 @@ class Rank:
         begin_epoch: Callable[[int], None] | None,
     ) -> dict[str, Any]:
         optimizer, schedule = optimizer_and_schedule
-        batches = task.batches(self.rank, self.ranks)
         pauses = evaluation_steps(steps) if evaluate else [0, steps]
         held_out = task.held_out(self.rank, self.ranks) if evaluate else []
         seconds: list[float] = []

@@ -5,7 +5,8 @@ own sources. Both models have about half a million parameters, so that a gradien
 megabytes: small enough for two CPU cores, large enough for a slow link to hurt.
 
 A task fixes everything that the methods under comparison have to share: initial weights, data
-order, optimiser, learning rate. Nothing here knows about compression.
+order, optimiser, learning rate. Another seed gives other weights and another order of the same
+data. Nothing here knows about compression.
 """
 
 import math
@@ -24,7 +25,7 @@ Batch = tuple[Tensor, Tensor]
 class Task(Protocol):
     """What a rank needs to train and to evaluate."""
 
-    def model(self) -> nn.Module:
+    def model(self, seed: int = 0) -> nn.Module:
         """Return a freshly initialised model, the same on every rank and for every method."""
 
     def optimizer(
@@ -36,7 +37,7 @@ class Task(Protocol):
         optimiser must not do so again.
         """
 
-    def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
+    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
         """Yield this rank's batches for ever; the ranks' batches of one step never overlap."""
 
     def steps_per_epoch(self, ranks: int) -> int:

@@ -105,9 +105,9 @@ class Text:
         self._digest = hashlib.sha256(train + test).hexdigest()
         self._train, self._test = characters(train), characters(test)
 
-    def model(self) -> nn.Module:
+    def model(self, seed: int = 0) -> nn.Module:
         """Return a new network with the weights of the seed."""
-        torch.manual_seed(SEED)
+        torch.manual_seed(SEED + seed)
         return TextNet(self.length)
 
     def optimizer(
@@ -125,9 +125,9 @@ class Text:
         windows = text[starts[:, None] + torch.arange(self.length + 1)]
         return windows[:, :-1], windows[:, 1:]
 
-    def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
+    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
         """Yield this rank's part of each global batch."""
-        generator = torch.Generator().manual_seed(SEED)
+        generator = torch.Generator().manual_seed(SEED + seed)
         while True:
             starts = torch.randint(
                 len(self._train) - self.length - 1, (self.batch * ranks,), generator=generator

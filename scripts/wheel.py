@@ -1,0 +1,88 @@
+"""Build the abi3 wheel under dist and try it in an environment that has numpy and nothing else.
+
+    .cache/wheel-env/bin/python scripts/wheel.py [--target TRIPLE] [--no-try]
+
+One wheel serves every Python from 3.11 on. On Linux it is linked by zig against glibc 2.28,
+whatever this machine has, so that it installs wherever torch's own wheels do. With ``--target`` it
+is built for another architecture than this one, for which `rustup target add TRIPLE` is needed
+first. On macOS and Windows the system's linker is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+COMPATIBILITY = "manylinux_2_28"
+
+TRY = """
+import sys
+import numpy as np
+import gradwire
+x = np.arange(1000, dtype=np.float32)
+codec = gradwire.topk(0.01)
+state = codec.init_state(x.size)
+y = gradwire.decode(codec.encode(x, state))
+assert np.array_equal(y + state.residual, x)
+assert "torch" not in sys.modules
+try:
+    import torch
+except ImportError:
+    pass
+else:
+    raise SystemExit("torch is there, so this says nothing about an installation without it")
+print(f"gradwire {gradwire.__version__} works without torch, SIMD level {gradwire.simd_level()}")
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", help="the target triple of Rust (default: this machine's)")
+    parser.add_argument("--no-try", action="store_true", help="do not install it: it is for others")
+    chosen = parser.parse_args()
+    wheel = build(chosen.target)
+    print(f"==> {wheel.relative_to(ROOT)}", flush=True)
+    if not chosen.no_try:
+        attempt(wheel)
+
+
+def build(target: str | None) -> Path:
+    """Build the wheel and return its file."""
+    scripts = Path(sys.executable).parent
+    command = [str(scripts / "maturin"), "build", "--release", "--locked"]
+    if sys.platform == "linux":
+        # Zig links against the old glibc only where a target is named.
+        target = target or f"{os.uname().machine}-unknown-linux-gnu"
+        command += ["--zig", "--compatibility", COMPATIBILITY]
+    if target:
+        command += ["--target", target]
+    with tempfile.TemporaryDirectory(dir=ROOT) as out:
+        variables = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+        subprocess.run([*command, "--out", out], cwd=ROOT, env=variables, check=True)
+        (made,) = Path(out).glob("*.whl")
+        DIST.mkdir(exist_ok=True)
+        return Path(shutil.move(made, DIST / made.name))
+
+
+def attempt(wheel: Path) -> None:
+    """Install the wheel into a new environment and use it there."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        binaries = Path(folder) / ("Scripts" if os.name == "nt" else "bin")
+        python = str(binaries / "python")
+        subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
+        subprocess.run([python, "-c", TRY], cwd=folder, check=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"error: this command failed: {' '.join(map(str, error.cmd))}")

@@ -1,0 +1,88 @@
+"""What a package index and an installer get to see."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from scripts import environment, release_home
+
+ROOT = Path(__file__).parents[2]
+PROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+HOME = "https://example.org/owner/gradwire"
+
+
+def test_the_metadata_says_what_it_runs_on():
+    project = tomllib.loads(PROJECT)["project"]
+    classifiers = project["classifiers"]
+    assert "Operating System :: POSIX :: Linux" in classifiers
+    oldest = project["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {oldest}" in classifiers
+    assert "torch" not in " ".join(project["dependencies"])
+
+
+def test_a_release_has_absolute_links_alone():
+    relative = [match[2] for match in release_home.LINK.finditer(README)]
+    assert relative
+    assert all((ROOT / link.rstrip(")").partition("#")[0]).exists() for link in relative)
+    released = release_home.absolute(README, HOME, "1.2.3")
+    assert not release_home.LINK.search(released)
+    assert f"({HOME}/blob/v1.2.3/{relative[0]}" in released
+    assert released.count(HOME) == len(relative)
+
+
+def test_a_release_has_addresses():
+    project = tomllib.loads(release_home.with_urls(PROJECT, HOME))["project"]
+    assert project["urls"]["Repository"] == HOME
+    assert {"Documentation", "Changelog", "Issues"} <= project["urls"].keys()
+    assert project["scripts"] == tomllib.loads(PROJECT)["project"]["scripts"]
+    with pytest.raises(SystemExit, match="already"):
+        release_home.with_urls(release_home.with_urls(PROJECT, HOME), HOME)
+
+
+def test_the_environment_of_the_wheel_is_without_torch(monkeypatch, tmp_path):
+    installed: list[str] = []
+    monkeypatch.setattr(environment, "run", lambda *words, **_: installed.extend(map(str, words)))
+    monkeypatch.setattr(environment, "find_uv", lambda: "uv")
+    monkeypatch.setenv("TORCH", "torch==2.4")
+    env = environment.Environment(tmp_path)
+    environment.install(env, ["wheel"])
+    assert [word for word in installed if word.startswith("--req")] == [
+        "--requirements=requirements/wheel.txt"
+    ]
+    assert not any("torch" in word for word in installed)
+    locked = (ROOT / "requirements" / "wheel.txt").read_text("utf-8")
+    assert "ziglang==" in locked
+    assert "torch" not in locked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_wheel_installs_where_torch_does_and_works_without_it():
+    done = subprocess.run(
+        ["make", "wheel", f"PYTHON={sys.executable}"],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "works without torch" in done.stdout
+    name = re.search(r"==> dist/(\S+\.whl)", done.stdout)
+    assert name
+    version = importlib.metadata.version("gradwire")
+    assert name[1].startswith(f"gradwire-{version}-cp311-abi3-")
+    if sys.platform == "linux":
+        assert "-manylinux_2_28_" in name[1]
+    with zipfile.ZipFile(ROOT / "dist" / name[1]) as wheel:
+        names = wheel.namelist()
+    assert "gradwire/py.typed" in names
+    assert any(re.fullmatch(r"gradwire/_native\S*\.(so|pyd)", each) for each in names)
