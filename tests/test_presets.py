@@ -1,11 +1,13 @@
 """Presets: what they are composed of, and how tools find them."""
 
+import dataclasses
 import inspect
 
+import numpy as np
 import pytest
 
 import gradwire
-from gradwire.memory import NoMemory, Residual
+from gradwire.memory import LowPass, NoMemory, Residual
 from gradwire.presets import PRESETS
 from gradwire.quantize import BFloat16, Float32, SignScale, TwoMeans
 from gradwire.sparsify import SID, All, BinMax, Gaussian, Threshold, TopK, Trimmed, TwoSided
@@ -26,6 +28,22 @@ def test_compositions():
         sparsify=Threshold(0.5), quantize=SignScale(scale="threshold")
     )
     assert gradwire.dense() == gradwire.Codec(sparsify=All(), memory=NoMemory())
+
+
+def test_scalecom_is_plain_error_feedback_unless_told_otherwise():
+    """0.1, the paper's for very large batches, forgets most of what is not sent."""
+    codec = gradwire.scalecom(0.02)
+    assert codec.memory == LowPass(1)
+    assert gradwire.Codec.from_config(codec.get_config()) == codec
+    filtered = gradwire.scalecom(0.02, beta=0.1)
+    assert gradwire.Codec.from_config(filtered.get_config()).memory == LowPass(0.1)
+    plain = dataclasses.replace(codec, memory=Residual())
+    pairs = [(each, each.init_state(1000)) for each in (codec, plain)]
+    for seed in range(4):
+        x = np.random.default_rng(seed).standard_normal(1000).astype(np.float32)
+        ours, theirs = (bytes(each.encode(x, state)) for each, state in pairs)
+        assert ours == theirs
+        assert pairs[0][1].residual.tobytes() == pairs[1][1].residual.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,16 @@ def test_redsync_trims_to_k_and_searches_for_k_to_2k(x):
     assert np.array_equal(positions, largest(x, positions.size))
 
 
+@pytest.mark.parametrize("ratio", [0.1, 0.01])
+def test_redsync_mostly_ends_in_the_exact_selection_on_heavy_tails(ratio):
+    codec, rng, exact = gradwire.redsync(ratio), np.random.default_rng(4), 0
+    state = codec.init_state(HEAVY.size)
+    for _ in range(20):
+        x = rng.standard_t(3, HEAVY.size).astype(np.float32)
+        exact += codec.encode(x, state).indices().size == int(ratio * HEAVY.size)
+    assert exact >= 18
+
+
 def test_two_sided_has_a_threshold_for_each_sign():
     x = NORMAL + np.float32(0.3)
     positions = selected(TwoSided(32), x)

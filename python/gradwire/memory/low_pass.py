@@ -11,12 +11,12 @@ __all__ = ["LowPass"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LowPass(Part):
-    """A part of it is kept: the memory follows what is left over, slowly.
+    """Keep a share of what was not sent: the memory follows it slowly.
 
     An entry that is not sent becomes ``memory + beta * tensor``; of one that is sent
     ``(1 - beta) * memory`` stays, and ``beta`` times what rounding took away. The memories of
-    different ranks stay alike that way even where learning rates are high, so that one rank can
-    choose the entries for all (`gradwire.exchange.LeaderIndices`).
+    different ranks stay alike that way even at high learning rates, so that one rank can choose the
+    entries for all (`gradwire.exchange.LeaderIndices`).
 
     The state holds two float32 buffers of n elements that swap on success. The cost is that of
     `Residual`: one read of tensor and memory, one write of the memory.
@@ -24,8 +24,8 @@ class LowPass(Part):
     Parameters
     ----------
     beta : float
-        How much is taken in at each step, 0 < beta <= 1. With 1 it is `Residual`, to the last bit;
-        0.1 to 0.3 are the paper's for large batches.
+        Share taken in per step, 0 < beta <= 1. With 1 it is `Residual`, to the last bit. The paper
+        uses 0.1 to 0.3 with very large batches; with usual ones less than 1 costs accuracy.
 
     References
     ----------

@@ -33,14 +33,14 @@ class MomentumCorrection(Part):
         Also set ``u`` to zero where entries were sent, so that momentum which was delivered does
         not go on pushing (momentum factor masking).
     clip : float, optional
-        The largest Euclidean norm of ``g``; a longer one is scaled down to it first. It is the norm
-        of this tensor on this rank. From a threshold for the sum over N ranks follows one for each
-        by N**-0.5, which is for the caller to apply.
+        Largest Euclidean norm of ``g``, the gradient of this tensor on this rank; a longer one is
+        scaled down to it first. The paper clips another norm: that of the node's whole gradient,
+        over all tensors, at N**-0.5 times the threshold for the sum over N nodes.
 
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
-    Distributed Training", ICLR 2018, sections 3.2 and 3.3.
+    Distributed Training", ICLR 2018, sections 3.2 (correction, clipping) and 3.3 (masking).
     """
 
     momentum: float = 0.9

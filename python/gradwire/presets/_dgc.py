@@ -19,17 +19,18 @@ def dgc(
     sample_ratio: float = 0.01,
     quantize: Quantizer = EXACT,
 ) -> Codec:
-    """Send the largest entries of what momentum makes of the gradient, found by sampling.
+    """Send the largest entries of the gradient after momentum, found by sampling.
 
-    Momentum is the codec's: use `gradwire.torch.optim.SGD`, which does not apply it again, and warm
-    up the ratio by `gradwire.schedule.WarmUp`.
+    The codec applies the momentum: use `gradwire.torch.optim.SGD`, which does not apply it again.
+    Warm up the ratio with `gradwire.schedule.WarmUp`.
 
     Parameters
     ----------
     ratio, sample_ratio
         See `gradwire.sparsify.SampledTopK`.
     momentum, nesterov, masking, clip
-        See `gradwire.memory.MomentumCorrection`.
+        See `gradwire.memory.MomentumCorrection`; ``clip`` is for the norm of each tensor, where the
+        paper clips that of the node's whole gradient.
     quantize
         What values the entries take.
 

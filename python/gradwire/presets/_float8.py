@@ -35,7 +35,9 @@ def float8(
 
     References
     ----------
-    Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2022.
+    Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2022; Wang, Choi, Brand, Chen,
+    Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating Point Numbers", NeurIPS 2018:
+    the 1-5-2 format.
     """
     quantize = Float8(format, rounding=rounding, block=block, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
@@ -45,6 +47,8 @@ PRESET = Preset(
     name="float8",
     build=float8,
     summary="every entry as an 8-bit float",
-    paper="Micikevicius et al.: FP8 Formats for Deep Learning, arXiv 2022",
+    paper="Micikevicius et al.: FP8 Formats for Deep Learning, arXiv 2022; Wang, Choi, Brand, "
+    "Chen, Gopalakrishnan: Training Deep Neural Networks with 8-bit Floating Point Numbers, "
+    "NeurIPS 2018",
     example={},
 )

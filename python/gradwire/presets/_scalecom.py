@@ -15,22 +15,25 @@ def scalecom(
     ratio: float | None = None,
     *,
     chunk: int | None = None,
-    beta: float = 0.1,
+    beta: float = 1.0,
     quantize: Quantizer = EXACT,
 ) -> Codec:
     """Send the largest entry of each chunk, chosen by one rank in turn for all.
 
-    What is sent and received does not grow with the number of ranks. The paper trains the first
-    epochs without compression; see `gradwire.schedule.DenseWarmUp`.
+    The number of bytes sent and received does not grow with the number of ranks. The paper trains
+    the first epochs without compression; see `gradwire.schedule.DenseWarmUp`.
 
     Parameters
     ----------
     ratio : float, optional
-        Entries that go over entries: chunks have ``round(1 / ratio)``.
+        Share of the entries that is sent: a chunk has ``round(1 / ratio)`` entries.
     chunk : int, optional
-        Entries of a chunk. Exactly one of the two.
-    beta
-        See `gradwire.memory.LowPass`; 1 for batches of the usual size.
+        Entries per chunk. Give either ``ratio`` or ``chunk``.
+    beta : float
+        Share of each step that the residual takes in, see `gradwire.memory.LowPass`. The default
+        of 1 is plain error feedback. The paper sets 0.1 for very large batches, whose high
+        learning rates make the residuals of the ranks drift apart; with usual batches less than 1
+        costs accuracy, because most of what is not sent is forgotten.
     quantize
         What values the entries take: they are added up as they are coded, so a float type.
 
@@ -62,5 +65,5 @@ PRESET = Preset(
     paper="Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan: "
     "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed "
     "Training, NeurIPS 2020",
-    example={"ratio": 0.02, "beta": 0.3},
+    example={"ratio": 0.02},
 )

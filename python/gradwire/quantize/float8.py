@@ -44,6 +44,9 @@ class Float8(Part):
     ----------
     Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2022.
 
+    Wang, Choi, Brand, Chen, Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating
+    Point Numbers", NeurIPS 2018: the 1-5-2 format (E5M2) for gradients, and stochastic rounding.
+
     Rouhani et al., "Microscaling Data Formats for Deep Learning", arXiv 2023, section 3.
     """
 

@@ -27,7 +27,7 @@ class WarmUp(Part):
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
-    for Distributed Training", ICLR 2018, section 3.4.
+    for Distributed Training", ICLR 2018, sections 3.3 and 4.1.
     """
 
     ratios: tuple[float, ...] = (0.25, 0.0625, 0.015625, 0.004, 0.001)

@@ -42,7 +42,7 @@ class SampledTopK(Part):
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
-    Distributed Training", ICLR 2018, section 3.1; parameters of the authors' code.
+    Distributed Training", ICLR 2018, section 5; parameters of the authors' code.
     """
 
     ratio: float

@@ -16,9 +16,11 @@ class Trimmed(Part):
     Thresholds are ``mean + r * (max - mean)``. Trimming lowers r from 1 until at least k entries
     are above, and selects exactly k of those: the entries of `TopK`. The search halves an interval
     of r until k to 2 k entries are above; where it ends without such a threshold, the k largest go.
-    (In published code the search moves the wrong bound when too few are above.)
+    It tries three values of r, and mostly ends that way: on Student's t(3) in nine steps of ten or
+    more, on normal and Laplace distributions with error feedback in a fifth to three quarters of
+    the steps. (In published code the search moves the wrong bound when too few are above.)
 
-    A steady step is one read of n.
+    A steady step reads the n values once.
 
     Parameters
     ----------

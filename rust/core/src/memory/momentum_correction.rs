@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// to an entry that has been delivered must not go on pushing it (momentum factor masking).
 ///
 /// Lin, Han, Mao, Wang and Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
-/// for Distributed Training", ICLR 2018, sections 3.2 and 3.3.
+/// for Distributed Training", ICLR 2018, sections 3.2 (correction, clipping) and 3.3 (masking).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MomentumCorrection {
     /// `m`, in [0, 1).
@@ -24,7 +24,8 @@ pub struct MomentumCorrection {
     /// Whether the momentum of an entry that is sent becomes zero.
     pub masking: bool,
     /// The largest Euclidean norm of a gradient of this tensor; what is longer is scaled down to it
-    /// before all else. Costs a read of the gradient.
+    /// before all else. The paper clips the norm of the node's whole gradient instead, over all
+    /// tensors. Costs a read of the gradient.
     pub clip: Option<f32>,
 }
 

@@ -1,8 +1,10 @@
 //! 8-bit floats, each block of entries times a power of two of its own.
 //!
 //! Micikevicius et al., "FP8 Formats for Deep Learning", 2022, in the formats of the Open Compute
-//! Project ([`crate::simd::float8`]); a scale for each block is what Rouhani et al., "Microscaling Data
-//! Formats for Deep Learning", 2023, add to it. The scale is a power of two as it is there: products
+//! Project ([`crate::simd::float8`]). E5M2 is the 1-5-2 format that Wang, Choi, Brand, Chen and
+//! Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating Point Numbers", NeurIPS 2018,
+//! train with. A scale per block is what Rouhani et al., "Microscaling Data Formats for Deep Learning",
+//! 2023, add. The scale is a power of two as it is there: products
 //! by it are exact, so that all that is lost is lost by the rounding to a code, and a frame that is
 //! encoded again comes out the same.
 //!

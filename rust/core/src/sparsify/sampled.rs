@@ -1,7 +1,7 @@
 //! Deep Gradient Compression: a threshold from a sample, corrected by what it selects.
 //!
 //! Lin, Han, Mao, Wang and Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
-//! for Distributed Training", ICLR 2018, section 3.1, with the parameters of the authors' code.
+//! for Distributed Training", ICLR 2018, section 5, with the parameters of the authors' code.
 //!
 //! The sample is of the sums that are about to be written, so that the read which writes them can
 //! compact by the threshold at once. A correction works on what was compacted; only where the

@@ -4,7 +4,8 @@
 //! Learning Training System", JPDC 2019, section 5.1 (algorithms 2 and 3). Thresholds have the form
 //! `mean + r (max - mean)`. Trimming lowers `r` step by step until enough entries are above, and
 //! selects the wanted number of those exactly. The search halves an interval of `r` until the number
-//! above is acceptable, which spares that selection.
+//! above is acceptable, which spares that selection; on heavy tails it hardly ever finds one, and the
+//! exact selection decides.
 //!
 //! Both need mean and maximum first, that is a read of their own; here the read that gathers them
 //! also compacts above a bound tracked from the last step, so that a steady step is one read. The
