@@ -1,6 +1,7 @@
 """Frames as objects, and decoding them."""
 
 import contextlib
+import ctypes
 import hashlib
 import io
 import pickle
@@ -274,3 +275,22 @@ def test_a_frame_is_what_was_checked_while_another_thread_writes(gradient):
     finally:
         stop.set()
         writer.join()
+
+
+def test_the_checksum_of_a_frame_is_computed_once(frame):
+    checked = gradwire.Frame(bytes(frame))
+    header, indices, values = checked.header(), checked.indices(), checked.values()
+    whole = gradwire.decode(checked)
+    # Nothing can write to a frame. This does, and only a checksum would notice.
+    ctypes.memset(
+        np.frombuffer(checked, np.uint8).ctypes.data + 12, (header["checksum"] + 1) % 256, 1
+    )
+    assert checked.header()["checksum"] != header["checksum"]
+    np.testing.assert_array_equal(checked.indices(), indices)
+    np.testing.assert_array_equal(checked.values(), values)
+    np.testing.assert_array_equal(gradwire.decode(checked), whole)
+    total = np.zeros_like(whole)
+    gradwire.decode_add(checked, total)
+    np.testing.assert_array_equal(total, whole)
+    with pytest.raises(gradwire.errors.CorruptFrameError, match="checksum"):
+        gradwire.decode(bytes(checked))

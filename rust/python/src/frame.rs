@@ -222,8 +222,9 @@ pub(crate) fn decode<'py>(
     if let Some(out) = &given {
         disjoint("frame", out, &data)?;
     }
+    let known = frame.is_instance_of::<Frame>();
     let parsed = py
-        .detach(|| frame::Frame::parse(data.as_slice(), limit))
+        .detach(|| parse(known, data.as_slice(), limit))
         .map_err(|error| to_py(py, error, None))?;
     let (array, mut target) = if let (Some(out), Some(given)) = (out, given) {
         (out.clone(), given)
@@ -255,9 +256,10 @@ pub(crate) fn decode_add(
     if !factor.is_finite() {
         return Err(PyValueError::new_err(format!("scale must be a finite float32, got {scale}")));
     }
+    let known = frame.is_instance_of::<Frame>();
     let out = out.as_mut_slice();
     py.detach(|| {
-        let parsed = frame::Frame::parse(data.as_slice(), Some(out.len() as u64))?;
+        let parsed = parse(known, data.as_slice(), Some(out.len() as u64))?;
         with_scratch(|scratch| parsed.decode_add(out, factor, scratch))
     })
     .map_err(|error| to_py(py, error, None))
@@ -304,7 +306,18 @@ fn read(
     with: impl FnOnce(&frame::Frame<'_>) -> Result<()> + Send,
 ) -> PyResult<()> {
     let (py, data) = (frame.py(), bytes(frame));
-    py.detach(|| with(&frame::Frame::parse(data, None)?)).map_err(|error| to_py(py, error, None))
+    // Its bytes were written or checked here, and never change.
+    py.detach(|| with(&frame::Frame::parse_again(data, None)?))
+        .map_err(|error| to_py(py, error, None))
+}
+
+/// A frame of bytes, whose checksum holds already if they are known as those of a [`Frame`].
+fn parse(known: bool, bytes: &[u8], max_numel: Option<u64>) -> Result<frame::Frame<'_>> {
+    if known {
+        frame::Frame::parse_again(bytes, max_numel)
+    } else {
+        frame::Frame::parse(bytes, max_numel)
+    }
 }
 
 fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {

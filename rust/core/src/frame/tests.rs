@@ -164,3 +164,17 @@ fn a_frame_above_the_callers_limit_is_too_large() {
     let error = Frame::parse(&bytes, Some(999)).unwrap_err();
     assert_eq!(error, Error::TooLarge { numel: 1000, limit: 999 });
 }
+
+#[test]
+fn a_frame_that_was_checked_is_read_again_without_its_checksum() {
+    let layout = layout(Quantizer::Float32, IndexCoding::Auto);
+    let mut bytes = write(layout, 50, Some(&[3, 9]), &[1.0, -2.0]);
+    bytes[12] ^= 1;
+    assert!(Frame::parse(&bytes, None).is_err());
+    let mut positions = Vec::new();
+    Frame::parse_again(&bytes, None).unwrap().indices_into(&mut positions).unwrap();
+    assert_eq!(positions, [3, 9]);
+    // All else is checked as ever: nothing is believed.
+    bytes.pop();
+    assert!(Frame::parse_again(&bytes, None).is_err());
+}
