@@ -3,6 +3,7 @@
 import copy
 import gc
 import json
+import math
 import pickle
 import threading
 import time
@@ -36,6 +37,16 @@ def test_the_residual_is_a_copy(rng):
     codec.encode(inputs(rng, 1)[0], state)
     state.residual[:] = np.nan
     assert np.isfinite(state.residual).all()
+
+
+def test_the_norm_of_the_residual_is_summed_in_float64(rng):
+    codec = gradwire.topk(k=10)
+    state = codec.init_state(100_003)
+    assert state.residual_norm == 0.0
+    codec.encode(rng.standard_normal(100_003).astype(np.float32) * np.float32(1e25), state)
+    exact = math.sqrt(math.fsum(float(value) ** 2 for value in state.residual))
+    assert state.residual_norm == pytest.approx(exact, rel=1e-14)
+    assert gradwire.topk(k=10, memory=NoMemory()).init_state(5).residual_norm is None
 
 
 def test_last_says_what_the_last_encode_came_to(rng):

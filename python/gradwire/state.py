@@ -46,6 +46,8 @@ class State(_native.State):
     residual : numpy.ndarray or None
         A float32 copy of what has not been sent, shape (numel,); None without a memory. With
         `gradwire.memory.MomentumCorrection` the velocity.
+    residual_norm : float or None
+        Euclidean norm of the residual, summed in float64: one read of it and no copy.
     momentum : numpy.ndarray or None
         A float32 copy of its momentum, shape (numel,); None without momentum correction.
     last : dict or None

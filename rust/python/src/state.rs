@@ -155,6 +155,13 @@ impl State {
     }
 
     #[getter]
+    fn residual_norm(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let inner = self.lock(py)?;
+        let state = &inner.state;
+        Ok(py.detach(|| state.residual_norm()))
+    }
+
+    #[getter]
     fn momentum<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         array(py, self.lock(py)?.state.momentum())
     }

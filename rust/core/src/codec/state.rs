@@ -3,6 +3,7 @@
 use super::Codec;
 use crate::memory::{Buffers, Memory};
 use crate::rng::Key;
+use crate::simd::{Kernels, reduce, summary};
 use crate::sparsify::{Sparsifier, Tracker};
 use crate::{Error, Result};
 
@@ -155,6 +156,15 @@ impl State {
     /// What was not sent yet, if the codec remembers it.
     pub fn residual(&self) -> Option<&[f32]> {
         self.residual.as_ref().map(Buffers::as_slice)
+    }
+
+    /// The Euclidean norm of the residual, if there is one: a read of it, with sums in float64.
+    pub fn residual_norm(&self) -> Option<f64> {
+        self.residual().map(|residual| {
+            let mut lanes = summary::Lanes::default();
+            (Kernels::current().squares)(residual, &mut lanes);
+            reduce(&lanes.squares).sqrt()
+        })
     }
 
     /// Replaces the residual by these finite values.

@@ -212,3 +212,18 @@ fn meaningless_parts_are_refused() {
     refused(Sparsifier::Sid(Sid { band: Some((0.8, f64::NAN)), ..base }), Memory::None);
     refused(Sparsifier::Sid(Sid { mode: Mode::Fixed(0), ..base }), Memory::None);
 }
+
+#[test]
+fn the_norm_of_the_residual_is_its_sum_of_squares_in_float64() {
+    let top = Sparsifier::TopK { amount: Amount::Count(1) };
+    let codec = Codec::new(top, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
+    for len in [0, 1, 15, 16, 17, 100_000] {
+        let x: Vec<f32> = (0..len).map(|i| (i as f32 - 5.0) * 1e30).collect();
+        let mut state = codec.init_state(len).unwrap();
+        state.set_residual(&x).unwrap();
+        let expected = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt();
+        let norm = state.residual_norm().unwrap();
+        assert!((norm - expected).abs() <= 1e-12 * expected, "{norm} {expected}");
+        assert_eq!(norm.to_bits(), state.clone().residual_norm().unwrap().to_bits());
+    }
+}
