@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Rank:
     """A rank's process: one line of JSON in, one out."""
 
-    def __init__(self, link: Link, number: int, folder: str) -> None:
+    def __init__(self, link: Link, number: int, folder: str, module: str = "exchange_rank") -> None:
         setup = {"rank": number, "ranks": RANKS, "folder": folder}
         environment = os.environ | {
             "GLOO_SOCKET_IFNAME": link.interface,
@@ -48,7 +48,7 @@ class Rank:
                 *link.command_prefix(number),
                 sys.executable,
                 "-m",
-                f"{__package__}.exchange_rank",
+                f"{__package__}.{module}",
                 json.dumps(setup),
             ],
             env=environment,
@@ -92,7 +92,7 @@ def measure(rounds: int, tick: Tick) -> dict[str, Any]:
         for number in range(RANKS):
             ranks.append(Rank(link, number, folder))
             stack.callback(ranks[-1].close)
-        facts = _together(ranks)[0]  # each says so when it has joined the others
+        facts = together(ranks)[0]  # each says so when it has joined the others
         outcomes = []
         for rate in RATES if why_not is None else (None,):
             if why_not is None:
@@ -106,27 +106,38 @@ def measure(rounds: int, tick: Tick) -> dict[str, Any]:
 def _over(
     ranks: list[Rank], methods: list[str], rounds: int, rate: int | None, tick: Tick
 ) -> list[dict[str, Any]]:
-    """Let all methods take turns over one link; a step takes as long as its slowest rank."""
-    seconds: dict[str, Spread] = {method: Spread() for method in methods}
-    nbytes: dict[str, float | None] = {}
-    for turn in range(-1, rounds):
-        # Another order each time: what one leaves behind in queues and windows meets all alike.
-        at = turn % len(methods)
-        for method in [*methods[at:], *methods[:at]]:
-            tick(f"{link_name(rate)}, {method}")
-            for rank in ranks:
-                rank.tell(method=method)
-            answers = _together(ranks)
-            if turn >= 0:
-                seconds[method].values.append(max(answer["seconds"] for answer in answers))
-            nbytes[method] = answers[0]["nbytes"]
+    """Return the row of each method, over a link of one rate."""
+    seconds, nbytes = turns(ranks, methods, rounds, link_name(rate), tick)
     return [
         {"method": method, "seconds": seconds[method].record(), "nbytes": nbytes[method]}
         for method in methods
     ]
 
 
-def _together(ranks: list[Rank]) -> list[dict[str, Any]]:
+def turns(
+    ranks: list[Rank], methods: list[str], rounds: int, title: str, tick: Tick
+) -> tuple[dict[str, Spread], dict[str, float | None]]:
+    """Let all methods take turns; a step takes as long as its slowest rank.
+
+    Returns the seconds of each method, round by round, and the bytes that a rank sends.
+    """
+    seconds: dict[str, Spread] = {method: Spread() for method in methods}
+    nbytes: dict[str, float | None] = {}
+    for turn in range(-1, rounds):
+        # Another order each time: what one leaves behind in queues and windows meets all alike.
+        at = turn % len(methods)
+        for method in [*methods[at:], *methods[:at]]:
+            tick(f"{title}, {method}")
+            for rank in ranks:
+                rank.tell(method=method)
+            answers = together(ranks)
+            if turn >= 0:
+                seconds[method].values.append(max(each["seconds"] for each in answers))
+            nbytes[method] = answers[0]["nbytes"]
+    return seconds, nbytes
+
+
+def together(ranks: list[Rank]) -> list[dict[str, Any]]:
     return [rank.answer() for rank in ranks]
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -42,9 +42,9 @@ class _Give(torch.autograd.Function):
 
 
 class Layers(nn.Module):
-    """Square layers, and a loss that only they take part in."""
+    """Layers, and a loss that only they take part in."""
 
-    def __init__(self, weights: Tensor) -> None:
+    def __init__(self, weights: Iterable[Tensor]) -> None:
         super().__init__()
         self.layers = nn.ParameterList(nn.Parameter(weight) for weight in weights)
 
@@ -118,7 +118,19 @@ def step(model: DistributedDataParallel, gradients: tuple[Tensor, ...]) -> float
     return time.perf_counter() - began
 
 
-def main(setup: dict[str, Any]) -> None:
+def gradients() -> tuple[Tensor, ...]:
+    # Heavy tails, drawn fast: a normal variable times an exponential one.
+    return tuple(torch.randn(SIDE, SIDE).mul_(torch.empty(SIDE, SIDE).exponential_())
+                 for _ in range(LAYERS))  # fmt: skip
+
+
+def serve(
+    setup: dict[str, Any],
+    draw: Callable[[], tuple[Tensor, ...]],
+    methods: Callable[[], Iterator[tuple[str, Method]]],
+    numel: int,
+) -> None:
+    """Join the other ranks, and run a step of each method that a line of standard input names."""
     # Answers keep the pipe to themselves.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -138,18 +150,16 @@ def main(setup: dict[str, Any]) -> None:
         timeout=timedelta(seconds=120),
     )
     torch.manual_seed(setup["rank"])
-    # Heavy tails, drawn fast: a normal variable times an exponential one.
-    given = tuple(torch.randn(SIDE, SIDE).mul_(torch.empty(SIDE, SIDE).exponential_())
-                  for _ in range(LAYERS))  # fmt: skip
+    given = draw()
     everyone = dict(methods())
     for model, _ in everyone.values():
         for _ in range(3):  # DDP rebuilds its buckets, PowerSGD begins at the third step
             step(model, given)
-    say(methods=list(everyone), numel=NUMEL)
+    say(methods=list(everyone), numel=numel)
     for line in sys.stdin:
         model, nbytes = everyone[json.loads(line)["method"]]
         say(seconds=step(model, given), nbytes=nbytes())
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    serve(json.loads(sys.argv[1]), gradients, methods, NUMEL)

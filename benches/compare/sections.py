@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from . import dtypes, exchange, levels, presets, receive
+from . import dtypes, exchange, layers, levels, presets, receive
 from .interleave import Tick
 
 # Of a section with so many entries, threads and rounds: what was measured, to be written as JSON.
@@ -27,6 +27,10 @@ def _exchange(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, An
     return exchange.measure(min(rounds, 5), tick)
 
 
+def _layers(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]:
+    return layers.measure(max(rounds, 31), tick)
+
+
 ALL = {
     section.name: section
     for section in (
@@ -35,6 +39,7 @@ ALL = {
         Section("receive", "decode and add, one frame and eight", receive.measure, receive.table),
         Section("levels", "SIMD levels beside each other", levels.measure, levels.table, (1,)),
         Section("exchange", "DDP end to end, torch's hooks too", _exchange, exchange.table, (1,)),
+        Section("layers", "DDP with many small layers", _layers, layers.table, (1,)),
     )
 }
 ENCODE = "encode"

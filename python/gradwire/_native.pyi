@@ -1,5 +1,6 @@
 """The compiled part of the package."""
 
+from collections.abc import Sequence
 from typing import Any, Final, Self, TypeAlias, final
 
 import numpy as np
@@ -15,11 +16,14 @@ __all__ = [
     "Frame",
     "ReadOnlyBuffer",
     "State",
+    "average_bucket",
     "decode",
     "decode_add",
+    "encode_bucket",
     "environment_complaints",
     "get_num_threads",
     "pack_positions",
+    "read_bucket",
     "set_num_threads",
     "simd_level",
     "unpack_positions",
@@ -143,6 +147,31 @@ def decode(
 def decode_add(frame: _BytesLike, out: NDArray[np.float32], scale: float = 1.0) -> None: ...
 def pack_positions(frame: Frame) -> bytes: ...
 def unpack_positions(data: _BytesLike, numel: int) -> NDArray[np.uint32]: ...
+def encode_bucket(
+    x: NDArray[Any],
+    scale: float,
+    codecs: Sequence[Codec],
+    states: Sequence[State],
+    ends: Sequence[int],
+    limits: Sequence[int],
+    positions: Sequence[NDArray[np.uint32] | None],
+    out: NDArray[np.uint8],
+    bfloat16: bool = False,
+) -> tuple[NDArray[np.int64], Exception | None]: ...
+def average_bucket(
+    data: NDArray[np.uint8],
+    starts: Sequence[int],
+    sizes: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    unused: Sequence[bool],
+    out: NDArray[Any],
+    scale: float,
+    senders: bool,
+    bfloat16: bool = False,
+) -> NDArray[np.int64]: ...
+def read_bucket(
+    data: NDArray[np.uint8], sizes: Sequence[int], positions: bool
+) -> tuple[NDArray[np.float32], NDArray[np.uint32]]: ...
 def set_num_threads(count: int) -> None: ...
 def get_num_threads() -> int: ...
 def simd_level() -> str: ...

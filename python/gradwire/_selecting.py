@@ -26,7 +26,7 @@ class Selecting:
         bfloat16: bool = False,
     ) -> _native.Frame:
         """As the compiled codec's."""
-        positions = self._positions(x, state, bfloat16)
+        positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, may_trim=True)
 
     def encode_into(
@@ -38,7 +38,7 @@ class Selecting:
         bfloat16: bool = False,
     ) -> int:
         """As the compiled codec's."""
-        positions = self._positions(x, state, bfloat16)
+        positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at_into(
             x, state, positions, out, max_nbytes, bfloat16, may_trim=True
         )
@@ -48,7 +48,8 @@ class Selecting:
         count = self._sparsify.max_count(numel)
         return self._codec.max_encoded_len(numel, min(max(count, 0), numel))
 
-    def _positions(self, x: NDArray[Any], state: Any, bfloat16: bool) -> NDArray[np.uint32]:
+    def positions(self, x: NDArray[Any], state: Any, bfloat16: bool = False) -> NDArray[np.uint32]:
+        """Return what the sparsifier selects, checked."""
         values = self._codec.preview(x, state, bfloat16)
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)

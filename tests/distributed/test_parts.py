@@ -13,7 +13,9 @@ from gradwire.torch.ddp import ExchangeError, attachment
 from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
 from gradwire.torch.ddp.exchange import leader_indices, slots
 from gradwire.torch.ddp.exchange.slots import Plan, Status
+from gradwire.torch.ddp.jobs import Buffers
 from gradwire.torch.ddp.layout import Layout, Parameter, Piece
+from gradwire.torch.ddp.report import Outcomes, Tallies, Tally
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
@@ -117,8 +119,11 @@ def test_neighbouring_dense_parameters_are_one_run(layout: Layout) -> None:
 def test_a_slot_reads_as_it_was_written(layout: Layout, plan: Plan, slot: np.ndarray) -> None:
     reading = slots.read(slot, 0, plan, layout, 41)
     assert reading.status is Status.OK
-    assert (reading.sizes, reading.wanted, reading.zeros) == ([120], [130], [True])
-    assert [frame.nbytes for frame in reading.frames] == [120]
+    assert (reading.sizes, reading.wanted.tolist(), reading.zeros.tolist()) == (
+        [120],
+        [130],
+        [True],
+    )
     assert plan.frames_at % 64 == plan.dense_at % 64 == plan.nbytes % 64 == 0
 
 
@@ -182,3 +187,46 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
         assert limit < 40 or len(positions) > 0.6 * limit
         state.rollback()
         assert state.step == 0
+
+
+def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:
+    buffers = Buffers()
+    for step, nbytes in enumerate([100_000, 3000, 2900, 3100, 2800]):
+        several = [buffers.take(nbytes, step) for _ in range(3)]
+        for each in several:
+            buffers.give(each)
+    assert buffers.nbytes <= 3 * 3100
+
+
+def test_buffers_of_buckets_of_several_lengths_stay() -> None:
+    buffers = Buffers()
+    held = []
+    for step in range(6):
+        several = [buffers.take(nbytes, step) for nbytes in (10, 50_000, 1000, 10)]
+        for each in several:
+            buffers.give(each)
+        held.append(sorted(each.data_ptr() for each in several))
+    assert all(each == held[1] for each in held[1:])
+
+
+def test_figures_of_parameters_add_up() -> None:
+    tallies = Tallies(4)
+    outcomes = Outcomes.of(np.array([[100, 5, 6, 1, 0, 7], [90, 4, -1, 0, 1, 8]]).ravel())
+    tallies.encoded(np.array([3, 1]), outcomes, outcomes.nbytes + 1)
+    tallies.encoded(np.array([3, 1]), outcomes, outcomes.nbytes)
+    tallies.decoded(np.array([3, 1]), np.array([10, 20]))
+    tallies.dense(np.array([0]), np.array([40]), 50)
+    assert tallies.all() == [
+        Tally(1, 40, 0, 0, 0, 0, 50),
+        Tally(2, 181, 0, 0, 0, 16, 20),
+        Tally(0, 0, 0, 0, 0, 0, 0),
+        Tally(2, 201, 10, 12, 2, 14, 10),
+    ]
+    assert tallies.total() == Tally(5, 422, 10, 12, 2, 30, 80)
+    tallies.clear()
+    assert tallies.total() == Tally(0, 0, 0, 0, 0, 0, 0)
+
+
+def test_a_frame_that_was_trimmed_wanted_as_much_more_as_entries_were_left_out() -> None:
+    outcomes = Outcomes.of(np.array([[100, 10, 10, 0, 0, 1], [100, 10, 15, 5, 0, 1]]).ravel())
+    assert outcomes.wanted().tolist() == [100, 150]

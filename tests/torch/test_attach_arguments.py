@@ -1,5 +1,6 @@
 """What `attach` says to those who hand it something else than a codec, and what it exports."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,3 +49,39 @@ def test_a_report_shows_itself_as_text(model):
     assert isinstance(report, Report)
     assert repr(report) == str(report)
     assert len(repr(report).splitlines()) > 5
+
+
+def test_a_report_may_leave_the_residuals_alone(model):
+    handle = ddp.attach(model, gradwire.topk(0.01))
+    model(torch.ones(2, 64)).sum().backward()
+    norms = [each.residual_norm for each in handle.report().parameters]
+    assert handle.report().residual_norm == pytest.approx(np.linalg.norm([n or 0 for n in norms]))
+    assert handle.report().residual_norm > 0
+    report = handle.report(residuals=False)
+    assert report.residual_norm is None
+    assert all(each.residual_norm is None for each in report.parameters)
+    assert "residual norm   -" in str(report)
+    handle.detach()
+
+
+def test_no_report_copies_a_residual(model, monkeypatch):
+    def copied(state):
+        raise AssertionError("a copy")
+
+    handle = ddp.attach(model, gradwire.topk(0.01))
+    model(torch.ones(2, 64)).sum().backward()
+    monkeypatch.setattr(gradwire.State, "residual", property(copied), raising=False)
+    assert handle.report().residual_norm > 0
+    handle.metrics()
+    handle.detach()
+
+
+def test_metrics_are_the_figures_of_a_report_as_floats(model):
+    handle = ddp.attach(model, gradwire.topk(0.01))
+    model(torch.ones(2, 64)).sum().backward()
+    report, metrics = handle.report(), handle.metrics(reset=True)
+    assert metrics == {name: getattr(report, name) for name in metrics}
+    assert all(isinstance(value, float) for value in metrics.values())
+    assert {"steps", "wire_bytes", "compression", "achieved", "wait_ms"} <= metrics.keys()
+    assert handle.metrics()["steps"] == 0.0
+    handle.detach()

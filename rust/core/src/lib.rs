@@ -9,9 +9,10 @@
 //! | [`memory`] | what happens to the rest? |
 //! | [`pack`] | how are the positions coded? |
 //!
-//! [`frame`] is the wire format, [`fit`] the statistics behind SIDCo, [`simd`] the kernels (the
+//! [`bucket`] encodes and averages many tensors in one call. [`frame`] is the wire format, [`fit`] the statistics behind SIDCo, [`simd`] the kernels (the
 //! only unsafe code), and [`mod@reference`] the naive oracles that judge all of them.
 
+pub mod bucket;
 mod buffer;
 pub mod codec;
 pub mod dtype;

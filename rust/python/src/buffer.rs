@@ -16,6 +16,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 use bytemuck::Pod;
+use gradwire_core::bucket::Output;
 use gradwire_core::{Dtype, Input};
 use half::{bf16, f16};
 use pyo3::buffer::PyUntypedBuffer;
@@ -195,6 +196,66 @@ impl<T: Pod> Writable<T> {
 
     fn span(&self) -> Range<usize> {
         span(&self.buffer)
+    }
+}
+
+/// A writable array of one of the element types of [`Input`].
+pub(crate) enum WritableTensor {
+    F32(Writable<f32>),
+    F64(Writable<f64>),
+    F16(Writable<f16>),
+    BF16(Writable<bf16>),
+}
+
+/// Do the same with the array of any element type.
+macro_rules! each {
+    ($tensor:expr, $array:ident => $body:expr) => {
+        match $tensor {
+            WritableTensor::F32($array) => $body,
+            WritableTensor::F64($array) => $body,
+            WritableTensor::F16($array) => $body,
+            WritableTensor::BF16($array) => $body,
+        }
+    };
+}
+
+impl WritableTensor {
+    /// Borrow an array of float32, float64, float16, or of bfloat16 as uint16, to write to.
+    pub(crate) fn get(name: &str, object: &Bound<'_, PyAny>, bfloat16: bool) -> PyResult<Self> {
+        let expected = "a numpy array of float32, float64 or float16";
+        if bfloat16 {
+            return Writable::get(name, object, b"H", expected).map(Self::BF16);
+        }
+        match Tensor::get(name, object, false)?.element {
+            Element::F64 => Writable::get(name, object, b"d", expected).map(Self::F64),
+            Element::F16 => Writable::get(name, object, b"e", expected).map(Self::F16),
+            _ => Writable::get(name, object, b"f", expected).map(Self::F32),
+        }
+    }
+
+    /// Refuse entries that are not there.
+    pub(crate) fn check(&self, range: &Range<usize>) -> PyResult<()> {
+        let len = each!(self, array => array.len());
+        if range.start <= range.end && range.end <= len {
+            return Ok(());
+        }
+        let Range { start, end } = range;
+        Err(PyValueError::new_err(format!("entries {start} to {end} of an array of {len}")))
+    }
+
+    /// Elements that [`WritableTensor::check`] found to be there.
+    pub(crate) fn output(&mut self, range: Range<usize>) -> Output<'_> {
+        match self {
+            Self::F32(array) => Output::F32(&mut array.as_mut_slice()[range]),
+            Self::F64(array) => Output::F64(&mut array.as_mut_slice()[range]),
+            Self::F16(array) => Output::F16(&mut array.as_mut_slice()[range]),
+            Self::BF16(array) => Output::BF16(&mut array.as_mut_slice()[range]),
+        }
+    }
+
+    /// As [`disjoint`].
+    pub(crate) fn disjoint(&self, name: &str, input: &impl Readable) -> PyResult<()> {
+        each!(self, array => disjoint(name, array, input))
     }
 }
 

@@ -138,7 +138,7 @@ impl Codec {
     }
 
     /// The state, if it is one, and one for this codec.
-    fn own<'a>(&self, object: &'a Bound<'_, PyAny>) -> PyResult<&'a State> {
+    pub(crate) fn own<'a>(&self, object: &'a Bound<'_, PyAny>) -> PyResult<&'a State> {
         let Ok(state) = object.cast::<State>() else {
             let class = object.get_type().name()?;
             return Err(PyTypeError::new_err(format!(

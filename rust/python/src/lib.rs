@@ -2,6 +2,7 @@
 //!
 //! | file | what it binds |
 //! |---|---|
+//! | `bucket` | many tensors encoded or averaged in one call |
 //! | `buffer` | arrays and bytes of Python as slices, and back (the only unsafe code) |
 //! | `config` | a plain dict to a codec |
 //! | `codec` | encoding |
@@ -15,6 +16,7 @@
 // Documentation of what Python sees is numpydoc, for readers of Python.
 #![allow(clippy::doc_markdown)]
 
+mod bucket;
 mod buffer;
 mod codec;
 mod config;
@@ -31,6 +33,8 @@ mod _native {
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::bucket::{average_bucket, encode_bucket, read_bucket};
     #[pymodule_export]
     use crate::buffer::ReadOnlyBuffer;
     #[pymodule_export]

@@ -38,10 +38,11 @@ class Step:
     limits: list[tuple[Parameter, list[int]]] = field(default_factory=list)
     finished: bool = False
 
-    def encode(self, parameter: Parameter, gradient: NDArray[Any]) -> None:
-        """Note that the parameter's state has moved on with a gradient."""
+    def encode(self, parameter: Parameter, gradient: NDArray[Any] | None = None) -> None:
+        """Note that the parameter's state has moved on with a gradient, and measure it if given."""
         self.encoded[parameter.name] = parameter
-        parameter.measure(gradient)
+        if gradient is not None:
+            parameter.measure(gradient)
 
     def observe(self, parameter: Parameter, wanted: int) -> None:
         """Let the parameter's limit take in the largest size, in bytes, that a rank wanted."""
@@ -105,15 +106,34 @@ class Flight:
 
 
 class Buffers:
-    """Reusable byte tensors: a fresh one in each step would be page faults in each step."""
+    """Reusable byte tensors: a fresh one in each step would be page faults in each step.
+
+    The first slots of a parameter are as long as the codec's bound, later ones as long as frames
+    turn out to be. So a tensor of more than twice the length that was the most in the last two
+    steps is let go.
+    """
 
     def __init__(self) -> None:
         self._free: list[torch.Tensor] = []
         self._lock = threading.Lock()
+        self._step: int | None = None
+        self._most = [0, 0]  # bytes asked for at once: in this step, and in the one before
 
-    def take(self, nbytes: int) -> torch.Tensor:
-        """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one."""
+    def take(self, nbytes: int, step: int) -> torch.Tensor:
+        """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one.
+
+        Parameters
+        ----------
+        nbytes : int
+        step : int
+            The number of the step that it is for.
+        """
         with self._lock:
+            if step != self._step:
+                self._step = step
+                self._free = [each for each in self._free if each.numel() <= self._limit]
+                self._most = [0, self._most[0]]
+            self._most[0] = max(self._most[0], nbytes)
             self._free.sort(key=torch.Tensor.numel)
             for index, tensor in enumerate(self._free):
                 if tensor.numel() >= nbytes:
@@ -126,3 +146,13 @@ class Buffers:
         """Take a tensor back."""
         with self._lock:
             self._free.append(tensor)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is held and not in use."""
+        with self._lock:
+            return sum(tensor.numel() for tensor in self._free)
+
+    @property
+    def _limit(self) -> int:
+        return 2 * max(self._most)

@@ -1,15 +1,15 @@
 """What a bucket holds: named parameters, and how each of them travels."""
 
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.ddp.report import Tally
+from gradwire.torch.ddp.report import Tallies
 
 __all__ = ["Layout", "Layouts", "Parameter", "Piece"]
 
@@ -45,7 +45,6 @@ class Parameter:
     paused: bool = False
     measured: NDArray[np.float32] | None = None
     measured_before: NDArray[np.float32] | None = None
-    tally: Tally = field(default_factory=Tally)
 
     @property
     def compressed(self) -> bool:
@@ -96,23 +95,69 @@ class Layout:
         Entries in the runs, all together.
     digest : int
         CRC-32 of all of it; ranks compare it before they read each other's bytes.
+    compressed : tuple of Parameter
+        The parameters of the pieces.
+    ends : list of int
+        Where the pieces start and stop, one after another.
+    tallies : Tallies
+        Where all that is exchanged is counted.
+    rows, dense_rows : numpy.ndarray
+        Rows in there of the pieces, and of what travels as it is.
+    dense_numels : numpy.ndarray
+        Entries of each parameter that travels as it is.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        In the order of the buffer.
+    dtype : torch.dtype
+        Of the buffer.
+    tallies : Tallies, optional
+        Of all parameters, these among them.
+    rows : sequence of int, optional
+        The row of each of these parameters in there: by default these are all, in this order.
     """
 
-    __slots__ = ("dense", "dense_numel", "digest", "dtype", "numel", "pieces", "runs")
+    __slots__ = (
+        "compressed",
+        "dense",
+        "dense_numel",
+        "dense_numels",
+        "dense_rows",
+        "digest",
+        "dtype",
+        "ends",
+        "numel",
+        "pieces",
+        "rows",
+        "runs",
+        "tallies",
+    )
 
-    def __init__(self, parameters: Iterable[Parameter], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        dtype: torch.dtype,
+        tallies: Tallies | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
         pieces: list[Piece] = []
         dense: list[Piece] = []
         runs: list[tuple[int, int]] = []
         at = 0
         digest = zlib.crc32(str(dtype).encode())
-        for parameter in parameters:
+        all_rows = range(len(parameters)) if rows is None else rows
+        piece_rows: list[int] = []
+        dense_rows: list[int] = []
+        for parameter, row in zip(parameters, all_rows, strict=True):
             piece = Piece(parameter, at, at + parameter.numel)
             at = piece.stop
             if parameter.compressed:
                 pieces.append(piece)
+                piece_rows.append(row)
             else:
                 dense.append(piece)
+                dense_rows.append(row)
                 if runs and runs[-1][1] == piece.start:
                     runs[-1] = (runs[-1][0], piece.stop)
                 else:
@@ -126,14 +171,28 @@ class Layout:
         self.numel = at
         self.dtype = dtype
         self.digest = digest
+        self.compressed = tuple(piece.parameter for piece in pieces)
+        self.ends = [end for piece in pieces for end in (piece.start, piece.stop)]
+        self.tallies = Tallies(len(parameters)) if tallies is None else tallies
+        self.rows = np.array(piece_rows, np.intp)
+        self.dense_rows = np.array(dense_rows, np.intp)
+        self.dense_numels = np.array([piece.parameter.numel for piece in dense], np.int64)
 
 
 class Layouts:
-    """Finds the layout of a bucket. DDP regroups its buckets, so nothing here is keyed by index."""
+    """Finds the layout of a bucket. DDP regroups its buckets, so nothing here is keyed by index.
+
+    Attributes
+    ----------
+    tallies : Tallies
+        A row of each parameter, in the order given.
+    """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         # The parameters are kept alive here, which keeps their ids valid.
-        self._by_id = {id(parameter.tensor): parameter for parameter in parameters}
+        self._parameters = tuple(parameters)
+        self._by_id = {id(each.tensor): row for row, each in enumerate(self._parameters)}
+        self.tallies = Tallies(len(self._parameters))
         self._known: dict[tuple[int, ...], Layout] = {}
 
     def forget(self) -> None:
@@ -164,7 +223,9 @@ class Layouts:
                 f"a bucket holds a parameter of shape {tuple(unknown[0].shape)} that the model did "
                 "not have when gradwire was attached; attach again after changing the model"
             )
-        layout = Layout([self._by_id[id_] for id_ in key], buffer.dtype)
+        rows = [self._by_id[id_] for id_ in key]
+        parameters = [self._parameters[row] for row in rows]
+        layout = Layout(parameters, buffer.dtype, self.tallies, rows)
         if layout.numel != buffer.numel():
             raise RuntimeError(
                 f"a bucket of {buffer.numel()} entries holds parameters of {layout.numel}"

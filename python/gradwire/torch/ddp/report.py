@@ -4,46 +4,128 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
-__all__ = ["ParameterReport", "Report", "StepTimes", "Tally"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Integers", "Outcomes", "ParameterReport", "Report", "StepTimes", "Tallies", "Tally"]
+
+Integers: TypeAlias = NDArray[np.int64]
+Rows: TypeAlias = NDArray[np.intp]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What the encodes of several parameters came to: a number of each parameter.
+
+    Attributes
+    ----------
+    nbytes : numpy.ndarray
+        Bytes of the frame.
+    count : numpy.ndarray
+        Entries sent.
+    target : numpy.ndarray
+        Entries asked for, or -1 where the sparsifier is not asked for a number.
+    trimmed : numpy.ndarray
+        Entries selected and then left out to keep the limit.
+    zero : numpy.ndarray
+        1 where the gradient was all zero, else 0.
+    nanoseconds : numpy.ndarray
+        How long it took.
+    """
+
+    nbytes: Integers
+    count: Integers
+    target: Integers
+    trimmed: Integers
+    zero: Integers
+    nanoseconds: Integers
+
+    @classmethod
+    def of(cls, table: Integers) -> "Outcomes":
+        """Read what the compiled codecs return: six numbers of each, one after another."""
+        return cls(*np.ascontiguousarray(table.reshape(-1, 6).T))
+
+    def __len__(self) -> int:
+        return self.nbytes.size
+
+    def wanted(self) -> Integers:
+        """Return the sizes that frames would have had without a limit, to a few per cent."""
+        whole = self.nbytes * (self.count + self.trimmed)
+        return np.where(self.trimmed == 0, self.nbytes, -(-whole // np.maximum(self.count, 1)))
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
-    """Running sums of one parameter. Two threads write them, each its own fields."""
+    """Running sums of one parameter."""
 
-    steps: int = 0
-    nbytes: int = 0
-    count: int = 0
-    target: int = 0
-    trimmed: int = 0
-    encode_s: float = 0.0
-    decode_s: float = 0.0
+    steps: int
+    nbytes: int
+    count: int
+    target: int
+    trimmed: int
+    encode_ns: int
+    decode_ns: int
 
-    def encoded(self, nbytes: int, last: dict[str, Any], seconds: float) -> None:
-        """Add one frame of this rank; ``last`` is what the state says of it."""
-        self.steps += 1
-        self.nbytes += nbytes
-        self.trimmed += last["trimmed"]
-        if last["target"] is not None:
-            self.count += last["count"]
-            self.target += last["target"]
-        self.encode_s += seconds
 
-    def selected(self, seconds: float) -> None:
-        """Add what selecting for all ranks took; `encoded` follows."""
-        self.encode_s += seconds
+class Tallies:
+    """Running sums of all parameters, a row each.
 
-    def decoded(self, seconds: float) -> None:
-        """Add the decoding of all ranks' frames."""
-        self.decode_s += seconds
+    Two threads write them. No two of them write to one row of one array: a parameter's frames are
+    noted by the thread that encodes them, their decoding and dense values by the other.
 
-    def dense(self, nbytes: int, seconds: float) -> None:
-        """Add one dense exchange."""
-        self.steps += 1
-        self.nbytes += nbytes
-        self.decode_s += seconds
+    Parameters
+    ----------
+    parameters : int
+        How many there are.
+    """
+
+    __slots__ = ("_decode_ns", "_encode_ns", "_sums")
+
+    def __init__(self, parameters: int) -> None:
+        self._sums = np.zeros((parameters, 5), np.int64)
+        self._encode_ns = np.zeros(parameters, np.int64)
+        self._decode_ns = np.zeros(parameters, np.int64)
+
+    def clear(self) -> None:
+        """Start anew."""
+        for array in (self._sums, self._encode_ns, self._decode_ns):
+            array[:] = 0
+
+    def encoded(self, rows: Rows, outcomes: Outcomes, nbytes: Integers) -> None:
+        """Add a frame of each of these parameters, each of so many bytes on the wire."""
+        asked = outcomes.target >= 0
+        sums = (
+            np.ones_like(outcomes.count),
+            nbytes,
+            np.where(asked, outcomes.count, 0),
+            np.where(asked, outcomes.target, 0),
+            outcomes.trimmed,
+        )
+        self._sums[rows] += np.stack(sums, axis=1)
+        self._encode_ns[rows] += outcomes.nanoseconds
+
+    def decoded(self, rows: Rows, nanoseconds: Integers) -> None:
+        """Add the decoding of all ranks' frames of each of these parameters."""
+        self._decode_ns[rows] += nanoseconds
+
+    def dense(self, rows: Rows, nbytes: Integers, nanoseconds: int) -> None:
+        """Add a dense exchange of each of these parameters, which took so long together."""
+        self._sums[rows, 0] += 1
+        self._sums[rows, 1] += nbytes
+        self._decode_ns[rows] += nanoseconds // max(rows.size, 1)
+
+    def all(self) -> list[Tally]:
+        """Return the sums of every parameter."""
+        return [Tally(*row) for row in self._table().tolist()]
+
+    def total(self) -> Tally:
+        """Return the sums over all parameters."""
+        return Tally(*self._table().sum(axis=0).tolist())
+
+    def _table(self) -> Integers:
+        return np.column_stack((self._sums, self._encode_ns, self._decode_ns))
 
 
 @dataclass(slots=True)
@@ -95,7 +177,7 @@ class ParameterReport:
     trimmed : int
         Entries selected, then left to the residual because the slot was full.
     residual_norm : float or None
-        Euclidean norm of what has not been sent, now; None without a memory.
+        Euclidean norm of what has not been sent, now; None without a memory, or if not asked for.
     """
 
     name: str
@@ -138,8 +220,8 @@ class Report:
     wait_ms : float
         Mean milliseconds between the last gradient and the end of the exchange: what the backward
         pass really had to wait.
-    residual_norm : float
-        Euclidean norm over all residuals, now.
+    residual_norm : float or None
+        Euclidean norm over all residuals, now; None if not asked for.
     """
 
     rank: int
@@ -156,7 +238,7 @@ class Report:
     exchange_ms: float
     decode_ms: float
     wait_ms: float
-    residual_norm: float
+    residual_norm: float | None
     parameters: tuple[ParameterReport, ...]
 
     def to_json(self) -> str:
@@ -178,7 +260,7 @@ class Report:
             f"  collectives     {buckets:.1f} a step, slots {self.slot_use:.0%} full",
             f"  sent / asked    {_ratio(self.achieved)}",
             f"  milliseconds    {milliseconds}; backward waited {self.wait_ms:.2f}",
-            f"  residual norm   {self.residual_norm:.4g}",
+            f"  residual norm   {_norm(self.residual_norm)}",
             "",
             _HEADINGS,
             *(_row(parameter) for parameter in self._largest()),
@@ -200,9 +282,7 @@ _HEADINGS = (
 
 def _row(each: ParameterReport) -> str:
     name = each.name if len(each.name) <= 40 else "..." + each.name[-37:]
-    norm = (
-        "dense" if each.dense else "" if each.residual_norm is None else f"{each.residual_norm:.4g}"
-    )
+    norm = "dense" if each.dense else _norm(each.residual_norm)
     return (
         f"{name:<40} {each.numel:>11,} {each.bytes_per_step:>11,.0f} {each.compression:>8.1f} "
         f"{_ratio(each.achieved):>10} {each.encode_ms:>8.3f} {each.decode_ms:>8.3f} {norm:>10}"
@@ -211,6 +291,10 @@ def _row(each: ParameterReport) -> str:
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _norm(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _size(nbytes: float) -> str:

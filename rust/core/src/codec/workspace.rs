@@ -22,6 +22,11 @@ impl Workspace {
         Self::on(Scanner::new(kernels, Some(threads)))
     }
 
+    /// The kernels that encodes run.
+    pub(crate) fn kernels(&self) -> &'static Kernels {
+        self.scanner.kernels
+    }
+
     fn on(scanner: Scanner) -> Self {
         Self { scanner, keys: Vec::new(), totals: Totals::default() }
     }

@@ -1,6 +1,5 @@
 """One bucket's way by all-gather: encode into a slot, gather all slots, decode in rank order."""
 
-import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -11,21 +10,18 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire.errors import NonFiniteError
-from gradwire.frame import decode_add
+from gradwire import _native
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.exchange import slots
 from gradwire.torch.ddp.exchange.base import Exchange
 from gradwire.torch.ddp.exchange.pieces import (
     accumulator,
-    any_nonzero,
-    named,
+    flat,
     pack_dense,
     raise_bad,
     reason_of,
     unpack_dense,
 )
-from gradwire.torch.ddp.exchange.senders import divide_by_senders
 from gradwire.torch.ddp.exchange.slots import Plan, Reading, Status
 from gradwire.torch.ddp.jobs import Buffers, Flight, Job
 from gradwire.torch.ddp.layout import Layout
@@ -71,10 +67,10 @@ class Gathered(Exchange):
         """Encode a bucket and put its slot under way."""
         start = time.perf_counter()
         plan = Plan.of(job.layout, job.buffer.element_size())
-        slot = self._slots.take(plan.nbytes)
+        slot = self._slots.take(plan.nbytes, job.step.number)
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
-        gathered = self._gathers.take(plan.nbytes * self.world_size)
+        gathered = self._gathers.take(plan.nbytes * self.world_size, job.step.number)
         views = gathered[: plan.nbytes * self.world_size], slot[: plan.nbytes]
         self._recent.append(views)
         work = dist.all_gather_into_tensor(*views, group=self.group, async_op=True)
@@ -104,25 +100,13 @@ class Gathered(Exchange):
             slots.write_failure(view, layout, sequence, Status.FAILED, text)
 
     def _fill_frames(self, job: Job, plan: Plan, view: NDArray[np.uint8]) -> None:
+        every = range(len(job.layout.pieces))
+        outcomes = self._encode(job, every, plan.limits, view[plan.frames_at :])
         records = plan.records(view)
-        at = plan.frames_at
-        for record, piece, limit in zip(records, job.layout.pieces, plan.limits, strict=True):
-            start = time.perf_counter()
-            parameter = piece.parameter
-            source = self._gradient(job, piece)
-            try:
-                nbytes = parameter.codec.encode_into(
-                    source, parameter.state, view[at : at + limit], max_nbytes=limit
-                )
-            except NonFiniteError as error:
-                raise named(error, piece) from error
-            self._encoded(job, piece, source)
-            last = parameter.state.last
-            record["size"] = nbytes
-            record["wanted"] = wanted(nbytes, last["count"], last["trimmed"])
-            record["zero"] = not any_nonzero(job.buffer[piece.start : piece.stop])
-            at += nbytes
-            parameter.tally.encoded(nbytes, last, time.perf_counter() - start)
+        records["size"] = outcomes.nbytes
+        records["wanted"] = outcomes.wanted()
+        records["zero"] = outcomes.zero
+        job.layout.tallies.encoded(job.layout.rows, outcomes, outcomes.nbytes)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -138,45 +122,37 @@ class Gathered(Exchange):
                 for rank, slot in enumerate(slot_of.numpy())
             ]
             _raise_failure(job.layout, readings)
-            self._combine_frames(job, readings)
+            self._combine_frames(job, plan, gathered, readings)
             self._combine_dense(job, plan, slot_of)
         finally:
             self._slots.give(contents.slot)
             self._gathers.give(contents.gathered)
 
-    def _combine_frames(self, job: Job, readings: list[Reading]) -> None:
+    def _combine_frames(
+        self, job: Job, plan: Plan, gathered: torch.Tensor, readings: list[Reading]
+    ) -> None:
+        layout = job.layout
+        if not layout.pieces:
+            return
         # First all limits: they must agree on all ranks whatever happens below.
-        for index, piece in enumerate(job.layout.pieces):
-            job.step.observe(piece.parameter, max(each.wanted[index] for each in readings))
-        for index, piece in enumerate(job.layout.pieces):
-            start = time.perf_counter()
-            if all(reading.zeros[index] for reading in readings):
-                self._unused(job, piece)
-            else:
-                target = job.buffer[piece.start : piece.stop]
-                self._average(target, job.scale, [reading.frames[index] for reading in readings])
-            piece.parameter.tally.decoded(time.perf_counter() - start)
-
-    def _average(self, target: torch.Tensor, scale: float, frames: list[NDArray[np.uint8]]) -> None:
-        in_place = target.dtype == torch.float32
-        total = target if in_place else self._float32("receive", target.numel())
-        total.zero_()
-        by_rank = self._mean == "ranks"
-        # Multiplying by a power of two is exact, so it may happen entry by entry, where it is free.
-        factor = scale / self.world_size if by_rank else scale
-        exact = math.frexp(factor)[0] == 0.5
-        array = total.numpy()
-        for frame in frames:
-            decode_add(frame, array, factor if exact else 1.0)
-        if not exact:
-            if by_rank:
-                total.div_(self.world_size)
-            if scale != 1.0:
-                total.mul_(scale)
-        if not by_rank:
-            divide_by_senders(array, frames)
-        if not in_place:
-            target.copy_(total)
+        most = np.max([reading.wanted for reading in readings], axis=0)
+        for parameter, wanted in zip(layout.compressed, most.tolist(), strict=True):
+            job.step.observe(parameter, wanted)
+        unused = np.all([reading.zeros for reading in readings], axis=0)
+        for index in np.flatnonzero(unused):
+            job.step.undo(layout.compressed[index])
+        nanoseconds = _native.average_bucket(
+            gathered.numpy(),
+            [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
+            [reading.sizes for reading in readings],
+            layout.ends,
+            unused.tolist(),
+            flat(job.buffer),
+            job.scale,
+            self._mean == "senders",
+            job.buffer.dtype == torch.bfloat16,
+        )
+        layout.tallies.decoded(layout.rows, nanoseconds)
 
     def _combine_dense(self, job: Job, plan: Plan, slot_of: torch.Tensor) -> None:
         layout = job.layout
@@ -188,11 +164,6 @@ class Gathered(Exchange):
             total += part.view(layout.dtype)
         total /= self.world_size
         unpack_dense(job, total, start)
-
-
-def wanted(nbytes: int, count: int, trimmed: int) -> int:
-    """Return the size that a frame would have had without its limit, to a few per cent."""
-    return nbytes if trimmed == 0 else -(-nbytes * (count + trimmed) // max(count, 1))
 
 
 def _raise_failure(layout: Layout, readings: list[Reading]) -> None:

@@ -1,10 +1,6 @@
 """One bucket's way by all-reduce: values of entries that all ranks know."""
 
 import math
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.torch.ddp.exchange.summed import Chosen, Summed
 from gradwire.torch.ddp.jobs import Job
@@ -22,11 +18,6 @@ class Reduced(Summed):
         # What is drawn depends on the steps that a state has made.
         steps = [getattr(piece.parameter.state, "step", None) for piece in pieces]
         return Chosen(counts, [None] * len(pieces), None, {}, [0] * len(pieces), by=steps)
-
-    def _encode(
-        self, parameter: Parameter, source: NDArray[Any], positions: NDArray[np.uint32] | None
-    ) -> Any:
-        return parameter.codec.encode(source, parameter.state)
 
 
 def _count(parameter: Parameter) -> int:

@@ -2,18 +2,25 @@
 
 import abc
 import time
-from typing import Any, final
+from collections.abc import Sequence
+from typing import Any, TypeAlias, final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire.torch.ddp.exchange.pieces import all_finite, overflow, wait
+from gradwire import _native
+from gradwire._selecting import Selecting
+from gradwire.errors import NonFiniteError
+from gradwire.torch.ddp.exchange.pieces import all_finite, flat, named, overflow, wait
 from gradwire.torch.ddp.jobs import Flight, Job
 from gradwire.torch.ddp.layout import Piece
-from gradwire.torch.ddp.report import StepTimes
+from gradwire.torch.ddp.report import Outcomes, StepTimes
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "Positions"]
+
+Positions: TypeAlias = Sequence[NDArray[np.uint32] | None]
 
 
 class Exchange(abc.ABC):
@@ -80,6 +87,70 @@ class Exchange(abc.ABC):
 
     # What exchanges are made of ---------------------------------------------------------------
 
+    def _encode(
+        self,
+        job: Job,
+        members: Sequence[int],
+        limits: Sequence[int],
+        out: NDArray[np.uint8],
+        given: Positions | None = None,
+    ) -> Outcomes:
+        """Encode pieces of a bucket, and note that the step can undo it.
+
+        Parameters
+        ----------
+        job : Job
+        members : sequence of int
+            Which pieces.
+        limits : sequence of int
+            Bytes that each frame may take.
+        out : numpy.ndarray
+            uint8, where the frames go, one after another.
+        given : sequence, optional
+            The positions that each piece has to send, as uint32; None lets its codec select.
+
+        Raises
+        ------
+        GradientError
+            A gradient is not finite.
+        """
+        if not members:
+            return Outcomes.of(np.empty(0, np.int64))
+        pieces = [job.layout.pieces[index] for index in members]
+        table, error = _native.encode_bucket(
+            flat(job.buffer),
+            job.scale,
+            [piece.parameter.codec._codec for piece in pieces],
+            [piece.parameter.state for piece in pieces],
+            [end for piece in pieces for end in (piece.start, piece.stop)],
+            limits,
+            self._select(job, pieces) if given is None else given,
+            out,
+            job.buffer.dtype == torch.bfloat16,
+        )
+        outcomes = Outcomes.of(table)
+        for piece in pieces[: len(outcomes)]:
+            self._encoded(job, piece)
+        if isinstance(error, NonFiniteError):
+            raise named(error, pieces[len(outcomes)]) from error
+        if error is not None:
+            raise error
+        return outcomes
+
+    def _select(self, job: Job, pieces: Sequence[Piece]) -> Positions:
+        """Return the positions that sparsifiers in Python select, and None where there is none."""
+        positions: list[NDArray[np.uint32] | None] = []
+        for piece in pieces:
+            encoder = piece.parameter.codec._encoder
+            chosen = None
+            if isinstance(encoder, Selecting):
+                try:
+                    chosen = encoder.positions(self._gradient(job, piece), piece.parameter.state)
+                except NonFiniteError as error:
+                    raise named(error, piece) from error
+            positions.append(chosen)
+        return positions
+
     def _gradient(self, job: Job, piece: Piece) -> NDArray[Any]:
         """Return a gradient without its loss scale, as an array that a codec reads in place."""
         gradient = job.buffer[piece.start : piece.stop]
@@ -94,9 +165,10 @@ class Exchange(abc.ABC):
             self._scratch[side] = torch.empty(numel, dtype=torch.float32)
         return self._scratch[side][:numel]
 
-    def _encoded(self, job: Job, piece: Piece, source: NDArray[Any]) -> None:
+    def _encoded(self, job: Job, piece: Piece) -> None:
         """Note that a gradient was encoded: the step can undo it, and a schedule may measure it."""
-        job.step.encode(piece.parameter, source)
+        measured = piece.parameter.measured is not None
+        job.step.encode(piece.parameter, self._gradient(job, piece) if measured else None)
 
     def _unused(self, job: Job, piece: Piece) -> None:
         """Put back a parameter whose gradient is zero on every rank.

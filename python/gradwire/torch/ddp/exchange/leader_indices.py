@@ -16,13 +16,14 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire._native import pack_positions, unpack_positions
+from gradwire._native import Frame, pack_positions, unpack_positions
 from gradwire.errors import NonFiniteError
 from gradwire.torch.ddp.errors import ExchangeError
 from gradwire.torch.ddp.exchange.pieces import named, wait
 from gradwire.torch.ddp.exchange.summed import Chosen, Summed
 from gradwire.torch.ddp.jobs import Job
-from gradwire.torch.ddp.layout import Parameter, Piece
+from gradwire.torch.ddp.layout import Piece
+from gradwire.torch.ddp.report import Outcomes
 
 __all__ = ["Led"]
 
@@ -86,12 +87,11 @@ class Led(Summed):
                 piece = job.layout.pieces[index]
                 source = self._gradient(job, piece)
                 frame, positions, wanted = _select(piece, source, limit)
-                self._encoded(job, piece, source)
-                chosen.frames[index] = frame
+                self._encoded(job, piece)
                 message[at : at + len(positions)] = np.frombuffer(positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, len(positions), wanted)
                 at += len(positions)
-                piece.parameter.tally.selected(time.perf_counter() - start)
+                chosen.made[index] = self._made(job, piece, frame, start)
         except Exception as error:  # whatever it is, the other ranks are waiting for this message
             chosen.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)
@@ -116,10 +116,17 @@ class Led(Summed):
             job.step.observe(parameter, wanted)
             at += nbytes
 
-    def _encode(
-        self, parameter: Parameter, source: NDArray[Any], positions: NDArray[np.uint32] | None
-    ) -> Any:
-        return parameter.codec.encode_at(source, parameter.state, positions)
+    def _made(
+        self, job: Job, piece: Piece, frame: Frame, start: float
+    ) -> tuple[Outcomes, NDArray[np.float32]]:
+        """Return what came of one encode that began at start, and its values."""
+        last = piece.parameter.state.last
+        target = -1 if last["target"] is None else last["target"]
+        zero = not job.buffer[piece.start : piece.stop].any()
+        values = frame.values()
+        nanoseconds = round(1e9 * (time.perf_counter() - start))
+        row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
+        return Outcomes.of(np.array(row, np.int64)), values
 
 
 def _select(piece: Piece, source: NDArray[Any], limit: int) -> tuple[Any, bytes, int]:

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from gradwire.errors import NonFiniteError
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
@@ -14,7 +16,7 @@ from gradwire.torch.ddp.layout import Layout, Piece
 __all__ = [
     "accumulator",
     "all_finite",
-    "any_nonzero",
+    "flat",
     "named",
     "names",
     "overflow",
@@ -24,6 +26,13 @@ __all__ = [
     "unpack_dense",
     "wait",
 ]
+
+
+def flat(buffer: torch.Tensor) -> NDArray[Any]:
+    """Return a bucket's buffer as an array that shares its memory: bfloat16 as uint16."""
+    array = buffer.view(torch.uint16) if buffer.dtype == torch.bfloat16 else buffer
+    shared: NDArray[Any] = array.numpy()
+    return shared
 
 
 def pack_dense(job: Job, packed: torch.Tensor) -> None:
@@ -53,9 +62,9 @@ def unpack_dense(job: Job, averages: torch.Tensor, start: float) -> None:
     for begin, end in job.layout.runs:
         job.buffer[begin:end] = averages[at : at + end - begin]
         at += end - begin
-    share = (time.perf_counter() - start) / len(job.layout.dense)
-    for piece in job.layout.dense:
-        piece.parameter.tally.dense(piece.parameter.numel * job.buffer.element_size(), share)
+    layout = job.layout
+    nbytes = layout.dense_numels * job.buffer.element_size()
+    layout.tallies.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
 
 
 def named(error: NonFiniteError, piece: Piece) -> GradientError:
@@ -88,12 +97,6 @@ def wait(work: "dist.Work", sequence: int) -> None:
             f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
             f"come to the same backward in time ({str(error).strip()})"
         ) from error
-
-
-def any_nonzero(gradient: torch.Tensor, block: int = 1 << 16) -> bool:
-    """Tell whether an entry is not zero; nearly always the first block says so."""
-    starts = range(0, gradient.numel(), block)
-    return any(bool(gradient[start : start + block].any()) for start in starts)
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:

@@ -6,10 +6,8 @@ reason there instead, so that the collective happens in any case and all ranks l
 """
 
 import enum
-import itertools
 import json
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +26,7 @@ _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
 _ALIGN = 64
 _MINIMUM = 1024  # so that a readable message always fits
 _MESSAGE_AT = _HEADER.size
+_NONE = np.empty(0, np.int64)
 
 
 class Status(enum.IntEnum):
@@ -80,9 +79,8 @@ class Reading:
     message: str  # of a failure
     reason: list[int]  # of a non-finite gradient: parameter's place, count, first position
     sizes: list[int]
-    wanted: list[int]
-    zeros: list[bool]
-    frames: list[Bytes]
+    wanted: NDArray[np.int64]
+    zeros: NDArray[np.bool_]
 
 
 def write_header(slot: Bytes, layout: Layout, sequence: int) -> None:
@@ -121,22 +119,10 @@ def read(slot: Bytes, rank: int, plan: Plan, layout: Layout, sequence: int) -> R
     if status != Status.OK:
         message = bytes(slot[_MESSAGE_AT : _MESSAGE_AT + length]).decode(errors="replace")
         reason = json.loads(message) if status == Status.NON_FINITE else []
-        return Reading(Status(status), message, reason, [], [], [], [])
+        return Reading(Status(status), message, reason, [], _NONE, _NONE.astype(bool))
     records = plan.records(slot)
-    sizes = records["size"].tolist()
-    if any(size > limit for size, limit in zip(sizes, plan.limits, strict=True)):
+    sizes = records["size"]
+    if (sizes > np.array(plan.limits, np.uint64)).any():
         raise ExchangeError(f"a frame of rank {rank} is longer than its limit", rank)
-    return Reading(
-        Status.OK,
-        "",
-        [],
-        sizes,
-        records["wanted"].tolist(),
-        [bool(zero) for zero in records["zero"]],
-        _split(slot, plan.frames_at, sizes),
-    )
-
-
-def _split(slot: Bytes, start: int, sizes: Sequence[int]) -> list[Bytes]:
-    ends = itertools.accumulate(sizes, initial=start)
-    return [slot[begin:end] for begin, end in itertools.pairwise(ends)]
+    wanted, zeros = records["wanted"].astype(np.int64), records["zero"].astype(bool)
+    return Reading(Status.OK, "", [], sizes.tolist(), wanted, zeros)

@@ -1,17 +1,18 @@
 """What the exchanges share that add values up on the wire."""
 
 import abc
+import itertools
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire.errors import NonFiniteError
+from gradwire import _native
 from gradwire.quantize import BFloat16, Float16
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.exchange.base import Exchange
@@ -19,17 +20,21 @@ from gradwire.torch.ddp.exchange.heads import Head, check_word
 from gradwire.torch.ddp.exchange.pieces import (
     accumulator,
     all_finite,
-    any_nonzero,
-    named,
     overflow,
     pack_dense,
     unpack_dense,
 )
 from gradwire.torch.ddp.exchange.reasons import pack_reason, raise_first
 from gradwire.torch.ddp.jobs import Buffers, Flight, Job
-from gradwire.torch.ddp.layout import Layout, Parameter, Piece
+from gradwire.torch.ddp.layout import Layout, Piece
+from gradwire.torch.ddp.report import Outcomes
 
 __all__ = ["Chosen", "Summed", "wire_dtype"]
+
+
+_BATCH = 1 << 18
+"""Entries that are encoded in one call, if one parameter has no more: what their frames take is
+memory beside that of the vectors."""
 
 
 def wire_dtype(quantize: object) -> torch.dtype:
@@ -51,8 +56,8 @@ class Chosen:
         Where they are, as uint32; None for all entries of a piece, or until it is encoded.
     error : BaseException or None
         Why this rank has no values for some of them.
-    frames : dict
-        Frames that are made already, by index of their piece.
+    made : dict
+        What is encoded already, by index of its piece: what came of it, and the values.
     nbytes : list of int
         What choosing took on the wire, for each piece.
     by : object
@@ -64,7 +69,7 @@ class Chosen:
     counts: list[int]
     positions: list[NDArray[np.uint32] | None]
     error: BaseException | None
-    frames: dict[int, Any]
+    made: dict[int, tuple[Outcomes, NDArray[np.float32]]]
     nbytes: list[int]
     by: object = None
     collectives: int = 0
@@ -102,6 +107,7 @@ class Summed(Exchange):
         super().__init__(group, check_result=check_result)
         self._reasons: dist.ProcessGroup | None = reasons
         self._buffers = Buffers()
+        self._frames = Buffers()
         self._recent: deque[torch.Tensor] = deque(maxlen=32)  # see all_gather.py
 
     def close(self) -> None:
@@ -114,12 +120,6 @@ class Summed(Exchange):
     @abc.abstractmethod
     def _choose(self, job: Job, sequence: int) -> Chosen:
         """Agree with the other ranks on positions. Must not raise for what this rank alone has."""
-
-    @abc.abstractmethod
-    def _encode(
-        self, parameter: Parameter, source: NDArray[Any], positions: NDArray[np.uint32] | None
-    ) -> Any:
-        """Return the frame of one piece."""
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -147,7 +147,10 @@ class Summed(Exchange):
         own = accumulator(layout.dtype) if layout.runs else wire
         front, numel = Head.numel(layout), sum(chosen.counts)
         lengths = [(front + numel, own)] if own == wire else [(front, own), (numel, wire)]
-        taken = [self._buffers.take(length * dtype.itemsize) for length, dtype in lengths]
+        taken = [
+            self._buffers.take(length * dtype.itemsize, job.step.number)
+            for length, dtype in lengths
+        ]
         whole = [
             buffer[: length * dtype.itemsize].view(dtype)
             for buffer, (length, dtype) in zip(taken, lengths, strict=True)
@@ -158,34 +161,53 @@ class Summed(Exchange):
         return _Vectors(chosen, head, values, [each for each in whole if each.numel()], taken)
 
     def _fill(self, job: Job, vectors: _Vectors) -> None:
-        at = 0
-        chosen = vectors.chosen
-        for index, (piece, count) in enumerate(zip(job.layout.pieces, chosen.counts, strict=True)):
-            start = time.perf_counter()
-            parameter = piece.parameter
-            frame = chosen.frames.get(index)
-            if frame is None:
-                try:
-                    source = self._gradient(job, piece)
-                    frame = self._encode(parameter, source, chosen.positions[index])
-                except NonFiniteError as error:
-                    raise named(error, piece) from error
-                self._encoded(job, piece, source)
-            if frame.count != count:
-                raise RuntimeError(
-                    f"{frame.count} entries of {parameter.name!r} instead of {count}"
-                )
-            if chosen.positions[index] is None and count < parameter.numel:
-                chosen.positions[index] = frame.indices()
-            if any_nonzero(job.buffer[piece.start : piece.stop]):
-                vectors.head.use(index)
-            target = vectors.values[at : at + count]
-            target.copy_(torch.from_numpy(frame.values()))
-            at += count
-            nbytes = chosen.nbytes[index] + target.numel() * target.element_size()
-            parameter.tally.encoded(nbytes, parameter.state.last, time.perf_counter() - start)
-        if job.layout.runs:
+        layout, chosen = job.layout, vectors.chosen
+        ends = list(itertools.accumulate(chosen.counts, initial=0))
+        for members in _batches(layout, chosen):
+            outcomes, values = chosen.made.get(members[0]) or self._values(job, chosen, members)
+            vectors.values[ends[members[0]] : ends[members[-1] + 1]] = torch.from_numpy(values)
+            for index, zero in zip(members, outcomes.zero.tolist(), strict=True):
+                if not zero:
+                    vectors.head.use(index)
+            nbytes = outcomes.count * vectors.values.element_size()
+            nbytes += [chosen.nbytes[index] for index in members]
+            layout.tallies.encoded(layout.rows[members], outcomes, nbytes)
+        if layout.runs:
             pack_dense(job, vectors.head.dense)
+
+    def _values(
+        self, job: Job, chosen: Chosen, members: Sequence[int]
+    ) -> tuple[Outcomes, NDArray[np.float32]]:
+        """Encode some neighbours of a bucket, and read the values off their frames."""
+        parameters = [job.layout.compressed[index] for index in members]
+        counts = [chosen.counts[index] for index in members]
+        limits = [
+            parameter.codec._codec.max_encoded_len(parameter.numel, count)
+            for parameter, count in zip(parameters, counts, strict=True)
+        ]
+        given = [chosen.positions[index] for index in members]
+        drawn = any(
+            positions is None and count < parameter.numel
+            for positions, count, parameter in zip(given, counts, parameters, strict=True)
+        )
+        frames = self._frames.take(sum(limits), job.step.number)
+        try:
+            out = frames.numpy()
+            outcomes = self._encode(job, members, limits, out, given)
+            for parameter, count, sent in zip(
+                parameters, counts, outcomes.count.tolist(), strict=True
+            ):
+                if sent != count:
+                    raise RuntimeError(f"{sent} entries of {parameter.name!r} instead of {count}")
+            values, positions = _native.read_bucket(out, outcomes.nbytes.tolist(), drawn)
+        finally:
+            self._frames.give(frames)
+        if drawn:
+            parts = np.split(positions, np.cumsum(counts[:-1]))
+            for index, parameter, part in zip(members, parameters, parts, strict=True):
+                if part.size < parameter.numel:
+                    chosen.positions[index] = part
+        return outcomes, values
 
     def _start(self, job: Job, sequence: int, vectors: _Vectors) -> Flight:
         whole = vectors.whole
@@ -227,6 +249,7 @@ class Summed(Exchange):
                 f"{sequence} since attach(): the ranks did not run the same backward passes"
             )
         at = 0
+        nanoseconds = np.zeros(len(job.layout.pieces), np.int64)
         for index, (piece, count) in enumerate(
             zip(job.layout.pieces, vectors.chosen.counts, strict=True)
         ):
@@ -237,7 +260,8 @@ class Summed(Exchange):
             else:
                 self._unused(job, piece)
             at += count
-            piece.parameter.tally.decoded(time.perf_counter() - start)
+            nanoseconds[index] = round(1e9 * (time.perf_counter() - start))
+        job.layout.tallies.decoded(job.layout.rows, nanoseconds)
         start = time.perf_counter()
         if job.layout.runs:
             unpack_dense(job, vectors.head.dense.div_(self.world_size), start)
@@ -274,3 +298,21 @@ class Summed(Exchange):
         except RuntimeError as failure:
             raise ExchangeError(f"a rank failed, and could not say why ({failure})") from failure
         raise_first(layout, every.view(self.world_size, -1))
+
+
+def _batches(layout: Layout, chosen: Chosen) -> Iterator[list[int]]:
+    """Part the pieces of a bucket, in order: what is encoded already alone, neighbours together."""
+    batch: list[int] = []
+    numel = 0
+    for index, parameter in enumerate(layout.compressed):
+        alone = index in chosen.made
+        if batch and (alone or numel + parameter.numel > _BATCH):
+            yield batch
+            batch, numel = [], 0
+        if alone:
+            yield [index]
+        else:
+            batch.append(index)
+            numel += parameter.numel
+    if batch:
+        yield batch

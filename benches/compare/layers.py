@@ -1,0 +1,59 @@
+"""What many small layers cost in DDP: 300 of 2000 to 4000 entries, beside torch's all-reduce hook.
+
+Two processes over the loopback device, whose link is as good as free: what differs is the work of
+each rank on a bucket, most of which is a fixed price of each layer. The methods take turns, and
+what counts is the difference to the plain hook within one round.
+"""
+
+import tempfile
+from contextlib import ExitStack
+from typing import Any
+
+from rich.table import Table
+
+from gradwire.cli.training.link import Loopback
+
+from .exchange import RANKS, Rank, together, turns
+from .interleave import Tick
+from .rounds import Spread
+from .tables import span
+
+PLAIN = "torch allreduce hook"
+
+
+def measure(rounds: int, tick: Tick) -> dict[str, Any]:
+    """Return the time of a step of every method, and what it takes beyond the plain hook's."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
+        ranks = []
+        for number in range(RANKS):
+            ranks.append(Rank(Loopback(), number, folder, "layers_rank"))
+            stack.callback(ranks[-1].close)
+        facts = together(ranks)[0]
+        seconds, _ = turns(ranks, facts["methods"], rounds, "layers", tick)
+    rows = []
+    for method, own in seconds.items():
+        pairs = zip(own.values, seconds[PLAIN].values, strict=True)
+        beyond = Spread([mine - plain for mine, plain in pairs])
+        rows.append({"method": method, "seconds": own.record(), "beyond": beyond.record()})
+    return {"ranks": RANKS, "numel": facts["numel"], "rows": rows}
+
+
+def table(measured: dict[str, Any]) -> Table:
+    title = (
+        f"A step of DDP with 300 small layers: {measured['numel']:,} float32, "
+        f"{measured['ranks']} processes, Gloo over the loopback device"
+    )
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    for heading in ("median", "min", "beyond the plain hook"):
+        table.add_column(heading, justify="right")
+    for row in measured["rows"]:
+        beyond = f"{1e3 * row['beyond']['median']:+.2f} ms"
+        seconds = row["seconds"]
+        style = "bold" if row["method"].startswith("gradwire") else ""
+        table.add_row(
+            row["method"], span(seconds["median"]), span(seconds["min"]), beyond, style=style
+        )
+    table.caption = "The last column is the median difference within one round."
+    return table

@@ -1,0 +1,134 @@
+//! From the gradients of a bucket to frames.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use half::{bf16, f16};
+
+use crate::codec::{Codec, Encoded, State, Support, Workspace};
+use crate::simd::Kernels;
+use crate::{Error, Input, Result};
+
+/// One tensor of a bucket, and how it is encoded.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    /// How it is encoded.
+    pub codec: &'a Codec,
+    /// Its state.
+    pub state: &'a mut State,
+    /// Where its entries are in the bucket.
+    pub range: Range<usize>,
+    /// Positions that were chosen elsewhere; none lets the codec select.
+    pub support: Option<Support<'a>>,
+    /// Bytes that its frame may take.
+    pub limit: usize,
+}
+
+/// What the encode of one piece came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    /// Bytes of the frame.
+    pub nbytes: usize,
+    /// What the encode says of itself.
+    pub encoded: Encoded,
+    /// Whether every entry of the input was zero.
+    pub zero: bool,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Encodes the pieces of a bucket in their order, and writes the frames one after another into
+/// `out`. Entries are divided by `scale` first, in float32, if it is not 1.
+///
+/// Stops at the first piece that cannot be encoded. The states of all pieces before it have moved
+/// on, and `outcomes`, which holds one for each of them in place of what was in it, says how many
+/// these are: the caller undoes them or keeps them.
+pub fn encode(
+    input: Input<'_>,
+    scale: f32,
+    pieces: &mut [Piece<'_>],
+    scratch: &mut Scratch,
+    out: &mut [u8],
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    outcomes.clear();
+    let mut at = 0;
+    for piece in pieces {
+        let start = Instant::now();
+        let Range { start: begin, end } = piece.range;
+        if begin > end || end > input.len() {
+            let len = input.len();
+            return Err(Error::argument(format!(
+                "a piece has entries {begin} to {end}, the bucket {len}"
+            )));
+        }
+        let encoded = scratch.encode(input, scale, piece)?;
+        let frame = &scratch.frame;
+        let target = out.get_mut(at..at + frame.len());
+        target.ok_or_else(too_small)?.copy_from_slice(frame);
+        at += frame.len();
+        let zero = is_zero(input.range(piece.range.clone()));
+        outcomes.push(Outcome { nbytes: frame.len(), encoded, zero, elapsed: start.elapsed() });
+    }
+    Ok(())
+}
+
+/// Memory for encoding buckets, to be used again: no call allocates once it has grown.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    workspace: Workspace,
+    /// A piece in float32, divided by the scale.
+    unscaled: Vec<f32>,
+    frame: Vec<u8>,
+}
+
+impl Scratch {
+    fn encode(&mut self, input: Input<'_>, scale: f32, piece: &mut Piece<'_>) -> Result<Encoded> {
+        let mut input = input.range(piece.range.clone());
+        #[allow(clippy::float_cmp, reason = "only exactly 1 changes nothing")]
+        if scale != 1.0 {
+            unscale(self.workspace.kernels(), input, scale, &mut self.unscaled);
+            input = Input::F32(&self.unscaled);
+        }
+        let Piece { codec, state, support, limit, .. } = piece;
+        let (limit, workspace, frame) = (Some(*limit), &mut self.workspace, &mut self.frame);
+        match *support {
+            None => codec.encode_into(input, state, limit, workspace, frame),
+            Some(support) => codec.encode_at(input, state, support, limit, workspace, frame),
+        }
+    }
+}
+
+/// Widens first and divides then: small float16 gradients would vanish the other way round.
+fn unscale(kernels: &Kernels, input: Input<'_>, scale: f32, out: &mut Vec<f32>) {
+    out.clear();
+    out.resize(input.len(), 0.0);
+    match input {
+        Input::F32(x) => out.copy_from_slice(x),
+        Input::F64(x) => (kernels.widen_f64)(x, out),
+        Input::F16(x) => (kernels.widen_f16)(x, out),
+        Input::BF16(x) => (kernels.widen_bf16)(x, out),
+    }
+    for value in out {
+        *value /= scale;
+    }
+}
+
+/// Whether every entry is a zero of either sign. Nearly always the first few entries tell.
+fn is_zero(input: Input<'_>) -> bool {
+    /// Entries that are looked at together, without a branch for each.
+    const STEP: usize = 64;
+    fn all<T: Copy>(x: &[T], is_zero: impl Fn(T) -> bool) -> bool {
+        x.chunks(STEP).all(|block| block.iter().fold(true, |all, &value| all & is_zero(value)))
+    }
+    match input {
+        Input::F32(x) => all(x, |value| value == 0.0),
+        Input::F64(x) => all(x, |value| value == 0.0),
+        Input::F16(x) => all(x, |value: f16| value.to_bits() << 1 == 0),
+        Input::BF16(x) => all(x, |value: bf16| value.to_bits() << 1 == 0),
+    }
+}
+
+fn too_small() -> Error {
+    Error::argument("out is shorter than the limits of all pieces together")
+}

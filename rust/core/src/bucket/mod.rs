@@ -1,0 +1,14 @@
+//! Many tensors that lie one after another in one buffer, as DDP hands over gradients.
+//!
+//! A layer of a few thousand entries takes a few microseconds to encode, so what a call costs by
+//! itself must not be paid per layer. [`encode`] writes the frames of a whole bucket one after
+//! another, [`average`] combines those of all ranks.
+
+mod average;
+mod encode;
+
+pub use average::{Average, Mean, Output, Scratch as AverageScratch};
+pub use encode::{Outcome, Piece, Scratch as EncodeScratch, encode};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! Buckets: many tensors encoded or averaged in one call.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::time::Instant;
+
+use gradwire_core::bucket::{self, Average, AverageScratch, EncodeScratch, Mean, Outcome, Piece};
+use gradwire_core::codec::Support;
+use gradwire_core::frame::Frame;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::buffer::{Bytes, Positions, Tensor, Writable, WritableTensor, disjoint, to_numpy};
+use crate::codec::Codec;
+use crate::errors::to_py;
+use crate::state::{Inner, State};
+
+thread_local! {
+    /// Scratch of this thread's calls, so that the steady state allocates nothing in their size.
+    static ENCODING: RefCell<EncodeScratch> = RefCell::default();
+    static AVERAGING: RefCell<AverageScratch> = RefCell::default();
+}
+
+/// Numbers that `encode_bucket` returns per piece.
+const COLUMNS: usize = 6;
+
+/// Encode the tensors of a bucket, and write their frames one after another.
+///
+/// Parameters
+/// ----------
+/// x : numpy.ndarray
+///     The bucket, of one of the element types of `Codec.encode`.
+/// scale : float
+///     What entries are divided by first, in float32.
+/// codecs, states : sequence
+///     Of each piece.
+/// ends : sequence of int
+///     Where the pieces' entries begin and end: two numbers per piece.
+/// limits : sequence of int
+///     Bytes that each frame may take.
+/// positions : sequence
+///     For each piece None, or the entries that a sparsifier in Python has selected. Empty if none
+///     has.
+/// out : numpy.ndarray
+///     uint8, as long as all limits together.
+///
+/// Returns
+/// -------
+/// outcomes : numpy.ndarray
+///     int64, six numbers per piece that was encoded: bytes of the frame, entries sent, entries
+///     asked for or -1, entries trimmed, whether all of the input was zero, and nanoseconds.
+/// error : Exception or None
+///     Why the next piece could not be encoded. Those before it are, and their states have moved on.
+#[pyfunction]
+#[pyo3(signature = (x, scale, codecs, states, ends, limits, positions, out, bfloat16=false))]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
+pub(crate) fn encode_bucket<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    scale: f64,
+    codecs: Vec<Bound<'py, Codec>>,
+    states: Vec<Bound<'py, State>>,
+    ends: Vec<usize>,
+    limits: Vec<usize>,
+    positions: Vec<Option<Bound<'py, PyAny>>>,
+    out: &Bound<'py, PyAny>,
+    bfloat16: bool,
+) -> PyResult<(Bound<'py, PyAny>, Option<PyErr>)> {
+    let tensor = Tensor::get("x", x, bfloat16)?;
+    let mut out = Writable::bytes("out", out)?;
+    disjoint("x", &out, &tensor)?;
+    let (ranges, count) = (pairs(&ends)?, codecs.len());
+    same_len("states", states.len(), count)?;
+    same_len("ends", ranges.len(), count)?;
+    same_len("limits", limits.len(), count)?;
+    if !positions.is_empty() {
+        same_len("positions", positions.len(), count)?;
+    }
+    let positions: Vec<Option<Positions>> = positions
+        .iter()
+        .map(|given| given.as_ref().map(|given| Positions::get("positions", given)).transpose())
+        .collect::<PyResult<_>>()?;
+    let (mut owners, mut guards) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for (codec, state) in codecs.iter().zip(&states) {
+        codec.get().own(state)?;
+        owners.push(codec.get().owner(py)?);
+        guards.push(state.get().lock(py)?);
+    }
+    let mut pieces: Vec<Piece<'_>> = guards
+        .iter_mut()
+        .zip(&codecs)
+        .enumerate()
+        .map(|(i, (guard, codec))| {
+            let inner: &mut Inner = guard;
+            let support = positions.get(i).and_then(Option::as_ref);
+            Piece {
+                codec: codec.get().inner(),
+                state: &mut inner.state,
+                range: ranges[i].clone(),
+                support: support.map(|each| Support { positions: each.as_slice(), may_trim: true }),
+                limit: limits[i],
+            }
+        })
+        .collect();
+    let (input, target) = (tensor.input(), out.as_mut_slice());
+    let mut outcomes = Vec::with_capacity(count);
+    let (encoding, found) = (&mut pieces, &mut outcomes);
+    let done = py.detach(|| {
+        ENCODING.with_borrow_mut(|scratch| {
+            bucket::encode(input, scale as f32, encoding, scratch, target, found)
+        })
+    });
+    drop(pieces);
+    for (((state, guard), outcome), owner) in
+        states.iter().zip(&mut guards).zip(&outcomes).zip(owners)
+    {
+        state.get().committed(guard, outcome.encoded, owner);
+    }
+    let failed = states.get(outcomes.len());
+    let error = done.err().map(|error| to_py(py, error, failed.and_then(|s| s.get().name())));
+    Ok((to_numpy(py, "int64", &table(&outcomes))?, error))
+}
+
+/// Average the frames of all ranks, and write the tensors of a bucket.
+///
+/// Parameters
+/// ----------
+/// data : bytes-like
+///     Where all the frames are.
+/// starts : sequence of int
+///     Where the first frame of each rank begins; the others follow it.
+/// sizes : sequence of sequence of int
+///     Bytes of the frames of each rank, one per piece.
+/// ends : sequence of int
+///     Where the pieces' entries begin and end: two numbers per piece.
+/// unused : sequence of bool
+///     Of each piece whether it is to become zero, whatever its frames say.
+/// out : numpy.ndarray
+///     The bucket, of one of the element types of `Codec.encode`.
+/// scale : float
+///     What averages are multiplied by.
+/// senders : bool
+///     Average over the ranks that sent an entry instead of all.
+///
+/// Returns
+/// -------
+/// numpy.ndarray
+///     int64, the nanoseconds that each piece took.
+///
+/// Raises
+/// ------
+/// GradwireError
+///     A frame is bad or of another length. The bucket may hold anything then.
+#[pyfunction]
+#[pyo3(signature = (data, starts, sizes, ends, unused, out, scale, senders, bfloat16=false))]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
+pub(crate) fn average_bucket<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyAny>,
+    starts: Vec<usize>,
+    sizes: Vec<Vec<usize>>,
+    ends: Vec<usize>,
+    unused: Vec<bool>,
+    out: &Bound<'py, PyAny>,
+    scale: f64,
+    senders: bool,
+    bfloat16: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let data = Bytes::get("data", data)?;
+    let mut out = WritableTensor::get("out", out, bfloat16)?;
+    out.disjoint("data", &data)?;
+    let ranges = pairs(&ends)?;
+    same_len("unused", unused.len(), ranges.len())?;
+    same_len("sizes", sizes.len(), starts.len())?;
+    let bytes = data.as_slice();
+    let mut rest = Vec::with_capacity(starts.len());
+    for (&start, sizes) in starts.iter().zip(&sizes) {
+        same_len("sizes", sizes.len(), ranges.len())?;
+        rest.push(bytes.get(start..).ok_or_else(|| beyond("a frame", start, bytes.len()))?);
+    }
+    let average = Average { mean: if senders { Mean::Senders } else { Mean::Ranks }, scale };
+    let mut nanoseconds = Vec::with_capacity(ranges.len());
+    for range in &ranges {
+        out.check(range)?;
+    }
+    py.detach(|| {
+        AVERAGING.with_borrow_mut(|scratch| {
+            let mut frames = Vec::with_capacity(rest.len());
+            for (i, range) in ranges.into_iter().enumerate() {
+                let start = Instant::now();
+                frames.clear();
+                for (rest, sizes) in rest.iter_mut().zip(&sizes) {
+                    let (frame, after) = rest.split_at_checked(sizes[i]).unwrap_or((rest, &[]));
+                    frames.push(frame);
+                    *rest = after;
+                }
+                let mut target = out.output(range);
+                if unused[i] {
+                    target.clear();
+                } else {
+                    average.write(frames.iter().copied(), target, scratch)?;
+                }
+                nanoseconds.push(since(start));
+            }
+            Ok(())
+        })
+    })
+    .map_err(|error| to_py(py, error, None))?;
+    to_numpy(py, "int64", &nanoseconds)
+}
+
+/// Read frames that follow one another.
+///
+/// Parameters
+/// ----------
+/// data : bytes-like
+///     The frames.
+/// sizes : sequence of int
+///     Bytes of each.
+/// positions : bool
+///     Whether to read where the entries are, too.
+///
+/// Returns
+/// -------
+/// values : numpy.ndarray
+///     float32, the values of all frames, one after another.
+/// positions : numpy.ndarray
+///     uint32, where they are in the tensor of their frame; empty if not asked for.
+#[pyfunction]
+pub(crate) fn read_bucket<'py>(
+    data: &Bound<'py, PyAny>,
+    sizes: Vec<usize>,
+    positions: bool,
+) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    let (py, data) = (data.py(), Bytes::get("data", data)?);
+    let (mut values, mut places) = (Vec::new(), Vec::new());
+    let mut rest = data.as_slice();
+    py.detach(|| {
+        let (mut some_values, mut some_places) = (Vec::new(), Vec::new());
+        for size in sizes {
+            let (bytes, after) = rest.split_at_checked(size).unwrap_or((rest, &[]));
+            let frame = Frame::parse(bytes, None)?;
+            frame.values_into(&mut some_values)?;
+            values.extend_from_slice(&some_values);
+            if positions {
+                frame.indices_into(&mut some_places)?;
+                places.extend_from_slice(&some_places);
+            }
+            rest = after;
+        }
+        Ok(())
+    })
+    .map_err(|error| to_py(py, error, None))?;
+    Ok((to_numpy(py, "float32", &values)?, to_numpy(py, "uint32", &places)?))
+}
+
+/// What `encode_bucket` says of its pieces.
+fn table(outcomes: &[Outcome]) -> Vec<i64> {
+    let mut numbers = Vec::with_capacity(COLUMNS * outcomes.len());
+    for Outcome { nbytes, encoded, zero, elapsed } in outcomes {
+        let target = encoded.target.map_or(-1, |target| target as i64);
+        numbers.extend([
+            *nbytes as i64,
+            encoded.count as i64,
+            target,
+            encoded.trimmed as i64,
+            i64::from(*zero),
+            elapsed.as_nanos() as i64,
+        ]);
+    }
+    numbers
+}
+
+fn since(start: Instant) -> i64 {
+    start.elapsed().as_nanos() as i64
+}
+
+/// Begins and ends as ranges.
+fn pairs(ends: &[usize]) -> PyResult<Vec<Range<usize>>> {
+    let (pairs, rest) = ends.as_chunks::<2>();
+    if rest.is_empty() {
+        return Ok(pairs.iter().map(|&[begin, end]| begin..end).collect());
+    }
+    Err(PyValueError::new_err(format!("ends must be pairs, got {} numbers", ends.len())))
+}
+
+fn same_len(name: &str, len: usize, expected: usize) -> PyResult<()> {
+    if len == expected {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!("{name} must have {expected} items, got {len}")))
+}
+
+fn beyond(what: &str, at: usize, len: usize) -> PyErr {
+    PyValueError::new_err(format!("{what} begins at {at}, behind the end at {len}"))
+}
