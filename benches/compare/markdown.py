@@ -1,6 +1,8 @@
-"""Write the headline figures of a recorded run as Markdown, for the README.
+"""Write the figures of recorded runs as Markdown, for the README.
 
 python -m benches.compare.markdown benches/results/FILE.json [--into README.md]
+
+The accuracies come from docs/codecs.md, which `gradwire compare` writes.
 """
 
 import argparse
@@ -8,26 +10,84 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gradwire.cli.training.link import format_rate
+
 from . import blocks, plan, record
-from .break_even import gbit
 from .tables import span
 
-BLOCK = "headline"
-HEADINGS = ("", "encode, with residual", "in copies", "bits an entry", "pays below, fp32", "bf16")
+CODECS = "docs/codecs.md"
 README_RATIO = 0.01
 
-# What the README calls whom, in its order; the rest is in the file.
-SHOWN = {
+# What the README calls whom, in its order; the rest is in the files.
+STEPS = {
+    "none": "no compression",
+    "torch bf16 hook": "torch's bf16 hook",
+    "torch PowerSGD, rank 4": "torch's PowerSGD hook, rank 4",
+    "gradwire topk, 0.01": "**gradwire topk**, 0.01",
+    "gradwire topk, 0.001": "**gradwire topk**, 0.001",
+    "gradwire sidco, 0.001": "**gradwire sidco**, 0.001",
+}
+LEARNERS = (
+    "no compression",
+    "torch's bf16 hook",
+    "qsgd",
+    "onebit",
+    "topk",
+    "sparseloco",
+)
+ENCODERS = {
     "gradwire topk": "**gradwire topk** (exact)",
-    "gradwire topk bf16": "**gradwire topk**, bf16 values",
     "gradwire sidco": "**gradwire sidco**",
     "DGC sampling": "DGC's sampling, in torch",
     "torch PowerSGD, rank 4": "torch's PowerSGD hook, rank 4",
-    "numpy.partition": "`numpy.partition`",
-    "SIDCo in torch": "SIDCo, in torch",
-    "torch.kthvalue": "`torch.kthvalue`",
     "torch.topk": "`torch.topk`",
 }
+
+
+def end_to_end(document: dict[str, Any], path: str) -> list[str]:
+    """Return the time of a DDP step over links of several speeds, and where it comes from."""
+    (measured,) = document["sections"]["exchange"]
+    outcomes = measured["outcomes"]
+    rates = [outcome["bits_per_second"] for outcome in outcomes]
+    links = ["no limit" if rate is None else format_rate(rate) for rate in rates]
+    times = [
+        {each["method"]: each["seconds"]["median"] for each in outcome["rows"]}
+        for outcome in outcomes
+    ]
+    sizes = {each["method"]: each["nbytes"] for each in outcomes[0]["rows"]}
+    lines = _head("", "MB per step", *links)
+    for name, title in STEPS.items():
+        size = f"{sizes[name] / 1e6:.3g}"
+        lines.append(_row([title, size, *(span(each[name]) for each in times)]))
+    return [*lines, "", _source(document, path)]
+
+
+def accuracy(page: str, path: str) -> list[str]:
+    """Return what the demo's models have learned with some methods, and where it comes from."""
+    tasks = {
+        section.partition("\n")[0]: _rows(section)
+        for section in page.split("\n## ")
+        if "\n| method |" in section
+    }
+    columns = [f"{name.lower()}, {what}" for name in tasks for what in ("MB per step", "accuracy")]
+    lines = _head("", *columns)
+    for name in LEARNERS:
+        cells = []
+        for rows in tasks.values():
+            found = rows[name]
+            cells += [f"{float(found['kB per step']) / 1e3:.3f}", f"{found['accuracy %']} %"]
+        lines.append(_row([name, *cells]))
+    return [*lines, "", f"By `gradwire compare`; all presets are in [{path}]({path})."]
+
+
+def _rows(section: str) -> dict[str, dict[str, str]]:
+    """Return the rows of a table that begins with a column of methods, by those."""
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
+    return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[2:]}
 
 
 def outcome(document: dict[str, Any], law: str, ratio: float, threads: int = 1) -> dict[str, Any]:
@@ -38,56 +98,60 @@ def outcome(document: dict[str, Any], law: str, ratio: float, threads: int = 1) 
 
 def table(chosen: dict[str, Any], names: dict[str, str]) -> list[str]:
     """Return the lines of a table of these contestants, as far as the run has them."""
-    links = chosen["break_even_bits_per_second"]
     results = {result["name"]: result for result in chosen["results"]}
-    lines = [
-        _row(HEADINGS),
-        _row(["---", *["---:"] * (len(HEADINGS) - 1)]),
-        _row(["plain copy", span(chosen["copy"]["median"]), "1", "", "", ""]),
-    ]
+    lines = _head("", "MB per step", "encode", "in copies")
+    lines.append(_row(["plain copy", "", span(chosen["copy"]["median"]), "1"]))
     for name, title in names.items():
-        if name not in links or name not in results:
-            continue
-        result = results[name]
-        bits = 8 * result["nbytes"]["median"] / max(1, result["count"]["median"])
-        cells = [span(result["encode"]["median"]), f"{result['encode_copies']['median']:.2g}"]
-        speeds = [gbit(links[name][kind]) for kind in ("fp32", "bf16")]
-        lines.append(_row([title, *cells, f"{bits:.3g}", *speeds]))
+        if name in results:
+            result = results[name]
+            times = [span(result["encode"]["median"]), f"{result['encode_copies']['median']:.2g}"]
+            lines.append(_row([title, f"{result['nbytes']['median'] / 1e6:.3g}", *times]))
     return lines
 
 
-def headline(document: dict[str, Any], path: str) -> list[str]:
-    """Return what the README says of a run: the table, and where it comes from."""
-    shown = table(outcome(document, plan.HEADLINE_LAW, README_RATIO), SHOWN)
-    machine = document["machine"]
-    source = f"{machine['processor']}, SIMD level {machine['simd']}, {document['date'][:10]}"
-    return [*shown, "", f"By `make bench` ({source}); the whole run is [here]({path})."]
+def page(document: dict[str, Any], path: str) -> dict[str, list[str]]:
+    """Return the lines of every block of the README."""
+    return {
+        "end to end": end_to_end(document, path),
+        "accuracy": accuracy((blocks.ROOT / CODECS).read_text("utf-8"), CODECS),
+        "encode": table(outcome(document, plan.HEADLINE_LAW, README_RATIO), ENCODERS),
+    }
+
+
+def _head(*headings: str) -> list[str]:
+    return [_row(headings), _row(["---", *["---:"] * (len(headings) - 1)])]
 
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _source(document: dict[str, Any], path: str) -> str:
+    machine = document["machine"]
+    where = f"{machine['processor']}, SIMD level {machine['simd']}, {document['date'][:10]}"
+    return f"By `make bench` ({where}; [all figures]({path}))."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--into", type=Path, help="rewrite the table in this README")
-    parser.add_argument("--law", help="instead: everybody, under this law")
+    parser.add_argument("--into", type=Path, help="rewrite the tables in this README")
+    parser.add_argument("--law", help="instead: everybody's encode, under this law")
     parser.add_argument("--ratio", type=float, default=0.001, help="with --law, this ratio")
     parser.add_argument("--threads", type=int, default=1, help="with --law, so many threads")
     chosen = parser.parse_args()
     document = record.read(chosen.file)
     if chosen.law:
         found = outcome(document, chosen.law, chosen.ratio, chosen.threads)
-        print(
-            "\n".join(table(found, {result["name"]: result["name"] for result in found["results"]}))
-        )
+        names = {result["name"]: result["name"] for result in found["results"]}
+        print("\n".join(table(found, names)))
         return
-    lines = headline(document, chosen.file.resolve().relative_to(blocks.ROOT).as_posix())
-    if chosen.into:
-        blocks.replace(chosen.into, BLOCK, lines)
-    else:
-        print("\n".join(lines))
+    path = chosen.file.resolve().relative_to(blocks.ROOT).as_posix()
+    for name, lines in page(document, path).items():
+        if chosen.into:
+            blocks.replace(chosen.into, name, lines)
+        else:
+            print("\n".join([*lines, ""]))
 
 
 if __name__ == "__main__":

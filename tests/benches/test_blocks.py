@@ -16,10 +16,12 @@ def source(block: str) -> str:
     return found[0]
 
 
-def test_the_headline_of_the_readme_is_that_of_its_run():
-    block = blocks.find(README.read_text(), markdown.BLOCK)
-    path = source(block)
-    assert block.split("\n")[1:-1] == markdown.headline(record.read(blocks.ROOT / path), path)
+@pytest.mark.parametrize("name", ["end to end", "accuracy", "encode"])
+def test_a_table_of_the_readme_is_that_of_its_run(name):
+    text = README.read_text()
+    path = source(text)
+    wanted = markdown.page(record.read(blocks.ROOT / path), path)[name]
+    assert blocks.find(text, name).split("\n")[1:-1] == wanted
 
 
 def test_the_aims_in_the_documentation_are_those_of_their_run():

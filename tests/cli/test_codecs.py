@@ -13,6 +13,7 @@ def test_lists_every_preset_with_its_paper(capsys):
     for preset in PRESETS.values():
         assert f"gradwire.{preset.name}(" in out
         assert preset.summary in out
+        assert out.count("(") == out.count(")")
         assert preset.paper is None or preset.paper in out
 
 

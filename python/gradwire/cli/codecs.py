@@ -47,7 +47,7 @@ def _as_dict(preset: Preset) -> dict[str, str | None]:
 
 def _as_text(preset: Preset) -> str:
     lines = [_call(preset), _paragraph(preset.summary)]
-    if options := _signature(preset).removeprefix(preset.build.__name__).strip("()"):
+    if options := _signature(preset).removeprefix(preset.build.__name__)[1:-1]:
         lines.append(_paragraph(f"options: {options}"))
     if preset.paper is not None:
         lines.append(_paragraph(preset.paper))

@@ -256,8 +256,8 @@ class Report:
         lines = [
             f"gradwire, rank {self.rank} of {self.world_size}: {self.steps} steps",
             f"  codec           {self.codec}",
-            f"  on the wire     {wire} a step, plain DDP {dense}: {self.compression:.1f} x less",
-            f"  collectives     {buckets:.1f} a step, slots {self.slot_use:.0%} full",
+            f"  on the wire     {wire} per step, plain DDP {dense}: {self.compression:.1f} x less",
+            f"  collectives     {buckets:.1f} per step, slots {self.slot_use:.0%} full",
             f"  sent / asked    {_ratio(self.achieved)}",
             f"  milliseconds    {milliseconds}; backward waited {self.wait_ms:.2f}",
             f"  residual norm   {_norm(self.residual_norm)}",

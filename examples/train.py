@@ -1,0 +1,115 @@
+"""Train a small model with DistributedDataParallel and compressed gradients.
+
+    torchrun --nproc-per-node=2 examples/train.py
+    torchrun --nproc-per-node=2 examples/train.py --ratio 1   # the same without compression
+
+On two machines, run this on each of them, with its own --node-rank and the address of the first:
+
+    torchrun --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --master-port=29500 \
+        --nproc-per-node=1 examples/train.py --checkpoint run/
+
+Whoever stops and starts it again with the same --checkpoint goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.torch import ddp
+
+
+def main() -> None:
+    """Train, report, save."""
+    options = parser().parse_args()
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)  # the same model on every rank
+    layers = (nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    # All that compression takes. Ratio 1 leaves plain DDP for comparison.
+    handle = None
+    if options.ratio < 1:
+        handle = ddp.attach(model, gradwire.topk(ratio=options.ratio))
+
+    first = load(options.checkpoint, model, optimizer, handle) if options.checkpoint else 0
+    for step in range(first, options.steps):
+        inputs, targets = batch(step, rank)
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank == 0 and step % 50 == 49:
+            print(f"step {step + 1}: loss {loss.item():.3f}", flush=True)
+
+    if options.checkpoint:
+        save(options.checkpoint, options.steps, model, optimizer, handle)
+    if handle is not None:
+        if rank == 0:
+            print(handle.report(), flush=True)
+        handle.detach()
+    dist.destroy_process_group()
+
+
+def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return this rank's data of this step: points around ten centres. Put your loader here."""
+    centres = torch.randn(10, 64, generator=torch.Generator().manual_seed(1))
+    draw = torch.Generator().manual_seed(1000 * step + rank)
+    targets = torch.randint(10, (64,), generator=draw)
+    return centres[targets] + 1.5 * torch.randn(64, 64, generator=draw), targets
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    handle: ddp.Handle | None,
+) -> None:
+    """Save a file for every rank: what a rank has not sent yet is its own."""
+    saved = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    if handle is not None:
+        saved["gradwire"] = handle.state_dict()
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(saved, folder / f"rank{dist.get_rank()}.pt")
+
+
+def load(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    handle: ddp.Handle | None,
+) -> int:
+    """Load what `save` saved, if all ranks have it; return the step to go on with."""
+    file = folder / f"rank{dist.get_rank()}.pt"
+    there = torch.tensor(int(file.exists()))
+    dist.all_reduce(there, dist.ReduceOp.MIN)
+    if not there:
+        return 0
+    saved = torch.load(file, weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    if handle is not None:
+        handle.load_state_dict(saved["gradwire"])  # a collective
+    return int(saved["step"])
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--ratio", type=float, default=0.01, help="share of the entries to send")
+    made.add_argument("--steps", type=int, default=200)
+    made.add_argument("--checkpoint", type=Path, metavar="DIR", help="save to and go on from")
+    return made
+
+
+if __name__ == "__main__":
+    main()
