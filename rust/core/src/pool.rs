@@ -1,4 +1,7 @@
 //! The threads of this crate: one pool, made on first use, that a forked child replaces by its own.
+//!
+//! How many of its threads a call keeps busy is up to the call, which splits its work into so many
+//! parts. The pool grows when a call wants more than it has, and never shrinks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,12 +9,16 @@ use std::sync::{Arc, Mutex};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::environment;
+use crate::simd::float_mode::keep_standard_mode;
 
 /// How many threads to use; zero before anybody asked.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// The pool, the process that made it, and how many threads it has.
-static POOL: Mutex<Option<(u32, usize, Arc<ThreadPool>)>> = Mutex::new(None);
+/// The pool of this process.
+static POOL: Shared = Shared(Mutex::new(None));
+
+/// A pool, and the process that made it.
+struct Shared(Mutex<Option<(u32, Arc<ThreadPool>)>>);
 
 /// Uses `threads` threads from now on, at least one.
 pub fn set_num_threads(threads: usize) {
@@ -44,43 +51,81 @@ fn from_environment() -> usize {
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get().min(8)))
 }
 
-/// A pool of that many threads, or none: then the caller does the work itself. Never blocks, so a
-/// child that was forked while another thread was in here goes on alone instead of waiting for a
-/// thread that it does not have.
+/// A pool of that many threads at least, or none: then the caller does the work itself. Never
+/// blocks, so a child that was forked while another thread was in here goes on alone instead of
+/// waiting for a thread that it does not have.
 pub(crate) fn acquire(threads: usize) -> Option<Arc<ThreadPool>> {
-    if threads < 2 {
-        return None;
+    if threads < 2 { None } else { POOL.acquire(threads, num_threads()) }
+}
+
+impl Shared {
+    /// A pool of `threads` at least; one that has to be made has `usual` threads at least.
+    fn acquire(&self, threads: usize, usual: usize) -> Option<Arc<ThreadPool>> {
+        let mut guard = self.0.try_lock().ok()?;
+        let process = std::process::id();
+        if let Some((owner, pool)) = guard.as_ref()
+            && *owner == process
+            && pool.current_num_threads() >= threads
+        {
+            return Some(Arc::clone(pool));
+        }
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(threads.max(usual))
+            .thread_name(|i| format!("gradwire-{i}"))
+            // They inherit the mode of whoever happens to need them first.
+            .start_handler(|_| keep_standard_mode())
+            .build()
+            .ok()?;
+        let pool = Arc::new(pool);
+        if let Some((owner, old)) = guard.replace((process, Arc::clone(&pool)))
+            && owner != process
+        {
+            // Its threads stayed behind in the parent: shutting it down would wait for them.
+            std::mem::forget(old);
+        }
+        Some(pool)
     }
-    let mut guard = POOL.try_lock().ok()?;
-    let process = std::process::id();
-    if let Some((owner, size, pool)) = guard.as_ref()
-        && *owner == process
-        && *size == threads
-    {
-        return Some(Arc::clone(pool));
-    }
-    let name = |i| format!("gradwire-{i}");
-    let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build().ok()?;
-    let pool = Arc::new(pool);
-    if let Some((owner, _, old)) = guard.replace((process, threads, Arc::clone(&pool)))
-        && owner != process
-    {
-        // Its threads stayed behind in the parent: shutting it down would wait for them.
-        std::mem::forget(old);
-    }
-    Some(pool)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::hint::black_box;
+    use std::thread;
+
     use super::*;
+    use crate::simd::float_mode::testing::in_hostile_mode;
 
     #[test]
     fn one_thread_needs_no_pool_and_more_share_one() {
         assert!(acquire(1).is_none());
         let sizes: Vec<_> =
             (0..3).filter_map(|_| acquire(2)).map(|p| p.current_num_threads()).collect();
-        assert!(sizes.iter().all(|&size| size == 2));
+        assert!(sizes.iter().all(|&size| size >= 2));
+    }
+
+    /// Tensors of different sizes are worth different numbers of threads.
+    #[test]
+    fn threads_are_made_once_whatever_is_asked_for() {
+        let shared = Shared(Mutex::new(None));
+        let mut seen = HashSet::new();
+        for step in 0..40 {
+            let pool = shared.acquire(2 + step % 3, 4).unwrap();
+            seen.extend(pool.broadcast(|_| thread::current().id()));
+        }
+        assert_eq!(seen.len(), 4);
+        // More than usual: a larger pool, and no smaller one after it.
+        assert_eq!(shared.acquire(5, 4).unwrap().current_num_threads(), 5);
+        assert_eq!(shared.acquire(2, 4).unwrap().current_num_threads(), 5);
+    }
+
+    #[test]
+    fn threads_do_not_inherit_the_floating_point_mode() {
+        let shared = Shared(Mutex::new(None));
+        let half = || black_box(f32::MIN_POSITIVE) * black_box(0.5);
+        let found = in_hostile_mode(|| shared.acquire(3, 2).unwrap().broadcast(|_| half()));
+        let found: Vec<_> = found.into_iter().map(f32::to_bits).collect();
+        assert_eq!(found, [1 << 22; 3]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gradwire_core::codec::{self, Encoded, Support, Workspace};
 use gradwire_core::memory::Memory;
 use gradwire_core::quantize::Quantizer;
+use gradwire_core::simd::in_standard_mode;
 use gradwire_core::sparsify::{
     ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
 };
@@ -161,7 +162,7 @@ impl Codec {
 impl Codec {
     #[new]
     fn new(config: &Bound<'_, PyDict>, owner: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let inner = Arc::new(config::codec(config)?);
+        let inner = Arc::new(in_standard_mode(|| config::codec(config))?);
         Ok(Self { inner, owner: PyWeakrefReference::new(owner)?.unbind() })
     }
 

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gradwire_core::frame::{self, HEADER_LEN, Scratch};
 use gradwire_core::pack::Coding;
+use gradwire_core::simd::in_standard_mode;
 use gradwire_core::{Dtype, Error, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -252,7 +253,7 @@ pub(crate) fn decode_add(
     let data = Bytes::get("frame", frame)?;
     let mut out = Writable::floats("out", out)?;
     disjoint("frame", &out, &data)?;
-    let factor = scale as f32;
+    let factor = in_standard_mode(|| scale as f32);
     if !factor.is_finite() {
         return Err(PyValueError::new_err(format!("scale must be a finite float32, got {scale}")));
     }

@@ -8,6 +8,7 @@ use crate::frame::{self, Layout, SparsifierId};
 use crate::memory::Memory;
 use crate::pack::Pattern;
 use crate::quantize::Quantizer;
+use crate::simd::in_standard_mode;
 use crate::{Dtype, Error, Result};
 
 impl Codec {
@@ -23,6 +24,11 @@ impl Codec {
         }
         let numel = state.numel();
         state.prepare(self, numel)?;
+        in_standard_mode(|| self.flush_all(state, out))
+    }
+
+    fn flush_all(&self, state: &mut State, out: &mut Vec<u8>) -> Result<Encoded> {
+        let numel = state.numel();
         let layout = Layout {
             dtype: Dtype::F32,
             sparsifier: SparsifierId::ALL,

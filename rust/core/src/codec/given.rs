@@ -9,8 +9,8 @@
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::HEADER_LEN;
 use crate::scan::{Request, Scratch, Source};
-use crate::simd::BLOCK;
 use crate::simd::peak::NON_FINITE;
+use crate::simd::{BLOCK, in_standard_mode};
 use crate::sparsify::Sparsifier;
 use crate::{Error, Input, Result};
 
@@ -63,7 +63,9 @@ impl Codec {
         }
         support.check(input.len())?;
         state.prepare(self, input.len())?;
-        let encoded = self.encode_support(input, state, support, max_len, workspace, out);
+        let encoded = in_standard_mode(|| {
+            self.encode_support(input, state, support, max_len, workspace, out)
+        });
         if encoded.is_err() {
             out.clear();
         }
@@ -134,6 +136,16 @@ impl Codec {
                 "out has {given} elements, the tensor has {expected}"
             )));
         }
+        in_standard_mode(|| self.look(input, state, workspace, out))
+    }
+
+    fn look(
+        &self,
+        input: Input<'_>,
+        state: &State,
+        workspace: &mut Workspace,
+        out: &mut [f32],
+    ) -> Result<()> {
         let scale = self.scale(input, &mut workspace.scanner)?;
         let (view, kernels) = (self.view(input, state, scale), workspace.scanner.kernels);
         let mut scratch = Scratch::default();

@@ -23,7 +23,7 @@ use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{Hints, Magnitude, Quantizer};
 use crate::rng::Key;
 use crate::scan::{self, Source};
-use crate::simd::{BLOCK, Kernels};
+use crate::simd::{BLOCK, Kernels, in_standard_mode};
 use crate::sparsify::{RandomK, Sparsifier};
 use crate::{Error, Input, Result};
 
@@ -99,19 +99,20 @@ impl Codec {
 
     /// The longest frame of a tensor of `numel` elements, in bytes.
     pub fn max_encoded_len(&self, numel: usize) -> usize {
-        self.max_len_of(numel, self.sparsifier.max_count(numel))
+        let most = in_standard_mode(|| self.sparsifier.max_count(numel));
+        self.max_len_of(numel, most)
     }
 
     /// The longest frame of at most `count` entries of a tensor of `numel` elements, in bytes.
     pub fn max_len_of(&self, numel: usize, count: u64) -> usize {
-        match self.sparsifier {
+        in_standard_mode(|| match self.sparsifier {
             Sparsifier::All => frame::dense_len(self.quantizer, numel as u64),
             sparsifier => {
                 // The key does not matter to the length.
                 let pattern = sparsifier.pattern(Key::from_bits(0));
                 frame::max_len(self.quantizer, self.indices, pattern, numel as u64, count)
             }
-        }
+        })
     }
 
     /// Encodes a tensor into a frame of at most `max_len` bytes, in place of what `out` held.
@@ -128,12 +129,14 @@ impl Codec {
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
         let encoded = state.prepare(self, input.len()).and_then(|()| match self.sparsifier {
-            Sparsifier::All => self.encode_dense(input, state, max_len, workspace, out),
+            Sparsifier::All => {
+                in_standard_mode(|| self.encode_dense(input, state, max_len, workspace, out))
+            }
             Sparsifier::Custom { .. } => Err(Error::argument(
                 "entries of a custom sparsifier are chosen elsewhere: give their positions to \
                  encode_at",
             )),
-            _ => self.encode_sparse(input, state, max_len, workspace, out),
+            _ => in_standard_mode(|| self.encode_sparse(input, state, max_len, workspace, out)),
         });
         if encoded.is_err() {
             out.clear();

@@ -3,7 +3,7 @@
 use super::Codec;
 use crate::memory::{Buffers, Memory};
 use crate::rng::Key;
-use crate::simd::{Kernels, reduce, summary};
+use crate::simd::{Kernels, in_standard_mode, reduce, summary};
 use crate::sparsify::{Sparsifier, Tracker};
 use crate::{Error, Result};
 
@@ -36,7 +36,7 @@ pub(super) struct Tracked {
 
 impl Tracked {
     fn new(sparsifier: Sparsifier, numel: usize) -> Self {
-        Self { sparsifier, tracker: sparsifier.tracker(numel) }
+        Self { sparsifier, tracker: in_standard_mode(|| sparsifier.tracker(numel)) }
     }
 }
 
@@ -160,11 +160,12 @@ impl State {
 
     /// The Euclidean norm of the residual, if there is one: a read of it, with sums in float64.
     pub fn residual_norm(&self) -> Option<f64> {
-        self.residual().map(|residual| {
+        let norm = |residual| {
             let mut lanes = summary::Lanes::default();
             (Kernels::current().squares)(residual, &mut lanes);
             reduce(&lanes.squares).sqrt()
-        })
+        };
+        self.residual().map(|residual| in_standard_mode(|| norm(residual)))
     }
 
     /// Replaces the residual by these finite values.
@@ -231,6 +232,10 @@ impl State {
 
     /// All of the state but residual and momentum, by name, for a checkpoint.
     pub fn scalars(&self) -> Vec<(String, f64)> {
+        in_standard_mode(|| self.tracked_scalars())
+    }
+
+    fn tracked_scalars(&self) -> Vec<(String, f64)> {
         let mut scalars = vec![("step".to_owned(), self.step as f64)];
         let Tracker { bound, threshold, location, .. } = self.tracked.tracker;
         let tracked = [("bound", bound), ("threshold", threshold), ("location", location)];
@@ -246,6 +251,10 @@ impl State {
 
     /// Restores what [`State::scalars`] gave. Checks all of it before it changes anything.
     pub fn load_scalars(&mut self, scalars: &[(String, f64)]) -> Result<()> {
+        in_standard_mode(|| self.load(scalars))
+    }
+
+    fn load(&mut self, scalars: &[(String, f64)]) -> Result<()> {
         let get = |name: &str| scalars.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
         let step = get("step").ok_or_else(|| Error::argument("the state has no 'step'"))?;
         if !((0.0..9e15).contains(&step) && libm::trunc(step) == step) {

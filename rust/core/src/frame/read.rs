@@ -3,6 +3,7 @@
 use super::header::{CHECKSUM, HEADER_LEN, Header, MAGIC, VERSION};
 use crate::pack::{self, Coding, MAX_NUMEL};
 use crate::quantize::{BLOCK, Section, ValueCoding};
+use crate::simd::in_standard_mode;
 use crate::{Error, Result};
 
 /// CRC-32C of a frame: all its bytes but the four of the checksum.
@@ -100,6 +101,10 @@ impl<'a> Frame<'a> {
 
     /// The values in the order of their positions, in place of what `out` held.
     pub fn values_into(&self, out: &mut Vec<f32>) -> Result<()> {
+        in_standard_mode(|| self.decode_values(out))
+    }
+
+    fn decode_values(&self, out: &mut Vec<f32>) -> Result<()> {
         self.check_values()?;
         let mut indices = Vec::new();
         let by_position = !self.is_dense() && self.coding.needs_positions();
@@ -115,6 +120,10 @@ impl<'a> Frame<'a> {
     ///
     /// `out` has `numel` elements. It is not touched if this fails.
     pub fn decode_into(&self, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+        in_standard_mode(|| self.decode(out, scratch))
+    }
+
+    fn decode(&self, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         self.check_all(out.len(), scratch)?;
         if self.is_dense() {
             self.coding.decode(self.section(), 0, None, out);
@@ -134,6 +143,10 @@ impl<'a> Frame<'a> {
     ///
     /// `out` has `numel` elements. It is not touched if this fails.
     pub fn decode_add(&self, out: &mut [f32], scale: f32, scratch: &mut Scratch) -> Result<()> {
+        in_standard_mode(|| self.add(out, scale, scratch))
+    }
+
+    fn add(&self, out: &mut [f32], scale: f32, scratch: &mut Scratch) -> Result<()> {
         self.check_all(out.len(), scratch)?;
         let mut block = [0.0; BLOCK];
         if self.is_dense() {

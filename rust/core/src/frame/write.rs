@@ -4,6 +4,7 @@ use super::header::{CHECKSUM, HEADER_LEN, Header, SparsifierId, VERSION};
 use super::read::checksum;
 use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{self, Hints, Quantizer, ValueCoding};
+use crate::simd::in_standard_mode;
 use crate::{Dtype, Error, Result};
 
 /// What a writer decides about its frames, apart from the data.
@@ -69,7 +70,7 @@ pub fn write_with(
     out: &mut Vec<u8>,
 ) -> Result<ValueCoding> {
     check_arguments(numel, indices, values)?;
-    Ok(write_checked(layout, hints, numel, indices, values, out))
+    Ok(in_standard_mode(|| write_checked(layout, hints, numel, indices, values, out)))
 }
 
 /// As [`write_with`] for entries that are known to keep its promises: survivors of a scan that found

@@ -50,6 +50,7 @@ pub mod exponent;
 pub mod fetch;
 pub mod fields;
 pub mod float8;
+pub(crate) mod float_mode;
 pub mod grid;
 pub mod kth;
 pub mod leaders;
@@ -75,6 +76,7 @@ use half::{bf16, f16};
 use crate::Input;
 use crate::rng::Key;
 
+pub use float_mode::in_standard_mode;
 pub use level::{Level, available_levels, level};
 
 /// Lanes that a sum is spread over, on every level.

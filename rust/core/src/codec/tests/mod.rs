@@ -3,6 +3,7 @@
 mod chunks;
 mod conservation;
 mod estimated;
+mod float_mode;
 mod flush;
 mod given;
 mod memories;
