@@ -118,7 +118,7 @@ fn one_buffer_is_untouched_by_a_limit_that_no_frame_keeps() {
             };
             let empty = frame::HEADER_LEN;
             let (result, _, after) = run(empty - 1);
-            assert!(matches!(result, Err(Error::Argument { .. })), "{codec:?}");
+            assert!(matches!(result, Err(Error::LimitTooSmall { .. })), "{codec:?}");
             assert_eq!(after, before);
             // A frame of no entries fits exactly, unless it has to hold all.
             let (result, len, after) = run(empty);
