@@ -7,6 +7,7 @@ use std::time::Instant;
 use gradwire_core::bucket::{self, Average, AverageScratch, EncodeScratch, Mean, Outcome, Piece};
 use gradwire_core::codec::Support;
 use gradwire_core::frame::Frame;
+use gradwire_core::simd::in_standard_mode;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -107,7 +108,8 @@ pub(crate) fn encode_bucket<'py>(
     let (encoding, found) = (&mut pieces, &mut outcomes);
     let done = py.detach(|| {
         ENCODING.with_borrow_mut(|scratch| {
-            bucket::encode(input, scale as f32, encoding, scratch, target, found)
+            let scale = in_standard_mode(|| scale as f32);
+            bucket::encode(input, scale, encoding, scratch, target, found)
         })
     });
     drop(pieces);

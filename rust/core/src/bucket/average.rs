@@ -4,6 +4,7 @@ use half::{bf16, f16};
 
 use crate::Result;
 use crate::frame::{Frame, Scratch as Decoding};
+use crate::simd::in_standard_mode;
 
 /// Over whom entries are averaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,15 @@ impl Average {
     ///
     /// Frames are added up in float32 in the order given. `out` may hold anything after an error.
     pub fn write<'a>(
+        &self,
+        frames: impl Iterator<Item = &'a [u8]> + Clone,
+        out: Output<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        in_standard_mode(|| self.write_all(frames, out, scratch))
+    }
+
+    fn write_all<'a>(
         &self,
         frames: impl Iterator<Item = &'a [u8]> + Clone,
         out: Output<'_>,

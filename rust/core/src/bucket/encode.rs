@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use half::{bf16, f16};
 
 use crate::codec::{Codec, Encoded, State, Support, Workspace};
-use crate::simd::Kernels;
+use crate::simd::{Kernels, in_standard_mode};
 use crate::{Error, Input, Result};
 
 /// One tensor of a bucket, and how it is encoded.
@@ -44,6 +44,17 @@ pub struct Outcome {
 /// on, and `outcomes`, which holds one for each of them in place of what was in it, says how many
 /// these are: the caller undoes them or keeps them.
 pub fn encode(
+    input: Input<'_>,
+    scale: f32,
+    pieces: &mut [Piece<'_>],
+    scratch: &mut Scratch,
+    out: &mut [u8],
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    in_standard_mode(|| encode_pieces(input, scale, pieces, scratch, out, outcomes))
+}
+
+fn encode_pieces(
     input: Input<'_>,
     scale: f32,
     pieces: &mut [Piece<'_>],
