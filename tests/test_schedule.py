@@ -62,7 +62,7 @@ def test_a_warm_up_changes_nothing_but_the_ratio():
 
 @pytest.mark.parametrize("codec", [gradwire.topk(k=5), gradwire.threshold(0.1), gradwire.dense()])
 def test_a_codec_without_a_ratio_has_no_warm_up(codec):
-    with pytest.raises(ValueError, match=r"changes a ratio, and .* has none"):
+    with pytest.raises(ValueError, match=r"changes the ratio, but .* has none"):
         WarmUp().codec_at(codec, 0)
     with pytest.raises(ValueError, match="has none"):
         Accordion(0.1, 0.01).codec_for(codec, critical=True)
@@ -127,7 +127,7 @@ class TestAccordion:
         ],
     )
     def test_settings_of_another_kind_are_refused(self, other):
-        with pytest.raises(ValueError, match="only in how much is sent"):
+        with pytest.raises(ValueError, match="only in how much they send"):
             Accordion(other, 0.01).codec_for(gradwire.topk(0.1), critical=True)
 
     @pytest.mark.parametrize(

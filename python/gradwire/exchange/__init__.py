@@ -1,11 +1,11 @@
 """Exchanges: how the ranks combine what each of them selected.
 
-A codec names one, `gradwire.torch.ddp` carries it out; encoding and decoding on one machine do not
-look at it. Bytes a rank sends in one step, with N ranks and k entries chosen by each:
+The exchange is part of the codec, and `gradwire.torch.ddp` carries it out; encoding and decoding on
+one machine do not use it. Data that each rank sends per step, with N ranks that select k entries:
 
 =================  =============================================================================
 `AllGather`        its own frame, N - 1 times: any codec, but the volume grows with N
-`AllReduce`        values only, 2 (N - 1) / N times: the ranks must choose the same entries
+`AllReduce`        values only, 2 (N - 1) / N times: all ranks must select the same entries
 `LeaderIndices`    one rank's positions, and values 2 (N - 1) / N times: any selection, any N
 =================  =============================================================================
 """
@@ -18,7 +18,7 @@ from gradwire.exchange.leader_indices import LeaderIndices
 __all__ = ["EXCHANGES", "AllGather", "AllReduce", "Exchange", "LeaderIndices"]
 
 Exchange = AllGather | AllReduce | LeaderIndices
-"""Any of the exchanges."""
+"""Any exchange."""
 
 EXCHANGES: tuple[type[Part], ...] = (AllGather, AllReduce, LeaderIndices)
-"""All of them, for configurations to be read back."""
+"""All exchanges, for reading configurations."""

@@ -13,18 +13,18 @@ _MEANS = ("ranks", "senders")
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class AllGather(Part):
-    """Every rank gets the frames of all, and decodes them in rank order.
+    """Every rank receives the frames of all ranks and decodes them in rank order.
 
-    It works with every codec. What a rank receives grows with the number of ranks.
+    Works with every codec. What a rank receives grows with the number of ranks.
 
     Parameters
     ----------
     mean : {"ranks", "senders"}
-        What the sum at each position is divided by: the number of ranks, or of those that sent
-        an entry there. The mean over ranks is that of the gradients, and conserves them: what is
-        applied and what is left in the residuals add up to what was put in. The mean over senders
-        makes a larger step where few ranks sent anything, by up to the number of ranks. Parameters
-        that travel dense are averaged over ranks in any case.
+        Divisor of the sum at each position: the number of ranks, or the number of ranks that sent
+        an entry there. The mean over ranks is the mean of the gradients and conserves them: what is
+        applied plus what is left in the residuals equals what was put in. The mean over senders
+        makes a larger step where few ranks sent an entry, by up to the number of ranks. Parameters
+        that are sent dense are always averaged over ranks.
 
     References
     ----------

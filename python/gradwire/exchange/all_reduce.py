@@ -11,19 +11,19 @@ from gradwire.sparsify import Sparsifier
 __all__ = ["AllReduce"]
 
 _SHARED = ("all", "random_k")
-"""Sparsifiers that choose by nothing that only one rank has."""
+"""Sparsifiers that select the same positions on every rank."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class AllReduce(Part):
-    """The values are added up on the way, and nothing but values travels.
+    """Sum the values in one all-reduce, without sending positions.
 
-    What a rank sends does not grow with the number of ranks. It needs the same positions on all
-    of them: every position (`gradwire.sparsify.All`), or those drawn from a seed that all share.
-    A sum of supports that differ is refused when the codec is made.
+    What a rank sends does not grow with the number of ranks. All ranks must select the same
+    positions: every position (`gradwire.sparsify.All`), or positions drawn from a shared seed.
+    Other sparsifiers are refused when the codec is made.
 
-    Values travel as the codec's quantizer has them, and partial sums are rounded to it too. What
-    the rounding of its own values takes off stays in a rank's residual; that of sums does not.
+    Values are sent in the quantizer's type, and partial sums are rounded to it. The rounding error
+    of a rank's own values stays in its residual; that of the partial sums is lost.
 
     References
     ----------
@@ -33,18 +33,18 @@ class AllReduce(Part):
     kind: ClassVar[str] = "all_reduce"
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec whose values cannot be added up position by position.
+        """Refuse a codec whose values cannot be summed position by position.
 
         Raises
         ------
         ValueError
-            Ranks choose different entries, or codes that have no sum.
+            Ranks select different entries, or the codes cannot be summed.
         """
         if sparsify.kind not in _SHARED:
             raise ValueError(
-                f"AllReduce adds up values of the same positions, and by "
-                f"{type(sparsify).__name__} every rank chooses its own; exchange by "
-                "gradwire.exchange.AllGather(), or by LeaderIndices(), where one rank chooses "
-                "for all"
+                f"AllReduce sums values at the same positions on all ranks, but with "
+                f"{type(sparsify).__name__} every rank selects its own; use "
+                "exchange=gradwire.exchange.AllGather(), or LeaderIndices(), where one rank "
+                "selects for all"
             )
         check_summable("AllReduce", quantize)

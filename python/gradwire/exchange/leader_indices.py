@@ -1,4 +1,4 @@
-"""One rank chooses for all."""
+"""One rank selects for all."""
 
 import dataclasses
 from typing import ClassVar
@@ -13,16 +13,15 @@ __all__ = ["LeaderIndices"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LeaderIndices(Part):
-    """The leader of a step sends its positions, and all ranks add up their values there.
+    """One rank, the leader, broadcasts its positions; all ranks sum their values there (CLT-k).
 
-    The leader selects by the codec's sparsifier and broadcasts positions without values; then one
-    all-reduce of k values follows. Every rank encodes at the same positions, so that the mean of
-    what they send is what would be sent of their mean (CLT-k), and the volume does not grow with
-    the number of ranks. The leader is another rank in each step, and in one step not the same
-    for all buckets.
+    The leader selects entries with the codec's sparsifier and broadcasts the positions; then one
+    all-reduce sums k values. Every rank encodes at the same positions, so compressing commutes with
+    averaging over ranks, and the volume does not grow with the number of ranks. The leader changes
+    from step to step, and different buckets of one step have different leaders.
 
-    It relies on residuals that are similar over the ranks, which `gradwire.memory.LowPass` helps.
-    Values travel as the codec's quantizer has them, and partial sums are rounded to it too.
+    This relies on residuals that are similar across ranks, which `gradwire.memory.LowPass` helps
+    with. Values are sent in the quantizer's type, and partial sums are rounded to it.
 
     References
     ----------
@@ -34,16 +33,16 @@ class LeaderIndices(Part):
     kind: ClassVar[str] = "leader_indices"
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec that leaves a leader nothing to say, or values nothing to be added by.
+        """Refuse a codec without a selection, or whose values cannot be summed.
 
         Raises
         ------
         ValueError
-            Every entry is sent, or codes have no sum.
+            Every entry is sent, or the codes cannot be summed.
         """
         if isinstance(sparsify, All):
             raise ValueError(
-                "LeaderIndices needs a sparsifier whose entries a leader chooses, and All sends "
-                "every one; exchange by gradwire.exchange.AllReduce()"
+                "LeaderIndices needs a sparsifier that selects entries, and All sends every entry; "
+                "use exchange=gradwire.exchange.AllReduce()"
             )
         check_summable("LeaderIndices", quantize)

@@ -9,7 +9,7 @@ from gradwire.memory.residual import Residual
 __all__ = ["MEMORIES", "LowPass", "Memory", "MomentumCorrection", "NoMemory", "Residual"]
 
 Memory = NoMemory | Residual | LowPass | MomentumCorrection
-"""Any of the memories."""
+"""Any memory."""
 
 MEMORIES: tuple[type[Part], ...] = (NoMemory, Residual, LowPass, MomentumCorrection)
-"""All of them, for configurations to be read back."""
+"""All memories, for reading configurations."""

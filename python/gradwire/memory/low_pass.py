@@ -11,11 +11,11 @@ __all__ = ["LowPass"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LowPass(Part):
-    """Keep a share of what was not sent: the memory follows it slowly.
+    """Keep a low-pass filtered memory of what was not sent (ScaleCom).
 
-    An entry that is not sent becomes ``memory + beta * tensor``; of one that is sent
-    ``(1 - beta) * memory`` stays, and ``beta`` times what rounding took away. The memories of
-    different ranks stay alike that way even at high learning rates, so that one rank can choose the
+    The memory of an entry that is not sent becomes ``memory + beta * tensor``. For an entry that is
+    sent, ``(1 - beta) * memory`` remains, plus ``beta`` times the rounding error. This keeps the
+    memories of the ranks similar even at high learning rates, so that one rank can select the
     entries for all (`gradwire.exchange.LeaderIndices`).
 
     The state holds two float32 buffers of n elements that swap on success. The cost is that of
@@ -24,7 +24,7 @@ class LowPass(Part):
     Parameters
     ----------
     beta : float
-        Share taken in per step, 0 < beta <= 1. With 1 it is `Residual`, to the last bit. The paper
+        Filter coefficient, 0 < beta <= 1. With 1 it is `Residual`, bit for bit. The paper
         uses 0.1 to 0.3 with very large batches; with usual ones less than 1 costs accuracy.
 
     References

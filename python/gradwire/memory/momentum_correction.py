@@ -11,13 +11,13 @@ __all__ = ["MomentumCorrection"]
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class MomentumCorrection(Part):
-    """Momentum is applied before entries are selected, and what it makes of them is kept.
+    """Apply momentum before entries are selected, and accumulate the result (DGC).
 
     With momentum ``u``, velocity ``v`` and tensor ``g``: ``u = momentum * u + g`` and
     ``v = v + u``, or with Nesterov's ``u = momentum * (u + g)`` and ``v = v + u + g``. Entries of
     ``v`` are sent and subtracted from it as the receiver decodes them.
 
-    The optimizer must not apply momentum once more: what arrives is a step already. Use
+    The optimizer must not apply momentum again: what it receives is already a step. Use
     `gradwire.torch.optim.SGD`, or an optimizer without momentum.
 
     The state holds four float32 buffers of n elements, two pairs that swap on success. Every encode
@@ -30,10 +30,10 @@ class MomentumCorrection(Part):
     nesterov : bool
         Nesterov's momentum.
     masking : bool
-        Also set ``u`` to zero where entries were sent, so that momentum which was delivered does
-        not go on pushing (momentum factor masking).
+        Also set ``u`` to zero where entries were sent, so that stale momentum does not keep pushing
+        (momentum factor masking).
     clip : float, optional
-        Largest Euclidean norm of ``g``, the gradient of this tensor on this rank; a longer one is
+        Maximum Euclidean norm of ``g``, the gradient of this tensor on this rank; a larger one is
         scaled down to it first. The paper clips another norm: that of the node's whole gradient,
         over all tensors, at N**-0.5 times the threshold for the sum over N nodes.
 

@@ -10,6 +10,6 @@ __all__ = ["NoMemory"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class NoMemory(Part):
-    """It is dropped."""
+    """Drop what is not sent."""
 
     kind: ClassVar[str] = "none"

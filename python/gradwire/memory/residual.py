@@ -11,7 +11,7 @@ __all__ = ["Residual"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Residual(Part):
-    """It is kept and added to the next tensor (error feedback).
+    """Keep what is not sent and add it to the next tensor (error feedback).
 
     The state holds two float32 buffers of n elements that swap on success, so that a failed encode
     changes nothing and a successful one can be rolled back exactly; or, with ``low_memory``, one.
@@ -22,9 +22,10 @@ class Residual(Part):
         The next tensor is encoded as ``tensor + decay * residual``; 0 < decay <= 1.
     low_memory : bool
         Keep one buffer of n elements instead of two, for the same frames and the same residual.
-        Every encode first reads tensor and residual once more, to find what is not finite before
-        it writes; a failed one still changes nothing. `gradwire.State.rollback` is an error:
-        nothing is kept to go back to. `gradwire.torch.ddp` needs it and does not take such codecs.
+        Every encode first reads tensor and residual once more, to find non-finite values before
+        it writes; a failed encode still changes nothing. `gradwire.State.rollback` raises an error,
+        because there is nothing to go back to. `gradwire.torch.ddp` needs the rollback and refuses
+        such codecs.
 
     References
     ----------

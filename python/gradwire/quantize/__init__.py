@@ -1,6 +1,6 @@
-"""Quantizers: what values the selected entries take on the wire.
+"""Quantizers: how the values of the selected entries are coded.
 
-What rounding takes off an entry stays in the residual, where the codec has one.
+The rounding error of every entry stays in the residual, if the codec has one.
 """
 
 from gradwire._part import Part
@@ -40,7 +40,7 @@ Quantizer = (
     | Codebook
     | Exponent
 )
-"""Any of the quantizers."""
+"""Any quantizer."""
 
 QUANTIZERS: tuple[type[Part], ...] = (
     Float32,
@@ -54,4 +54,4 @@ QUANTIZERS: tuple[type[Part], ...] = (
     Codebook,
     Exponent,
 )
-"""All of them, for configurations to be read back."""
+"""All quantizers, for reading configurations."""

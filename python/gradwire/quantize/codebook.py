@@ -1,4 +1,4 @@
-"""A few magnitudes, chosen to fit the values."""
+"""A few magnitudes, fitted to the values."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,19 +11,19 @@ __all__ = ["Codebook"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Codebook(Part):
-    """A sign and one of ``2**(bits - 1)`` magnitudes, those with the least squared error.
+    """A sign and one of ``2**(bits - 1)`` magnitudes, fitted for the least squared error.
 
-    For selected entries, which lie on both sides of zero and none of them near it. The magnitudes
-    are fitted to each block of 4096 entries and are in the frame, as float32; of equal numbers of
-    bits, quantizers with bins around the mean err half as much again or more.
+    Meant for selected entries, which lie on both sides of zero but not near it. The magnitudes are
+    fitted to each block of 4096 entries and sent as float32. With the same number of bits,
+    quantizers with bins around the mean have an error at least half as large again.
 
-    The fit takes some nanoseconds an entry, more than all other quantizers: it suits a selection
-    better than every entry.
+    The fit costs several nanoseconds per entry, more than any other quantizer. Use it for a
+    selection rather than for every entry.
 
     Parameters
     ----------
     bits : int
-        Of an entry, sign included, 1 to 4.
+        Bits per entry including the sign, 1 to 4.
 
     Raises
     ------

@@ -11,21 +11,21 @@ __all__ = ["Exponent"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Exponent(Part):
-    """8 bits: a sign and a power of two, one of the two around the value, by chance.
+    """8 bits: a sign and a power of two, randomly one of the two nearest to the value.
 
-    The mean is the value, and the variance at most an eighth of its square, so that it trains
-    without a residual. The 127 powers of a block of 2048 entries end at the first that is not below
-    its largest magnitude; what is below the smallest becomes that or zero, by chance too. Zeros are
-    exact. Only magnitudes above 2**127, half of the largest float32, lose their mean: they become
-    2**127.
+    The rounding is unbiased, with a variance of at most an eighth of the squared value, so training
+    works without a residual. Each block of 2048 entries has 127 powers of two; the largest is the
+    first that is not below the largest magnitude of the block. A magnitude below the smallest power
+    is randomly rounded to it or to zero. Zeros are exact. Only magnitudes above 2**127, half of the
+    largest float32, are biased: they become 2**127.
 
-    Needs a state, which says what is drawn. One read of the values to find the powers, while they
-    are in the cache.
+    Needs a state, which seeds the random numbers. Costs one more read of the values, from the
+    cache.
 
     Parameters
     ----------
     seed : int
-        What the random numbers begin from, 0 to 2**64 - 1.
+        Seed of the random numbers, 0 to 2**64 - 1.
 
     Raises
     ------

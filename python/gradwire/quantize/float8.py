@@ -11,15 +11,15 @@ __all__ = ["Float8"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Float8(Part):
-    """8 bits: a floating-point number of the Open Compute Project's formats, times a block's scale.
+    """8 bits: an Open Compute Project FP8 number times the scale of its block.
 
-    The scale is the smallest power of two that brings the largest magnitude of a block into the
-    range of the codes: products by it are exact. What exceeds the largest code all the same
-    (unscaled values, and magnitudes within an eighth of the largest float32) becomes that code:
-    neither infinity nor NaN is ever written. Frames are decoded to float32 before they are added,
-    so that a sum over any number of ranks rounds as float32 does.
+    The scale is the smallest power of two that brings the largest magnitude of the block into the
+    range of the format, so multiplying by it is exact. Values beyond the largest code (unscaled
+    values, and magnitudes within an eighth of the largest float32) saturate: neither infinity nor
+    NaN is ever written. Frames are decoded to float32 before they are added, so a sum over any
+    number of ranks has float32 rounding.
 
-    One read of the values to find the scales, while they are in the cache.
+    Costs one more read of the values, from the cache.
 
     Parameters
     ----------
@@ -27,13 +27,13 @@ class Float8(Part):
         Four bits of exponent and three of mantissa, from 2**-9 to 448 times the scale; or five and
         two, from 2**-16 to 57344 times the scale.
     rounding : {"nearest", "stochastic"}
-        To the nearest code, ties to even; or to one of the two neighbours by chance, so that the
-        mean is the value. The latter needs a state, which says what is drawn.
+        Round to the nearest code, ties to even; or randomly to one of the two neighbours, without
+        bias. Stochastic rounding needs a state, which seeds the random numbers.
     block : int, optional
-        Entries that share a scale, at least 1. Each scale takes four bytes of the frame. With None
-        values are rounded as they are, without scales.
+        Entries per scale, at least 1. Each scale takes four bytes. None rounds the values as they
+        are, without scales.
     seed : int
-        What the random numbers of stochastic rounding begin from, 0 to 2**64 - 1.
+        Seed of stochastic rounding, 0 to 2**64 - 1.
 
     Raises
     ------

@@ -30,8 +30,8 @@ class Float16(Part):
     Parameters
     ----------
     scaled : bool
-        Multiply each frame by the power of two that just makes its largest value fit, which keeps
-        small gradients out of the subnormals. Costs one more read of the selected values.
+        Multiply the values of each frame by the largest power of two that does not overflow, which
+        keeps small gradients out of the subnormals. Costs one more read of the selected values.
     """
 
     scaled: bool = True

@@ -1,4 +1,4 @@
-"""Signs, and one magnitude for all."""
+"""Signs, and one magnitude per frame."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -11,12 +11,12 @@ __all__ = ["SignScale"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SignScale(Part):
-    """One bit: the sign of an entry. All entries of a frame share one magnitude.
+    """1 bit: the sign. All entries of a frame share one magnitude.
 
-    It is as biased as it is small: a codec without a memory is warned of. One bit has no room for
-    zeros, which count as positive; what they are given too much stays in the residual.
+    The quantizer is biased; a codec without a memory issues a warning. Zeros count as positive, and
+    the error stays in the residual.
 
-    Costs a second read of the tensor, where every entry is sent.
+    Costs a second read of the tensor if every entry is sent.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class SignScale(Part):
     Raises
     ------
     ValueError, TypeError
-        Another scale. The last two are refused by the codec where the sparsifier has none.
+        Unknown scale. The codec refuses the last two if its sparsifier has no such magnitude.
 
     References
     ----------

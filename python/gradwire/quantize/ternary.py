@@ -1,4 +1,4 @@
-"""Minus, zero or plus, by chance."""
+"""Minus, zero or plus, rounded stochastically."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,22 +11,22 @@ __all__ = ["Ternary"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Ternary(Part):
-    """Two bits: minus, zero or plus one magnitude, rounded by chance: unbiased but for clipping.
+    """2 bits: zero or plus or minus one magnitude, rounded stochastically.
 
-    The magnitude is the largest of the values, once they are clipped. An entry is sent with it as
-    often as its own magnitude is a share of that, so that the mean of what is sent is the clipped
-    value. The errors are larger than a residual can take back: use it without a memory.
+    The magnitude M is the largest magnitude after clipping. An entry of magnitude m becomes M with
+    probability m / M and zero otherwise, so rounding is unbiased for the clipped values. The error
+    is larger than a residual can absorb: use it without a memory.
 
-    Costs a second read of the tensor, where every entry is sent.
+    Costs a second read of the tensor if every entry is sent.
 
     Parameters
     ----------
     clip : float or None
-        Clip at so many standard deviations of the values, 2.5 in the paper; None does not clip.
-        Values that are all equal are not clipped.
+        Clip at this many standard deviations of the values; 2.5 in the paper, None for no
+        clipping. Values that are all equal are not clipped.
     seed : int
-        What the random numbers begin from. They depend also on the name of the tensor, the step and
-        the stream of the `gradwire.State`.
+        Seed of the random numbers, which also depend on the name of the tensor, the step and the
+        stream of the `gradwire.State`.
 
     Raises
     ------
@@ -47,6 +47,6 @@ class Ternary(Part):
         if self.clip is not None:
             clip = _validate.positive("clip", self.clip)
             if clip == 0.0:
-                raise ValueError("clip must be above 0, got 0: None does not clip")
+                raise ValueError("clip must be above 0, got 0: pass None for no clipping")
             self._set("clip", clip)
         self._set("seed", _validate.integer("seed", self.seed, low=0))

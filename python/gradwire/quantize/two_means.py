@@ -1,4 +1,4 @@
-"""Two values a column."""
+"""Two values per column."""
 
 import dataclasses
 import math
@@ -13,26 +13,26 @@ __all__ = ["TwoMeans"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TwoMeans(Part):
-    """One bit: each entry becomes the mean of its column's entries of its sign.
+    """1 bit: each entry becomes the mean of the entries of the same sign in its column.
 
-    A column is a run of positions of the flat tensor: of a weight of shape (out, in), all that goes
-    into one output. Entries from zero up have one mean, those below zero the other; both are taken
-    over every entry of the column that is sent, in float64. No two other values have less error.
-    It is biased: a codec without a memory is warned of.
+    A column is a run of consecutive positions in the flat tensor; for a weight of shape (out, in),
+    the weights of one output. Entries >= 0 share one mean and entries < 0 the other, both computed
+    in float64 over the entries of the column that are sent. For this split no other two values have
+    a smaller squared error. The quantizer is biased; a codec without a memory issues a warning.
 
-    Costs one more read of the values, in the cache for columns of up to 65536 entries. A frame has
-    eight bytes for each column.
+    Costs one more read of the values, from the cache for columns of up to 65536 entries. A frame
+    has eight bytes per column.
 
     Parameters
     ----------
     column : int or None
-        Positions in a column. None takes it from the tensor: `gradwire.Codec.for_shape` makes it
-        the entries of one index of the first dimension; of a flat tensor, all.
+        Positions per column. None derives it from the shape in `gradwire.Codec.for_shape`: the
+        product of all dimensions but the first, or all entries of a flat tensor.
 
     Raises
     ------
     ValueError, TypeError
-        A column that is not from 1 to 2**32 - 1.
+        A column outside 1 to 2**32 - 1.
 
     References
     ----------
@@ -52,7 +52,7 @@ class TwoMeans(Part):
             self._set("column", column)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
-        """Return the part with the column of a tensor of this shape, where it is not given."""
+        """Return the part with the column for tensors of this shape, if none was given."""
         if self.column is not None:
             return self
         return dataclasses.replace(self, column=max(1, math.prod(shape[1:] or shape)))

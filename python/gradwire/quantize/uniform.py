@@ -1,4 +1,4 @@
-"""Levels of a uniform grid, by chance."""
+"""A uniform grid with stochastic rounding."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -11,34 +11,32 @@ __all__ = ["Uniform"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Uniform(Part):
-    """A sign and a level between zero and the norm of a block, rounded by chance: unbiased.
+    """A sign and a level between zero and the norm of the block, rounded stochastically.
 
-    A value is rounded up to the next level as often as it is far from the one below, so that the
-    mean of what is sent is the value, and errors average out over ranks and steps. They are large:
-    with ``norm="l2"`` larger than a residual can take back, which then grows from step to step. Use
-    it without a memory, or with ``norm="max"`` and enough bits.
+    The rounding is unbiased, so errors average out over ranks and steps. They are large: with
+    ``norm="l2"`` larger than a residual can absorb, which then grows from step to step. Use it
+    without a memory, or with ``norm="max"`` and enough bits.
 
-    Costs one more read of the values in the cache. Zero blocks decode to zeros.
+    Costs one more read of the values, from the cache. Blocks of zeros decode to zeros.
 
     Parameters
     ----------
     bits : int
-        Bits of an entry, sign and level together, 2 to 8: ``2 ** (bits - 1) - 1`` levels above
-        zero.
+        Bits per entry including the sign, 2 to 8: ``2 ** (bits - 1) - 1`` levels above zero.
     block : int
-        Entries that share a norm, which takes four bytes.
+        Entries per norm. Each norm takes four bytes.
     norm : {"l2", "max"}
-        What the grid reaches up to: the root of the block's sum of squares, as in the paper, or its
-        largest magnitude, which is finer.
+        Upper end of the grid: the Euclidean norm of the block, as in the paper, or its largest
+        magnitude, which gives a finer grid.
     seed : int
-        What the random numbers begin from. They depend also on the name of the tensor, the step and
-        the stream of the `gradwire.State`.
+        Seed of the random numbers, which also depend on the name of the tensor, the step and the
+        stream of the `gradwire.State`.
 
     Raises
     ------
     ValueError, TypeError
-        Bits outside of 2 to 8, a block that is not from 1 to 2**32 - 1, another norm, a seed that
-        is not from 0 to 2**63 - 1.
+        Bits outside 2 to 8, a block outside 1 to 2**32 - 1, an unknown norm, or a seed outside 0
+        to 2**63 - 1.
 
     References
     ----------

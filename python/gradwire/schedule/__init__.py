@@ -1,9 +1,9 @@
 """Schedules: how much is sent, and when.
 
-A codec does not change; a schedule says which codec every parameter has in which epoch. All of them
-differ in nothing but how much they send, so that a tensor's state, with what has not been sent,
-goes on through every change. `gradwire.torch.ddp.attach` takes one, and ``handle.epoch(epoch)``
-moves it on.
+A codec never changes. A schedule says which codec each parameter uses in each epoch. These codecs
+differ only in how much they send, so the state of a tensor, with everything not yet sent, carries
+over. Pass a schedule to `gradwire.torch.ddp.attach`, and call ``handle.epoch(epoch)`` at
+the start of each epoch.
 """
 
 from gradwire._part import Part
@@ -15,7 +15,7 @@ from gradwire.schedule.warm_up import WarmUp
 __all__ = ["SCHEDULES", "Accordion", "Constant", "DenseWarmUp", "Schedule", "WarmUp"]
 
 Schedule = Constant | WarmUp | DenseWarmUp | Accordion
-"""Any of the schedules."""
+"""Any schedule."""
 
 SCHEDULES: tuple[type[Part], ...] = (Constant, WarmUp, DenseWarmUp, Accordion)
-"""All of them, for configurations to be read back."""
+"""All schedules, for reading configurations."""

@@ -9,18 +9,18 @@ __all__ = ["ratio_of", "with_ratio"]
 
 
 def ratio_of(codec: Codec) -> float:
-    """Return the ratio that a codec's sparsifier asks for.
+    """Return the ratio of a codec's sparsifier.
 
     Raises
     ------
     ValueError
-        It asks for none.
+        It has none.
     """
     ratio: float | None = getattr(codec.sparsify, "ratio", None)
     if ratio is None:
         raise ValueError(
-            f"the schedule changes a ratio, and {codec.sparsify!r} has none; give it ratio=, or "
-            "name codecs instead of ratios where the schedule takes them"
+            f"the schedule changes the ratio, but {codec.sparsify!r} has none; pass ratio= to it, "
+            "or use a schedule that takes codecs instead of ratios"
         )
     return ratio
 

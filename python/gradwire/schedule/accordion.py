@@ -1,4 +1,4 @@
-"""More while it matters, less otherwise."""
+"""Less compression in critical regimes of training (ACCORDION)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ __all__ = ["Accordion"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Accordion(Part):
-    """Low compression in critical regimes of training, high compression in all others.
+    """Low compression in critical regimes of training, high compression otherwise.
 
-    Each parameter has a regime of its own. After every `interval` epochs the norm of the sum of a
-    parameter's gradients over that epoch is compared with the norm `interval` epochs ago: it is
-    critical if the norm has changed by the fraction `eta` or more. The first epochs are critical,
-    and so are all parameters once the learning rate has been lowered. Measuring takes a buffer of
-    n entries, and one pass a step, on rank 0 in one epoch of each interval.
+    Each parameter has its own regime. Every `interval` epochs, the norm of the sum of a parameter's
+    gradients over one epoch is compared with the norm `interval` epochs earlier. The regime is
+    critical if the norm has changed by a fraction of `eta` or more. The first epochs are critical,
+    and all parameters become critical when the learning rate is lowered. Measuring takes a buffer
+    of n entries and one pass per step, on rank 0, in one epoch of each interval.
 
     Parameters
     ----------
     low, high : float or Codec
-        The two settings: ratios of the codec that is attached, ``low`` the larger one; or codecs
-        that differ from it in nothing but how much they send.
+        The two settings: ratios for the attached codec, ``low`` the larger one; or codecs that
+        differ from it only in how much they send.
     eta : float
-        The change that is critical, greater than 0.
+        Relative change that is critical, greater than 0.
     interval : int
-        Epochs between two looks, at least 1: 10 in the paper, 5 for language models.
+        Epochs between two measurements, at least 1: 10 in the paper, 5 for language models.
 
     References
     ----------
@@ -52,18 +52,18 @@ class Accordion(Part):
         ratios = [each for each in (self.low, self.high) if not isinstance(each, Codec)]
         if ratios != sorted(ratios, reverse=True):
             raise ValueError(
-                "low is the low compression, which sends more: low must be at least high, "
+                "low stands for low compression, which sends more: low must be at least high, "
                 f"got {self.low} and {self.high}"
             )
         self._set("eta", _validate.positive("eta", self.eta))
         if self.eta == 0.0:
-            raise ValueError("eta must be greater than 0: everything would be critical at 0")
+            raise ValueError("eta must be greater than 0: with 0 every regime would be critical")
         self._set("interval", _validate.integer("interval", self.interval, low=1))
 
     def is_critical(self, previous: float, current: float) -> bool:
-        """Tell whether a norm that was previous and is current shows a critical regime.
+        """Tell whether the change from a previous to a current norm is critical.
 
-        A change by exactly `eta` is critical, so is one from zero, and a norm that is not finite.
+        A change by exactly `eta` is critical, and so are a change from zero and a non-finite norm.
         """
         if previous == 0.0:
             return True
@@ -76,7 +76,7 @@ class Accordion(Part):
     def codec_for(
         self, codec: Codec, *, critical: bool, shape: Sequence[int] | None = None
     ) -> Codec:
-        """Return the codec of a regime, for tensors of a shape if that is given.
+        """Return the codec for a regime, and for tensors of a shape if given.
 
         Raises
         ------
@@ -90,8 +90,8 @@ class Accordion(Part):
         setting = setting if shape is None else setting.for_shape(shape)
         if not codec._codec.same_kind(setting._codec) or setting.exchange != codec.exchange:
             raise ValueError(
-                f"the settings of Accordion may differ from the codec attached only in how much "
-                f"is sent, got {setting!r} for {codec!r}"
+                f"the settings of Accordion may differ from the attached codec only in how much "
+                f"they send, got {setting!r} for {codec!r}"
             )
         return setting
 

@@ -1,4 +1,4 @@
-"""The same all the time."""
+"""No schedule."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,10 +11,10 @@ __all__ = ["Constant"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Constant(Part):
-    """The codec as it is, in every epoch."""
+    """The same codec in every epoch."""
 
     kind: ClassVar[str] = "constant"
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
-        """Return the codec of an epoch."""
+        """Return the codec for an epoch."""
         return codec

@@ -1,4 +1,4 @@
-"""Nothing compressed at first."""
+"""No compression in the first epochs."""
 
 import dataclasses
 from typing import ClassVar
@@ -14,14 +14,14 @@ __all__ = ["DenseWarmUp"]
 class DenseWarmUp(Part):
     """No compression in the first epochs, then the codec.
 
-    Gradients travel whole and in their own dtype, as small parameters always do; residuals stay
-    empty. With `gradwire.memory.MomentumCorrection` use `WarmUp` instead: the momentum is in the
-    codec's memory, which has no part in these epochs.
+    Gradients are sent dense in their own dtype, as small parameters always are, and residuals stay
+    empty. With `gradwire.memory.MomentumCorrection` use `WarmUp` instead: the momentum lives in the
+    codec's memory, which is not used in these epochs.
 
     Parameters
     ----------
     epochs : int
-        How many.
+        Number of epochs without compression.
 
     References
     ----------
@@ -40,5 +40,5 @@ class DenseWarmUp(Part):
         self._set("epochs", _validate.integer("epochs", self.epochs, low=0))
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
-        """Return the codec of an epoch, or None for one without compression."""
+        """Return the codec for an epoch, or None for an epoch without compression."""
         return None if epoch < self.epochs else codec

@@ -1,4 +1,4 @@
-"""From much to little over the first epochs."""
+"""Decreasing ratios in the first epochs."""
 
 import dataclasses
 from typing import ClassVar, Self
@@ -13,16 +13,16 @@ __all__ = ["WarmUp"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class WarmUp(Part):
-    """A ratio for each of the first epochs, then that of the codec.
+    """A ratio for each of the first epochs, then the ratio of the codec.
 
-    Gradients change fast at first, and what waits in a residual is stale then. The codec has to
-    have a ratio; no epoch sends less than it.
+    Gradients change quickly early in training, so what waits in a residual goes stale. The codec
+    must have a ratio; no epoch uses a smaller one.
 
     Parameters
     ----------
     ratios : tuple of float
-        Of the first epochs, each in (0, 1]. By default those of the paper, which keep 25 %,
-        6.25 %, 1.5625 %, 0.4 % and 0.1 % of the entries.
+        Ratios of the first epochs, each in (0, 1]. The default is that of the paper: 25 %, 6.25 %,
+        1.5625 %, 0.4 % and 0.1 % of the entries.
 
     References
     ----------
@@ -43,17 +43,17 @@ class WarmUp(Part):
 
     @classmethod
     def code(cls, ratio: float, epochs: int) -> Self:
-        """Make the warm-up of the authors' published code, which is not that of the paper.
+        """Return the warm-up of the authors' code, which differs from that of the paper.
 
         Epoch e has the ratio ``max(c ** (e + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``:
-        for 0.001 in 5 epochs 0.316, 0.1, 0.0316, 0.01 and 0.00316.
+        for 0.001 over 5 epochs, 0.316, 0.1, 0.0316, 0.01 and 0.00316.
 
         Parameters
         ----------
         ratio : float
-            That of the codec.
+            Ratio of the codec.
         epochs : int
-            How many epochs it takes.
+            Length of the warm-up.
         """
         ratio = _validate.unit_interval("ratio", ratio)
         epochs = _validate.integer("epochs", epochs, low=0, high=10_000)
@@ -61,7 +61,7 @@ class WarmUp(Part):
         return cls(tuple(max(factor ** (epoch + 1), ratio) for epoch in range(epochs)))
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
-        """Return the codec of an epoch.
+        """Return the codec for an epoch.
 
         Raises
         ------

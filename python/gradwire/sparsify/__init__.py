@@ -1,8 +1,9 @@
-"""Sparsifiers: which entries go onto the wire.
+"""Sparsifiers: which entries are sent.
 
-None of them but `RandomK` ever sends an exact zero, and ties go to the lower index. For a tensor of
-n entries a step costs one read of n, with `gradwire.memory.Residual` one of the residual and one
-write too, plus work on the survivors. A first step, or one after a sudden change, may read n again.
+No sparsifier except `RandomK` sends exact zeros, and ties go to the lower index. A step on a tensor
+of n entries costs one read of n values (with `gradwire.memory.Residual` also one read and one write
+of the residual) plus work on the selected entries. The first step, and a step after a sudden change
+of scale, may read the tensor twice.
 """
 
 from gradwire import extension
@@ -49,7 +50,7 @@ Sparsifier = (
     | Trimmed
     | extension.Sparsifier
 )
-"""Any of the sparsifiers, and those of other distributions."""
+"""Any sparsifier of this package, or one from a plugin."""
 
 SPARSIFIERS: tuple[type[Part], ...] = (
     All,
@@ -64,4 +65,4 @@ SPARSIFIERS: tuple[type[Part], ...] = (
     Gaussian,
     Trimmed,
 )
-"""All of this package, for configurations to be read back."""
+"""The sparsifiers of this package, for reading configurations."""

@@ -10,6 +10,6 @@ __all__ = ["All"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class All(Part):
-    """Every entry goes; positions cost nothing."""
+    """Send every entry. No positions are sent."""
 
     kind: ClassVar[str] = "all"

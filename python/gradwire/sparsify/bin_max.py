@@ -1,4 +1,4 @@
-"""The largest of each bin, and those that soon will be (AdaComp)."""
+"""The largest entries of each bin, by AdaComp's test."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,25 +14,25 @@ _CONVOLUTION, _OTHER = 50, 500
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class BinMax(Part):
-    """Of each bin, the entries that would match its largest with the same gradient once more.
+    """Select the entries of each bin that pass AdaComp's soft threshold.
 
-    With G the residual plus the gradient dW, an entry goes if the magnitude of ``G + (soft - 1) *
-    dW`` is at least the largest magnitude of G in its bin. How many do is up to the data; bins of
-    zeros send nothing. Without a memory, G is dW.
+    Let G be the residual plus the gradient dW. An entry is selected if the magnitude of
+    ``G + (soft - 1) * dW`` is at least the largest magnitude of G in its bin. The number of
+    selected entries depends on the data; a bin of zeros sends nothing. Without a memory, G is dW.
 
-    For `gradwire.quantize.SignScale`, the magnitude is the mean over all bins of their largest one
-    of G.
+    The magnitude for `gradwire.quantize.SignScale` is the mean, over all bins, of the largest
+    magnitude of G in each bin.
 
-    A step is one read of n, two of each bin in the cache.
+    A step reads the n values once; each bin is read a second time from the cache.
 
     Parameters
     ----------
     bin : int or None
-        Entries of a bin; the last one of a tensor may have fewer. None is 50 for convolution
-        kernels (three dimensions or more) and 500 for all else, where the shape is known; where it
-        is not, 500.
+        Entries per bin; the last bin of a tensor may have fewer. None means 50 for convolution
+        kernels (three dimensions or more) and 500 for everything else, and 500 where the shape is
+        not known.
     soft : float
-        How often dW counts in the test, at least 1; published with 2.
+        Weight of dW in the test, at least 1. The paper uses 2.
 
     References
     ----------

@@ -15,27 +15,27 @@ _LONGEST = 2**31
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ChunkTopK(Part):
-    """In each chunk of consecutive entries, exactly the k of the largest magnitude.
+    """Select exactly the k entries of largest magnitude in each chunk of consecutive entries.
 
-    The tensor is never searched as a whole, and how many entries go is known beforehand: k of each
-    chunk, unless a chunk has fewer non-zeros. Where every chunk sends k, positions are counted from
-    the start of their chunk if that is shorter: 7 bits each for one of 100.
+    There is no search over the whole tensor, and the number of entries is known in advance: k per
+    chunk, or fewer if a chunk has fewer non-zeros. If every chunk sends k entries, positions are
+    coded relative to the start of their chunk where that is shorter: 7 bits each for 1 of 100.
 
     A step costs two reads of n; a chunk is in the cache while it is searched.
 
     Parameters
     ----------
     chunk : int
-        Entries of a chunk, 1 to 2**31. A shorter last one sends k too, if it has as many.
+        Entries per chunk, 1 to 2**31. A shorter last chunk also sends k, if it has that many.
     k : int
-        Entries that go of each chunk, at least 1.
+        Entries to send per chunk, at least 1.
     tile : (int, int), optional
-        For matrices, chunks are tiles of so many rows and columns instead; those at the edges of
-        the matrix may be smaller, so that any shape will do. Tensors of another number of
-        dimensions are cut into chunks.
+        Rows and columns of a tile. Matrices are divided into tiles instead of chunks; tiles at the
+        edges may be smaller, so any shape works. Tensors with another number of dimensions are
+        divided into chunks.
     columns : int, optional
-        Columns of the matrix, which `for_shape` fills in. With a tile but no columns the shape is
-        not known, and the tensor is cut into chunks.
+        Columns of the matrix; `for_shape` fills it in. With a tile but no columns, the shape is
+        unknown and the tensor is divided into chunks.
 
     Raises
     ------
@@ -45,10 +45,10 @@ class ChunkTopK(Part):
     References
     ----------
     Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
-    Distributed Training", NeurIPS 2020, section 3: one entry of each chunk.
+    Distributed Training", NeurIPS 2020, section 3: one entry per chunk.
 
     Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",
-    arXiv 2508.15706, 2025: tiles. There the sides of a tile divide those of the matrix.
+    arXiv 2508.15706, 2025: tiles, whose sides must divide those of the matrix there.
     """
 
     chunk: int
@@ -65,14 +65,12 @@ class ChunkTopK(Part):
             self._set("tile", _tile(self.tile))
         if self.columns is not None:
             if self.tile is None:
-                raise ValueError(
-                    f"columns goes with a tile, got columns={self.columns!r} and no tile"
-                )
+                raise ValueError(f"columns needs a tile, got columns={self.columns!r} and no tile")
             high = _validate.MAX_NUMEL
             self._set("columns", _validate.integer("columns", self.columns, low=1, high=high))
 
     def for_shape(self, shape: Sequence[int]) -> Self:
-        """Return the part for tensors of this shape: tiles for matrices, chunks for all else."""
+        """Return the part for tensors of this shape: tiles for matrices, chunks otherwise."""
         if self.tile is None or self.columns is not None:
             return self
         if len(shape) != 2 or math.prod(shape) == 0:

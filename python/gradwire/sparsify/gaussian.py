@@ -13,14 +13,14 @@ _MAX_ROUNDS = 64
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Gaussian(Part):
-    """Entries whose magnitude is above a threshold from a normal distribution (Gaussian-k).
+    """Select entries whose magnitude is above a threshold from a normal distribution (Gaussian-k).
 
-    The threshold is the mean of the values plus the number of standard deviations that a share
-    k / n of a normal distribution exceeds on both sides. Where fewer than 2/3 k or more than 4/3 k
+    The threshold is the mean of the values plus the number of standard deviations that a fraction
+    k / n of a normal distribution exceeds on both sides. If fewer than 2/3 k or more than 4/3 k
     entries are above it, it is halved or raised by a half, and the entries are counted again. The
-    corrections are coarse: with error feedback at a ratio of 0.01 they send 3.6 k on average on a
-    Laplace distribution, and 4.9 k on a normal one. `band` bounds that; `SID` and `TopK` come
-    closer. Where no entry is left at the end, the k largest go.
+    corrections are coarse: with error feedback at a ratio of 0.01 they send 3.6 k entries on
+    average on a Laplace distribution, and 4.9 k on a normal one. `band` bounds that; `SID` and
+    `TopK` are more accurate. If no entry is above the final threshold, the k largest are sent.
 
     The default of two corrections follows `GaussianCompressor` in the authors' code
     (hclhkbu/GaussianK-SGD, ``compression.py``): its loop corrects three times, but sends what it
@@ -31,12 +31,13 @@ class Gaussian(Part):
     Parameters
     ----------
     ratio : float
-        Target of selected entries over n, 0 < ratio <= 1.
+        Fraction of entries to send, 0 < ratio <= 1.
     rounds : int
-        How often the threshold may be corrected, 0 to 64. Two is what the authors' code comes to.
+        Maximum number of corrections, 0 to 64. The authors' code has two that take effect.
     band : (float, float) or None
-        Guaranteed bounds of achieved over target count, 0 <= low <= 1 <= high: outside them exactly
-        the target is selected. None takes what the last threshold gives, as published.
+        Guaranteed bounds on achieved count / target count, 0 <= low <= 1 <= high; outside them
+        exactly the target is selected. None accepts whatever the last threshold selects, as
+        published.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Entries drawn by chance, the same on all ranks."""
+"""Randomly drawn entries, the same on all ranks."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,31 +11,32 @@ __all__ = ["RandomK"]
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class RandomK(Part):
-    """k entries drawn by chance, each set of k as likely as the other.
+    """Select k entries uniformly at random without replacement.
 
-    The positions follow from the seed, the name of the state (`Codec.init_state`) and its step, and
-    from nothing else: ranks that agree on these draw the same, another step draws others, and no
-    random state but that is read or written. On the wire they take nine bytes, however many.
+    The positions depend only on the seed, the name of the state (`Codec.init_state`) and its step
+    count. Ranks that agree on these draw the same positions, and every step draws new ones. No
+    other random state is read or written. The positions take nine bytes per frame, whatever k is.
 
-    What is drawn is sent, zeros too: unlike with any other sparsifier, ranks can rely on having
-    the same positions. A limit of bytes makes a step draw fewer, the same on ranks of one limit.
+    Every drawn entry is sent, including zeros. So, unlike with the other sparsifiers, all ranks
+    are guaranteed to have the same positions. A limit on the size of the frame reduces the number
+    of entries drawn, equally on all ranks with the same limit.
 
-    With a residual a step is one pass of n. Without a memory only the entries drawn are read, and
-    one that is not finite is noticed if it is among them.
+    With a residual, a step costs one pass over n values. Without a memory only the drawn entries
+    are read, so a non-finite value is detected only if it is drawn.
 
     Parameters
     ----------
     ratio : float, optional
         k = max(1, floor(ratio * n)), 0 < ratio <= 1.
     k : int, optional
-        How many entries, at least 1; a tensor of fewer entries sends all of them.
+        Number of entries, at least 1. A tensor with fewer entries sends all of them.
     block : bool
-        One run of k consecutive entries, from anywhere, wrapping around the end.
+        Draw one run of k consecutive entries that starts anywhere and wraps around the end.
     seed : int
         0 to 2**64 - 1.
     scaled : bool
-        Send values times n / k: then what is decoded is the tensor in expectation. For codecs
-        without a memory, which is what makes up for entries not sent otherwise.
+        Multiply values by n / k, which makes the decoded tensor an unbiased estimate. Only for
+        codecs without a memory.
 
     Raises
     ------

@@ -11,33 +11,34 @@ __all__ = ["SampledTopK"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SampledTopK(Part):
-    """At most k entries, at or above a threshold taken from a sample (DGC).
+    """Select at most k entries, at or above a threshold estimated from a sample (DGC).
 
-    The threshold is one that k / n of the sample exceed. Where fewer than ``lower * k`` entries
-    reach it, it is lowered, up to ten times; where more than k do, the largest k of them go. The
-    published code keeps the first k by position instead, which starves the end of a tensor.
+    The threshold is the magnitude that a fraction k / n of the sample exceeds. If fewer than
+    ``lower * k`` entries reach it, it is lowered, up to ten times. If more than k reach it, the
+    largest k are sent. The authors' code keeps the first k by position instead, which starves the
+    end of the tensor.
 
-    A steady step is one read of n; the sample costs a read of its own share of n on top.
+    A steady step reads the n values once, plus the sample.
 
     Parameters
     ----------
     ratio : float
         k = ceil(ratio * n), 0 < ratio <= 1.
     sample_ratio : float
-        Sampled entries over n, 0 < sample_ratio <= 1; at least 2 / ratio entries are.
+        Fraction of entries to sample, 0 < sample_ratio <= 1. At least 2 / ratio are sampled.
     strided : bool
-        Sample at an odd stride from a random start, or with replacement.
+        Sample with an odd stride from a random start. False samples with replacement.
     resample : bool
-        Where far too many reach the threshold, select from them at once ("hierarchical"), or raise
-        the threshold first. Either way no more than k go.
+        If far too many entries reach the threshold, select among them at once ("hierarchical").
+        False raises the threshold first. At most k are sent in either case.
     upper : float
-        From ``upper * k`` entries on they are far too many, where ``resample`` is off; also what
-        the threshold is then multiplied by. More than 1.
+        ``upper * k`` entries and more are far too many if ``resample`` is off; the threshold is
+        then multiplied by ``upper``. Greater than 1.
     lower : float
-        Below ``lower * k`` entries they are too few; also what the threshold is then multiplied
-        by. Between 0 and 1.
+        Fewer than ``lower * k`` entries are too few; the threshold is then multiplied by
+        ``lower``. Between 0 and 1.
     seed : int
-        What the sample depends on, with the name of the tensor and the step.
+        Seed of the sample, which also depends on the name of the tensor and the step.
 
     References
     ----------

@@ -16,32 +16,32 @@ _MAX_STAGES = 64
 class SID(Part):
     """A threshold from fitted sparsity-inducing distributions (SIDCo).
 
-    Magnitudes are fitted in stages, each on what exceeded the threshold of the one before
-    (peaks over threshold), so that no selection over all n is needed.
+    The distribution of magnitudes is fitted in stages, each to the entries that exceeded the
+    threshold of the stage before (peaks over threshold). No selection over all n entries is needed.
 
-    Where the fitted threshold misses the band, exactly the target is selected. Where that happens
-    in most steps, the following steps select exactly at once, and a fit is tried again from time to
-    time: after 64 steps, then after up to 1024.
+    If the number of entries above the fitted threshold is outside the band, the step selects
+    exactly the target number instead. If that happens in most steps, the following steps skip the
+    fit and select exactly; the fit is tried again after 64 steps, later after up to 1024.
 
     Parameters
     ----------
     ratio : float
-        Target of selected entries over n, 0 < ratio <= 1.
+        Fraction of entries to send, 0 < ratio <= 1.
     distribution : {"pareto", "exponential", "gamma"}
         Distribution of the magnitudes: generalized Pareto at every stage (SIDCo-P in the paper),
         exponential at every stage (SIDCo-E), or gamma in the first stage and generalized Pareto in
         the later ones (SIDCo-GP).
     stages : {"adaptive", "paper", "tracking"} or int
-        Who chooses the number of stages. ``"adaptive"``: stages that aim at the target, with a
-        controller per tensor. ``"tracking"``: the same, but fits only the tail above a bound kept
-        from step to step. ``"paper"``: the published rule, which may stay stuck on heavy tails; it
-        fits exact zeros like any other entry, the others leave them out. A number, 1 to 64: always
-        that many.
+        How the number of stages is chosen. ``"adaptive"``: a controller per tensor corrects the
+        stages towards the target. ``"tracking"``: the same, but only the tail above a bound kept
+        from step to step is fitted. ``"paper"``: the published rule, which can get stuck on heavy
+        tails; it includes exact zeros in the fit, the others leave them out. An integer, 1 to 64:
+        always that many stages.
     band : (float, float) or None
-        Guaranteed bounds of achieved over target count, 0 <= low <= 1 <= high. None takes what the
-        fitted threshold gives, as published.
+        Guaranteed bounds on achieved count / target count, 0 <= low <= 1 <= high. None accepts
+        whatever the fitted threshold selects, as published.
     first_ratio : float
-        What the first stage keeps, 0 < first_ratio < 1.
+        Fraction that the first stage keeps, 0 < first_ratio < 1.
 
     Notes
     -----

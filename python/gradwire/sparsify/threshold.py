@@ -14,12 +14,12 @@ _FLOAT32_MAX = 3.4028234663852886e38
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Threshold(Part):
-    """Entries whose magnitude is strictly above a fixed threshold.
+    """Select the entries whose magnitude is strictly above a fixed threshold.
 
     Parameters
     ----------
     threshold : float
-        In units of the tensor, finite and >= 0; rounded to float32. 0 sends all non-zeros.
+        In the units of the tensor, finite and >= 0, rounded to float32. 0 sends all non-zeros.
     """
 
     threshold: float

@@ -11,16 +11,16 @@ __all__ = ["TopK"]
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class TopK(Part):
-    """Exactly the k entries of the largest magnitude, by radix selection on the float bits.
+    """Select exactly the k entries of largest magnitude, by radix selection on the float bits.
 
-    Fewer go where the tensor has fewer non-zeros. Give one of the two:
+    A tensor with fewer than k non-zeros sends those. Pass either ``ratio`` or ``k``.
 
     Parameters
     ----------
     ratio : float, optional
         k = max(1, floor(ratio * n)), 0 < ratio <= 1.
     k : int, optional
-        How many entries, at least 1; a tensor of fewer entries sends all of them.
+        Number of entries, at least 1. A tensor with fewer entries sends all of them.
     """
 
     ratio: float | None = None

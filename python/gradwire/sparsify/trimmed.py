@@ -11,14 +11,15 @@ __all__ = ["Trimmed"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Trimmed(Part):
-    """Entries above a threshold between the mean and the largest magnitude (RedSync).
+    """Select entries above a threshold between the mean and the largest magnitude (RedSync).
 
-    Thresholds are ``mean + r * (max - mean)``. Trimming lowers r from 1 until at least k entries
-    are above, and selects exactly k of those: the entries of `TopK`. The search halves an interval
-    of r until k to 2 k entries are above; where it ends without such a threshold, the k largest go.
-    It tries three values of r, and mostly ends that way: on Student's t(3) in nine steps of ten or
-    more, on normal and Laplace distributions with error feedback in a fifth to three quarters of
-    the steps. (In published code the search moves the wrong bound when too few are above.)
+    Thresholds have the form ``mean + r * (max - mean)``. ``"trim"`` lowers r from 1 until at least
+    k entries are above the threshold and selects exactly k of them: the same entries as `TopK`.
+    ``"search"`` bisects r until k to 2 k entries are above; if it ends without such a threshold,
+    the k largest are sent. It tries three values of r, and mostly ends that way: in nine of ten
+    steps or more on Student's t(3), and in a fifth to three quarters of the steps on normal and
+    Laplace distributions with error feedback. (The search in the authors' code moves the wrong
+    bound when too few entries are above.)
 
     A steady step reads the n values once.
 
@@ -27,9 +28,10 @@ class Trimmed(Part):
     ratio : float
         k = max(1, floor(ratio * n)), 0 < ratio <= 1.
     method : {"trim", "search"}
-        How the threshold is found.
+        How to find the threshold.
     step : float
-        What trimming lowers r by, and the interval of r at which the search ends; 0 < step < 1.
+        Decrement of r for ``"trim"``, and the width of the interval at which ``"search"`` ends;
+        0 < step < 1.
 
     References
     ----------

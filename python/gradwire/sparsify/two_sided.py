@@ -13,22 +13,23 @@ _MAX_SAMPLE = 2**24
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TwoSided(Part):
-    """Entries at or beyond a threshold for their sign, of which a sample has one in ``proportion``.
+    """Select entries at or beyond a positive and a negative threshold (Dryden et al.).
 
-    Both thresholds are for the whole tensor; the smallest entry of each sign among the largest of
-    the sample. At most 4 n / proportion entries go, the largest, however far off the sample is.
+    The thresholds are estimated from a sample so that about one entry in ``proportion`` is
+    selected: each is the smallest magnitude of its sign among the sample's largest entries. At
+    most 4 n / proportion entries are sent, the largest, however far off the sample is.
 
-    A steady step is one read of n.
+    A steady step reads the n values once.
 
     Parameters
     ----------
     proportion : float
-        One entry in so many is wanted, at least 1.
+        Send about one entry in this many, at least 1.
     sample : int or None
-        Entries to draw, with replacement, from a tensor that has more than that; 1 to 2**24. None
-        for the exact thresholds.
+        Number of entries to sample, with replacement, from a tensor that has more; 1 to 2**24.
+        None computes the exact thresholds.
     seed : int
-        What the sample depends on, with the name of the tensor and the step.
+        Seed of the sample, which also depends on the name of the tensor and the step.
 
     References
     ----------
