@@ -12,6 +12,7 @@ from gradwire.memory import Residual
 from gradwire.schedule import SCHEDULES, Constant, Schedule
 from gradwire.torch.ddp import parameters as making
 from gradwire.torch.ddp.agreement import agree, checksum
+from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.exchange import build
 from gradwire.torch.ddp.given import check_codec
 from gradwire.torch.ddp.groups import Groups
@@ -89,9 +90,10 @@ def attach(
 
     Notes
     -----
-    With a model over some ranks only, the others have to make a group at the same time, for
-    example ``new_group([rank], use_local_synchronization=True)``: torch names groups by counting.
-    An all-gather takes one group, the other exchanges two.
+    `attach` makes two process groups, one for buckets and one for messages between steps, and a
+    third with the exchanges that add up on the wire. With a model over some ranks only, the others
+    have to make as many at the same time, for example by ``new_group([rank],
+    use_local_synchronization=True)``: torch names groups by counting.
 
     Memory: two float32 buffers for each compressed parameter, and slots of compressed size.
     Gradients in float64 are rounded to float32 before they are compressed.
@@ -128,9 +130,10 @@ def attach(
         compressed = {each.name: each for each in parameters if each.state is not None}
         scheduler = Scheduler(schedule, compressed, group.rank())
         exchange = build(codec.exchange, group, groups.make, check_result=scaled)
+        control = Control(groups.make())
         switch = _switch(ddp, over)
     except BaseException:
-        groups.leave(together=False)  # a refusal leaves no threads and no sockets behind
+        groups.leave()  # a refusal leaves no threads and no sockets behind
         raise
     handle = Handle(
         switch,
@@ -139,6 +142,7 @@ def attach(
         exchange,
         scheduler,
         groups,
+        control,
         grad_scaler=grad_scaler,
         whole=not getattr(ddp, "skip_all_reduce_unused_params", False),
     )

@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-__all__ = ["Groups"]
+__all__ = ["Groups", "is_registered"]
 
 _PATIENCE = 5.0
 """Seconds to wait for a group to end in which something may be under way."""
@@ -51,36 +51,21 @@ class Groups:
         self._made.append(group)
         return group
 
-    def leave(self, *, together: bool) -> None:
+    def leave(self) -> None:
         """Destroy all groups. The second time does nothing.
 
-        Groups that are gone already, because torch.distributed was shut down (and perhaps
-        initialized again) in between, are only forgotten.
-
-        Parameters
-        ----------
-        together : bool
-            Wait for every rank to come here first, so that nobody is cut off who still reads;
-            nothing may be under way in the groups. Otherwise something may, which torch waits for
-            when it destroys a group: that happens on a thread of its own if it takes long.
+        Waits for no other rank; one that still reads is cut off. Something may be under way in the
+        groups, which torch waits for when it destroys them: that happens on a thread of its own if
+        it takes long. Groups that are gone already, because torch.distributed was shut down (and
+        perhaps initialized again) in between, are only forgotten.
         """
         made, self._made = self._made, []
-        made = [group for group in made if _is_registered(group)]
+        made = [group for group in made if is_registered(group)]
         if not made:
             return
-        if together:
-            everyone, mine = torch.zeros(made[0].size()), torch.zeros(1)
-            try:
-                dist.all_gather_into_tensor(everyone, mine, group=made[0])
-            finally:
-                # The last references go while the last tensors are still held: see all_gather.py.
-                _destroy(made)
-        else:
-            thread = threading.Thread(
-                target=_destroy, args=(made,), name="gradwire-leave", daemon=True
-            )
-            thread.start()
-            thread.join(_PATIENCE)
+        thread = threading.Thread(target=_destroy, args=(made,), name="gradwire-leave", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
 
 
 def _destroy(groups: list[dist.ProcessGroup]) -> None:
@@ -88,7 +73,8 @@ def _destroy(groups: list[dist.ProcessGroup]) -> None:
         dist.destroy_process_group(groups.pop())
 
 
-def _is_registered(group: dist.ProcessGroup) -> bool:
+def is_registered(group: dist.ProcessGroup) -> bool:
+    """Tell whether torch.distributed still has a group."""
     try:
         return dist.is_initialized() and bool(dist.get_process_group_ranks(group))
     except (KeyError, ValueError):

@@ -5,6 +5,7 @@ import math
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
@@ -12,6 +13,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it is 
 
 from gradwire.torch.ddp import checkpoint
 from gradwire.torch.ddp.checkpoint import Policy
+from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.errors import ExchangeError, fresh
 from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.groups import Groups
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from gradwire.codec import Codec
 
 __all__ = ["GradScaler", "Handle"]
+
+_PATIENCE = timedelta(seconds=5)
 
 
 class GradScaler(Protocol):
@@ -60,6 +64,7 @@ class Handle:
         exchange: Exchange,
         scheduler: Scheduler,
         groups: Groups,
+        control: Control,
         *,
         grad_scaler: GradScaler | None,
         whole: bool,
@@ -81,7 +86,8 @@ class Handle:
         self._next_index = 0
         self._scale = 1.0
         self._groups = groups
-        self._finalizer = weakref.finalize(self, _abandon, self._worker, exchange, groups)
+        self._control = control
+        self._finalizer = weakref.finalize(self, _abandon, self._worker, exchange, groups, control)
 
     def __repr__(self) -> str:
         state = (
@@ -169,11 +175,13 @@ class Handle:
         ------
         ValueError
             An epoch before this one, or ranks that disagree; nothing changes then.
+        ExchangeError
+            Another rank does something else, or nothing for as long as the timeout.
         """
-        if self._exchange.group is None:
+        if self._switch is None:
             raise ValueError("this handle is detached: it has no more epochs")
         self._worker.settle()
-        self._scheduler.advance(epoch, lr, self._exchange.group)
+        self._scheduler.advance(epoch, lr, self._control)
         self._layouts.forget()
 
     def state_dict(self) -> dict[str, Any]:
@@ -222,12 +230,14 @@ class Handle:
         ValueError
             On every rank, if one of them was given what does not fit the model, the codec, its
             rank or the policy, or if ranks were given different steps. Nothing changes then.
+        ExchangeError
+            Another rank does something else, or nothing for as long as the timeout.
         """
-        if self._exchange.group is None:
+        if self._switch is None:
             raise ValueError("this handle is detached: load into the one of the next attach()")
         self._worker.settle()
-        group = self._exchange.group
-        step = checkpoint.load(self._compressed(), self._scheduler, group, state_dict, policy)
+        with self._control.act("load_state_dict()") as group:
+            step = checkpoint.load(self._compressed(), self._scheduler, group, state_dict, policy)
         self._layouts.forget()
         self._steps_before = step - self._exchange.times.steps_ever
         self._worker.restart()
@@ -305,23 +315,32 @@ class Handle:
         self._exchange.times = StepTimes(steps_ever=self._exchange.times.steps_ever)
         self._layouts.tallies.clear()
 
-    def detach(self) -> None:
+    def detach(self, timeout: timedelta = _PATIENCE) -> None:
         """Go back to DDP's plain averaged all-reduce. Call it on every rank, between steps.
 
         What is left in the residuals does not reach the model any more; `state_dict` still
-        returns it. Calling it twice is harmless. `attach` may be called again.
+        returns it. Calling it twice is harmless. `attach` may be called again. ``with
+        attach(...) as handle:`` calls it at the end.
+
+        Parameters
+        ----------
+        timeout : datetime.timedelta
+            How long to wait for other ranks, so that nobody is cut off who still reads. A rank
+            that left its loop by an exception goes on with it after this time; the others, in
+            their backward pass, then get an `ExchangeError`. A broken handle waits for nobody.
         """
         if self._switch is None:
             return
         self._switch.handle = None
         self._switch = None
-        if self._worker.broken is None:
-            self._worker.settle()
         self._finalizer.detach()
-        ended = self._worker.stop(1.0)
-        self._exchange.close()
-        if ended:
-            self._groups.leave(together=self._worker.broken is None)
+        deadline = time.monotonic() + timeout.total_seconds()
+        if not self._worker.settle(timeout.total_seconds()):
+            self._worker.give_up()
+        if self._worker.broken is None:
+            left = max(deadline - time.monotonic(), 0.1)
+            self._control.leave("detach()", timedelta(seconds=left))
+        _abandon(self._worker, self._exchange, self._groups, self._control)
 
     def _compressed(self) -> dict[str, Parameter]:
         return {
@@ -338,11 +357,12 @@ def _raise_broken(step: Step, future: "torch.futures.Future[torch.Tensor]") -> t
     return future.value()
 
 
-def _abandon(worker: Worker, exchange: Exchange, groups: Groups) -> None:
-    """Clean up after a model that was dropped without `Handle.detach`; waits for no other rank."""
+def _abandon(worker: Worker, exchange: Exchange, groups: Groups, control: Control) -> None:
+    """End the threads and leave the groups; waits for no other rank."""
     if worker.stop(1.0):
         exchange.close()
-        groups.leave(together=False)
+        groups.leave()
+    del control  # its tensors outlive its group
 
 
 def _norm(parameter: Parameter) -> float | None:

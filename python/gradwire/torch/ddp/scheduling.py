@@ -11,6 +11,7 @@ from gradwire import _validate
 from gradwire.schedule import Accordion, Schedule
 from gradwire.torch.ddp import parameters as making
 from gradwire.torch.ddp.agreement import agree
+from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.layout import Parameter
 
 if TYPE_CHECKING:
@@ -52,10 +53,14 @@ class Scheduler:
         self._rank = rank
         self._apply()
 
-    def advance(self, epoch: int, lr: float | None, group: dist.ProcessGroup) -> None:
+    def advance(self, epoch: int, lr: float | None, control: Control) -> None:
         """Begin an epoch. A collective."""
         epoch = _validate.integer("epoch", epoch, low=0)
         lr = None if lr is None else _validate.positive("lr", lr)
+        with control.act("epoch()") as group:
+            self._advance(epoch, lr, group)
+
+    def _advance(self, epoch: int, lr: float | None, group: dist.ProcessGroup) -> None:
         agree(group, "began an epoch", {"epoch": epoch, "lr": lr})
         if epoch < self.epoch:
             raise ValueError(f"epoch {self.epoch} has begun already, got epoch {epoch}")

@@ -3,6 +3,8 @@
 import os
 import queue
 import threading
+import time
+from typing import Any
 
 import torch
 
@@ -57,15 +59,23 @@ class Worker:
         """Enqueue a bucket and return at once."""
         self._jobs.put(job)
 
-    def drain(self) -> None:
-        """Wait until every bucket submitted so far is done."""
-        self._jobs.join()
-        self._flights.join()
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every bucket submitted so far is done; tell whether that took no longer."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return all(_join(each, deadline) for each in (self._jobs, self._flights))
 
-    def settle(self) -> None:
-        """Drain, and undo a step that ended half-way. Not to be called from inside a backward."""
-        self.drain()
+    def settle(self, timeout: float | None = None) -> bool:
+        """Drain, and undo a step that ended half-way. Not to be called from inside a backward.
+
+        Returns
+        -------
+        bool
+            False if something was still under way after so many seconds; then nothing is undone.
+        """
+        if not self.drain(timeout):
+            return False
         self._close(None)
+        return True
 
     def restart(self) -> None:
         """Count buckets from zero again, on all ranks alike. Call after `settle`."""
@@ -77,6 +87,11 @@ class Worker:
             self.settle()  # its last bucket need not come: this is where the step ends
         skipped = self._hold and isinstance(step.error, GradientError)  # the loss scaler sees to it
         return None if step.error is None or skipped else fresh(step.error)
+
+    def give_up(self) -> None:
+        """Start no more collectives."""
+        if self.broken is None:
+            self.broken = ExchangeError("detached while buckets were under way")
 
     def stop(self, timeout: float | None = None) -> bool:
         """End both threads once the queues are empty. Returns whether they have ended in time."""
@@ -174,3 +189,10 @@ class Worker:
             times.steps_ever += 1
         else:  # it does not count: ranks that failed at different places are at the same step
             step.undo_all()
+
+
+def _join(each: "queue.Queue[Any]", deadline: float | None) -> bool:
+    """Join a queue, but no longer than until the deadline."""
+    with each.all_tasks_done:
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        return each.all_tasks_done.wait_for(lambda: not each.unfinished_tasks, left)
