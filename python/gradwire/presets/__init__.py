@@ -96,4 +96,4 @@ PRESETS: Mapping[str, Preset] = Registry(
         _sparseloco,
     )
 )
-"""All presets by name, in the order to show them; those of other distributions last."""
+"""All presets by name, in display order; those of plugins come last."""

@@ -10,18 +10,18 @@ __all__ = ["PRESET", "adacomp"]
 
 
 def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP) -> Codec:
-    """Send of each bin what could soon be its largest, as signs and one magnitude.
+    """Send the entries of each bin that pass AdaComp's soft threshold, as signs and one magnitude.
 
-    The tensor sets how much that is: some 5 entries of a bin of 50, 6 of a bin of 500, where all
-    are alike; fewer where few matter. The paper counts 8 or 16 bits for an entry, with its position
-    in the bin; frames take about 6 and 10.
+    How many are sent depends on the data: about 5 entries per bin of 50 and 6 per bin of 500 if
+    gradients are homogeneous, fewer if only a few matter. The paper counts 8 or 16 bits per sent
+    entry, including its position in the bin; frames take about 6 and 10.
 
     Parameters
     ----------
     bin, soft
-        See `gradwire.sparsify.BinMax`. Bins by the kind of layer need `Codec.for_shape`.
+        See `gradwire.sparsify.BinMax`. Choosing bins by the kind of layer needs `Codec.for_shape`.
     memory
-        What happens to the rest.
+        What happens to entries that are not sent.
 
     References
     ----------
@@ -36,7 +36,7 @@ def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP)
 PRESET = Preset(
     name="adacomp",
     build=adacomp,
-    summary="the largest of each bin and those that soon will be, as signs and one magnitude",
+    summary="entries near the maximum of their bin, as signs and one magnitude",
     paper="Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp : Adaptive Residual Gradient "
     "Compression for Data-Parallel Distributed Training, AAAI 2018",
     example={},

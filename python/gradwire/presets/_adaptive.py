@@ -17,19 +17,20 @@ def adaptive(
     column: int | None = None,
     memory: Memory = KEEP,
 ) -> Codec:
-    """Send about one entry in ``proportion``, as one bit each and two means for each column.
+    """Send about one entry in ``proportion``, with one bit per entry and two means per column.
 
-    `Codec.flush` sends what is left, which the paper does after each epoch.
+    The paper sends all that is left after each epoch; `Codec.flush` does that.
 
     Parameters
     ----------
     proportion, sample, seed
         See `gradwire.sparsify.TwoSided`.
     column
-        See `gradwire.quantize.TwoMeans`. Columns of the tensor need `Codec.for_shape`. A column
-        costs eight bytes: it should have many times ``proportion`` entries.
+        See `gradwire.quantize.TwoMeans`. Columns that follow the tensor's shape need
+        `Codec.for_shape`. Each column costs eight bytes, so it should have many times
+        ``proportion`` entries.
     memory
-        What happens to the rest.
+        What happens to entries that are not sent.
 
     References
     ----------
@@ -46,7 +47,7 @@ def adaptive(
 PRESET = Preset(
     name="adaptive",
     build=adaptive,
-    summary="one entry in a proportion, one bit each, two means a column",
+    summary="a fixed proportion of the entries, one bit each and two means per column",
     paper="Dryden, Jacobs, Moon, Van Essen: Communication Quantization for Data-Parallel Training "
     "of Deep Neural Networks, MLHPC 2016",
     example={},

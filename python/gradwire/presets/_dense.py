@@ -13,17 +13,17 @@ __all__ = ["PRESET", "dense"]
 def dense(
     *, quantize: Quantizer = EXACT, memory: Memory = DROP, exchange: Exchange = GATHER
 ) -> Codec:
-    """Send every entry: the baseline, and a cast to 16 bits with a 16-bit quantizer.
+    """Send every entry: the baseline, or a cast to 16 bits with a 16-bit quantizer.
 
-    With ``memory=gradwire.memory.Residual()`` what the cast rounds off is fed back.
+    With ``memory=gradwire.memory.Residual()`` the rounding error of the cast is fed back.
 
     Parameters
     ----------
     quantize, memory
-        The parts of the codec that are left to choose.
+        The other parts of the codec.
     exchange : Exchange
-        With `gradwire.exchange.AllReduce` values are added up on the wire, rounded to the
-        quantizer at every addition; gathered, they are added up in float32 on every rank.
+        `gradwire.exchange.AllReduce` sums the values on the wire and rounds every partial sum to
+        the quantizer's type; `gradwire.exchange.AllGather` sums them in float32 on every rank.
     """
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
 

@@ -19,7 +19,7 @@ def dgc(
     sample_ratio: float = 0.01,
     quantize: Quantizer = EXACT,
 ) -> Codec:
-    """Send the largest entries of the gradient after momentum, found by sampling.
+    """Send the largest entries of the momentum-corrected gradient, found by sampling.
 
     The codec applies the momentum: use `gradwire.torch.optim.SGD`, which does not apply it again.
     Warm up the ratio with `gradwire.schedule.WarmUp`.
@@ -29,10 +29,10 @@ def dgc(
     ratio, sample_ratio
         See `gradwire.sparsify.SampledTopK`.
     momentum, nesterov, masking, clip
-        See `gradwire.memory.MomentumCorrection`; ``clip`` is for the norm of each tensor, where the
-        paper clips that of the node's whole gradient.
+        See `gradwire.memory.MomentumCorrection`; ``clip`` applies to the norm of each tensor,
+        while the paper clips the norm of the node's whole gradient.
     quantize
-        What values the entries take.
+        How values are coded.
 
     References
     ----------
@@ -49,7 +49,7 @@ def dgc(
 PRESET = Preset(
     name="dgc",
     build=dgc,
-    summary="the largest entries of what momentum makes of the gradient, found by sampling",
+    summary="the largest entries after momentum correction, found by sampling",
     paper="Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication "
     "Bandwidth for Distributed Training, ICLR 2018",
     example={"ratio": 0.01},

@@ -23,13 +23,13 @@ def float8(
 ) -> Codec:
     """Send every entry as an 8-bit float: a quarter of the bytes.
 
-    With ``memory=gradwire.memory.Residual()`` what the rounding takes off is fed back. Sums are
-    taken in float32, over however many ranks.
+    With ``memory=gradwire.memory.Residual()`` the rounding error is fed back. Sums over ranks are
+    computed in float32.
 
     Parameters
     ----------
     format, rounding, block, seed
-        How values are rounded; see `gradwire.quantize.Float8`.
+        See `gradwire.quantize.Float8`.
     memory, exchange
         The other parts of the codec.
 

@@ -11,14 +11,14 @@ __all__ = ["PRESET", "natural"]
 
 
 def natural(*, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER) -> Codec:
-    """Send every entry as a sign and a power of two, rounded by chance: a quarter of the bytes.
+    """Send every entry as a sign and a stochastically rounded power of two: a quarter of the bytes.
 
-    The mean of what is sent is what was given, so that nothing has to be remembered.
+    The rounding is unbiased, so no memory is needed.
 
     Parameters
     ----------
     seed : int
-        What the random numbers begin from; see `gradwire.quantize.Exponent`.
+        Seed of the random numbers; see `gradwire.quantize.Exponent`.
     memory, exchange
         The other parts of the codec.
 
@@ -33,7 +33,7 @@ def natural(*, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER
 PRESET = Preset(
     name="natural",
     build=natural,
-    summary="every entry as a sign and a power of two, by chance",
+    summary="every entry as a sign and a power of two, stochastically rounded",
     paper="Horváth, Ho, Horváth, Sahu, Canini, Richtárik: Natural Compression for Distributed Deep "
     "Learning, MSML 2022",
     example={},

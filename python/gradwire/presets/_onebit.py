@@ -10,15 +10,15 @@ __all__ = ["PRESET", "onebit"]
 
 
 def onebit(*, column: int | None = None, memory: Memory = KEEP) -> Codec:
-    """Send one bit for every entry: the mean of its column's entries of its sign.
+    """Send one bit per entry, which decodes to the mean of its sign and column.
 
     Parameters
     ----------
     column
-        See `gradwire.quantize.TwoMeans`; None takes it from the shape of each tensor, by
+        See `gradwire.quantize.TwoMeans`; None derives it from the shape of each tensor in
         `gradwire.Codec.for_shape`.
     memory
-        What happens to the rest.
+        What happens to entries that are not sent.
 
     References
     ----------
@@ -31,7 +31,7 @@ def onebit(*, column: int | None = None, memory: Memory = KEEP) -> Codec:
 PRESET = Preset(
     name="onebit",
     build=onebit,
-    summary="one bit an entry, two means a column, the error kept for later",
+    summary="one bit per entry and two means per column, with error feedback",
     paper="Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to "
     "Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014",
     example={"column": 128},

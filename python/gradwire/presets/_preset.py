@@ -1,4 +1,4 @@
-"""What a preset says of itself, and the parts that most of them share."""
+"""The description of a preset, and the parts that most presets share."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from gradwire.quantize import Float32
 
 __all__ = ["DROP", "EXACT", "GATHER", "KEEP", "Preset"]
 
-# Defaults: parts are immutable, so that one of each serves all codecs.
+# Parts are immutable, so one instance of each can be the default of all codecs.
 EXACT = Float32()
 KEEP = Residual()
 DROP = NoMemory()
@@ -20,18 +20,18 @@ GATHER = AllGather()
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Preset:
-    """A preset as tools list it."""
+    """A preset, as tools list it."""
 
     name: str
     """The name of the function in this package and in `gradwire`."""
     build: Callable[..., Codec]
     """The function itself."""
     summary: str
-    """One line of what it does."""
+    """What it does, in one line."""
     paper: str | None
     """Authors, title, venue; None for a baseline."""
     example: Mapping[str, Any]
-    """Arguments that make a codec to try: tests and comparisons of all presets build this one."""
+    """Arguments for a codec to try; tests and comparisons of all presets build this one."""
 
     def __repr__(self) -> str:
         return f"<preset {self.call}: {self.summary}>"

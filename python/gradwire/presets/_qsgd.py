@@ -19,16 +19,16 @@ def qsgd(
     seed: int = 0,
     memory: Memory = DROP,
 ) -> Codec:
-    """Send a sign and a level for every entry, rounded by chance, right on average.
+    """Send a sign and a stochastically rounded level per entry.
 
-    Levels take a fixed number of bits; the paper codes them with codes of varying length as well.
+    Levels take a fixed number of bits; the paper also gives a variable-length code.
 
     Parameters
     ----------
     bits, block, norm, seed
         See `gradwire.quantize.Uniform`.
     memory
-        None in the paper: the mean of what is sent is the gradient.
+        None in the paper: the rounding is unbiased.
 
     References
     ----------
@@ -42,7 +42,7 @@ def qsgd(
 PRESET = Preset(
     name="qsgd",
     build=qsgd,
-    summary="a few bits an entry: a level of a uniform grid by chance, right on average",
+    summary="a few bits per entry: levels of a uniform grid, stochastically rounded",
     paper="Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via Gradient "
     "Quantization and Encoding, NeurIPS 2017",
     example={},

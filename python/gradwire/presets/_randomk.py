@@ -22,7 +22,7 @@ def randomk(
     memory: Memory = KEEP,
     exchange: Exchange = _REDUCE,
 ) -> Codec:
-    """Send entries drawn by chance, at the same positions on all ranks; keep the rest for later.
+    """Send randomly drawn entries, at the same positions on all ranks; keep the rest for later.
 
     For the unbiased form without a memory, compose
     ``Codec(sparsify=RandomK(ratio=..., scaled=True), memory=NoMemory())``.
@@ -30,11 +30,11 @@ def randomk(
     Parameters
     ----------
     ratio, k, block, seed
-        How many, where, and from which seed; see `gradwire.sparsify.RandomK`.
+        See `gradwire.sparsify.RandomK`.
     quantize, memory
         The other parts of the codec.
     exchange
-        Values alone are added up on the wire. Quantizers whose codes cannot be added need
+        An all-reduce of the values by default. Quantizers whose codes cannot be summed need
         `gradwire.exchange.AllGather`.
 
     References

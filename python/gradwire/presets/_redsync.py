@@ -20,8 +20,8 @@ def redsync(
 ) -> Codec:
     """Send k to 2 k entries above a searched threshold, or exactly the k largest.
 
-    The search mostly ends without a threshold that serves, and then sends exactly what `topk`
-    does: on heavy tails nearly always. The paper trims small layers and searches in large ones.
+    The search usually ends without a suitable threshold and then sends exactly what `topk` sends;
+    on heavy tails it nearly always does. The paper trims small layers and searches in large ones.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def redsync(
 PRESET = Preset(
     name="redsync",
     build=redsync,
-    summary="k to 2 k entries, above a threshold between mean and maximum, or exactly k",
+    summary="k to 2k entries above a threshold between mean and maximum, or exactly k",
     paper="Fang, Fu, Yang, Hsieh: RedSync: Reducing Synchronization Bandwidth for Distributed Deep "
     "Learning Training System, JPDC 2019",
     example={"ratio": 0.01},

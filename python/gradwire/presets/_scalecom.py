@@ -18,7 +18,7 @@ def scalecom(
     beta: float = 1.0,
     quantize: Quantizer = EXACT,
 ) -> Codec:
-    """Send the largest entry of each chunk, chosen by one rank in turn for all.
+    """Send the largest entry of each chunk, selected by one rank in turn for all ranks.
 
     The number of bytes sent and received does not grow with the number of ranks. The paper trains
     the first epochs without compression; see `gradwire.schedule.DenseWarmUp`.
@@ -26,16 +26,16 @@ def scalecom(
     Parameters
     ----------
     ratio : float, optional
-        Share of the entries that is sent: a chunk has ``round(1 / ratio)`` entries.
+        Fraction of entries to send: a chunk has ``round(1 / ratio)`` entries.
     chunk : int, optional
         Entries per chunk. Give either ``ratio`` or ``chunk``.
     beta : float
-        Share of each step that the residual takes in, see `gradwire.memory.LowPass`. The default
+        Filter coefficient of the residual, see `gradwire.memory.LowPass`. The default
         of 1 is plain error feedback. The paper sets 0.1 for very large batches, whose high
         learning rates make the residuals of the ranks drift apart; with usual batches less than 1
         costs accuracy, because most of what is not sent is forgotten.
     quantize
-        What values the entries take: they are added up as they are coded, so a float type.
+        How values are coded. They are summed as coded, so this must be a float type.
 
     References
     ----------
@@ -45,7 +45,7 @@ def scalecom(
     """
     if (ratio is None) == (chunk is None):
         raise TypeError(
-            f"scalecom takes either ratio or chunk=, got ratio={ratio!r} and chunk={chunk!r}"
+            f"scalecom takes either ratio= or chunk=, got ratio={ratio!r} and chunk={chunk!r}"
         )
     if ratio is not None:
         chunk = round(1 / _validate.unit_interval("ratio", ratio))
@@ -61,7 +61,7 @@ def scalecom(
 PRESET = Preset(
     name="scalecom",
     build=scalecom,
-    summary="the largest entry of each chunk, chosen by one rank in turn for all",
+    summary="the largest entry of each chunk, selected by one rank in turn for all",
     paper="Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan: "
     "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed "
     "Training, NeurIPS 2020",

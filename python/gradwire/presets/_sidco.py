@@ -22,8 +22,8 @@ def sidco(
 ) -> Codec:
     """Send about ``ratio`` of the entries, above a threshold from a fitted distribution.
 
-    ``stages="paper", band=None`` is the method as published. The defaults keep the achieved count
-    within the band, also where the published controller stays stuck.
+    ``stages="paper", band=None`` is the published method. The defaults keep the achieved count
+    within the band, even where the published controller gets stuck.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def sidco(
 PRESET = Preset(
     name="sidco",
     build=sidco,
-    summary="about k entries, above a threshold from fitted distributions, in two passes",
+    summary="about k entries above a threshold from fitted distributions",
     paper="Abdelmoniem, Elzanaty, Alouini, Canini: An Efficient Statistical-based Gradient "
     "Compression Technique for Distributed Training Systems, MLSys 2021",
     example={"ratio": 0.01},

@@ -12,14 +12,14 @@ __all__ = ["PRESET", "signsgd"]
 
 
 def signsgd(*, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP) -> Codec:
-    """Send one bit for every entry, its sign, and one magnitude for the whole tensor.
+    """Send the sign of every entry, one bit each, and one magnitude for the whole tensor.
 
     Parameters
     ----------
     scale
-        The mean of magnitudes, or the root of the mean square; see `gradwire.quantize.SignScale`.
+        The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
     memory
-        What happens to the rest.
+        What happens to entries that are not sent.
 
     References
     ----------
@@ -32,7 +32,7 @@ def signsgd(*, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP) ->
 PRESET = Preset(
     name="signsgd",
     build=signsgd,
-    summary="one bit an entry, one magnitude a tensor, the error kept for later",
+    summary="one bit per entry and one magnitude per tensor, with error feedback",
     paper="Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient "
     "Compression Schemes, ICML 2019",
     example={},

@@ -9,7 +9,7 @@ from gradwire.sparsify import ChunkTopK
 
 __all__ = ["PRESET", "sparseloco"]
 
-# Defaults: parts are immutable, so that one of each serves all codecs.
+# Parts are immutable, so one instance of each can be the default of all codecs.
 _TWO_BITS = Codebook(2)
 _FADING = Residual(decay=0.95)
 _GATHER = AllGather()
@@ -24,27 +24,28 @@ def sparseloco(
     memory: Memory = _FADING,
     exchange: Exchange = _GATHER,
 ) -> Codec:
-    """Send the largest entries of each tile in two bits, and forget the rest slowly.
+    """Send the largest entries of each tile with 2-bit values and a decaying residual.
 
-    Made for what a model has moved over many local steps. Ask for `Codec.for_shape` of each tensor:
-    matrices are cut into tiles then, everything else into chunks.
+    Designed for pseudo-gradients: the change of a model over many local steps. Use
+    `Codec.for_shape` for each tensor; it divides matrices into tiles and everything else into
+    chunks.
 
     Parameters
     ----------
     k, chunk, tile
-        How many entries, and of what; see `gradwire.sparsify.ChunkTopK`.
+        See `gradwire.sparsify.ChunkTopK`.
     quantize, memory
-        As published, two bits a value and a residual that decays by 0.95 a step. The two bits are a
-        sign and one of two magnitudes here, fitted to the values; there they are four bins around
-        the mean, of which the largest entries of a tile use two.
+        As published: 2 bits per value and a residual that decays by 0.95 per step. Here the two
+        bits are a sign and one of two fitted magnitudes; in the paper they select one of four bins
+        around the mean, of which the largest entries of a tile use only two.
     exchange
-        The code that was published takes the mean over senders,
-        ``gradwire.exchange.AllGather(mean="senders")``.
+        The authors' code averages over senders: ``gradwire.exchange.AllGather(mean="senders")``.
 
     References
     ----------
     Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",
-    arXiv 2025. There positions take 12 bits and values a byte; here about 7.5 and 2 bits.
+    arXiv 2025. The authors' code sends 12-bit positions and one byte per value; here a position
+    takes about 7.5 bits and a value 2.
     """
     return Codec(
         sparsify=ChunkTopK(chunk, k, tile=tile),
@@ -57,7 +58,7 @@ def sparseloco(
 PRESET = Preset(
     name="sparseloco",
     build=sparseloco,
-    summary="the largest entries of each tile, in two bits, with a fading residual",
+    summary="the largest entries of each tile, in two bits, with a decaying residual",
     paper="Sarfi, Thérien, Lidin, Belilovsky: Communication Efficient LLM Pre-training with "
     "SparseLoCo, arXiv 2025",
     example={"k": 64},

@@ -10,14 +10,14 @@ __all__ = ["PRESET", "strom"]
 
 
 def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
-    """Send plus or minus a threshold for every entry beyond it, and keep the rest of the entry.
+    """Send plus or minus the threshold for every entry beyond it, and keep the difference.
 
     Parameters
     ----------
     threshold : float
-        In units of the tensor, more than 0; see `gradwire.sparsify.Threshold`.
+        In the units of the tensor, greater than 0; see `gradwire.sparsify.Threshold`.
     memory
-        What happens to the rest.
+        What happens to entries that are not sent.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
     Interspeech 2015.
     """
     if threshold == 0:
-        raise ValueError("threshold must be more than 0: every entry would be sent as nothing")
+        raise ValueError("threshold must be more than 0: with 0 every entry would be sent as 0")
     return Codec(
         sparsify=Threshold(threshold), quantize=SignScale(scale="threshold"), memory=memory
     )
@@ -39,7 +39,7 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
 PRESET = Preset(
     name="strom",
     build=strom,
-    summary="plus or minus a threshold for all entries beyond it, the rest kept for later",
+    summary="plus or minus the threshold for all entries beyond it, the rest kept for later",
     paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
     "Interspeech 2015",
     example={"threshold": 0.005},

@@ -10,14 +10,14 @@ __all__ = ["PRESET", "terngrad"]
 
 
 def terngrad(*, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP) -> Codec:
-    """Send two bits for every entry: minus, zero or plus one magnitude, right on average.
+    """Send two bits per entry: zero or plus or minus one magnitude, stochastically rounded.
 
     Parameters
     ----------
     clip, seed
         See `gradwire.quantize.Ternary`.
     memory
-        None in the paper: the mean of what is sent is the gradient, clipped.
+        None in the paper: the rounding is unbiased for the clipped gradient.
 
     References
     ----------
@@ -30,7 +30,7 @@ def terngrad(*, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP) 
 PRESET = Preset(
     name="terngrad",
     build=terngrad,
-    summary="two bits an entry: minus, zero or plus by chance, right on average",
+    summary="two bits per entry: minus, zero or plus, stochastically rounded",
     paper="Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication "
     "in Distributed Deep Learning, NeurIPS 2017",
     example={},

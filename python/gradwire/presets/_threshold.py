@@ -10,19 +10,19 @@ __all__ = ["PRESET", "threshold"]
 
 
 def threshold(threshold: float, *, quantize: Quantizer = EXACT, memory: Memory = KEEP) -> Codec:
-    """Send every entry whose magnitude, what was left over included, is above a fixed threshold.
+    """Send every entry whose magnitude, residual included, is above a fixed threshold.
 
     Parameters
     ----------
     threshold : float
-        In units of the tensor; see `gradwire.sparsify.Threshold`.
+        In the units of the tensor; see `gradwire.sparsify.Threshold`.
     quantize, memory
         The other parts of the codec.
 
     References
     ----------
     Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
-    Interspeech 2015. There every entry is sent as plus or minus the threshold, here by its value.
+    Interspeech 2015. The paper sends plus or minus the threshold (see `strom`); this sends values.
     """
     return Codec(sparsify=Threshold(threshold), quantize=quantize, memory=memory)
 

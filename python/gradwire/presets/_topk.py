@@ -16,12 +16,12 @@ def topk(
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
 ) -> Codec:
-    """Send exactly the largest entries, keep the rest for later.
+    """Send exactly the k largest entries; keep the rest for later.
 
     Parameters
     ----------
     ratio, k
-        How many; see `gradwire.sparsify.TopK`. Exactly one of the two.
+        See `gradwire.sparsify.TopK`. Pass exactly one of the two.
     quantize, memory
         The other parts of the codec.
 
