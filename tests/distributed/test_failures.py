@@ -83,8 +83,3 @@ def test_what_cannot_work_is_refused(two: Ranks) -> None:
         assert "find_unused_parameters instead" in found["skipping"]
         assert found["low memory"].startswith("ValueError: ")
         assert "Residual(low_memory=True) keeps nothing to roll back to" in found["low memory"]
-
-
-def test_sparse_gradients_are_refused_by_name(short_lived: Ranks) -> None:
-    for text in short_lived.run("failures.sparse_gradients"):
-        assert "sparse=False" in text

@@ -10,7 +10,9 @@ from tests.distributed.ranks import Ranks
 @pytest.mark.parametrize("exchange", ["senders", "leader"])
 def test_a_model_that_is_dropped_leaves_no_process_group(two: Ranks, exchange: str) -> None:
     for before, after in two.run("leaving.dropped", exchange=exchange):
-        assert before == after  # threads and file descriptors
+        # Threads and file descriptors; those of the first model may end a little later.
+        assert after[0] <= before[0]
+        assert after[1] <= before[1]
 
 
 def test_a_refused_attach_leaves_no_process_group(two: Ranks) -> None:

@@ -278,15 +278,3 @@ def refusals(rank: int, world_size: int) -> dict[str, str]:
         except (TypeError, ValueError) as error:
             found[name] = f"{type(error).__name__}: {error}"
     return found
-
-
-def sparse_gradients(rank: int, world_size: int) -> str:
-    """An embedding with sparse gradients is named as the cause."""
-    module = torch.nn.Embedding(200, 16, sparse=True)
-    model = DistributedDataParallel(module)
-    gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
-    try:
-        model(torch.arange(5)).sum().backward()
-    except TypeError as error:
-        return str(error)
-    return ""

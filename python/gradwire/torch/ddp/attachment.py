@@ -104,12 +104,15 @@ def attach(
     _validate.instance("schedule", schedule, SCHEDULES, "gradwire.schedule")
     over = ddp.process_group if process_group is None else process_group
     _check_ranks(ddp.process_group, over)
-    module: torch.nn.Module = ddp.module
-    named = making.known(module)
+    named = making.known(ddp)
+    sparse = making.sparse(ddp.module)
     dense = {
         name
         for name, each in named.items()
-        if each.numel() < min_numel or each.ndim < min_ndim or each.dtype not in _COMPRESSIBLE
+        if each.numel() < min_numel
+        or each.ndim < min_ndim
+        or each.dtype not in _COMPRESSIBLE
+        or id(each) in sparse
     }
     scaled = grad_scaler is not None and grad_scaler.is_enabled()
     shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]

@@ -18,7 +18,7 @@ from gradwire.torch.ddp.errors import ExchangeError, fresh
 from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.groups import Groups
 from gradwire.torch.ddp.hook import Switch, in_backward, raise_after_backward
-from gradwire.torch.ddp.jobs import Job, Step
+from gradwire.torch.ddp.jobs import Job, Step, spoil
 from gradwire.torch.ddp.layout import Layouts, Parameter
 from gradwire.torch.ddp.report import ParameterReport, Report, StepTimes, Tally
 from gradwire.torch.ddp.scheduling import Scheduler
@@ -123,7 +123,7 @@ class Handle:
             # Not raised here: DDP would be left half-way through its backward pass for ever.
             if self._ends(bucket):
                 raise_after_backward(lambda: error)
-            future.set_result(buffer.fill_(torch.inf))
+            future.set_result(spoil(buffer))
             return future
         layout = self._layouts.of(bucket.parameters(), buffer)
         if self._step is None or self._step.finished or index < self._next_index or index == 0:
@@ -137,6 +137,7 @@ class Handle:
             Job(
                 layout=layout,
                 buffer=buffer,
+                result=buffer,
                 step=step,
                 last=bucket.is_last(),
                 scale=self._scale,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gradwire.torch.ddp.layout import Layout, Parameter
 
-__all__ = ["Buffers", "Flight", "Job", "Step"]
+__all__ = ["Buffers", "Flight", "Job", "Step", "spoil"]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,10 +66,21 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One bucket, as the hook hands it over. ``scale`` is the loss scale, 1.0 without one."""
+    """One bucket, as the hook hands it over.
+
+    Attributes
+    ----------
+    buffer : torch.Tensor
+        Its gradients: floating-point numbers of shape (entries,), or a sparse tensor.
+    result : torch.Tensor
+        What its future is resolved with: the buffer, or another sparse tensor in its place.
+    scale : float
+        The loss scale, 1.0 without one.
+    """
 
     layout: Layout
     buffer: torch.Tensor
+    result: torch.Tensor
     step: Step
     last: bool
     scale: float
@@ -156,3 +167,15 @@ class Buffers:
     @property
     def _limit(self) -> int:
         return 2 * max(self._most)
+
+
+def spoil(bucket: torch.Tensor) -> torch.Tensor:
+    """Return a bucket that is infinite: in place, or for a sparse one a tensor with such an entry.
+
+    That no optimizer takes its gradients for good, and that a loss scaler sees them.
+    """
+    if bucket.layout == torch.strided:
+        return bucket.fill_(torch.inf)
+    at = torch.zeros((bucket.sparse_dim(), 1), dtype=torch.int64)
+    values = torch.full((1, *bucket.shape[bucket.sparse_dim() :]), torch.inf, dtype=bucket.dtype)
+    return torch.sparse_coo_tensor(at, values, bucket.shape, is_coalesced=True)

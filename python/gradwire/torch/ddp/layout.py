@@ -70,6 +70,11 @@ class Parameter:
         """Entries."""
         return self.tensor.numel()
 
+    @property
+    def width(self) -> int:
+        """Numbers that an entry is in a bucket: DDP makes two of a complex one."""
+        return 2 if self.tensor.is_complex() else 1
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -93,6 +98,10 @@ class Layout:
         Entries (start, stop) of the dense parameters, neighbours merged.
     dense_numel : int
         Entries in the runs, all together.
+    dtype : torch.dtype
+        Of the buffer's entries.
+    sparse : bool
+        The bucket is a sparse tensor, for a single parameter: there are no runs.
     digest : int
         CRC-32 of all of it; ranks compare it before they read each other's bytes.
     compressed : tuple of Parameter
@@ -131,6 +140,7 @@ class Layout:
         "pieces",
         "rows",
         "runs",
+        "sparse",
         "tallies",
     )
 
@@ -140,19 +150,22 @@ class Layout:
         dtype: torch.dtype,
         tallies: Tallies | None = None,
         rows: Sequence[int] | None = None,
+        *,
+        sparse: bool = False,
     ) -> None:
+        self.sparse = sparse
         pieces: list[Piece] = []
         dense: list[Piece] = []
         runs: list[tuple[int, int]] = []
         at = 0
-        digest = zlib.crc32(str(dtype).encode())
+        digest = zlib.crc32(f"{dtype}{' sparse' * sparse}".encode())
         all_rows = range(len(parameters)) if rows is None else rows
         piece_rows: list[int] = []
         dense_rows: list[int] = []
         for parameter, row in zip(parameters, all_rows, strict=True):
-            piece = Piece(parameter, at, at + parameter.numel)
+            piece = Piece(parameter, at, at + parameter.width * parameter.numel)
             at = piece.stop
-            if parameter.compressed:
+            if parameter.compressed and not sparse:
                 pieces.append(piece)
                 piece_rows.append(row)
             else:
@@ -160,7 +173,7 @@ class Layout:
                 dense_rows.append(row)
                 if runs and runs[-1][1] == piece.start:
                     runs[-1] = (runs[-1][0], piece.stop)
-                else:
+                elif not sparse:
                     runs.append((piece.start, piece.stop))
             described = f"{parameter.name}\0{parameter.numel}\0{not parameter.compressed}\0"
             digest = zlib.crc32(described.encode(), digest)
@@ -176,7 +189,7 @@ class Layout:
         self.tallies = Tallies(len(parameters)) if tallies is None else tallies
         self.rows = np.array(piece_rows, np.intp)
         self.dense_rows = np.array(dense_rows, np.intp)
-        self.dense_numels = np.array([piece.parameter.numel for piece in dense], np.int64)
+        self.dense_numels = np.array([piece.stop - piece.start for piece in dense], np.int64)
 
 
 class Layouts:
@@ -185,14 +198,15 @@ class Layouts:
     Attributes
     ----------
     tallies : Tallies
-        A row of each parameter, in the order given.
+        A row of each parameter, in the order given, and one for all that the model no longer has.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         # The parameters are kept alive here, which keeps their ids valid.
-        self._parameters = tuple(parameters)
+        self._parameters = list(parameters)
+        self._replaced = len(self._parameters)
         self._by_id = {id(each.tensor): row for row, each in enumerate(self._parameters)}
-        self.tallies = Tallies(len(self._parameters))
+        self.tallies = Tallies(len(self._parameters) + 1)
         self._known: dict[tuple[int, ...], Layout] = {}
 
     def forget(self) -> None:
@@ -210,22 +224,19 @@ class Layouts:
     def _make(
         self, key: tuple[int, ...], tensors: Sequence[torch.Tensor], buffer: torch.Tensor
     ) -> Layout:
-        if buffer.layout != torch.strided:
-            raise TypeError(
-                "gradwire cannot compress sparse gradients: build nn.Embedding and "
-                "nn.EmbeddingBag with sparse=False"
-            )
-        unknown = [
-            tensor for tensor, id_ in zip(tensors, key, strict=True) if id_ not in self._by_id
-        ]
-        if unknown:
-            raise RuntimeError(
-                f"a bucket holds a parameter of shape {tuple(unknown[0].shape)} that the model did "
-                "not have when gradwire was attached; attach again after changing the model"
-            )
+        for tensor, id_ in zip(tensors, key, strict=True):
+            if id_ not in self._by_id:
+                # The model had it when it was wrapped, and has another one in its place now. DDP
+                # goes on with the old one, and so does this, without compressing it.
+                name = f"(replaced, shape {tuple(tensor.shape)})"
+                self._by_id[id_] = len(self._parameters)
+                self._parameters.append(Parameter(name, tensor))
         rows = [self._by_id[id_] for id_ in key]
         parameters = [self._parameters[row] for row in rows]
-        layout = Layout(parameters, buffer.dtype, self.tallies, rows)
+        # All that was replaced is counted together.
+        rows = [min(row, self._replaced) for row in rows]
+        sparse = buffer.layout != torch.strided
+        layout = Layout(parameters, buffer.dtype, self.tallies, rows, sparse=sparse)
         if layout.numel != buffer.numel():
             raise RuntimeError(
                 f"a bucket of {buffer.numel()} entries holds parameters of {layout.numel}"

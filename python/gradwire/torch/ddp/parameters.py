@@ -1,6 +1,6 @@
 """From a model's parameters to what is known of each of them for as long as training lasts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,20 +14,53 @@ if TYPE_CHECKING:
     from gradwire.codec import Codec
     from gradwire.state import State
 
-__all__ = ["fresh_state", "known", "make", "use"]
+__all__ = ["fresh_state", "known", "make", "sparse", "use"]
 
 _BUCKET = 25 << 20
 
 
-def known(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """Return the parameters that are averaged, by name.
+def known(ddp: Any) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters that DDP averages, by name.
+
+    These are those that required gradients when the model was wrapped, whatever they say now:
+    DDP keeps a place for them in its buckets, also while they are frozen.
 
     `torch.compile` puts a module into another one, which all names show. They must not depend on
     it, as a checkpoint may be loaded with or without.
     """
-    named = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    ignored = getattr(ddp, "parameters_to_ignore", ())
+    named = {name: each for name, each in ddp.module.named_parameters() if name not in ignored}
+    reduced = _reduced(ddp, list(named.values()))
+    named = {name: each for name, each in named.items() if id(each) in reduced}
     plain = {name.replace("_orig_mod.", ""): each for name, each in named.items()}
     return plain if len(plain) == len(named) else named
+
+
+def _reduced(ddp: Any, parameters: Sequence[torch.nn.Parameter]) -> set[int]:
+    """Return the ids of those that have a place in DDP's buckets."""
+    every = {id(each) for each in parameters}
+    count = ddp._get_ddp_logging_data()["num_parameter_tensors"]
+    if count == len(every):
+        return every
+    try:
+        buckets = ddp.reducer._get_zeros_like_grad_buckets()
+        return {id(each) for bucket in buckets for each in bucket.parameters()}
+    except RuntimeError:  # there is a sparse bucket, or one that is allocated in the first step
+        trained = {id(each) for each in parameters if each.requires_grad}
+        # If some were frozen before wrapping and some after it, nothing tells which: what is kept
+        # for one that DDP does not know is never touched.
+        return trained if count == len(trained) else every
+
+
+def sparse(module: torch.nn.Module) -> set[int]:
+    """Return the ids of parameters whose gradients are sparse, as DDP finds them."""
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return {
+        id(each)
+        for inner in module.modules()
+        if isinstance(inner, kinds) and inner.sparse
+        for each in inner.parameters(recurse=False)
+    }
 
 
 def make(

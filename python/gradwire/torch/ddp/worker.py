@@ -6,11 +6,9 @@ import threading
 import time
 from typing import Any
 
-import torch
-
 from gradwire.torch.ddp.errors import ExchangeError, GradientError, fresh
 from gradwire.torch.ddp.exchange import Exchange
-from gradwire.torch.ddp.jobs import Flight, Job, Step
+from gradwire.torch.ddp.jobs import Flight, Job, Step, spoil
 
 __all__ = ["Worker"]
 
@@ -120,7 +118,7 @@ class Worker:
                 self._close(job.step)
             if self.broken is not None:
                 raise self.broken
-            return self._exchange.send(job, sequence)
+            return self._exchange.start(job, sequence)
         except Exception as error:  # the collective could not even be started
             return Flight(job, sequence, error=error)
 
@@ -176,9 +174,7 @@ class Worker:
 
     def _resolve(self, step: Step) -> None:
         for job in step.held:
-            if step.error is not None:
-                job.buffer.fill_(torch.inf)
-            job.future.set_result(job.buffer)
+            job.future.set_result(job.result if step.error is None else spoil(job.result))
         step.held.clear()
 
     def _finish(self, step: Step) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gradwire import _native
 from gradwire._selecting import Selecting
 from gradwire.errors import NonFiniteError
+from gradwire.torch.ddp.exchange import sparse
 from gradwire.torch.ddp.exchange.pieces import all_finite, flat, named, overflow, wait
 from gradwire.torch.ddp.jobs import Flight, Job
 from gradwire.torch.ddp.layout import Piece
@@ -54,11 +55,18 @@ class Exchange(abc.ABC):
 
     @abc.abstractmethod
     def send(self, job: Job, sequence: int) -> Flight:
-        """Encode a bucket and put it under way. Runs in the sending thread."""
+        """Encode a bucket and put it under way; `start` does it for one with a sparse gradient."""
 
     @abc.abstractmethod
     def _combine(self, flight: Flight) -> None:
         """Put the average into the job's buffer, once all collectives of the flight are done."""
+
+    @final
+    def start(self, job: Job, sequence: int) -> Flight:
+        """Put any bucket under way. Runs in the sending thread."""
+        if job.layout.sparse:
+            return sparse.send(self, job, sequence)
+        return self.send(job, sequence)
 
     @final
     def receive(self, flight: Flight) -> None:
@@ -78,8 +86,14 @@ class Exchange(abc.ABC):
         for work in flight.works:
             wait(work, flight.sequence)
         start = self.times.add("exchange", start)
-        dense = job.buffer.numel() * job.buffer.element_size()
+        if job.layout.sparse:
+            dense = flight.room * self.world_size // 2  # as much as DDP: no ring, all to all
+        else:
+            dense = job.buffer.numel() * job.buffer.element_size()
         self.times.sent(flight.collectives, flight.room, flight.wire, dense)
+        if job.layout.sparse:
+            sparse.combine(flight, check_result=self._check_result)
+            return
         self._combine(flight)
         self.times.add("decode", start)
         if self._check_result and not all_finite(job.buffer):

@@ -50,10 +50,9 @@ def pack_dense(job: Job, packed: torch.Tensor) -> None:
     if torch.isfinite(packed).all():
         return
     for piece in job.layout.dense:
-        bad = ~torch.isfinite(job.buffer[piece.start : piece.stop])
-        if bad.any():
-            first = int(bad.nonzero()[0])
-            raise GradientError(int(bad.sum()), first, piece.parameter.name, -1)
+        count, first = _not_finite(job, piece)
+        if count:
+            raise GradientError(count, first, piece.parameter.name, -1)
 
 
 def unpack_dense(job: Job, averages: torch.Tensor, start: float) -> None:
@@ -114,8 +113,16 @@ def all_finite(tensor: torch.Tensor) -> bool:
 def overflow(job: Job) -> GradientError:
     """Return the error of an average that is not finite."""
     for piece in (*job.layout.pieces, *job.layout.dense):
-        bad = ~torch.isfinite(job.buffer[piece.start : piece.stop])
-        if bad.any():
-            first = int(bad.nonzero()[0])
-            return GradientError(int(bad.sum()), first, piece.parameter.name, 0)
+        count, first = _not_finite(job, piece)
+        if count:
+            return GradientError(count, first, piece.parameter.name, 0)
     raise AssertionError("called for a finite buffer")
+
+
+def _not_finite(job: Job, piece: Piece) -> tuple[int, int]:
+    """Count a parameter's entries that are not finite, and find the first one's position."""
+    bad = ~torch.isfinite(job.buffer[piece.start : piece.stop])
+    if piece.parameter.width == 2:
+        bad = bad.view(-1, 2).any(1)
+    count = int(bad.sum())
+    return count, int(bad.nonzero()[0]) if count else 0

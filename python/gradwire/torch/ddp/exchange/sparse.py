@@ -1,0 +1,97 @@
+"""A bucket whose gradient is sparse, as `nn.Embedding` has it: a plain all-reduce, as in DDP."""
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gradwire.torch.ddp.errors import ExchangeError, GradientError
+from gradwire.torch.ddp.jobs import Flight, Job
+
+if TYPE_CHECKING:
+    from gradwire.torch.ddp.exchange.base import Exchange
+
+__all__ = ["combine", "send"]
+
+# Digest of the layout, number of the bucket, entries that are not finite, position of the first.
+_HEAD = 4
+
+
+def send(exchange: "Exchange", job: Job, sequence: int) -> Flight:
+    """Put a bucket under way: what all ranks have to know, and the sum.
+
+    A sparse bucket holds a single parameter.
+    """
+    assert exchange.group is not None
+    world_size = exchange.world_size
+    part = job.buffer.div(world_size).coalesce()
+    head = torch.tensor([job.layout.digest, sequence, *_not_finite(part)])
+    heads = torch.empty(world_size * _HEAD, dtype=torch.int64)
+    gathered = dist.all_gather_into_tensor(heads, head, group=exchange.group, async_op=True)
+    indices, values = part.indices(), part.values()
+    nbytes = sum(each.numel() * each.element_size() for each in (head, indices, values))
+    summed = dist.all_reduce(part, group=exchange.group, async_op=True)
+    assert gathered is not None
+    assert summed is not None  # as they are with async_op
+    return Flight(
+        job,
+        sequence,
+        works=(gathered, summed),
+        collectives=2,
+        contents=(heads, part, head),
+        room=nbytes,
+        wire=nbytes * (world_size - 1),
+    )
+
+
+def combine(flight: Flight, *, check_result: bool) -> None:
+    """Let the job resolve to the average.
+
+    Raises
+    ------
+    GradientError
+        A gradient was not finite on some rank, or the result overflowed and is to be checked.
+    ExchangeError
+        The ranks are not in step.
+    """
+    start = time.perf_counter()
+    contents = flight.contents
+    assert isinstance(contents, tuple)
+    heads, total, _ = contents
+    layout = flight.job.layout
+    (piece,) = layout.dense
+    name = piece.parameter.name
+    every = heads.view(-1, _HEAD).tolist()
+    for rank, (digest, sequence, _, _) in enumerate(every):
+        if (digest, sequence) != (layout.digest, flight.sequence):
+            raise ExchangeError(
+                f"rank {rank} is at bucket {sequence} since attach(), this rank at bucket "
+                f"{flight.sequence}: the ranks did not run the same backward passes",
+                rank,
+            )
+    for rank, (_, _, count, first) in enumerate(every):
+        if count:
+            raise GradientError(count, first, name, rank)
+    if check_result:
+        count, first = _not_finite(total.coalesce())
+        if count:
+            raise GradientError(count, first, name, 0)
+    flight.job.result = total
+    nanoseconds = round(1e9 * (time.perf_counter() - start))
+    layout.tallies.dense(layout.dense_rows, np.array([flight.room]), nanoseconds)
+
+
+def _not_finite(tensor: torch.Tensor) -> tuple[int, int]:
+    """Count the entries that are not finite, and find the first one's position when flattened."""
+    bad = ~torch.isfinite(tensor.values())
+    count = int(bad.sum())
+    if not count:
+        return 0, 0
+    entry, *rest = bad.nonzero()[0].tolist()
+    position = 0
+    places = tensor.indices()[:, entry].tolist() + rest
+    for place, length in zip(places, tensor.shape, strict=True):
+        position = position * length + place
+    return count, position
