@@ -107,7 +107,7 @@ def _over(
     ranks: list[Rank], methods: list[str], rounds: int, rate: int | None, tick: Tick
 ) -> list[dict[str, Any]]:
     """Return the row of each method, over a link of one rate."""
-    seconds, nbytes = turns(ranks, methods, rounds, link_name(rate), tick)
+    seconds, _, nbytes = turns(ranks, methods, rounds, link_name(rate), tick)
     return [
         {"method": method, "seconds": seconds[method].record(), "nbytes": nbytes[method]}
         for method in methods
@@ -116,12 +116,14 @@ def _over(
 
 def turns(
     ranks: list[Rank], methods: list[str], rounds: int, title: str, tick: Tick
-) -> tuple[dict[str, Spread], dict[str, float | None]]:
+) -> tuple[dict[str, Spread], dict[str, Spread], dict[str, float | None]]:
     """Let all methods take turns; a step takes as long as its slowest rank.
 
-    Returns the seconds of each method, round by round, and the bytes that a rank sends.
+    Returns the seconds of each method, round by round, those of processors for a rank, and the
+    bytes that a rank sends.
     """
     seconds: dict[str, Spread] = {method: Spread() for method in methods}
+    worked: dict[str, Spread] = {method: Spread() for method in methods}
     nbytes: dict[str, float | None] = {}
     for turn in range(-1, rounds):
         # Another order each time: what one leaves behind in queues and windows meets all alike.
@@ -133,8 +135,9 @@ def turns(
             answers = together(ranks)
             if turn >= 0:
                 seconds[method].values.append(max(each["seconds"] for each in answers))
+                worked[method].values.append(sum(each["cpu"] for each in answers) / len(ranks))
             nbytes[method] = answers[0]["nbytes"]
-    return seconds, nbytes
+    return seconds, worked, nbytes
 
 
 def together(ranks: list[Rank]) -> list[dict[str, Any]]:

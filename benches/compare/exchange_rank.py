@@ -107,15 +107,15 @@ def _sent(handle: ddp.Handle) -> float:
     return handle.report().wire_bytes
 
 
-def step(model: DistributedDataParallel, gradients: tuple[Tensor, ...]) -> float:
-    """Return the seconds of a backward pass with its exchange."""
+def step(model: DistributedDataParallel, gradients: tuple[Tensor, ...]) -> dict[str, float]:
+    """Return the seconds of a backward pass with its exchange, and those of all its threads."""
     model.zero_grad()
     loss = model(gradients)
     time.sleep(PAUSE)
     dist.barrier()
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     loss.backward()
-    return time.perf_counter() - began
+    return {"seconds": time.perf_counter() - began, "cpu": time.process_time() - worked}
 
 
 def gradients() -> tuple[Tensor, ...]:
@@ -158,7 +158,7 @@ def serve(
     say(methods=list(everyone), numel=numel)
     for line in sys.stdin:
         model, nbytes = everyone[json.loads(line)["method"]]
-        say(seconds=step(model, given), nbytes=nbytes())
+        say(**step(model, given), nbytes=nbytes())
 
 
 if __name__ == "__main__":

@@ -30,12 +30,13 @@ def measure(rounds: int, tick: Tick) -> dict[str, Any]:
             ranks.append(Rank(Loopback(), number, folder, "layers_rank"))
             stack.callback(ranks[-1].close)
         facts = together(ranks)[0]
-        seconds, _ = turns(ranks, facts["methods"], rounds, "layers", tick)
+        seconds, worked, _ = turns(ranks, facts["methods"], rounds, "layers", tick)
     rows = []
     for method, own in seconds.items():
         pairs = zip(own.values, seconds[PLAIN].values, strict=True)
         beyond = Spread([mine - plain for mine, plain in pairs])
-        rows.append({"method": method, "seconds": own.record(), "beyond": beyond.record()})
+        row = {"seconds": own, "beyond": beyond, "cpu": worked[method]}
+        rows.append({"method": method, **{name: each.record() for name, each in row.items()}})
     return {"ranks": RANKS, "numel": facts["numel"], "rows": rows}
 
 
@@ -46,14 +47,22 @@ def table(measured: dict[str, Any]) -> Table:
     )
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for heading in ("median", "min", "beyond the plain hook"):
+    for heading in ("median", "min", "beyond the plain hook", "processor"):
         table.add_column(heading, justify="right")
     for row in measured["rows"]:
         beyond = f"{1e3 * row['beyond']['median']:+.2f} ms"
         seconds = row["seconds"]
         style = "bold" if row["method"].startswith("gradwire") else ""
         table.add_row(
-            row["method"], span(seconds["median"]), span(seconds["min"]), beyond, style=style
+            row["method"],
+            span(seconds["median"]),
+            span(seconds["min"]),
+            beyond,
+            span(row["cpu"]["median"]),
+            style=style,
         )
-    table.caption = "The last column is the median difference within one round."
+    table.caption = (
+        "Beyond the plain hook: the median difference within one round. Processor: what all "
+        "threads of a rank take of one, which a busy machine disturbs least."
+    )
     return table

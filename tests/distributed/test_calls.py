@@ -50,3 +50,9 @@ def test_a_gradient_that_is_not_finite_is_named_and_leaves_no_trace(two: Ranks) 
 
 def _rows(values: Any) -> list[list[float]]:
     return [values] if values and not isinstance(values[0], list) else values
+
+
+def test_the_buffers_of_the_first_slots_do_not_stay(two: Ranks) -> None:
+    for nbytes, numel in two.run("calls.held"):
+        assert nbytes[0] > 9 * numel  # nothing was seen yet: room for every entry
+        assert nbytes[-1] < numel

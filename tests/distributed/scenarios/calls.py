@@ -124,3 +124,16 @@ def _states(handle: Any) -> dict[str, Any]:
         name: (saved["step"], saved["residual"].numpy().tobytes())
         for name, saved in handle.state_dict()["parameters"].items()
     }
+
+
+def held(rank: int, world_size: int) -> tuple[list[int], int]:
+    """Bytes of the buffers for slots after each of some steps, and the entries of the model."""
+    codec = gradwire.threshold(threshold=10.0)
+    nbytes = []
+    with attached(network(), codec, options={"min_numel": 1}) as (model, handle):
+        exchange: Any = handle._exchange
+        for step in range(8):
+            train(model, rank, range(step, step + 1))
+            handle.metrics()
+            nbytes.append(exchange._slots.nbytes + exchange._gathers.nbytes)
+        return nbytes, sum(each.numel() for each in model.parameters())

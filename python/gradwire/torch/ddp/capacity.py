@@ -44,8 +44,12 @@ class SizeLimit:
         """The limit, in bytes."""
         if self._fixed or self._mean8 == _UNSEEN:
             return self._bound
-        mean, deviation = self._mean8 >> 3, self._dev4 >> 2
-        return min(self._bound, max(FLOOR, mean + 2 * deviation + (mean >> 6) + 16))
+        # Once per parameter and step, so without the calls of min and max.
+        mean = self._mean8 >> 3
+        wanted = mean + 2 * (self._dev4 >> 2) + (mean >> 6) + 16
+        if wanted < FLOOR:
+            wanted = FLOOR
+        return wanted if wanted < self._bound else self._bound
 
     def observe(self, wanted: int) -> None:
         """Take in the largest size, in bytes, that any rank wanted to send."""

@@ -131,11 +131,12 @@ class Exchange(abc.ABC):
         if not members:
             return Outcomes.of(np.empty(0, np.int64))
         pieces = [job.layout.pieces[index] for index in members]
+        parameters = [piece.parameter for piece in pieces]
         table, error = _native.encode_bucket(
             flat(job.buffer),
             job.scale,
-            [piece.parameter.codec._codec for piece in pieces],
-            [piece.parameter.state for piece in pieces],
+            [parameter.codec._codec for parameter in parameters],
+            [parameter.state for parameter in parameters],
             [end for piece in pieces for end in (piece.start, piece.stop)],
             limits,
             self._select(job, pieces) if given is None else given,

@@ -55,9 +55,7 @@ class Plan:
     @classmethod
     def of(cls, layout: Layout, itemsize: int) -> "Plan":
         """Plan the slots of a bucket from the limits that hold now."""
-        limits = tuple(
-            piece.parameter.limit.nbytes for piece in layout.pieces if piece.parameter.limit
-        )
+        limits = tuple([parameter.limit.nbytes for parameter in layout.compressed])
         records_at = _align(_HEADER.size)
         dense_at = _align(records_at + len(limits) * _RECORD.itemsize)
         dense_end = dense_at + layout.dense_numel * itemsize
