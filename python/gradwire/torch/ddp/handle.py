@@ -1,10 +1,11 @@
 """What `attach` returns: reports, checkpoints, and the way back to plain DDP."""
 
+import contextlib
 import functools
 import math
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -12,6 +13,7 @@ import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it is there, unlisted
 
 from gradwire.torch.ddp import checkpoint
+from gradwire.torch.ddp.agreement import agree
 from gradwire.torch.ddp.checkpoint import Policy
 from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.errors import ExchangeError, fresh
@@ -84,6 +86,7 @@ class Handle:
         self._steps_before = 0
         self._step: Step | None = None
         self._next_index = 0
+        self._pauses = 0
         self._scale = 1.0
         self._groups = groups
         self._control = control
@@ -112,6 +115,13 @@ class Handle:
         return self._worker.broken or self._worker.last_error
 
     # What the hook calls ----------------------------------------------------------------------
+
+    def _stands_aside(self) -> bool:
+        """Tell whether DDP has to average by itself, which is then the last backward pass."""
+        if not self._pauses or self._worker.broken is not None:
+            return False
+        self._step = Step(self.step, finished=True)  # for discard(): there is nothing to undo
+        return True
 
     def _submit(self, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -179,11 +189,77 @@ class Handle:
         ExchangeError
             Another rank does something else, or nothing for as long as the timeout.
         """
-        if self._switch is None:
-            raise ValueError("this handle is detached: it has no more epochs")
+        self._check_attached("it has no more epochs")
         self._worker.settle()
         self._scheduler.advance(epoch, lr, self._control)
         self._layouts.forget()
+        self._step = None
+
+    def discard(self) -> None:
+        """Undo the last backward pass that was exchanged. A collective: call it on every rank.
+
+        For a program that does not apply its gradients. What they had put into the residuals is
+        taken out, and what was sent comes back: residuals, momentum, sizes seen, what a schedule
+        measures and the count of steps are, bit for bit, what they were before that pass. The
+        gradients in ``.grad`` are not touched.
+
+        If that pass was rolled back already, by an error or for a loss scaler, or was `paused`,
+        there is nothing left of it, and nothing happens.
+
+        Raises
+        ------
+        ValueError
+            There was no backward pass since `attach`, `epoch`, `load_state_dict` or the last
+            `discard`, or ranks disagree on the step; nothing changes then.
+        ExchangeError
+            Another rank does something else, or nothing for as long as the timeout; or the handle
+            is broken.
+        """
+        self._check_attached("there is nothing to discard")
+        if self._worker.broken is not None:
+            raise fresh(self._worker.broken)
+        self._worker.settle()
+        step = self._step
+        known = None if step is None else step.number
+        with self._control.act("discard()") as group:
+            agree(group, "discarded", {"step": self.step, "last backward pass": known})
+        if step is None:
+            raise ValueError(
+                "there is no step to discard: discard() reaches back one backward pass, and not "
+                "over attach(), epoch(), load_state_dict() or another discard()"
+            )
+        self._worker.discard(step)
+        self._step = None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exchange the backward passes in this block by plain all-reduce. A collective at entry.
+
+        For passes whose gradients are not for the optimizer of this model, as those of a GAN's
+        generator through its discriminator: residuals are neither sent nor fed, and such a pass is
+        no step. It is what DDP does without gradwire, so a gradient that is not finite is no error.
+
+        Not to be entered or left within a backward pass, nor inside of DDP's ``join()``, where
+        ranks without inputs could not follow.
+
+        Raises
+        ------
+        ValueError
+            The handle is detached.
+        ExchangeError
+            Another rank does something else, or nothing for as long as the timeout; or the handle
+            is broken.
+        """
+        self._check_attached("nothing is left to pause")
+        if self._worker.broken is not None:
+            raise fresh(self._worker.broken)
+        with self._control.act("paused()"):
+            pass
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals and all else that resuming bit for bit needs.
@@ -234,14 +310,14 @@ class Handle:
         ExchangeError
             Another rank does something else, or nothing for as long as the timeout.
         """
-        if self._switch is None:
-            raise ValueError("this handle is detached: load into the one of the next attach()")
+        self._check_attached("load into the one of the next attach()")
         self._worker.settle()
         with self._control.act("load_state_dict()") as group:
             step = checkpoint.load(self._compressed(), self._scheduler, group, state_dict, policy)
         self._layouts.forget()
         self._steps_before = step - self._exchange.times.steps_ever
         self._worker.restart()
+        self._step = None
 
     def metrics(self, *, reset: bool = False) -> dict[str, float]:
         """Return the figures of `report` that cost nothing to have, for a logger.
@@ -342,6 +418,10 @@ class Handle:
             left = max(deadline - time.monotonic(), 0.1)
             self._control.leave("detach()", timedelta(seconds=left))
         _abandon(self._worker, self._exchange, self._groups, self._control)
+
+    def _check_attached(self, otherwise: str) -> None:
+        if self._switch is None:
+            raise ValueError(f"this handle is detached: {otherwise}")
 
     def _compressed(self) -> dict[str, Parameter]:
         return {

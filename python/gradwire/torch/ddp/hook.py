@@ -33,14 +33,15 @@ def _detached() -> None:
 
 
 def gradwire_hook(state: Switch, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket over all ranks: compressed if attached, else by a plain all-reduce.
+    """Average a bucket over all ranks: compressed if attached and not paused, else plainly.
 
     It only enqueues. Collectives started from callbacks would run in the order in which buckets
     happen to complete, which is not the same on all ranks.
     """
-    if state.handle is None:
+    handle = state.handle
+    if handle is None or handle._stands_aside():
         return allreduce_hook(state.process_group, bucket)
-    return state.handle._submit(bucket)
+    return handle._submit(bucket)
 
 
 def in_backward() -> bool:

@@ -29,6 +29,8 @@ class Step:
         Why the step does not count.
     held : list of Job
         Buckets that are done, but wait for the verdict on the whole step.
+    finished, counted : bool
+        Whether its end has come, and whether it stands.
     """
 
     number: int = 0
@@ -37,6 +39,7 @@ class Step:
     held: list["Job"] = field(default_factory=list)
     limits: list[tuple[Parameter, list[int]]] = field(default_factory=list)
     finished: bool = False
+    counted: bool = False
 
     def encode(self, parameter: Parameter, gradient: NDArray[Any] | None = None) -> None:
         """Note that the parameter's state has moved on with a gradient, and measure it if given."""

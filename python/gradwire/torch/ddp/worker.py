@@ -75,6 +75,13 @@ class Worker:
         self._close(None)
         return True
 
+    def discard(self, step: Step) -> None:
+        """Undo the last step, if it counted. Call after `settle`, and not twice."""
+        if step.counted:
+            step.undo_all()
+            step.counted = False
+            self._exchange.times.steps_ever -= 1
+
     def restart(self) -> None:
         """Count buckets from zero again, on all ranks alike. Call after `settle`."""
         self._sequence = 0
@@ -182,6 +189,7 @@ class Worker:
         times = self._exchange.times
         times.steps += 1
         if step.error is None:
+            step.counted = True
             times.steps_ever += 1
         else:  # it does not count: ranks that failed at different places are at the same step
             step.undo_all()

@@ -1,0 +1,73 @@
+"""Gradients that a program throws away leave nothing in the residuals, if it says so."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distributed.ranks import Ranks
+from tests.distributed.scenarios.common import integers
+
+
+@pytest.mark.parametrize(
+    ("codec", "ddp"),
+    [
+        ("senders", {}),
+        ("senders", {"find_unused_parameters": True}),
+        ("leader", {}),
+        ("all_reduce", {"gradient_as_bucket_view": True}),
+        (("dgc", {"ratio": 0.05}), {}),
+        (("sidco", {"ratio": 0.05}), {"static_graph": True}),
+    ],
+    ids=["accordion", "find-unused", "leader", "all-reduce", "dgc", "sidco"],
+)
+def test_passes_that_are_discarded_or_paused_change_no_bit(
+    two: Ranks, codec: Any, ddp: dict[str, Any]
+) -> None:
+    results = two.run("discarding.without_a_trace", codec=codec, ddp=ddp)
+    for result in results:
+        assert all(result["same"])
+        assert result["prints"][0] == result["prints"][1] == results[0]["prints"][0]
+        assert result["states_equal"]
+
+
+def test_a_gan_trains_as_with_dense_gradients(two: Ranks) -> None:
+    found = {how: two.run("discarding.gan", how=how) for how in ("dense", "", "discard", "paused")}
+    for first, second in found.values():
+        assert first["prints"] == second["prints"]
+    dense, neither, discard, paused = (results[0] for results in found.values())
+    assert discard["prints"] == paused["prints"]
+    assert discard["distance"] < dense["distance"] + 0.15
+    assert discard["distance"] < neither["distance"]
+    assert neither["residual"] > 5.0 * discard["residual"], "the generator's gradients pile up"
+
+
+def test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does(two: Ranks) -> None:
+    found = {how: two.run("discarding.skipping", how=how) for how in ("dense", "", "discard")}
+    dense, neither, discard = (results[0] for results in found.values())
+    assert found["discard"][0] == found["discard"][1]
+    assert dense["skipped"] == discard["skipped"] == [20]
+    assert len(neither["skipped"]) > 5, "what the bad batch left comes again and again"
+    assert discard["loss"] < 1.1 * dense["loss"]
+
+
+def test_discard_and_paused_where_there_is_nothing_to_do(two: Ranks) -> None:
+    for found in two.run("discarding.edges"):
+        for name in ("before the first", "twice", "after an epoch"):
+            assert found[name].startswith("ValueError: there is no step to discard")
+        for name in ("once", "skipped by the scaler", "paused"):
+            assert found[name] == "fine"
+        assert found["bad in a pause"], "as in plain DDP"
+        mean = sum(integers(1, rank, 2)["c"].double().numpy() for rank in range(2)) / 2
+        np.testing.assert_array_equal(found["mean"], mean)
+        assert found["untouched"]
+        assert found["steps"] == 1
+        assert "is detached" in found["detached"]
+        assert "is detached" in found["pause detached"]
+
+
+@pytest.mark.parametrize("what", ["discard", "pause"])
+def test_one_rank_alone_is_an_error_on_all(short_lived: Ranks, what: str) -> None:
+    first, second = short_lived.run("discarding.alone", what=what, limit=30.0)
+    assert "another rank did not come to " + what in first
+    assert "was not exchanged" in second
