@@ -43,7 +43,7 @@ fn forged(head: Head, indices: &[u8], values: &[u8]) -> Vec<u8> {
 /// A dense frame of two entries with this value section: prologue, scales, codes.
 fn two(quantizer: u8, prologue: &[u8], scales: &[f32], codes: &[u8]) -> Vec<u8> {
     let mut section = prologue.to_vec();
-    scales.iter().for_each(|scale| section.extend(scale.to_le_bytes()));
+    section.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
     section.extend(codes);
     forged(Head { quantizer, ..DENSE }, &[], &section)
 }
@@ -193,7 +193,9 @@ fn faults_up_to_the_checksum_are_found_in_order_and_later_ones_in_any() {
     let good = forged(DENSE, &[], &[0; 8]);
     let with = |changes: &[(usize, u8)]| {
         let mut bytes = good.clone();
-        changes.iter().for_each(|&(at, byte)| bytes[at] = byte);
+        for &(at, byte) in changes {
+            bytes[at] = byte;
+        }
         Frame::parse(&bytes, None).err()
     };
     let corrupt = |error: Option<Error>| matches!(error, Some(Error::Corrupt { .. }));
