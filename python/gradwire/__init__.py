@@ -1,6 +1,6 @@
 """Compression codecs for tensors that have to cross a wire.
 
->>> codec = gradwire.sidco(ratio=0.001)
+>>> codec = gradwire.topk(ratio=0.01)
 >>> state = codec.init_state(x.size)
 >>> frame = codec.encode(x, state)
 >>> y = gradwire.decode(frame)

@@ -1,7 +1,7 @@
 """The calls of `gradwire` on torch tensors, without a copy for those on the CPU.
 
 >>> import gradwire.torch
->>> codec = gradwire.sidco(ratio=0.001)
+>>> codec = gradwire.topk(ratio=0.01)
 >>> state = codec.init_state(grad.numel())
 >>> frame = gradwire.torch.encode(codec, grad, state)
 >>> gradwire.torch.decode_add(frame, out, scale=0.5)

@@ -1,7 +1,7 @@
 """Compressed gradients for DistributedDataParallel.
 
 >>> model = torch.nn.parallel.DistributedDataParallel(model)
->>> handle = gradwire.torch.ddp.attach(model, gradwire.sidco(ratio=0.001))
+>>> handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.01))
 
 That is all; the training loop stays as it is. See `attach`, and ``docs/ddp.md``.
 """
