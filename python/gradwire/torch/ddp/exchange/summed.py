@@ -26,7 +26,7 @@ from gradwire.torch.ddp.exchange.pieces import (
 )
 from gradwire.torch.ddp.exchange.reasons import pack_reason, raise_first
 from gradwire.torch.ddp.jobs import Buffers, Flight, Job
-from gradwire.torch.ddp.layout import Layout, Piece
+from gradwire.torch.ddp.layout import Layout
 from gradwire.torch.ddp.report import Outcomes
 
 __all__ = ["Chosen", "Summed", "wire_dtype"]
@@ -248,42 +248,45 @@ class Summed(Exchange):
                 f"another rank added up other parameters than this rank at bucket "
                 f"{sequence} since attach(): the ranks did not run the same backward passes"
             )
-        at = 0
-        nanoseconds = np.zeros(len(job.layout.pieces), np.int64)
-        for index, (piece, count) in enumerate(
-            zip(job.layout.pieces, vectors.chosen.counts, strict=True)
-        ):
-            start = time.perf_counter()
-            if sums.used[index]:
-                total = vectors.values[at : at + count]
-                self._average(job, piece, total, vectors.chosen.positions[index])
-            else:
-                self._unused(job, piece)
-            at += count
-            nanoseconds[index] = round(1e9 * (time.perf_counter() - start))
-        job.layout.tallies.decoded(job.layout.rows, nanoseconds)
+        start = time.perf_counter()
+        self._average(job, vectors, sums.used)
+        counts = np.array(vectors.chosen.counts, np.int64)
+        share = 1e9 * (time.perf_counter() - start) / max(1, counts.sum())
+        job.layout.tallies.decoded(job.layout.rows, (counts * share).astype(np.int64))
         start = time.perf_counter()
         if job.layout.runs:
             unpack_dense(job, vectors.head.dense.div_(self.world_size), start)
         if vectors.values.dtype == torch.float16 and not all_finite(job.buffer):
             raise overflow(job)  # of the sum on the wire, where finite values leave its range
 
-    def _average(
-        self, job: Job, piece: Piece, total: torch.Tensor, positions: NDArray[np.uint32] | None
-    ) -> None:
-        target = job.buffer[piece.start : piece.stop]
-        values = total.float().div_(self.world_size)
-        if job.scale != 1.0:
-            values.mul_(job.scale)
-        if positions is None:
-            target.copy_(values)
-        elif target.dtype == torch.float32:
-            target.zero_()
-            target.numpy()[positions] = values.numpy()
-        else:
-            dense = self._float32("receive", target.numel()).zero_()
-            dense.numpy()[positions] = values.numpy()
-            target.copy_(dense)
+    def _average(self, job: Job, vectors: _Vectors, used: Sequence[bool]) -> None:
+        layout, buffer, chosen = job.layout, job.buffer, vectors.chosen
+        ends = list(itertools.accumulate(chosen.counts, initial=0))
+        sums: list[torch.Tensor] = []
+        places: list[NDArray[np.int64]] = []
+        if any(positions is not None for positions in chosen.positions):
+            buffer.zero_()  # what travels dense is written later
+        for index, piece in enumerate(layout.pieces):
+            positions, total = (
+                chosen.positions[index],
+                vectors.values[ends[index] : ends[index + 1]],
+            )
+            if not used[index]:
+                self._unused(job, piece)
+            elif positions is None:
+                buffer[piece.start : piece.stop] = self._mean(job, total)
+            else:
+                sums.append(total)
+                places.append(positions + np.int64(piece.start))
+        if sums:
+            # Of all pieces together: each by itself would cost more than its entries.
+            mean = self._mean(job, torch.cat(sums)).to(buffer.dtype)
+            buffer[torch.from_numpy(np.concatenate(places))] = mean
+
+    def _mean(self, job: Job, total: torch.Tensor) -> torch.Tensor:
+        """Return the mean of values that were added up, in float32 and times the loss scale."""
+        mean = total.float().div_(self.world_size)
+        return mean if job.scale == 1.0 else mean.mul_(job.scale)
 
     def _raise_failure(self, layout: Layout, error: BaseException | None) -> None:
         """Tell the other ranks the reason of this one, and raise that of the first failing one.
