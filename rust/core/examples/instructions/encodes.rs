@@ -5,7 +5,7 @@ use gradwire_core::fit::Mode;
 use gradwire_core::frame::{Frame, Scratch};
 use gradwire_core::memory::{LowPass, Memory, MomentumCorrection};
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Magnitude, Norm, Quantizer};
+use gradwire_core::quantize::{Format, Magnitude, Norm, Quantizer, Rounding};
 use gradwire_core::sparsify::{
     Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
 };
@@ -157,6 +157,57 @@ fn quantizers() -> Works {
     all
 }
 
+/// Reads a dense frame: to a tensor, or to be added to one.
+fn decode_dense(quantizer: Quantizer, adds: bool) -> Prepare {
+    Box::new(move || {
+        let codec = Codec::new(Sparsifier::All, quantizer, Memory::None, IndexCoding::Auto)?;
+        let mut state = codec.init_state(NUMEL)?;
+        let (mut workspace, mut bytes) = (Workspace::default(), Vec::new());
+        let mut out = laplace(NUMEL, 1);
+        codec.encode_into(Input::F32(&out), &mut state, None, &mut workspace, &mut bytes)?;
+        let mut scratch = Scratch::default();
+        let work = move || {
+            let frame = Frame::parse(&bytes, None)?;
+            if adds {
+                frame.decode_add(&mut out, 0.5, &mut scratch)
+            } else {
+                frame.decode_into(&mut out, &mut scratch)
+            }
+        };
+        Ok((NUMEL, Box::new(work)))
+    })
+}
+
+/// Quantizers whose scales belong to blocks of a few entries, and the frames that they make.
+fn blocks() -> Works {
+    let float8 = |rounding, block| Quantizer::Float8 {
+        format: Format::E4M3,
+        rounding,
+        block: Some(block),
+        seed: 1,
+    };
+    let uniform = |norm, block| Quantizer::Uniform { bits: 4, block, norm, seed: 1 };
+    let mut all = Works::new();
+    for block in [32, 64, 128, 256] {
+        for (name, quantizer) in [
+            ("e4m3", float8(Rounding::Nearest, block)),
+            ("e4m3 by chance", float8(Rounding::Stochastic, block)),
+            ("uniform, 4 bits, max", uniform(Norm::Max, block)),
+            ("uniform, 4 bits, l2", uniform(Norm::L2, block)),
+            ("two means", Quantizer::TwoMeans { column: Some(block) }),
+        ] {
+            let name = format!("{name}, blocks of {block}");
+            let dense = encode(Sparsifier::All, quantizer, Memory::None);
+            all.push((format!("dense {name}"), dense));
+            let dense = encode(Sparsifier::All, quantizer, KEEP);
+            all.push((format!("dense {name} with residual"), dense));
+            all.push((format!("decode {name}"), decode_dense(quantizer, false)));
+            all.push((format!("decode and add {name}"), decode_dense(quantizer, true)));
+        }
+    }
+    all
+}
+
 /// Exact top-k of tensors of other types than float32, and a dense frame.
 fn dtypes() -> Works {
     let mut all = Works::new();
@@ -173,5 +224,5 @@ fn dtypes() -> Works {
 }
 
 pub fn all() -> Works {
-    sparsifiers().into_iter().chain(quantizers()).chain(dtypes()).collect()
+    sparsifiers().into_iter().chain(quantizers()).chain(blocks()).chain(dtypes()).collect()
 }

@@ -14,6 +14,10 @@ use crate::{Prepare, Works, laplace};
 /// Bounds that 0.1 %, 1 % and 10 % of Laplace magnitudes are above.
 const BOUNDS: [(&str, f32); 3] = [("0.001", 6.9), ("0.01", 4.6), ("0.1", 2.3)];
 
+/// Factors of the entries of a block.
+static LIFT: [f32; BLOCK] = [64.0; BLOCK];
+static ONES: [f32; BLOCK] = [1.0; BLOCK];
+
 /// A kernel over one block in the first-level cache; `run` gets the block and a place to write.
 fn kernel(run: impl Fn(&'static Kernels, &[f32], &mut [f32]) + Copy + 'static) -> Prepare {
     Box::new(move || {
@@ -168,18 +172,18 @@ pub fn all() -> Works {
         ("narrow to float16".into(), narrow(true)),
         (
             "float8, nearest".into(),
-            codes(|k, x, out| (k.float8_nearest)(x, float8::Format::E4M3, [64.0, 1.0], out)),
+            codes(|k, x, out| (k.float8_nearest)(x, float8::Format::E4M3, [&LIFT, &ONES], out)),
         ),
         (
             "float8, stochastic".into(),
             codes(|k, x, out| {
                 let (format, key) = (float8::Format::E4M3, Key::new(1, 2, 3, 4));
-                (k.float8_stochastic)(x, format, [64.0, 1.0], key, 0, out);
+                (k.float8_stochastic)(x, format, [&LIFT, &ONES], key, 0, out);
             }),
         ),
         (
             "exponent".into(),
-            codes(|k, x, out| (k.exponent_encode)(x, 1.0, Key::new(1, 2, 3, 4), 0, out)),
+            codes(|k, x, out| (k.exponent_encode)(x, &ONES, Key::new(1, 2, 3, 4), 0, out)),
         ),
     ];
     for (share, bound) in BOUNDS {

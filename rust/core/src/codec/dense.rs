@@ -2,15 +2,17 @@
 //!
 //! Each block is read, coded right where the frame wants it, and what coding took away goes to the
 //! residual, all while the block is in the cache. Scales have to be known before the first code of
-//! their group: a group that the cache holds is summed up just before it is coded, longer ones are
-//! summed up in a read of their own, ahead of everything.
+//! their group: groups that the cache holds are summed up just before they are coded, many short ones
+//! at once; longer ones are summed up in a read of their own, ahead of everything.
 
 use super::feedback::Sink;
 use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::pack::Pattern;
 use crate::pool;
-use crate::quantize::{Basis, Coder, LONGEST_FIT, Place, Quantizer, Scales, SectionMut, store};
+use crate::quantize::{
+    Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Room, Scales, SectionMut, store,
+};
 use crate::scan::{CHUNK, Field, Remembered, STEP, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{Kernels, LANES};
@@ -41,7 +43,7 @@ impl Codec {
             let job = Job {
                 kernels: workspace.scanner.kernels,
                 quantizer: self.quantizer,
-                coder: Coder { coding, hints },
+                coder: Coder { kernels: workspace.scanner.kernels, coding, hints },
                 group: coding.grouping().dense_len(numel),
             };
             let part = Part { codes, first: 0, scales: job.scales(scales, &workspace.totals) };
@@ -87,6 +89,8 @@ impl Codec {
     }
 }
 
+const _: () = assert!(STEP <= LONGEST, "a step has room");
+
 /// Where a dense encode reads, and where what it did not send goes.
 trait Rounded: Source {
     /// Has the block from position `at` coded; the bits of its largest magnitude, where that is not
@@ -111,7 +115,7 @@ impl Rounded for Field<'_> {
         scratch: &mut Scratch,
     ) -> u32 {
         let block = self.block(job.kernels, at, len, scratch);
-        job.coder.code(block, coded.place, coded.codes, None);
+        job.coder.code(block, coded.place, coded.codes, coded.room);
         job.peak(block)
     }
 }
@@ -127,8 +131,7 @@ impl<S: Remembered> Rounded for S {
     ) -> u32 {
         let block = self.take(job.kernels, at, len, scratch);
         let peak = job.peak(block);
-        let sent = &mut coded.sent[..len];
-        job.coder.code_left(job.kernels, block, coded.place, coded.codes, sent);
+        job.coder.code_left(block, coded.place, coded.codes, coded.room);
         self.keep(job.kernels, at, block);
         peak
     }
@@ -139,8 +142,7 @@ struct Coded<'a> {
     /// Where its codes go.
     codes: &'a mut [u8],
     place: Place<'a>,
-    /// Room for what they are decoded to.
-    sent: &'a mut [f32; STEP],
+    room: &'a mut Room,
 }
 
 /// The scales of one thread's share.
@@ -239,22 +241,35 @@ impl Job {
     }
 
     fn run<S: Rounded>(self, mut source: S, mut part: Part<'_>) -> u32 {
-        let (mut scratch, mut sent) = (Scratch::default(), [0.0; STEP]);
+        let (mut scratch, mut room) = (Scratch::default(), Room::default());
         let (mut peak, mut fitted) = (0, 0);
         let bits = self.coder.coding.code_bits() as usize;
         for at in (0..source.len()).step_by(STEP) {
             let len = STEP.min(source.len() - at);
-            // What was summed up a moment ago is in the cache.
-            if at >= fitted {
+            // A group that was summed up a moment ago is in the cache to its end.
+            if fitted < at + STEP {
                 source.fetch(self.kernels, at + STEP);
             }
             if let (Table::Open(scales), Some(group)) = (&mut part.scales, self.group) {
                 while fitted < at + len {
-                    let size = group.min(source.len() - fitted);
-                    let (fit, largest) = self.fit(&source, fitted, size, &mut scratch);
+                    let groups = (at + len - fitted).div_ceil(group);
+                    let size = (groups * group).min(source.len() - fitted);
                     let each = self.coder.coding.scales();
-                    store(&fit[..each], &mut scales[fitted / group * each..][..each]);
-                    peak = peak.max(largest);
+                    let scales = &mut scales[fitted / group * each..][..groups * each];
+                    peak = peak.max(if group <= STEP {
+                        let told = self.coder.hints.magnitude;
+                        let block = source.block(self.kernels, fitted, size, &mut scratch);
+                        self.quantizer.fit_groups(
+                            self.kernels,
+                            (block, group),
+                            told,
+                            (scales, each),
+                        )
+                    } else {
+                        let (fit, largest) = self.fit(&source, fitted, size, &mut scratch);
+                        store(&fit[..each], scales);
+                        largest
+                    });
                     fitted += size;
                 }
             }
@@ -265,7 +280,7 @@ impl Job {
             };
             let codes = &mut part.codes[at * bits / 8..((at + len) * bits).div_ceil(8)];
             let place = Place { first, drawn, positions: None, scales };
-            let coded = Coded { codes, place, sent: &mut sent };
+            let coded = Coded { codes, place, room: &mut room };
             peak = peak.max(source.round(self, at, len, coded, &mut scratch));
         }
         (self.kernels.fence)();

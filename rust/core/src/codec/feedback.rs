@@ -6,7 +6,7 @@
 
 use super::{Codec, State, Workspace, non_finite};
 use crate::memory::{Memory, MomentumCorrection};
-use crate::quantize::{Quantizer, ValueCoding};
+use crate::quantize::{Decoder, Quantizer, ValueCoding};
 use crate::scan::{
     Accumulated, Corrected, Correcting, Field, LowPass, Paired, Preview, Request, Scanner, Totals,
     View,
@@ -137,11 +137,11 @@ impl Codec {
         let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
         let section = coding.section(numel, count, section);
         // By blocks, so that what was decoded is still in the cache.
-        let mut sent = [0.0; BLOCK];
+        let (mut decoder, mut sent) = (Decoder::new(coding, section), [0.0; BLOCK]);
         let blocks = indices.chunks(BLOCK).zip(values.chunks(BLOCK));
         for (block, (indices, values)) in blocks.enumerate() {
             let sent = &mut sent[..values.len()];
-            coding.decode(section, block * BLOCK, Some(indices), sent);
+            decoder.decode(block * BLOCK, Some(indices), sent);
             let entries = indices.iter().zip(values).zip(&*sent);
             let left = entries.map(|((&index, &value), &sent)| (index as usize, value - sent));
             if let Memory::LowPass(low_pass) = self.memory {

@@ -2,8 +2,8 @@
 
 use super::header::{CHECKSUM, HEADER_LEN, Header, MAGIC, VERSION};
 use crate::pack::{self, Coding, MAX_NUMEL};
-use crate::quantize::{BLOCK, Section, ValueCoding};
-use crate::simd::in_standard_mode;
+use crate::quantize::{BLOCK, Decoder, LONGEST, Section, ValueCoding};
+use crate::simd::{Kernels, in_standard_mode};
 use crate::{Error, Result};
 
 /// CRC-32C of a frame: all its bytes but the four of the checksum.
@@ -112,7 +112,7 @@ impl<'a> Frame<'a> {
             self.indices_into(&mut indices)?;
         }
         out.resize(self.header.count as usize, 0.0);
-        self.coding.decode(self.section(), 0, by_position.then_some(&indices), out);
+        self.decoder().decode(0, by_position.then_some(&indices), out);
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl<'a> Frame<'a> {
     fn decode(&self, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         self.check_all(out.len(), scratch)?;
         if self.is_dense() {
-            self.coding.decode(self.section(), 0, None, out);
+            self.decoder().decode(0, None, out);
             return Ok(());
         }
         out.fill(0.0);
@@ -148,14 +148,13 @@ impl<'a> Frame<'a> {
 
     fn add(&self, out: &mut [f32], scale: f32, scratch: &mut Scratch) -> Result<()> {
         self.check_all(out.len(), scratch)?;
-        let mut block = [0.0; BLOCK];
+        let mut block = [0.0; LONGEST];
         if self.is_dense() {
-            for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+            let (mut decoder, kernels) = (self.decoder(), Kernels::current());
+            for (i, out) in out.chunks_mut(LONGEST).enumerate() {
                 let values = &mut block[..out.len()];
-                self.coding.decode(self.section(), i * BLOCK, None, values);
-                for (out, &value) in out.iter_mut().zip(&*values) {
-                    *out += value * scale;
-                }
+                decoder.decode(i * LONGEST, None, values);
+                (kernels.add_scaled)(out, values, scale);
             }
             return Ok(());
         }
@@ -194,13 +193,17 @@ impl<'a> Frame<'a> {
         self.coding.section(self.header.numel, self.header.count, self.values)
     }
 
+    fn decoder(&self) -> Decoder<'a> {
+        let Header { numel, count, .. } = self.header;
+        Decoder::new(self.coding, self.coding.section(numel, count, self.values))
+    }
+
     /// Decodes the values block by block in the cache, with the positions of each.
     fn for_each_block(&self, positions: &[u32], mut visit: impl FnMut(&[u32], &[f32])) {
-        let section = self.section();
-        let mut block = [0.0; BLOCK];
+        let (mut decoder, mut block) = (self.decoder(), [0.0; BLOCK]);
         for (i, positions) in positions.chunks(BLOCK).enumerate() {
             let values = &mut block[..positions.len()];
-            self.coding.decode(section, i * BLOCK, Some(positions), values);
+            decoder.decode(i * BLOCK, Some(positions), values);
             visit(positions, values);
         }
     }

@@ -17,9 +17,4 @@ impl Draw {
     pub fn of(key: Option<Key>, first: u32) -> Self {
         Self { key: key.unwrap_or(Key::from_bits(0)), by_chance: key.is_some(), first }
     }
-
-    /// The numbers from entry `i` of these on.
-    pub fn skip(self, i: usize) -> Self {
-        Self { first: self.first.wrapping_add(i as u32), ..self }
-    }
 }

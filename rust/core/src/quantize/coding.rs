@@ -1,9 +1,9 @@
 //! How the values of one frame are coded: all that a reader has to know to decode them.
 
 use super::Grouping;
-use super::chance::Draw;
-use super::{Format, Scales, codebook, exponent, float8};
-use super::{sign_scale, ternary, two_means, uniform};
+use super::{Format, codebook, exponent, float8, power};
+use super::{ternary, two_means, uniform};
+use crate::simd::grid::Grid;
 use crate::{Error, Result};
 
 /// Which quantizer coded the values of a frame, as its header says.
@@ -277,37 +277,36 @@ impl ValueCoding {
         Section { scales, codes: &section[overhead..] }
     }
 
-    /// Codes finite values, one code a byte; for codings of up to eight bits.
-    ///
-    /// `scales` are those of the group, `first` is the rank of the first value in the frame, which
-    /// says what is drawn for it.
-    pub(crate) fn code(self, values: &[f32], scales: &Scales, draw: Draw, codes: &mut [u8]) {
+    /// What the values of groups are multiplied by to become codes, one after the other.
+    pub(super) fn factors(self, scales: &[[u8; 4]], one: &mut [f32], other: &mut [f32]) {
         match self {
-            Self::Float8 { format, block } => {
-                float8::code(format, values, block.map(|_| scales[0]), draw, codes);
+            Self::Float8 { block: Some(_), .. } => each(scales, one, other, power::inverse),
+            Self::Float8 { block: None, .. } => one.fill(1.0),
+            Self::Exponent { .. } => each(scales, one, other, |s| [exponent::factor(s), 1.0]),
+            Self::Uniform { bits, .. } => {
+                let grid = Grid::new(bits);
+                each(scales, one, other, |scale| grid.factors(scale));
             }
-            Self::Exponent { .. } => exponent::code(values, scales[0], draw, codes),
-            Self::Codebook { bits, .. } => codebook::code(bits, values, scales, codes),
-            Self::Uniform { bits, .. } => uniform::code(bits, values, scales[0], draw, codes),
-            Self::SignScale | Self::TwoMeans { .. } => sign_scale::code(values, codes),
-            Self::Ternary => ternary::code(values, scales[0], draw, codes),
-            Self::Empty(_) | Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => {}
+            Self::Ternary => {
+                let grid = Grid::new(ternary::BITS);
+                each(scales, one, other, |scale| grid.factors(scale));
+            }
+            _ => {}
         }
     }
 
-    /// The values of codes, one code a byte; for codings of up to eight bits.
-    pub(crate) fn values(self, codes: &[u8], scales: &Scales, out: &mut [f32]) {
+    /// What the codes of groups are multiplied by; of signs, what either stands for.
+    pub(super) fn multiples(self, scales: &[[u8; 4]], one: &mut [f32], other: &mut [f32]) {
         match self {
-            Self::Float8 { format, block } => {
-                float8::values(format, codes, block.map(|_| scales[0]), out);
+            Self::Float8 { block: None, .. } => one.fill(1.0),
+            Self::SignScale => each(scales, one, other, |scale| [-scale, scale]),
+            Self::TwoMeans { .. } => {
+                let pairs = scales.as_chunks::<2>().0;
+                for ((one, other), pair) in one.iter_mut().zip(other).zip(pairs) {
+                    [*one, *other] = pair.map(f32::from_le_bytes);
+                }
             }
-            Self::Exponent { .. } => exponent::values(codes, scales[0], out),
-            Self::Codebook { bits, .. } => codebook::values(bits, codes, scales, out),
-            Self::Uniform { bits, .. } => uniform::values(bits, codes, scales[0], out),
-            Self::SignScale => two_means::values(codes, [-scales[0], scales[0]], out),
-            Self::TwoMeans { .. } => two_means::values(codes, [scales[0], scales[1]], out),
-            Self::Ternary => ternary::values(codes, scales[0], out),
-            Self::Empty(_) | Self::Float32 | Self::BFloat16 | Self::Float16 { .. } => {}
+            _ => each(scales, one, other, |scale| [scale, 1.0]),
         }
     }
 
@@ -319,6 +318,14 @@ impl ValueCoding {
             Self::TwoMeans { .. } => scale.is_finite(),
             _ => scale.is_finite() && scale.is_sign_positive(),
         }
+    }
+}
+
+/// Two numbers of each group, from its scale.
+#[inline(always)]
+fn each(scales: &[[u8; 4]], one: &mut [f32], other: &mut [f32], numbers: impl Fn(f32) -> [f32; 2]) {
+    for ((one, other), scale) in one.iter_mut().zip(other).zip(scales) {
+        [*one, *other] = numbers(f32::from_le_bytes(*scale));
     }
 }
 

@@ -6,9 +6,7 @@
 //! too large, and only what is below 2^-126 of that goes to zero or to the smallest power, by chance.
 
 use super::ValueCoding;
-use super::chance::Draw;
 use super::power;
-use crate::simd::Kernels;
 use crate::{Error, Result};
 
 /// Entries of a block that a writer makes: what a cache can hold, for one read of the tensor.
@@ -44,12 +42,7 @@ pub(super) fn takes_scale(scale: f32) -> bool {
     power::is_at_most(scale, *TOP.end()) && (scale == 0.0 || scale >= f32::MIN_POSITIVE)
 }
 
-/// The sign in the highest bit.
-pub(super) fn code(values: &[f32], scale: f32, draw: Draw, codes: &mut [u8]) {
-    let factor = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    (Kernels::current().exponent_encode)(values, factor, draw.key, draw.first, codes);
-}
-
-pub(super) fn values(codes: &[u8], scale: f32, out: &mut [f32]) {
-    (Kernels::current().exponent_decode)(codes, scale, out);
+/// What values are multiplied by; a code has the sign in its highest bit.
+pub(super) fn factor(scale: f32) -> f32 {
+    if scale > 0.0 { 1.0 / scale } else { 0.0 }
 }

@@ -13,8 +13,8 @@
 use super::ValueCoding;
 use super::chance::Draw;
 use super::power;
-use crate::simd::Kernels;
 pub use crate::simd::float8::Format;
+use crate::simd::{Kernels, Pair, Scaling};
 
 /// How values between two codes are rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -46,7 +46,15 @@ const fn top(format: Format) -> i32 {
 /// their range; zero for a block of zeros.
 ///
 /// The largest codes reach 1.75 times 2^127 at most, and what is above saturates.
+#[inline]
 pub(super) fn scale(peak: f32, format: Format) -> f32 {
+    const QUARTER: u32 = 1 << 21;
+    // Adding just under a quarter carries into the exponent where the significand exceeds 1.75.
+    let above = (peak.to_bits() + (QUARTER - 1)) >> 23;
+    let normal = above.saturating_sub(top(format) as u32);
+    if (1..=254 - top(format) as u32).contains(&normal) {
+        return f32::from_bits(normal << 23);
+    }
     if peak == 0.0 {
         return 0.0;
     }
@@ -60,16 +68,15 @@ pub(super) fn takes_scale(scale: f32, format: Format) -> bool {
     power::is_at_most(scale, 127 - top(format))
 }
 
-/// The sign in the highest bit; `scale` is none where values are not scaled.
+/// The sign in the highest bit.
 pub(super) fn code(
+    kernels: &Kernels,
     format: Format,
     values: &[f32],
-    scale: Option<f32>,
+    factors: Pair<'_>,
     draw: Draw,
     codes: &mut [u8],
 ) {
-    let kernels = Kernels::current();
-    let factors = scale.map_or([1.0; 2], power::inverse);
     if draw.by_chance {
         (kernels.float8_stochastic)(values, format, factors, draw.key, draw.first, codes);
     } else {
@@ -77,8 +84,20 @@ pub(super) fn code(
     }
 }
 
-pub(super) fn values(format: Format, codes: &[u8], scale: Option<f32>, out: &mut [f32]) {
-    (Kernels::current().float8_decode)(codes, format, scale.unwrap_or(1.0), out);
+/// As [`code`]; leaves of each value what its code does not say.
+pub(super) fn left(
+    kernels: &Kernels,
+    format: Format,
+    values: &mut [f32],
+    scaling: Scaling<'_>,
+    draw: Draw,
+    codes: &mut [u8],
+) {
+    if draw.by_chance {
+        (kernels.float8_stochastic_left)(values, format, scaling, draw.key, draw.first, codes);
+    } else {
+        (kernels.float8_nearest_left)(values, format, scaling, codes);
+    }
 }
 
 /// Whether all codes are finite.

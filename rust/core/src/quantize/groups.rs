@@ -46,21 +46,27 @@ impl Grouping {
         mut visit: impl FnMut(usize, Range<usize>),
     ) {
         let mut at = 0;
-        while at < len {
-            let (group, end) = match (self, positions) {
-                (Self::None | Self::Whole, _) => (0, len),
-                (Self::Positions(size), Some(positions)) => {
+        match (self, positions) {
+            (Self::None | Self::Whole, _) if len > 0 => visit(0, 0..len),
+            (Self::None | Self::Whole, _) => {}
+            (Self::Positions(size), Some(positions)) => {
+                while at < len {
                     let group = positions[at] / size;
                     let same = positions[at..len].partition_point(|p| p / size == group);
-                    (group as usize, at + same)
+                    visit(group as usize, at..at + same);
+                    at += same;
                 }
-                (Self::Ranks(size) | Self::Positions(size), _) => {
-                    let group = (first + at) / size as usize;
-                    (group, ((group + 1) * size as usize - first).min(len))
+            }
+            (Self::Ranks(size) | Self::Positions(size), _) => {
+                // Divided once: a division takes as long as a short group.
+                let size = size as usize;
+                let mut group = first / size;
+                let mut end = (group + 1) * size - first;
+                while at < len {
+                    visit(group, at..end.min(len));
+                    (at, group, end) = (end, group + 1, end + size);
                 }
-            };
-            visit(group, at..end);
-            at = end;
+            }
         }
     }
 }

@@ -24,23 +24,27 @@ mod codebook;
 mod coding;
 mod decode;
 mod exponent;
+mod fit;
 mod float16;
 mod float32;
 mod float8;
 mod groups;
 mod power;
 mod sign_scale;
+mod spread;
 mod summary;
 mod ternary;
 mod two_means;
 mod uniform;
 
-pub(crate) use code::{Coder, Place, encode, store};
+pub(crate) use code::{Coder, Place, Room, encode, store};
 pub use coding::{QuantizerId, ValueCoding};
 pub(crate) use coding::{Section, SectionMut};
+pub(crate) use decode::Decoder;
 pub use float8::{Format, Rounding};
 pub(crate) use groups::Grouping;
 pub use sign_scale::Magnitude;
+pub(crate) use spread::LONGEST;
 pub(crate) use summary::Summary;
 pub use uniform::Norm;
 
@@ -204,32 +208,6 @@ impl Quantizer {
         self == Self::Float16 { scaled: true }
     }
 
-    /// Fits the scales of a group to its values.
-    pub(crate) fn fit(self, values: &[f32], magnitude: Option<f32>) -> Scales {
-        match self.basis() {
-            Basis::Peak => self.scales(&Summary::of_peak(peak(values).to_bits()), magnitude),
-            Basis::Sides | Basis::Squares | Basis::Sums => {
-                self.scales(&Summary::of(values), magnitude)
-            }
-            Basis::Values => self.scales_of(values),
-        }
-    }
-
-    /// What the scales of a group follow from.
-    pub(crate) fn basis(self) -> Basis {
-        match self {
-            Self::Float8 { .. }
-            | Self::Exponent { .. }
-            | Self::Uniform { norm: Norm::Max, .. }
-            | Self::Ternary { clip: None, .. } => Basis::Peak,
-            Self::Uniform { norm: Norm::L2, .. }
-            | Self::SignScale { magnitude: Magnitude::RootMeanSquare } => Basis::Squares,
-            Self::TwoMeans { .. } | Self::SignScale { .. } => Basis::Sides,
-            Self::Codebook { .. } => Basis::Values,
-            _ => Basis::Sums,
-        }
-    }
-
     /// The scales of a group of these values, where nothing less will do.
     fn scales_of(self, values: &[f32]) -> Scales {
         match self {
@@ -243,8 +221,9 @@ impl Quantizer {
         let mut scales = Scales::default();
         match self {
             Self::Float32 | Self::BFloat16 | Self::Float16 { .. } | Self::Codebook { .. } => {}
-            Self::Float8 { format, .. } => scales[0] = float8::scale(summary.peak(), format),
-            Self::Exponent { .. } => scales[0] = exponent::scale(summary.peak()),
+            Self::Float8 { .. } | Self::Exponent { .. } => {
+                scales[0] = self.scale_of_peak(summary.peak());
+            }
             Self::Uniform { norm, .. } => scales[0] = uniform::scale(summary, norm),
             Self::SignScale { magnitude: which } => scales[0] = which.scale(summary, magnitude),
             Self::TwoMeans { .. } => [scales[0], scales[1]] = two_means::scales(summary),

@@ -18,17 +18,29 @@ pub(super) fn of(exponent: i32, highest: i32) -> f32 {
 }
 
 /// Whether a scale is zero or a power of two, at most two to `highest`.
+#[inline]
 pub(super) fn is_at_most(scale: f32, highest: i32) -> bool {
+    let field = scale.to_bits() >> 23;
+    if field << 23 == scale.to_bits() && (1..=254).contains(&field) {
+        return field as i32 - 127 <= highest;
+    }
     let (exponent, significand) = split(scale);
     let is_power = scale > 0.0 && scale.is_finite() && significand == 1.0;
     scale.to_bits() == 0 || (is_power && exponent <= highest)
 }
 
-/// Two factors whose product is one over a power of two: that of the smallest is no float32. Zeros
-/// for a scale of zero.
+/// Two factors whose product is one over a power of two: that of the smallest is no float32. For a
+/// scale of zero that product is zero.
+#[inline]
 pub(super) fn inverse(scale: f32) -> [f32; 2] {
+    const SMALLEST: u32 = f32::MIN_POSITIVE.to_bits();
+    let bits = scale.to_bits();
+    if (SMALLEST..254 << 23).contains(&bits) {
+        // Both exponents are those of normal numbers.
+        return [f32::from_bits((254 << 23) - bits), 1.0];
+    }
     if scale == 0.0 {
-        return [0.0; 2];
+        return [0.0, 1.0];
     }
     let exponent = -split(scale).0;
     let first = exponent.clamp(-127, 127);

@@ -6,7 +6,6 @@
 //! given too much is the memory's to take back.
 
 use super::Summary;
-use crate::simd::Kernels;
 
 /// Which magnitude goes with the signs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -30,9 +29,4 @@ impl Magnitude {
             Self::Selector => told.unwrap_or_else(mean),
         }
     }
-}
-
-/// One for values that are not below zero.
-pub(super) fn code(values: &[f32], codes: &mut [u8]) {
-    (Kernels::current().signs)(values, codes);
 }

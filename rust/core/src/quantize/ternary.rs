@@ -4,11 +4,10 @@
 //! Distributed Deep Learning", NeurIPS 2017, algorithm 1 and section 3.3 (clipping). A value is one level of a
 //! grid, with a sign: it is rounded as by [`super::uniform`] with two bits.
 
-use super::chance::Draw;
-use super::{BLOCK, Summary, uniform};
+use super::Summary;
 
 /// Bits of a code.
-const BITS: u8 = 2;
+pub(super) const BITS: u8 = 2;
 
 /// Magnitudes below this share of their root mean square are what rounding leaves of nothing.
 const NOTHING: f64 = 1e-12;
@@ -28,23 +27,17 @@ pub(super) fn scale(summary: &Summary, clip: Option<f32>) -> f32 {
     }
 }
 
-/// Zero, one for plus, two for minus.
-pub(super) fn code(values: &[f32], scale: f32, draw: Draw, codes: &mut [u8]) {
-    uniform::code(BITS, values, scale, draw, codes);
-    // From a level and a sign: three is minus there.
+/// Zero, one for plus, two for minus: from a level and a sign, whose three is minus.
+pub(super) fn from_levels(codes: &mut [u8]) {
     for code in codes {
         *code -= *code >> 1;
     }
 }
 
-pub(super) fn values(codes: &[u8], scale: f32, out: &mut [f32]) {
-    let mut signed = [0; BLOCK];
-    for (codes, out) in codes.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-        let signed = &mut signed[..codes.len()];
-        for (signed, &code) in signed.iter_mut().zip(codes) {
-            *signed = code + (code >> 1);
-        }
-        uniform::values(BITS, signed, scale, out);
+/// The inverse.
+pub(super) fn to_levels(codes: &mut [u8]) {
+    for code in codes {
+        *code += *code >> 1;
     }
 }
 

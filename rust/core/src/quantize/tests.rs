@@ -38,7 +38,7 @@ fn decode(quantizer: Quantizer, exponent: i16, bytes: &[u8]) -> Vec<f32> {
     let coding = coding(quantizer, exponent);
     let mut out = vec![f32::NAN; bytes.len() * 8 / coding.code_bits() as usize];
     let count = out.len() as u64;
-    coding.decode(coding.section(count, count, bytes), 0, None, &mut out);
+    Decoder::new(coding, coding.section(count, count, bytes)).decode(0, None, &mut out);
     out
 }
 

@@ -5,7 +5,6 @@
 //! entries of a column: given the partition by sign, no other two values have a smaller error.
 
 use super::{Summary, ValueCoding};
-use crate::simd::Kernels;
 use crate::{Error, Result};
 
 /// Bytes of parameters: the length of a column.
@@ -24,8 +23,4 @@ pub(super) fn scales(summary: &Summary) -> [f32; 2] {
     let mean = |sum: f64, count: u64| (sum / count.max(1) as f64) as f32;
     let positives = summary.count - summary.negatives;
     [mean(summary.below, summary.negatives), mean(summary.above, positives)]
-}
-
-pub(super) fn values(codes: &[u8], means: [f32; 2], out: &mut [f32]) {
-    (Kernels::current().one_of_two)(codes, means, out);
 }

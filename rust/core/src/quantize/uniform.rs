@@ -1,12 +1,10 @@
 //! A sign and a level of a uniform grid, by chance, so that the mean is the value.
 //!
 //! Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient
-//! Quantization and Encoding", NeurIPS 2017, section 3.1, with a fixed number of bits a level.
+//! Quantization and Encoding", NeurIPS 2017, section 3.1, with a fixed number of bits a level. The level
+//! stands in the lower bits of a code, the sign in the highest ([`crate::simd::grid`]).
 
-use super::chance::Draw;
 use super::{Summary, ValueCoding};
-use crate::simd::Kernels;
-use crate::simd::grid::Grid;
 use crate::{Error, Result};
 
 /// What the grid of a block reaches up to.
@@ -42,14 +40,4 @@ pub(super) fn scale(summary: &Summary, norm: Norm) -> f32 {
         Norm::Max => summary.peak(),
         Norm::L2 => (summary.squares.sqrt() as f32).max(summary.peak()).min(f32::MAX),
     }
-}
-
-/// The level in the lower bits, the sign in the highest.
-pub(super) fn code(bits: u8, values: &[f32], scale: f32, draw: Draw, codes: &mut [u8]) {
-    let grid = Grid::new(bits, scale);
-    (Kernels::current().to_levels)(values, grid, draw.key, draw.first, codes);
-}
-
-pub(super) fn values(bits: u8, codes: &[u8], scale: f32, out: &mut [f32]) {
-    (Kernels::current().from_levels)(codes, Grid::new(bits, scale), out);
 }

@@ -2,13 +2,13 @@
 //!
 //! | kernel | what it does to a block |
 //! |---|---|
-//! | [`add`] | `out = gradient + decay * residual` |
+//! | [`add`] | `out = gradient + decay * residual`, `out += scale * values` |
 //! | [`draws`] | random positions below a number |
-//! | [`exponent`] | float32 to powers of two by chance, in 8 bits, and back |
+//! | [`exponent`] | float32 to powers of two, randomly, in 8 bits, and back |
 //! | [`fetch`] | has a block brought to the caches ahead of its use |
 //! | [`fields`] | codes of a few bits, from bytes to packed and back |
-//! | [`float8`] | float32 to 8-bit floats, nearest or by chance, and back |
-//! | [`grid`] | float32 to levels of a grid by chance, to signs, and back |
+//! | [`float8`] | float32 to 8-bit floats, to the nearest or randomly, and back |
+//! | [`grid`] | float32 to levels of a grid, randomly, and back; signs to float32 |
 //! | [`kth`] | the k-th largest of a short list, by bisection |
 //! | [`leaders`] | the largest entry of each chunk |
 //! | [`maxima`] | the largest magnitude of each column of a block |
@@ -19,6 +19,7 @@
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
 //! | [`refine`] | drops the entries of a list that are not above a bound |
 //! | [`sign_bits`] | float32 to signs, a bit each, and what one of two values leaves |
+//! | [`spread`] | the number of a group, for each of its entries |
 //! | [`stream`] | copies past the caches |
 //! | [`summary`] | sums of values of either sign and of squares, for scales |
 //! | [`sweep`] | add, peak, moments and above in one loop: the hot path |
@@ -63,6 +64,7 @@ pub mod narrow;
 pub mod peak;
 pub mod refine;
 pub mod sign_bits;
+pub mod spread;
 mod stamp;
 pub mod stream;
 pub mod summary;
@@ -84,6 +86,19 @@ pub const LANES: usize = 16;
 
 /// Elements a kernel is called with at most: two blocks fit the smallest L1 cache.
 pub const BLOCK: usize = 2048;
+
+/// Two numbers for each entry of a block.
+pub type Pair<'a> = [&'a [f32]; 2];
+
+/// What the entries of a block are multiplied by: each its own, so that entries of many groups run
+/// through one loop.
+#[derive(Debug, Clone, Copy)]
+pub struct Scaling<'a> {
+    /// To become codes.
+    pub to: Pair<'a>,
+    /// To come back from codes.
+    pub back: &'a [f32],
+}
 
 /// The type of [`above`].
 pub type Above = fn(&[f32], f32, u32, &mut [u32], &mut [f32]) -> usize;
@@ -107,8 +122,12 @@ pub struct Kernels {
     pub level: Level,
     /// See [`add`].
     pub add: fn(&mut [f32], &[f32], &[f32], f32),
+    /// See [`add`].
+    pub add_scaled: fn(&mut [f32], &[f32], f32),
     /// See [`peak`].
     pub peak: fn(&[f32]) -> u32,
+    /// See [`peak`].
+    pub group_peaks: fn(&[f32], usize, &mut [u32]),
     /// See [`moments`].
     pub moments: fn(&[f32], f32, &mut moments::Lanes),
     /// See [`momentum`].
@@ -130,27 +149,33 @@ pub struct Kernels {
     /// See [`bins::pick`].
     pub pick: fn(&[f32], &[f32], f32, f32, &mut [f32]),
     /// See [`exponent`].
-    pub exponent_encode: fn(&[f32], f32, Key, u32, &mut [u8]),
+    pub exponent_encode: fn(&[f32], &[f32], Key, u32, &mut [u8]),
     /// See [`exponent`].
-    pub exponent_decode: fn(&[u8], f32, &mut [f32]),
+    pub exponent_left: fn(&mut [f32], Scaling<'_>, Key, u32, &mut [u8]),
+    /// See [`exponent`].
+    pub exponent_decode: fn(&[u8], &[f32], &mut [f32]),
     /// See [`float8`].
-    pub float8_nearest: fn(&[f32], float8::Format, [f32; 2], &mut [u8]),
+    pub float8_nearest: fn(&[f32], float8::Format, Pair<'_>, &mut [u8]),
+    /// See [`float8`].
+    pub float8_nearest_left: fn(&mut [f32], float8::Format, Scaling<'_>, &mut [u8]),
     /// See [`float8`].
     pub float8_stochastic: float8::Stochastic,
     /// See [`float8`].
-    pub float8_decode: fn(&[u8], float8::Format, f32, &mut [f32]),
+    pub float8_stochastic_left: float8::StochasticLeft,
+    /// See [`float8`].
+    pub float8_decode: fn(&[u8], float8::Format, &[f32], &mut [f32]),
     /// See [`fields`].
     pub pack: fn(&[u8], u32, &mut [u8]),
     /// See [`fields`].
     pub unpack: fn(&[u8], u32, &mut [u8]),
     /// See [`grid`].
-    pub to_levels: fn(&[f32], grid::Grid, Key, u32, &mut [u8]),
+    pub to_levels: fn(&[f32], grid::Grid, Pair<'_>, Key, u32, &mut [u8]),
     /// See [`grid`].
-    pub from_levels: fn(&[u8], grid::Grid, &mut [f32]),
+    pub to_levels_left: fn(&mut [f32], grid::Grid, Scaling<'_>, Key, u32, &mut [u8]),
     /// See [`grid`].
-    pub signs: fn(&[f32], &mut [u8]),
+    pub from_levels: fn(&[u8], grid::Grid, &[f32], &mut [f32]),
     /// See [`grid`].
-    pub one_of_two: fn(&[u8], [f32; 2], &mut [f32]),
+    pub one_of_two: fn(&[u8], Pair<'_>, &mut [f32]),
     /// See [`grid`].
     pub subtract: fn(&mut [f32], &[f32]),
     /// See [`summary`].
@@ -159,6 +184,12 @@ pub struct Kernels {
     pub sides: fn(&[f32], &mut summary::Lanes),
     /// See [`summary`].
     pub squares: fn(&[f32], &mut summary::Lanes),
+    /// See [`summary`].
+    pub group_summaries: fn(&[f32], usize, &mut [summary::Summary]),
+    /// See [`summary`].
+    pub group_sides: fn(&[f32], usize, &mut [summary::Summary]),
+    /// See [`summary`].
+    pub group_squares: fn(&[f32], usize, &mut [summary::Summary]),
     /// See [`narrow`].
     pub narrow_f16: fn(&[f32], f32, &mut [[u8; 2]]),
     /// See [`narrow`].
@@ -176,7 +207,9 @@ pub struct Kernels {
     /// See [`sign_bits`].
     pub sign_bits: fn(&[f32], &mut [u8]),
     /// See [`sign_bits`].
-    pub sign_bits_left: fn(&mut [f32], [f32; 2], &mut [u8]),
+    pub sign_bits_left: fn(&mut [f32], Pair<'_>, &mut [u8]),
+    /// See [`spread`].
+    pub spread: fn(&[f32], usize, usize, &mut [f32]),
     /// See [`sweep`].
     pub sweep: fn(Input<'_>, Option<sweep::Feedback<'_>>, sweep::Gather<'_>) -> sweep::Found,
     /// See [`total`].
@@ -198,7 +231,9 @@ macro_rules! table {
         Kernels {
             level: $level,
             add: add::$module::run,
+            add_scaled: add::scaled::$module::run,
             peak: peak::$module::run,
+            group_peaks: peak::groups::$module::run,
             moments: moments::$module::run,
             momentum: momentum::$module::run,
             kth: kth::$module::run,
@@ -210,20 +245,26 @@ macro_rules! table {
             draws: draws::$module::run,
             pick: bins::pick::$module::run,
             exponent_encode: exponent::encode::$module::run,
+            exponent_left: exponent::encode::left::$module::run,
             exponent_decode: exponent::decode::$module::run,
             float8_nearest: float8::nearest::$module::run,
+            float8_nearest_left: float8::nearest::left::$module::run,
             float8_stochastic: float8::stochastic::$module::run,
+            float8_stochastic_left: float8::stochastic::left::$module::run,
             float8_decode: float8::decode::$module::run,
             pack: fields::$module::pack,
             unpack: fields::$module::unpack,
             to_levels: grid::to_levels::$module::run,
+            to_levels_left: grid::to_levels_left::$module::run,
             from_levels: grid::from_levels::$module::run,
-            signs: grid::signs::$module::run,
             one_of_two: grid::one_of_two::$module::run,
             subtract: grid::subtract::$module::run,
             summary: summary::$module::run,
             sides: summary::sides::$module::run,
             squares: summary::squares::$module::run,
+            group_summaries: summary::groups::$module::run,
+            group_sides: summary::group_sides::$module::run,
+            group_squares: summary::group_squares::$module::run,
             narrow_f16: narrow::$module::run,
             narrow_bf16: narrow::to_bf16::$module::run,
             narrow_bf16_left: narrow::to_bf16::left::$module::run,
@@ -233,6 +274,7 @@ macro_rules! table {
             fetch: fetch::$module::run,
             sign_bits: sign_bits::$module::run,
             sign_bits_left: sign_bits::$module::left,
+            spread: spread::$module::run,
             sweep: sweep::$module::run,
             total: total::$module::run,
             widen_f64: widen::from_f64::$module::run,
@@ -277,7 +319,16 @@ impl Kernels {
     }
 }
 
+/// What is left of a block after its whole lanes, with zeros behind it.
+#[inline(always)]
+fn padded(rest: &[f32]) -> [f32; LANES] {
+    let mut lanes = [0.0; LANES];
+    lanes[..rest.len()].copy_from_slice(rest);
+    lanes
+}
+
 /// Adds sixteen lanes in one fixed order, the same on every level.
+#[inline(always)]
 pub fn reduce(lanes: &[f64; LANES]) -> f64 {
     let mut width = LANES / 2;
     let mut sums = *lanes;

@@ -13,6 +13,20 @@ fn body(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) {
 
 stamp!(fn(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) => body);
 
+/// `out[i] += scale * values[i]`, rounded as often.
+pub(in crate::simd) mod scaled {
+    use super::stamp;
+
+    #[inline(always)]
+    fn body(out: &mut [f32], values: &[f32], scale: f32) {
+        for (o, &v) in out.iter_mut().zip(values) {
+            *o += v * scale;
+        }
+    }
+
+    stamp!(fn(out: &mut [f32], values: &[f32], scale: f32) => body);
+}
+
 #[cfg(test)]
 mod tests {
     use crate::simd::testing::{levels_and_lengths, tensor};
@@ -29,6 +43,10 @@ mod tests {
                     let expected = gradient[i] + product;
                     assert_eq!(out[i].to_bits(), expected.to_bits(), "{:?} {i}", kernels.level);
                 }
+                let mut sum = gradient.clone();
+                (kernels.add_scaled)(&mut sum, &residual, decay);
+                let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&sum), bits(&out), "{:?}", kernels.level);
             }
         });
     }

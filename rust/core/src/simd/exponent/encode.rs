@@ -1,18 +1,42 @@
-//! Codes of `value * factor`, at most the largest code: `factor` is one over the scale.
+//! Codes of `value * factor`, at most the largest code: `factor` is one over the entry's scale.
 //!
 //! Value `i` draws the number at position `first + i` of the key.
 
+use super::decode::widen;
 use crate::rng::Key;
+use crate::simd::Scaling;
 use crate::simd::stamp::stamp;
 
 #[inline(always)]
-fn body(values: &[f32], factor: f32, key: Key, first: u32, codes: &mut [u8]) {
-    for ((at, code), value) in codes.iter_mut().enumerate().zip(values) {
-        let bits = (value * factor).to_bits();
-        let draw = key.bits(first.wrapping_add(at as u32)) >> 9;
-        let exponent = ((bits & 0x7FFF_FFFF) + draw) >> 23;
-        *code = (exponent.min(0x7F) | (bits >> 24 & 0x80)) as u8;
+fn round(scaled: f32, draw: u32) -> u8 {
+    let bits = scaled.to_bits();
+    let exponent = ((bits & 0x7FFF_FFFF) + (draw >> 9)) >> 23;
+    (exponent.min(0x7F) | (bits >> 24 & 0x80)) as u8
+}
+
+#[inline(always)]
+fn body(values: &[f32], factors: &[f32], key: Key, first: u32, codes: &mut [u8]) {
+    let entries = codes.iter_mut().zip(values).zip(factors);
+    for (at, ((code, value), factor)) in entries.enumerate() {
+        *code = round(value * factor, key.bits(first.wrapping_add(at as u32)));
     }
 }
 
-stamp!(fn(values: &[f32], factor: f32, key: Key, first: u32, codes: &mut [u8]) => body);
+#[inline(always)]
+fn leave(values: &mut [f32], scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) {
+    let entries = codes.iter_mut().zip(values).zip(scaling.to[0].iter().zip(scaling.back));
+    for (at, ((code, value), (factor, scale))) in entries.enumerate() {
+        *code = round(*value * factor, key.bits(first.wrapping_add(at as u32)));
+        *value -= widen(*code) * scale;
+    }
+}
+
+stamp!(fn(values: &[f32], factors: &[f32], key: Key, first: u32, codes: &mut [u8]) => body);
+
+/// The same, and what is left of each value.
+pub(in crate::simd) mod left {
+    use super::{Key, Scaling, leave, stamp};
+    stamp!(
+        fn(values: &mut [f32], scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) => leave
+    );
+}

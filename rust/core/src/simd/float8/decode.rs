@@ -1,10 +1,11 @@
-//! The values of codes, times a scale: exact but for the rounding of that product to float32.
+//! The values of codes, each times a scale of its own: exact but for the rounding of that product to
+//! float32.
 
 use super::Format;
 use crate::simd::stamp::stamp;
 
 #[inline(always)]
-fn widen(code: u8, format: Format) -> f32 {
+pub(super) fn widen(code: u8, format: Format) -> f32 {
     let code = u32::from(code);
     let magnitude = code & 0x7F;
     let normal = (magnitude + format.excess()) << format.shift();
@@ -17,10 +18,10 @@ fn widen(code: u8, format: Format) -> f32 {
 }
 
 #[inline(always)]
-fn body(codes: &[u8], format: Format, scale: f32, out: &mut [f32]) {
-    for (out, code) in out.iter_mut().zip(codes) {
+fn body(codes: &[u8], format: Format, scales: &[f32], out: &mut [f32]) {
+    for ((out, code), scale) in out.iter_mut().zip(codes).zip(scales) {
         *out = widen(*code, format) * scale;
     }
 }
 
-stamp!(fn(codes: &[u8], format: Format, scale: f32, out: &mut [f32]) => body);
+stamp!(fn(codes: &[u8], format: Format, scales: &[f32], out: &mut [f32]) => body);

@@ -9,19 +9,25 @@
 //! | kernel | what it does |
 //! |---|---|
 //! | [`nearest`] | rounds to the nearest code, ties to even |
-//! | [`stochastic`] | rounds to one of the two neighbours by chance, so that the mean is the value |
+//! | [`stochastic`] | rounds randomly to one of the two neighbours, so that the mean is the value |
 //! | [`decode`] | codes back to float32, exactly |
 //!
-//! All of them are arithmetic on the bits of a float32, without a table: a vector at a time.
+//! The first two exist twice: `left` also subtracts from each value what its code stands for. All of
+//! them are arithmetic on the bits of a float32, without a table: a vector at a time. Factors and
+//! scales are given for each entry, so that blocks of any size run through the same loop.
 
 pub(in crate::simd) mod decode;
 pub(in crate::simd) mod nearest;
 pub(in crate::simd) mod stochastic;
 
+use super::{Pair, Scaling};
 use crate::rng::Key;
 
 /// The type of [`stochastic`].
-pub type Stochastic = fn(&[f32], Format, [f32; 2], Key, u32, &mut [u8]);
+pub type Stochastic = fn(&[f32], Format, Pair<'_>, Key, u32, &mut [u8]);
+
+/// The type of [`stochastic::left`].
+pub type StochasticLeft = fn(&mut [f32], Format, Scaling<'_>, Key, u32, &mut [u8]);
 
 /// How the seven bits beside the sign are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

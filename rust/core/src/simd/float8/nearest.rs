@@ -3,7 +3,9 @@
 //! Two factors, because the power of two that lifts the smallest values is no float32 by itself.
 
 use super::Format;
+use super::decode::widen;
 use crate::simd::stamp::stamp;
+use crate::simd::{Pair, Scaling};
 
 #[inline(always)]
 fn round(value: f32, format: Format) -> u8 {
@@ -23,10 +25,29 @@ fn round(value: f32, format: Format) -> u8 {
 }
 
 #[inline(always)]
-fn body(values: &[f32], format: Format, [factor, again]: [f32; 2], codes: &mut [u8]) {
-    for (code, value) in codes.iter_mut().zip(values) {
+fn body(values: &[f32], format: Format, [factors, again]: Pair<'_>, codes: &mut [u8]) {
+    let factors = factors.iter().zip(again);
+    for ((code, value), (factor, again)) in codes.iter_mut().zip(values).zip(factors) {
         *code = round(value * factor * again, format);
     }
 }
 
-stamp!(fn(values: &[f32], format: Format, factors: [f32; 2], codes: &mut [u8]) => body);
+#[inline(always)]
+fn leave(values: &mut [f32], format: Format, scaling: Scaling<'_>, codes: &mut [u8]) {
+    let [factors, again] = scaling.to;
+    let factors = factors.iter().zip(again).zip(scaling.back);
+    for ((code, value), ((factor, again), scale)) in codes.iter_mut().zip(values).zip(factors) {
+        *code = round(*value * factor * again, format);
+        *value -= widen(*code, format) * scale;
+    }
+}
+
+stamp!(fn(values: &[f32], format: Format, factors: Pair<'_>, codes: &mut [u8]) => body);
+
+/// The same, and what is left of each value.
+pub(in crate::simd) mod left {
+    use super::{Format, Scaling, leave, stamp};
+    stamp!(
+        fn(values: &mut [f32], format: Format, scaling: Scaling<'_>, codes: &mut [u8]) => leave
+    );
+}

@@ -4,8 +4,10 @@
 //! probability that it should. A code is given for itself always.
 
 use super::Format;
+use super::decode::widen;
 use crate::rng::Key;
 use crate::simd::stamp::stamp;
+use crate::simd::{Pair, Scaling};
 
 /// Bits of the fraction of a subnormal magnitude, counted in steps.
 const FRACTION: u32 = 28;
@@ -53,21 +55,21 @@ fn settled(value: f32, key: Key, at: u32, format: Format, steps: f32) -> u8 {
 fn body(
     values: &[f32],
     format: Format,
-    [factor, again]: [f32; 2],
+    [factors, again]: Pair<'_>,
     key: Key,
     first: u32,
     codes: &mut [u8],
 ) {
-    let steps = steps(format);
-    let mut furthest = 0;
-    for ((at, code), value) in codes.iter_mut().enumerate().zip(values) {
+    let (steps, mut furthest) = (steps(format), 0);
+    let entries = codes.iter_mut().zip(values).zip(factors.iter().zip(again));
+    for (at, ((code, value), (factor, again))) in entries.enumerate() {
         let draw = key.bits(first.wrapping_add(at as u32));
         let reached;
         (*code, reached) = round(value * factor * again, draw, format, steps);
         furthest = furthest.max(reached);
     }
     if furthest == LAST {
-        settle(values, format, [factor, again], key, first, codes);
+        settle(values, format, [factors, again], key, first, codes);
     }
 }
 
@@ -77,18 +79,50 @@ fn body(
 fn settle(
     values: &[f32],
     format: Format,
-    [factor, again]: [f32; 2],
+    [factors, again]: Pair<'_>,
     key: Key,
     first: u32,
     codes: &mut [u8],
 ) {
     let steps = steps(format);
-    for ((at, code), value) in codes.iter_mut().enumerate().zip(values) {
+    let entries = codes.iter_mut().zip(values).zip(factors.iter().zip(again));
+    for (at, ((code, value), (factor, again))) in entries.enumerate() {
         let at = first.wrapping_add(at as u32);
         *code = settled(value * factor * again, key, at, format, steps);
     }
 }
 
+#[inline(always)]
+fn leave(
+    values: &mut [f32],
+    format: Format,
+    scaling: Scaling<'_>,
+    key: Key,
+    first: u32,
+    codes: &mut [u8],
+) {
+    body(values, format, scaling.to, key, first, codes);
+    // A loop of its own: what a draw leaves open is settled from the values.
+    for ((value, code), scale) in values.iter_mut().zip(codes).zip(scaling.back) {
+        *value -= widen(*code, format) * scale;
+    }
+}
+
 stamp!(
-    fn(values: &[f32], format: Format, factors: [f32; 2], key: Key, first: u32, codes: &mut [u8]) => body
+    fn(values: &[f32], format: Format, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) => body
 );
+
+/// The same, and what is left of each value.
+pub(in crate::simd) mod left {
+    use super::{Format, Key, Scaling, leave, stamp};
+    stamp!(
+        fn(
+            values: &mut [f32],
+            format: Format,
+            scaling: Scaling<'_>,
+            key: Key,
+            first: u32,
+            codes: &mut [u8],
+        ) => leave
+    );
+}

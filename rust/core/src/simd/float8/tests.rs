@@ -4,7 +4,7 @@ use super::Format::{self, E4M3, E5M2};
 use crate::rng::Key;
 use crate::rng::testing::position_of;
 use crate::simd::testing::levels_and_lengths;
-use crate::simd::{Kernels, available_levels};
+use crate::simd::{Kernels, Scaling, available_levels};
 
 const FORMATS: [Format; 2] = [E5M2, E4M3];
 
@@ -48,19 +48,42 @@ fn around_midpoints(format: Format) -> Vec<f32> {
 
 fn nearest(kernels: &Kernels, values: &[f32], format: Format, factors: [f32; 2]) -> Vec<u8> {
     let mut codes = vec![0xAA; values.len()];
-    (kernels.float8_nearest)(values, format, factors, &mut codes);
+    let factors = factors.map(|factor| vec![factor; values.len()]);
+    let to = [&factors[0][..], &factors[1][..]];
+    (kernels.float8_nearest)(values, format, to, &mut codes);
+    let (mut left, mut again) = (values.to_vec(), vec![0xAA; values.len()]);
+    let scaling = Scaling { to, back: &vec![0.25; values.len()] };
+    (kernels.float8_nearest_left)(&mut left, format, scaling, &mut again);
+    assert_eq!(again, codes);
+    assert_left(kernels, &left, values, format, &codes);
     codes
+}
+
+/// What coding leaves is the value without a quarter of what its code stands for.
+fn assert_left(kernels: &Kernels, left: &[f32], values: &[f32], format: Format, codes: &[u8]) {
+    let sent = decode(kernels, codes, format, 0.25);
+    for ((left, value), sent) in left.iter().zip(values).zip(sent) {
+        assert_eq!(left.to_bits(), (value - sent).to_bits());
+    }
 }
 
 fn by_chance(kernels: &Kernels, values: &[f32], format: Format, key: Key, first: u32) -> Vec<u8> {
     let mut codes = vec![0xAA; values.len()];
-    (kernels.float8_stochastic)(values, format, [1.0; 2], key, first, &mut codes);
+    let back = vec![0.25; values.len()];
+    let ones = vec![1.0; values.len()];
+    let to = [&ones[..]; 2];
+    (kernels.float8_stochastic)(values, format, to, key, first, &mut codes);
+    let (mut left, mut again) = (values.to_vec(), vec![0xAA; values.len()]);
+    let scaling = Scaling { to, back: &back };
+    (kernels.float8_stochastic_left)(&mut left, format, scaling, key, first, &mut again);
+    assert_eq!(again, codes);
+    assert_left(kernels, &left, values, format, &codes);
     codes
 }
 
 fn decode(kernels: &Kernels, codes: &[u8], format: Format, scale: f32) -> Vec<f32> {
     let mut values = vec![f32::NAN; codes.len()];
-    (kernels.float8_decode)(codes, format, scale, &mut values);
+    (kernels.float8_decode)(codes, format, &vec![scale; codes.len()], &mut values);
     values
 }
 

@@ -1,48 +1,50 @@
-//! Values to levels of a uniform grid by chance and back, and to signs and back.
+//! Values to levels of a uniform grid, randomly, and back; signs back to values.
 //!
 //! A code is one byte: the level in its lower bits, and above them a one for values below zero. The
 //! number that entry `i` is rounded by depends on the key and on `first + i` alone. It goes up with
-//! exactly the probability that it should, however small that is.
+//! exactly the probability that it should, however small that is. Factors and scales are given for
+//! each entry, so that blocks of any size run through the same loop.
 
 use super::stamp::stamp;
+use super::{Pair, Scaling};
 use crate::rng::Key;
 
-/// A uniform grid from zero to a scale.
+/// A uniform grid from zero to one, which factors and scales stretch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Grid {
-    /// A power of two that keeps `factor` a normal number.
-    shift: f32,
-    /// Levels for each unit of `magnitude * shift`.
-    factor: f32,
     /// The highest level, at most 127.
     levels: f32,
     /// The bit that holds the sign.
     sign: u32,
-    scale: f32,
 }
 
 impl Grid {
-    /// The grid of codes of so many bits, 2 to 8, up to a scale that is not negative. That of a
-    /// scale of zero has the level zero only.
-    pub fn new(bits: u8, scale: f32) -> Self {
-        const FAR: f32 = 18_446_744_073_709_551_616.0; // 2^64
+    /// The grid of codes of so many bits, 2 to 8.
+    pub fn new(bits: u8) -> Self {
         let sign = u32::from(bits.clamp(2, 8)) - 1;
-        let levels = ((1_u32 << sign) - 1) as f32;
+        Self { levels: ((1_u32 << sign) - 1) as f32, sign }
+    }
+
+    /// What magnitudes are multiplied by to become levels of the grid up to a scale that is not
+    /// negative: first by the second, a power of two that keeps the first a normal number. Under a
+    /// scale of zero all are zeros.
+    #[inline]
+    pub fn factors(self, scale: f32) -> [f32; 2] {
+        const FAR: f32 = 18_446_744_073_709_551_616.0; // 2^64
         let shift = match scale {
+            0.0 => return [0.0, 1.0],
             ..1e-18 => FAR,
             1e18.. => 1.0 / FAR,
             _ => 1.0,
         };
-        let factor = if scale > 0.0 { levels / (scale * shift) } else { 0.0 };
-        Self { shift, factor, levels, sign, scale }
+        let factor = if scale > 0.0 { self.levels / (scale * shift) } else { 0.0 };
+        [factor, shift]
     }
-}
 
-impl Grid {
     /// The level below a magnitude, and how far it is from there to the next.
     #[inline(always)]
-    fn below(self, x: f32) -> (u32, f32) {
-        let share = (x.abs() * self.shift) * self.factor;
+    fn below(self, x: f32, [factor, shift]: [f32; 2]) -> (u32, f32) {
+        let share = (x.abs() * shift) * factor;
         // The smaller of a number and NaN is the number, so that this is in 0..=levels.
         let exact = share.min(self.levels);
         // SAFETY: finite and at most 127, whatever the value was.
@@ -56,54 +58,76 @@ impl Grid {
         let negative = u32::from(x < 0.0) & u32::from(level != 0);
         (level | negative << self.sign) as u8
     }
+
+    /// `scale * (level * r)`, `r` the float32 nearest to one over the highest level.
+    #[inline(always)]
+    fn value(self, code: u8, scale: f32) -> f32 {
+        let (code, step) = (u32::from(code), 1.0 / self.levels);
+        let magnitude = scale * ((code & ((1_u32 << self.sign) - 1)) as f32 * step);
+        f32::from_bits(magnitude.to_bits() | (code >> self.sign) << 31)
+    }
 }
 
 #[inline(always)]
-fn round(x: &[f32], grid: Grid, key: Key, first: u32, codes: &mut [u8]) {
+fn round(
+    x: &[f32],
+    grid: Grid,
+    [factors, shifts]: Pair<'_>,
+    key: Key,
+    first: u32,
+    codes: &mut [u8],
+) {
     let mut open = 0;
-    for ((i, code), &x) in codes.iter_mut().enumerate().zip(x) {
-        let (whole, part) = grid.below(x);
+    let entries = codes.iter_mut().zip(x).zip(factors.iter().zip(shifts));
+    for (i, ((code, &x), (&factor, &shift))) in entries.enumerate() {
+        let (whole, part) = grid.below(x, [factor, shift]);
         let unit = key.unit(first.wrapping_add(i as u32));
         open |= u32::from(Key::is_open(unit, part));
         *code = grid.code(x, whole, unit < part);
     }
     if open != 0 {
-        settle(x, grid, key, first, codes);
+        settle(x, grid, [factors, shifts], key, first, codes);
     }
 }
 
 /// Rounds a block in which a draw has left open what to do: one in thousands.
 #[cold]
 #[inline(never)]
-fn settle(x: &[f32], grid: Grid, key: Key, first: u32, codes: &mut [u8]) {
-    for ((i, code), &x) in codes.iter_mut().enumerate().zip(x) {
-        let (whole, part) = grid.below(x);
+fn settle(
+    x: &[f32],
+    grid: Grid,
+    [factors, shifts]: Pair<'_>,
+    key: Key,
+    first: u32,
+    codes: &mut [u8],
+) {
+    let entries = codes.iter_mut().zip(x).zip(factors.iter().zip(shifts));
+    for (i, ((code, &x), (&factor, &shift))) in entries.enumerate() {
+        let (whole, part) = grid.below(x, [factor, shift]);
         *code = grid.code(x, whole, key.chance(first.wrapping_add(i as u32), part));
     }
 }
 
-/// `scale * (level * r)`, `r` the float32 nearest to one over the highest level.
 #[inline(always)]
-fn restore(codes: &[u8], grid: Grid, out: &mut [f32]) {
-    let (step, mask) = (1.0 / grid.levels, (1_u32 << grid.sign) - 1);
-    for (out, &code) in out.iter_mut().zip(codes) {
-        let code = u32::from(code);
-        let magnitude = grid.scale * ((code & mask) as f32 * step);
-        *out = f32::from_bits(magnitude.to_bits() | (code >> grid.sign) << 31);
+fn leave(x: &mut [f32], grid: Grid, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) {
+    round(x, grid, scaling.to, key, first, codes);
+    // A loop of its own: what a draw leaves open is settled from the values.
+    for ((x, &code), &scale) in x.iter_mut().zip(&*codes).zip(scaling.back) {
+        *x -= grid.value(code, scale);
     }
 }
 
 #[inline(always)]
-fn sign(x: &[f32], codes: &mut [u8]) {
-    for (code, &x) in codes.iter_mut().zip(x) {
-        *code = u8::from(x >= 0.0);
+fn restore(codes: &[u8], grid: Grid, scales: &[f32], out: &mut [f32]) {
+    for ((out, &code), &scale) in out.iter_mut().zip(codes).zip(scales) {
+        *out = grid.value(code, scale);
     }
 }
 
 #[inline(always)]
-fn choose(codes: &[u8], pair: [f32; 2], out: &mut [f32]) {
-    for (out, &code) in out.iter_mut().zip(codes) {
-        *out = if code == 0 { pair[0] } else { pair[1] };
+fn choose(codes: &[u8], [zeros, ones]: Pair<'_>, out: &mut [f32]) {
+    for ((out, &code), (&zero, &one)) in out.iter_mut().zip(codes).zip(zeros.iter().zip(ones)) {
+        *out = if code == 0 { zero } else { one };
     }
 }
 
@@ -116,26 +140,37 @@ fn less(x: &mut [f32], sent: &[f32]) {
 
 /// Values to levels and signs, by chance.
 pub(in crate::simd) mod to_levels {
-    use super::{Grid, Key, round, stamp};
-    stamp!(fn(x: &[f32], grid: Grid, key: Key, first: u32, codes: &mut [u8]) => round);
+    use super::{Grid, Key, Pair, round, stamp};
+    stamp!(
+        fn(x: &[f32], grid: Grid, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) => round
+    );
+}
+
+/// The same, and what is left of each value.
+pub(in crate::simd) mod to_levels_left {
+    use super::{Grid, Key, Scaling, leave, stamp};
+    stamp!(
+        fn(
+            x: &mut [f32],
+            grid: Grid,
+            scaling: Scaling<'_>,
+            key: Key,
+            first: u32,
+            codes: &mut [u8],
+        ) => leave
+    );
 }
 
 /// Levels and signs to values.
 pub(in crate::simd) mod from_levels {
     use super::{Grid, restore, stamp};
-    stamp!(fn(codes: &[u8], grid: Grid, out: &mut [f32]) => restore);
+    stamp!(fn(codes: &[u8], grid: Grid, scales: &[f32], out: &mut [f32]) => restore);
 }
 
-/// One for values that are not below zero.
-pub(in crate::simd) mod signs {
-    use super::{sign, stamp};
-    stamp!(fn(x: &[f32], codes: &mut [u8]) => sign);
-}
-
-/// The first of a pair for a code of zero, the second for one.
+/// The first of an entry's pair for a code of zero, the second for one.
 pub(in crate::simd) mod one_of_two {
-    use super::{choose, stamp};
-    stamp!(fn(codes: &[u8], pair: [f32; 2], out: &mut [f32]) => choose);
+    use super::{Pair, choose, stamp};
+    stamp!(fn(codes: &[u8], pairs: Pair<'_>, out: &mut [f32]) => choose);
 }
 
 /// What is left when this much was sent.
@@ -158,13 +193,22 @@ mod tests {
             for (bits, scale) in (2..=8).flat_map(|bits| [(bits, peak), (bits, 0.3), (bits, 0.0)]) {
                 let levels = f64::from((1_u32 << (bits - 1)) - 1);
                 let mut codes = vec![0xFF; x.len()];
-                let grid = Grid::new(bits, scale);
-                (kernels.to_levels)(&x, grid, key, 7, &mut codes);
+                let grid = Grid::new(bits);
+                let to = grid.factors(scale).map(|factor| vec![factor; x.len()]);
+                let (to, back) = ([&to[0][..], &to[1][..]], vec![scale; x.len()]);
+                (kernels.to_levels)(&x, grid, to, key, 7, &mut codes);
                 let mut expected = vec![0; x.len()];
-                round(&x, grid, key, 7, &mut expected);
+                round(&x, grid, to, key, 7, &mut expected);
                 assert_eq!(codes, expected, "{:?} {bits} {scale}", kernels.level);
                 let mut values = vec![f32::NAN; x.len()];
-                (kernels.from_levels)(&codes, grid, &mut values);
+                (kernels.from_levels)(&codes, grid, &back, &mut values);
+                let (mut left, mut again) = (x.clone(), vec![0xFF; x.len()]);
+                let scaling = Scaling { to, back: &back };
+                (kernels.to_levels_left)(&mut left, grid, scaling, key, 7, &mut again);
+                assert_eq!(again, codes);
+                for ((left, x), value) in left.iter().zip(&x).zip(&values) {
+                    assert_eq!(left.to_bits(), (x - value).to_bits());
+                }
                 for ((&x, &code), value) in x.iter().zip(&codes).zip(values) {
                     let (level, negative) = (code & !(1 << (bits - 1)), code >> (bits - 1) == 1);
                     assert_eq!(negative, x < 0.0 && level > 0);
@@ -186,14 +230,15 @@ mod tests {
             let mut counts = Vec::new();
             for level in crate::simd::available_levels() {
                 let kernels = crate::simd::Kernels::of(level).unwrap();
-                let (grid, mut ups) = (Grid::new(2, 1.0), 0);
+                let (grid, mut ups) = (Grid::new(2), 0);
                 for seed in 0..100 {
                     let key = Key::new(seed, 7, 7, 7);
                     for low in 0..256 {
                         // In the middle of a block; the lowest of all draws.
                         let first = position_of(key, low).wrapping_sub(20);
                         let mut codes = [0xFF; 37];
-                        (kernels.to_levels)(&[-share; 37], grid, key, first, &mut codes);
+                        let to = [&[1.0; 37][..]; 2];
+                        (kernels.to_levels)(&[-share; 37], grid, to, key, first, &mut codes);
                         assert!(codes[20] == 0 || codes[20] == 3);
                         ups += u32::from(codes[20] == 3);
                     }
@@ -208,14 +253,15 @@ mod tests {
     }
 
     #[test]
-    fn signs_count_zeros_as_positive_and_come_back_as_one_of_two() {
+    fn signs_come_back_as_one_of_two() {
         levels_and_lengths(|kernels, mut x| {
-            let mut codes = vec![0xFF; x.len()];
-            (kernels.signs)(&x, &mut codes);
-            assert!(codes.iter().zip(&x).all(|(&code, &x)| code == u8::from(x >= 0.0)));
+            let codes: Vec<u8> = x.iter().map(|&x| u8::from(x >= 0.0)).collect();
             let mut values = vec![f32::NAN; x.len()];
-            (kernels.one_of_two)(&codes, [-2.0, 3.0], &mut values);
-            assert!(values.iter().zip(&x).all(|(&v, &x)| v == if x < 0.0 { -2.0 } else { 3.0 }));
+            let pairs = [-2.0, 3.0].map(|v| (0..x.len()).map(|i| v * i as f32).collect::<Vec<_>>());
+            (kernels.one_of_two)(&codes, [&pairs[0], &pairs[1]], &mut values);
+            for (i, (&v, &x)) in values.iter().zip(&x).enumerate() {
+                assert_eq!(v, i as f32 * if x < 0.0 { -2.0 } else { 3.0 });
+            }
             let left: Vec<f32> = x.iter().zip(&values).map(|(x, v)| x - v).collect();
             (kernels.subtract)(&mut x, &values);
             assert_eq!(x, left);
@@ -226,8 +272,9 @@ mod tests {
     fn what_is_not_finite_gives_some_code() {
         let x = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN];
         for scale in [0.0, 1.0, f32::MAX, f32::INFINITY, f32::NAN] {
-            let mut codes = [0xFF; 4];
-            round(&x, Grid::new(4, scale), Key::from_bits(1), 0, &mut codes);
+            let (mut codes, grid) = ([0xFF; 4], Grid::new(4));
+            let [factors, shifts] = grid.factors(scale).map(|factor| [factor; 4]);
+            round(&x, grid, [&factors, &shifts], Key::from_bits(1), 0, &mut codes);
             assert!(codes.iter().all(|&code| code < 16));
         }
     }

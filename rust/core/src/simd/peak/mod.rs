@@ -3,6 +3,9 @@
 //! Magnitudes order like their bits, infinity and NaN above every finite value: a result of
 //! `0x7f80_0000` or more says that the block holds a non-finite value.
 
+#[cfg(target_arch = "x86_64")]
+pub(in crate::simd) mod x86;
+
 use super::stamp::stamp;
 
 /// The bits of positive infinity: the least that is not finite.
@@ -15,6 +18,22 @@ pub(super) fn body(x: &[f32]) -> u32 {
 }
 
 stamp!(fn(x: &[f32]) -> u32 => body);
+
+/// The same of each group of `len` values in a row, the last of which may be shorter.
+pub(in crate::simd) mod groups {
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use scalar as neon;
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) use {super::x86 as avx2, super::x86 as avx512};
+
+    pub(in crate::simd) mod scalar {
+        pub(in crate::simd) fn run(x: &[f32], len: usize, peaks: &mut [u32]) {
+            for (out, group) in peaks.iter_mut().zip(x.chunks(len)) {
+                *out = crate::simd::peak::body(group);
+            }
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -33,6 +52,18 @@ mod tests {
                     assert!((kernels.peak)(&x) >= NON_FINITE);
                 }
                 x[i] = kept;
+            }
+        });
+    }
+
+    #[test]
+    fn each_group_has_its_own() {
+        levels_and_lengths(|kernels, x| {
+            for len in (1..=70).chain([300]) {
+                let expected: Vec<u32> = x.chunks(len).map(super::body).collect();
+                let mut peaks = vec![1; expected.len()];
+                (kernels.group_peaks)(&x, len, &mut peaks);
+                assert_eq!(peaks, expected, "{:?} {len}", kernels.level);
             }
         });
     }

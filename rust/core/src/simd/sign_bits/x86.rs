@@ -2,9 +2,10 @@
 
 pub(in crate::simd) mod avx2 {
     use super::super::scalar;
+    use crate::simd::Pair;
     use std::arch::x86_64::{
         _CMP_GE_OQ, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_loadu_ps, _mm256_movemask_ps,
-        _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm256_sub_ps,
+        _mm256_setzero_ps, _mm256_storeu_ps, _mm256_sub_ps,
     };
 
     #[target_feature(enable = "avx2")]
@@ -21,20 +22,27 @@ pub(in crate::simd) mod avx2 {
     }
 
     #[target_feature(enable = "avx2")]
-    fn leave(x: &mut [f32], pair: [f32; 2], bits: &mut [u8]) {
-        let (zero, one) = (_mm256_set1_ps(pair[0]), _mm256_set1_ps(pair[1]));
+    fn leave(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
         let (whole, rest) = x.as_chunks_mut::<8>();
+        let (zeros, last_zeros) = zeros.split_at(whole.len() * 8);
+        let (ones, last_ones) = ones.split_at(whole.len() * 8);
+        let pairs = zeros.as_chunks::<8>().0.iter().zip(ones.as_chunks::<8>().0);
         let (bytes, end) = bits.split_at_mut(whole.len());
-        for (block, out) in whole.iter_mut().zip(bytes.as_chunks_mut().0) {
-            // SAFETY: a block is a vector.
+        for ((block, out), (zero, one)) in whole.iter_mut().zip(bytes.as_chunks_mut().0).zip(pairs)
+        {
+            // SAFETY: each of the three is a vector.
             let x = unsafe { _mm256_loadu_ps(block.as_ptr()) };
+            // SAFETY: as above.
+            let zero = unsafe { _mm256_loadu_ps(zero.as_ptr()) };
+            // SAFETY: as above.
+            let one = unsafe { _mm256_loadu_ps(one.as_ptr()) };
             let signs = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_setzero_ps());
             *out = [_mm256_movemask_ps(signs) as u8];
             let left = _mm256_sub_ps(x, _mm256_blendv_ps(zero, one, signs));
             // SAFETY: as above.
             unsafe { _mm256_storeu_ps(block.as_mut_ptr(), left) };
         }
-        scalar::left(rest, pair, end);
+        scalar::left(rest, [last_zeros, last_ones], end);
     }
 
     pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
@@ -43,17 +51,18 @@ pub(in crate::simd) mod avx2 {
         unsafe { bits_of(x, bits) }
     }
 
-    pub(in crate::simd) fn left(x: &mut [f32], pair: [f32; 2], bits: &mut [u8]) {
+    pub(in crate::simd) fn left(x: &mut [f32], pairs: Pair<'_>, bits: &mut [u8]) {
         // SAFETY: as of `run`.
-        unsafe { leave(x, pair, bits) }
+        unsafe { leave(x, pairs, bits) }
     }
 }
 
 pub(in crate::simd) mod avx512 {
     use super::super::scalar;
+    use crate::simd::Pair;
     use std::arch::x86_64::{
-        _CMP_GE_OQ, _mm512_cmp_ps_mask, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_set1_ps,
-        _mm512_setzero_ps, _mm512_storeu_ps, _mm512_sub_ps,
+        _CMP_GE_OQ, _mm512_cmp_ps_mask, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_setzero_ps,
+        _mm512_storeu_ps, _mm512_sub_ps,
     };
 
     #[target_feature(enable = "avx512f")]
@@ -70,20 +79,27 @@ pub(in crate::simd) mod avx512 {
     }
 
     #[target_feature(enable = "avx512f")]
-    fn leave(x: &mut [f32], pair: [f32; 2], bits: &mut [u8]) {
-        let (zero, one) = (_mm512_set1_ps(pair[0]), _mm512_set1_ps(pair[1]));
+    fn leave(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
         let (whole, rest) = x.as_chunks_mut::<16>();
+        let (zeros, last_zeros) = zeros.split_at(whole.len() * 16);
+        let (ones, last_ones) = ones.split_at(whole.len() * 16);
+        let pairs = zeros.as_chunks::<16>().0.iter().zip(ones.as_chunks::<16>().0);
         let (bytes, end) = bits.split_at_mut(whole.len() * 2);
-        for (block, out) in whole.iter_mut().zip(bytes.as_chunks_mut().0) {
-            // SAFETY: a block is a vector.
+        for ((block, out), (zero, one)) in whole.iter_mut().zip(bytes.as_chunks_mut().0).zip(pairs)
+        {
+            // SAFETY: each of the three is a vector.
             let x = unsafe { _mm512_loadu_ps(block.as_ptr()) };
+            // SAFETY: as above.
+            let zero = unsafe { _mm512_loadu_ps(zero.as_ptr()) };
+            // SAFETY: as above.
+            let one = unsafe { _mm512_loadu_ps(one.as_ptr()) };
             let signs = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps());
             *out = signs.to_le_bytes();
             let left = _mm512_sub_ps(x, _mm512_mask_blend_ps(signs, zero, one));
             // SAFETY: as above.
             unsafe { _mm512_storeu_ps(block.as_mut_ptr(), left) };
         }
-        scalar::left(rest, pair, end);
+        scalar::left(rest, [last_zeros, last_ones], end);
     }
 
     pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
@@ -92,8 +108,8 @@ pub(in crate::simd) mod avx512 {
         unsafe { bits_of(x, bits) }
     }
 
-    pub(in crate::simd) fn left(x: &mut [f32], pair: [f32; 2], bits: &mut [u8]) {
+    pub(in crate::simd) fn left(x: &mut [f32], pairs: Pair<'_>, bits: &mut [u8]) {
         // SAFETY: as of `run`.
-        unsafe { leave(x, pair, bits) }
+        unsafe { leave(x, pairs, bits) }
     }
 }

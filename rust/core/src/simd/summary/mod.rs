@@ -5,8 +5,39 @@
 //! float32 is exact in float64, and cannot overflow it. Where a value is not finite, the peak shows
 //! it and the sums mean nothing.
 
-use super::LANES;
 use super::stamp::stamp;
+use super::{LANES, padded, reduce};
+
+/// What is known of the values of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Summary {
+    /// Values.
+    pub count: u64,
+    /// Values below zero.
+    pub negatives: u64,
+    /// The sum of the values that are not below zero.
+    pub above: f64,
+    /// The sum of the values below zero.
+    pub below: f64,
+    /// The sum of squares.
+    pub squares: f64,
+    /// Bits of the largest magnitude.
+    pub peak: u32,
+}
+
+impl From<Lanes> for Summary {
+    #[inline(always)]
+    fn from(lanes: Lanes) -> Self {
+        Self {
+            count: lanes.count,
+            negatives: lanes.negatives,
+            above: reduce(&lanes.above),
+            below: reduce(&lanes.below),
+            squares: reduce(&lanes.squares),
+            peak: lanes.peak,
+        }
+    }
+}
 
 /// Running sums; one set for each chunk of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -25,41 +56,71 @@ pub struct Lanes {
     pub peak: u32,
 }
 
+/// Sixteen lanes of each sum, apart from [`Lanes`] so that they stay in registers.
+struct Sums {
+    above: [f64; LANES],
+    below: [f64; LANES],
+    squares: [f64; LANES],
+    negatives: [u32; LANES],
+    peaks: [u32; LANES],
+}
+
+impl Sums {
+    #[inline(always)]
+    fn add<const SIDES: bool, const SQUARES: bool>(&mut self, x: &[f32; LANES]) {
+        for (i, &x) in x.iter().enumerate() {
+            let wide = f64::from(x);
+            let is_below = x < 0.0;
+            if SIDES {
+                self.above[i] += if is_below { 0.0 } else { wide };
+                self.below[i] += if is_below { wide } else { 0.0 };
+                self.negatives[i] += u32::from(is_below);
+            }
+            if SQUARES {
+                self.squares[i] += wide * wide;
+            }
+            self.peaks[i] = self.peaks[i].max(x.to_bits() & 0x7FFF_FFFF);
+        }
+    }
+
+    #[inline(always)]
+    fn add_all<const SIDES: bool, const SQUARES: bool>(&mut self, x: &[f32]) {
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for x in whole {
+            self.add::<SIDES, SQUARES>(x);
+        }
+        if !rest.is_empty() {
+            // Zeros change no sum.
+            self.add::<SIDES, SQUARES>(&padded(rest));
+        }
+    }
+
+    #[inline(always)]
+    fn negatives(&self) -> u64 {
+        self.negatives.iter().map(|&n| u64::from(n)).sum()
+    }
+
+    #[inline(always)]
+    fn peak(&self) -> u32 {
+        self.peaks.iter().fold(0, |peak, &p| peak.max(p))
+    }
+}
+
 /// Of all that there is to know, or of values by their sides alone, or of squares alone: float64 is
 /// what a summary spends its time on.
 #[inline(always)]
 fn body<const SIDES: bool, const SQUARES: bool>(x: &[f32], lanes: &mut Lanes) {
-    let Lanes { mut above, mut below, mut squares, .. } = *lanes;
-    let (mut negatives, mut peaks) = ([0_u32; LANES], [0_u32; LANES]);
-    let mut step = |i: usize, x: f32| {
-        let wide = f64::from(x);
-        let is_below = x < 0.0;
-        if SIDES {
-            above[i] += if is_below { 0.0 } else { wide };
-            below[i] += if is_below { wide } else { 0.0 };
-            negatives[i] += u32::from(is_below);
-        }
-        if SQUARES {
-            squares[i] += wide * wide;
-        }
-        peaks[i] = peaks[i].max(x.to_bits() & 0x7FFF_FFFF);
-    };
-    let (groups, rest) = x.as_chunks::<LANES>();
-    for group in groups {
-        for (i, &x) in group.iter().enumerate() {
-            step(i, x);
-        }
-    }
-    for (i, &x) in rest.iter().enumerate() {
-        step(i, x);
-    }
+    let Lanes { above, below, squares, .. } = *lanes;
+    let (negatives, peaks) = ([0; LANES], [0; LANES]);
+    let mut sums = Sums { above, below, squares, negatives, peaks };
+    sums.add_all::<SIDES, SQUARES>(x);
     *lanes = Lanes {
-        above,
-        below,
-        squares,
+        above: sums.above,
+        below: sums.below,
+        squares: sums.squares,
         count: lanes.count + x.len() as u64,
-        negatives: lanes.negatives + negatives.iter().map(|&n| u64::from(n)).sum::<u64>(),
-        peak: peaks.iter().fold(lanes.peak, |peak, &p| peak.max(p)),
+        negatives: lanes.negatives + sums.negatives(),
+        peak: lanes.peak.max(sums.peak()),
     };
 }
 
@@ -78,7 +139,62 @@ fn of_squares(x: &[f32], lanes: &mut Lanes) {
     body::<false, true>(x, lanes);
 }
 
+/// Of each group of `len` values in a row, the last of which may be shorter.
+#[inline(always)]
+fn each<const SIDES: bool, const SQUARES: bool>(x: &[f32], len: usize, out: &mut [Summary]) {
+    for (out, group) in out.iter_mut().zip(x.chunks(len)) {
+        let (zeros, none) = ([0.0; LANES], [0; LANES]);
+        let mut sums =
+            Sums { above: zeros, below: zeros, squares: zeros, negatives: none, peaks: none };
+        sums.add_all::<SIDES, SQUARES>(group);
+        *out = Summary {
+            count: group.len() as u64,
+            negatives: if SIDES { sums.negatives() } else { 0 },
+            above: if SIDES { reduce(&sums.above) } else { 0.0 },
+            below: if SIDES { reduce(&sums.below) } else { 0.0 },
+            squares: if SQUARES { reduce(&sums.squares) } else { 0.0 },
+            peak: sums.peak(),
+        };
+    }
+}
+
 stamp!(fn(x: &[f32], lanes: &mut Lanes) => both);
+
+/// The summary of each group of `len` values in a row.
+pub(in crate::simd) mod groups {
+    use super::{Summary, each, stamp};
+
+    #[inline(always)]
+    fn both(x: &[f32], len: usize, out: &mut [Summary]) {
+        each::<true, true>(x, len, out);
+    }
+
+    stamp!(fn(x: &[f32], len: usize, out: &mut [Summary]) => both);
+}
+
+/// The same without squares.
+pub(in crate::simd) mod group_sides {
+    use super::{Summary, each, stamp};
+
+    #[inline(always)]
+    fn sides(x: &[f32], len: usize, out: &mut [Summary]) {
+        each::<true, false>(x, len, out);
+    }
+
+    stamp!(fn(x: &[f32], len: usize, out: &mut [Summary]) => sides);
+}
+
+/// The same of squares, count and peak alone.
+pub(in crate::simd) mod group_squares {
+    use super::{Summary, each, stamp};
+
+    #[inline(always)]
+    fn squares(x: &[f32], len: usize, out: &mut [Summary]) {
+        each::<false, true>(x, len, out);
+    }
+
+    stamp!(fn(x: &[f32], len: usize, out: &mut [Summary]) => squares);
+}
 
 /// The same without squares, which stay what they were.
 pub(in crate::simd) mod sides {
@@ -94,8 +210,33 @@ pub(in crate::simd) mod squares {
 
 #[cfg(test)]
 mod tests {
-    use super::{LANES, Lanes};
+    use super::{LANES, Lanes, Summary};
     use crate::simd::testing::levels_and_lengths;
+
+    #[test]
+    fn each_group_has_the_sums_of_its_own() {
+        levels_and_lengths(|kernels, x| {
+            for len in (1..=70).chain([300]) {
+                let summaries = |kernel: fn(&[f32], &mut Lanes)| {
+                    let each = x.chunks(len).map(|group| {
+                        let mut lanes = Lanes::default();
+                        kernel(group, &mut lanes);
+                        Summary::from(lanes)
+                    });
+                    each.collect::<Vec<_>>()
+                };
+                for (kernel, expected) in [
+                    (kernels.group_summaries, summaries(kernels.summary)),
+                    (kernels.group_sides, summaries(kernels.sides)),
+                    (kernels.group_squares, summaries(kernels.squares)),
+                ] {
+                    let mut found = vec![Summary::default(); expected.len()];
+                    kernel(&x, len, &mut found);
+                    assert_eq!(found, expected, "{:?} {len}", kernels.level);
+                }
+            }
+        });
+    }
 
     #[test]
     fn equals_adding_one_by_one() {
