@@ -84,7 +84,7 @@ impl Spread {
             let (one, other) = (&mut one[..groups], &mut other[..groups]);
             numbers(coding, scales(place, each, group, groups), one, other);
             (kernels.spread)(one, size, skip, &mut self.tables[0][at..]);
-            self.plain &= other.iter().fold(true, |plain, &number| plain & (number == 1.0));
+            self.plain &= other.iter().all(|&number| number == 1.0);
             if !self.plain {
                 (kernels.spread)(other, size, skip, &mut self.tables[1][at..]);
             }
@@ -120,7 +120,7 @@ impl Spread {
 
 /// The scales of some groups, `each` for one. A section has those of every group; whatever a frame
 /// says, no reader panics here.
-fn scales<'a>(place: Place<'a>, each: usize, group: usize, groups: usize) -> &'a [[u8; 4]] {
+fn scales(place: Place<'_>, each: usize, group: usize, groups: usize) -> &[[u8; 4]] {
     place.scales.get(group * each..(group + groups) * each).unwrap_or_default()
 }
 

@@ -3,8 +3,8 @@
 
 use std::arch::x86_64::{
     __m256i, _mm_cvtsi128_si32, _mm_max_epu32, _mm_shuffle_epi32, _mm256_and_si256,
-    _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_max_epu32,
-    _mm256_set1_epi32, _mm256_setzero_si256,
+    _mm256_castps_si256, _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_loadu_ps,
+    _mm256_max_epu32, _mm256_set1_epi32, _mm256_setzero_si256,
 };
 
 /// Magnitudes of sixteen values, the larger of each two.
@@ -12,10 +12,8 @@ use std::arch::x86_64::{
 fn larger(x: &[f32; 16]) -> __m256i {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     // SAFETY: sixteen values are two vectors.
-    let (a, b) = unsafe {
-        let at = x.as_ptr().cast::<__m256i>();
-        (_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1)))
-    };
+    let (a, b) = unsafe { (_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8))) };
+    let [a, b] = [_mm256_castps_si256(a), _mm256_castps_si256(b)];
     _mm256_max_epu32(_mm256_and_si256(a, magnitude), _mm256_and_si256(b, magnitude))
 }
 
