@@ -33,7 +33,7 @@ def main() -> None:
     torch.manual_seed(0)  # the same model on every rank
     layers = (nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     model = DistributedDataParallel(nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
     # All that compression takes. Ratio 1 leaves plain DDP for comparison.
     handle = None
@@ -64,7 +64,7 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     centres = torch.randn(10, 64, generator=torch.Generator().manual_seed(1))
     draw = torch.Generator().manual_seed(1000 * step + rank)
     targets = torch.randint(10, (64,), generator=draw)
-    return centres[targets] + 1.5 * torch.randn(64, 64, generator=draw), targets
+    return centres[targets] + 4.0 * torch.randn(64, 64, generator=draw), targets
 
 
 def save(
