@@ -69,7 +69,7 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_for_bit(
 
 def test_what_does_not_go_together_is_refused_on_all_ranks(two: Ranks) -> None:
     for found in two.run("schedules.refusals"):
-        assert "has none; give it ratio=" in found["no ratio"]
+        assert "has none; pass ratio= to it" in found["no ratio"]
         assert "only in how much they send" in found["other kind"]
         assert "rank 1 and rank 0 attached with different schedule" in found["other schedule"]
         assert "schedule must be one of gradwire.schedule." in found["not a schedule"]
