@@ -42,7 +42,7 @@ class Exchange(abc.ABC):
     def __init__(self, group: dist.ProcessGroup, *, check_result: bool) -> None:
         self.group: dist.ProcessGroup | None = group
         self._check_result = check_result
-        self._scratch = {side: torch.empty(0) for side in ("send", "receive")}
+        self._scratch = torch.empty(0)
         self.world_size = group.size()
         self.rank = group.rank()
         self.times = StepTimes()
@@ -172,13 +172,13 @@ class Exchange(abc.ABC):
         if job.scale == 1.0 and gradient.dtype != torch.bfloat16:
             return gradient.numpy()
         # In float32 before the division: small float16 gradients would vanish the other way round.
-        source = self._float32("send", gradient.numel()).copy_(gradient)
+        source = self._float32(gradient.numel()).copy_(gradient)
         return (source if job.scale == 1.0 else source.div_(job.scale)).numpy()
 
-    def _float32(self, side: str, numel: int) -> torch.Tensor:
-        if self._scratch[side].numel() < numel:
-            self._scratch[side] = torch.empty(numel, dtype=torch.float32)
-        return self._scratch[side][:numel]
+    def _float32(self, numel: int) -> torch.Tensor:
+        if self._scratch.numel() < numel:
+            self._scratch = torch.empty(numel, dtype=torch.float32)
+        return self._scratch[:numel]
 
     def _encoded(self, job: Job, piece: Piece) -> None:
         """Note that a gradient was encoded: the step can undo it, and a schedule may measure it."""
