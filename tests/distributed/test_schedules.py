@@ -77,9 +77,3 @@ def test_what_does_not_go_together_is_refused_on_all_ranks(two: Ranks) -> None:
         assert "rank 1 and rank 0 began an epoch with different epoch" in found["other epoch"]
         assert set(eval(found["untouched"]).values()) == {0.1}
         assert "detached" in found["detached"]
-
-
-def test_a_checkpoint_of_before_there_were_schedules_is_read(two: Ranks) -> None:
-    for step, ratios in two.run("schedules.older_checkpoint"):
-        assert step == 2
-        assert set(ratios.values()) == {0.25}

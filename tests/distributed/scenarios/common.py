@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,12 +111,34 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def residuals(handle: Handle) -> dict[str, np.ndarray]:
-    """Every residual that there is, by parameter name."""
-    return {
-        name: saved["residual"].numpy().copy()
-        for name, saved in handle.state_dict()["parameters"].items()
-        if saved["residual"] is not None
-    }
+    """Every residual that there is, by parameter name, flat."""
+    (saved,) = handle.state_dict().values()
+    return {name: each.numpy().ravel() for name, each in saved["residual"].items()}
+
+
+def about(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """All that is no tensor in the checkpoint of one rank."""
+    (saved,) = state_dict.values()
+    read: dict[str, Any] = json.loads(saved["about"])
+    return read
+
+
+def changed(state_dict: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """A checkpoint of one rank in which something else is said."""
+    ((_, saved),) = state_dict.items()
+    read = about(state_dict) | values
+    return {f"rank{read['rank']}": {**saved, "about": json.dumps(read)}}
+
+
+def plain(state_dict: dict[str, Any]) -> list[Any]:
+    """The bits of a checkpoint, to be compared."""
+    return [
+        (rank, kind, values)
+        if isinstance(values, str)
+        else (rank, kind, [(name, each.numpy().tobytes()) for name, each in values.items()])
+        for rank, saved in state_dict.items()
+        for kind, values in saved.items()
+    ]
 
 
 def gradients_of(module: nn.Module) -> dict[str, np.ndarray]:

@@ -7,8 +7,15 @@ from typing import Any
 import torch
 
 from gradwire.presets import PRESETS
-from gradwire.torch.ddp import GradientError, Handle
-from tests.distributed.scenarios.common import SMALL_BUCKETS, attached, fingerprint, network, train
+from gradwire.torch.ddp import GradientError
+from tests.distributed.scenarios.common import (
+    SMALL_BUCKETS,
+    attached,
+    fingerprint,
+    network,
+    plain,
+    train,
+)
 
 
 def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
@@ -17,10 +24,10 @@ def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
     codec = preset.build(**preset.example)
     with attached(network(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
         train(model, rank, range(3))
-        before = _states(handle)
+        before = plain(handle.state_dict())
         _fail(model, spoil=rank == world_size - 1)
         told = handle.error
-        after = _states(handle)
+        after = plain(handle.state_dict())
         middle = _saved({"model": model.module.state_dict(), "gradwire": handle.state_dict()})
         train(model, rank, range(3, 6))
         whole = fingerprint(model)
@@ -39,20 +46,6 @@ def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
         "resumed": resumed,
         "sent": report.wire_bytes,
     }
-
-
-def _states(handle: Handle) -> dict[str, Any]:
-    """What must be as before after a failed step."""
-    saved = handle.state_dict()
-    parameters = {
-        name: {key: _plain(value) for key, value in each.items()}
-        for name, each in saved["parameters"].items()
-    }
-    return {"step": saved["step"], **parameters}
-
-
-def _plain(value: Any) -> Any:
-    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value
 
 
 def _saved(what: dict[str, Any]) -> bytes:

@@ -14,7 +14,9 @@ from gradwire.torch.ddp.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
+    about,
     attached,
+    changed,
     fingerprint,
     integers,
     network,
@@ -128,16 +130,21 @@ def load_momentum(rank: int, world_size: int, folder: str, old_size: int) -> dic
 
 
 def _momentum(saved: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {name: each["momentum"].numpy().copy() for name, each in saved["parameters"].items()}
+    (mine,) = saved.values()
+    return {name: each.numpy().ravel() for name, each in mine["momentum"].items()}
 
 
 def wrong_files(rank: int, world_size: int, folder: str) -> dict[str, str]:
     """What load_state_dict refuses, on every rank, and leaves everything as it was."""
     own = torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True)
     first = torch.load(Path(folder) / "rank0.pt", weights_only=True)
-    later = {**own, "step": own["step"] + rank}
-    of_three = {**own, "world_size": 3}
-    pruned = {**own, "parameters": {"a": own["parameters"]["a"]}}
+    told = about(own)
+    later = changed(own, step=told["step"] + rank)
+    of_three = changed(own, world_size=3)
+    pruned = changed(own, parameters={"a": told["parameters"]["a"]})
+    for kind in ("residual", "momentum", "measured"):
+        (only,) = pruned.values()
+        only[kind] = {name: each for name, each in only[kind].items() if name == "a"}
     found = {}
     with attached(Given(), gradwire.topk(ratio=0.05)) as (model, handle):
         model(integers(9, rank, 0)).backward()

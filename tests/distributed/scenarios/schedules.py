@@ -15,6 +15,7 @@ from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
     Given,
+    about,
     attached,
     fingerprint,
     gradients_of,
@@ -107,7 +108,9 @@ def accordion(rank: int, world_size: int, lowered: bool = True) -> list[dict[str
             }
             sizes.step(**values)
             sizes.step(**values)
-        found.append({"before": ratios(handle), "norms": handle.state_dict()["schedule"]["norms"]})
+        found.append(
+            {"before": ratios(handle), "norms": about(handle.state_dict())["schedule"]["norms"]}
+        )
     return found
 
 
@@ -131,7 +134,7 @@ def resume(rank: int, world_size: int, folder: str, kind: str) -> dict[str, Any]
 
     def outcome(model: Any, handle: Handle) -> tuple[Any, ...]:
         left = {name: each.tobytes() for name, each in residuals(handle).items()}
-        return fingerprint(model), left, handle.state_dict()["schedule"]["norms"]
+        return fingerprint(model), left, about(handle.state_dict())["schedule"]["norms"]
 
     with attached(network(), codec, options=options, bucket_cap_mb=SMALL_BUCKETS) as (
         model,
@@ -156,7 +159,7 @@ def resume(rank: int, world_size: int, folder: str, kind: str) -> dict[str, Any]
     return {
         "same": whole == parts,
         "fingerprint": whole[0],
-        "measured": len(saved["gradwire"]["schedule"]["measured"]),
+        "measured": len(saved["gradwire"][f"rank{rank}"]["measured"]),
     }
 
 
@@ -187,17 +190,3 @@ def refusals(rank: int, world_size: int) -> dict[str, str]:
     except ValueError as error:
         found["detached"] = str(error)
     return found
-
-
-def older_checkpoint(rank: int, world_size: int) -> tuple[int, dict[str, Any]]:
-    """A file of before there were schedules starts in epoch 0."""
-    with attached(network(), gradwire.topk(0.1)) as (model, handle):
-        train(model, rank, range(2))
-        saved = handle.state_dict()
-    del saved["schedule"]
-    del saved["codec"]["exchange"]
-    for entry in saved["parameters"].values():
-        del entry["config"]["exchange"]
-    with attached(network(), gradwire.topk(0.1), options={"schedule": WarmUp()}) as (_, handle):
-        handle.load_state_dict(saved)
-        return handle.step, ratios(handle)

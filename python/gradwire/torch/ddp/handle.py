@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it is there, unlisted
 
+from gradwire import _validate
 from gradwire.torch.ddp import checkpoint
 from gradwire.torch.ddp.agreement import agree
 from gradwire.torch.ddp.checkpoint import Policy
 from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.errors import ExchangeError, fresh
 from gradwire.torch.ddp.exchange import Exchange
+from gradwire.torch.ddp.gathering import Resharded, gather
 from gradwire.torch.ddp.groups import Groups
 from gradwire.torch.ddp.hook import Switch, in_backward, raise_after_backward
 from gradwire.torch.ddp.jobs import Job, Step, spoil
@@ -265,14 +267,17 @@ class Handle:
         """Return this rank's residuals and all else that resuming bit for bit needs.
 
         Call it between steps, on every rank, and save every rank's: each has a residual of its
-        own. Tensors, numbers and strings only, so ``torch.load(weights_only=True)`` reads it.
+        own. Tensors and text only, so ``torch.load(weights_only=True)`` reads it. The rank is part
+        of all names, so that `torch.distributed.checkpoint` takes no two of them for replicas.
 
         Returns
         -------
         dict
-            ``version``, ``rank``, ``world_size``, ``step``, ``codec`` (its config), ``schedule``
-            (where it is), and ``parameters``: for each compressed parameter its state, with
-            residual and momentum as float32 tensors of shape (numel,).
+            One entry, ``rank0`` on rank 0, with ``residual``, ``momentum`` and ``measured`` (the
+            sums of `gradwire.schedule.Accordion`, on rank 0): dicts from names of compressed
+            parameters to float32 tensors of their shapes, as far as the codec has such; and
+            ``about``: JSON with version, rank, world size, step, codec, schedule, and what
+            else is known of each parameter.
         """
         self._worker.settle()
         return checkpoint.save(
@@ -281,8 +286,47 @@ class Handle:
             self.rank,
             self.world_size,
             self.step,
-            self._scheduler.state_dict(),
+            self._scheduler,
         )
+
+    def gathered_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """Return the `state_dict` of all ranks in one dict, for a file that one rank writes.
+
+        A collective, between steps. It takes memory for all residuals of all ranks.
+
+        Parameters
+        ----------
+        rank : int, optional
+            The rank of the process group that gets it; None for all of them.
+
+        Returns
+        -------
+        dict
+            An entry for each rank; empty on other ranks than the one asked for.
+            `load_state_dict` takes it on every rank.
+        """
+        if self._switch is None:
+            raise ValueError("this handle is detached: save each rank's state_dict()")
+        if rank is not None:
+            rank = _validate.integer("rank", rank, low=0, high=self.world_size - 1)
+        mine = self.state_dict()
+        with self._control.act("gathered_state_dict()") as group:
+            return gather(mine, group, rank)
+
+    def resharded(self, world_size: int, policy: Policy = "sum-and-split") -> Resharded:
+        """Return what `torch.distributed.checkpoint` can load another number of ranks' save into.
+
+        Use it in the handle's place: ``load({"gradwire": handle.resharded(8)}, ...)`` for what
+        was saved by 8 ranks as ``save({"gradwire": handle}, ...)``.
+
+        Parameters
+        ----------
+        world_size : int
+            Ranks that have saved.
+        policy : {"sum-and-split", "keep", "drop"}
+            As in `load_state_dict`.
+        """
+        return Resharded(self, _validate.integer("world_size", world_size, low=1), policy)
 
     def load_state_dict(
         self,
@@ -294,7 +338,8 @@ class Handle:
         Parameters
         ----------
         state_dict : dict, list of dict or None
-            This rank's own, or those of all old ranks in any order.
+            This rank's own; or those of all old ranks, as a list in any order or as
+            `gathered_state_dict` returned them.
         policy : {"sum-and-split", "keep", "drop"}
             For another world size than the saved one. ``sum-and-split`` adds up the residuals of
             all old ranks (so it needs the whole list) and gives every rank an equal share, and of
@@ -305,8 +350,9 @@ class Handle:
         Raises
         ------
         ValueError
-            On every rank, if one of them was given what does not fit the model, the codec, its
-            rank or the policy, or if ranks were given different steps. Nothing changes then.
+            On every rank, if one of them was given what is no such dict, or does not fit the
+            model, the codec, its rank or the policy, or if ranks were given different steps.
+            Nothing changes then, on any of them.
         ExchangeError
             Another rank does something else, or nothing for as long as the timeout.
         """

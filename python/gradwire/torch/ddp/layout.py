@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.torch.ddp.order import observe
 from gradwire.torch.ddp.report import Tallies
 
 __all__ = ["Layout", "Layouts", "Parameter", "Piece"]
@@ -34,6 +35,8 @@ class Parameter:
         float32, shape (numel,): the sum of this rank's gradients, where a schedule wants it.
     measured_before : numpy.ndarray or None
         The same without the last gradient.
+    strides : tuple of int or None
+        How its gradient lies in its bucket; its residual lies likewise. None before the first.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Parameter:
     paused: bool = False
     measured: NDArray[np.float32] | None = None
     measured_before: NDArray[np.float32] | None = None
+    strides: tuple[int, ...] | None = None
 
     @property
     def compressed(self) -> bool:
@@ -219,6 +223,8 @@ class Layouts:
         layout = self._known.get(key)
         if layout is None:
             layout = self._known[key] = self._make(key, tensors, buffer)
+            for parameter in layout.compressed:
+                observe(parameter)
         return layout
 
     def _make(

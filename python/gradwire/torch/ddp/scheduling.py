@@ -1,11 +1,13 @@
 """Moving a schedule on: between two steps, on all ranks alike."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire.schedule import Accordion, Schedule
@@ -17,7 +19,27 @@ from gradwire.torch.ddp.layout import Parameter
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["Scheduler"]
+__all__ = ["Position", "Scheduler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a schedule is, worked out so far that nothing is left that could fail.
+
+    Attributes
+    ----------
+    codecs : dict
+        The codec of each parameter, None for one that travels dense for now.
+    measured : dict of str to numpy.ndarray
+        Sums of gradients, where they are wanted.
+    """
+
+    epoch: int
+    lr: float | None
+    critical: dict[str, bool]
+    norms: dict[str, float]
+    codecs: "dict[str, Codec | None]"
+    measured: dict[str, NDArray[np.float32]]
 
 
 class Scheduler:
@@ -93,67 +115,116 @@ class Scheduler:
             self.critical = dict.fromkeys(self.critical, True)
 
     def _apply(self) -> None:
-        accordion = self.schedule if isinstance(self.schedule, Accordion) else None
-        measures = accordion is not None and accordion.is_measured(self.epoch) and self._rank == 0
-        for name, parameter in self._parameters.items():
-            codec = self._codec(name)
-            parameter.paused = codec is None
-            if codec is not None:
-                making.use(parameter, codec)
-            parameter.measured = np.zeros(parameter.numel, np.float32) if measures else None
+        self.take(self._position(self.epoch, self._lr, self.critical, self._norms, {}))
 
-    def _codec(self, name: str) -> "Codec | None":
+    def _position(
+        self,
+        epoch: int,
+        lr: float | None,
+        critical: Mapping[str, bool],
+        norms: Mapping[str, float],
+        measured: Mapping[str, NDArray[np.float32]],
+    ) -> "Position":
+        codecs = {name: self._codec(name, epoch, critical) for name in self._parameters}
+        sums = {}
+        if self._sums(epoch):
+            for name, parameter in self._parameters.items():
+                total = measured.get(name)
+                sums[name] = np.zeros(parameter.numel, np.float32) if total is None else total
+        return Position(epoch, lr, dict(critical), dict(norms), codecs, sums)
+
+    def _sums(self, epoch: int) -> bool:
+        """Tell whether gradients are added up here: on rank 0, where all others take it from."""
+        accordion = self.schedule if isinstance(self.schedule, Accordion) else None
+        return accordion is not None and accordion.is_measured(epoch) and self._rank == 0
+
+    def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
         own = self._codecs[name]
         if isinstance(self.schedule, Accordion):
             shape = self._parameters[name].tensor.shape
-            return self.schedule.codec_for(own, critical=self.critical[name], shape=shape)
-        return self.schedule.codec_at(own, self.epoch)
+            return self.schedule.codec_for(own, critical=critical[name], shape=shape)
+        return self.schedule.codec_at(own, epoch)
+
+    def take(self, position: "Position") -> None:
+        """Go on from a position. Nothing here can fail."""
+        self.epoch, self._lr = position.epoch, position.lr
+        self.critical, self._norms = position.critical, position.norms
+        for name, parameter in self._parameters.items():
+            codec = position.codecs[name]
+            parameter.paused = codec is None
+            if codec is not None:
+                making.use(parameter, codec)
+            parameter.measured = position.measured.get(name)
+            parameter.measured_before = None
 
     # Checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load` takes: plain tensors, numbers and strings."""
+        """Return where the schedule is: plain numbers and strings."""
         return {
             "config": self.schedule.get_config(),
             "epoch": self.epoch,
             "lr": self._lr,
             "critical": dict(self.critical),
             "norms": dict(self._norms),
-            "measured": {
-                name: torch.from_numpy(parameter.measured.copy())
-                for name, parameter in self._parameters.items()
-                if parameter.measured is not None
-            },
         }
 
-    @staticmethod
-    def check(saved: Any, parameters: Mapping[str, Parameter]) -> int:
+    def sums(self) -> dict[str, NDArray[np.float32]]:
+        """Return copies of the sums of gradients, in memory order.
+
+        With `Accordion` rank 0 has one for each parameter in every epoch, zero where nothing is
+        measured: what a checkpoint holds must not depend on when it is written.
+        """
+        if not isinstance(self.schedule, Accordion) or self._rank != 0:
+            return {}
+        return {
+            name: np.zeros(parameter.numel, np.float32)
+            if parameter.measured is None
+            else parameter.measured.copy()
+            for name, parameter in self._parameters.items()
+        }
+
+    def check(self, saved: Mapping[str, Any]) -> int:
         """Return the epoch of what `state_dict` returned.
 
         Raises
         ------
-        ValueError, KeyError, TypeError
+        ValueError, TypeError
             It is something else, or of other parameters.
         """
-        epoch = _validate.integer("epoch", saved["epoch"], low=0)
-        for what in ("critical", "norms"):
-            if saved[what].keys() != parameters.keys():
-                raise ValueError(f"the schedule's {what} are of other parameters")
-        for name, total in saved["measured"].items():
-            if total.shape != (parameters[name].numel,) or total.dtype != torch.float32:
-                raise ValueError(f"the sum of gradients of {name!r} is of another parameter")
-        return epoch
+        return self.prepare(saved, {}).epoch
 
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on where another one was; from its epoch only, if that had another schedule."""
-        self.epoch = int(saved["epoch"])
-        self._lr = saved["lr"]
-        same = saved["config"] == self.schedule.get_config()
-        if same:
-            self.critical = {name: bool(flag) for name, flag in saved["critical"].items()}
-            self._norms = {name: float(norm) for name, norm in saved["norms"].items()}
-        self._apply()
-        for name, total in saved["measured"].items() if same else ():
-            measured = self._parameters[name].measured
-            if measured is not None:
-                measured[:] = total.numpy()
+    def prepare(
+        self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[np.float32]]
+    ) -> "Position":
+        """Return where another one was; its epoch only, if that had another schedule.
+
+        Parameters
+        ----------
+        saved : mapping
+            What `state_dict` returned.
+        measured : mapping of str to numpy.ndarray
+            Of `sums`, what there is.
+
+        Raises
+        ------
+        ValueError, TypeError
+            It is something else, or of other parameters.
+        """
+        keys = {"config", "epoch", "lr", "critical", "norms"}
+        if saved.keys() != keys:
+            raise ValueError(f"the schedule must have the keys {sorted(keys)}, got {sorted(saved)}")
+        epoch = _validate.integer("epoch", saved["epoch"], low=0, high=2**53)
+        lr = None if saved["lr"] is None else _validate.positive("lr", saved["lr"])
+        for what in ("critical", "norms"):
+            if not isinstance(saved[what], Mapping):
+                raise TypeError(f"the schedule's {what} must be a dict, got {saved[what]!r}")
+            if saved[what].keys() != self._parameters.keys():
+                raise ValueError(f"the schedule's {what} are of other parameters")
+        critical = {
+            key: _validate.boolean("critical", each) for key, each in saved["critical"].items()
+        }
+        norms = {key: _validate.real("norms", each) for key, each in saved["norms"].items()}
+        if saved["config"] != json.loads(json.dumps(self.schedule.get_config())):
+            return self._position(epoch, lr, self.critical, self._norms, {})
+        return self._position(epoch, lr, critical, norms, measured)

@@ -1,0 +1,96 @@
+"""Checkpoints of all ranks in one place, and what reads those of another number of ranks."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.torch.ddp.checkpoint import Policy, Saved
+
+if TYPE_CHECKING:
+    from gradwire.torch.ddp.handle import Handle
+
+__all__ = ["Resharded", "gather"]
+
+_EACH = ("residual", "momentum")
+"""What every rank has; the sums of gradients are rank 0's alone."""
+
+
+def gather(saved: Saved, group: dist.ProcessGroup, to: int | None) -> dict[str, Any]:
+    """Return the checkpoints of all ranks, tensor by tensor; nothing on ranks that are not asked.
+
+    Parameters
+    ----------
+    saved : mapping
+        This rank's own.
+    group : torch.distributed.ProcessGroup
+    to : int, optional
+        The rank that gets them; by default all.
+    """
+    rank, size = group.rank(), group.size()
+    mine = saved[f"rank{rank}"]
+    texts: list[Any] = [None] * size
+    dist.all_gather_object(texts, (mine["about"], sorted(mine["measured"])), group=group)
+    wanted = to is None or rank == to
+    everything: dict[str, Any] = {
+        f"rank{each}": {"about": text, **{kind: {} for kind in _EACH}, "measured": {}}
+        for each, (text, _) in enumerate(texts)
+    }
+    members = dist.get_process_group_ranks(group)
+    for kind in _EACH:
+        for name, values in mine[kind].items():
+            parts = [torch.empty_like(values) for _ in range(size)] if wanted else []
+            if to is None:
+                dist.all_gather(parts, values, group=group)
+            else:
+                dist.gather(values, parts or None, dst=members[to], group=group)
+            for each, part in enumerate(parts):
+                everything[f"rank{each}"][kind][name] = part
+    for name in texts[0][1]:
+        values = mine["measured"].get(name)
+        if to != 0:
+            shape: list[Any] = [None if values is None else values.shape]
+            dist.broadcast_object_list(shape, src=members[0], group=group)
+            values = torch.empty(shape[0]) if values is None else values
+            dist.broadcast(values, src=members[0], group=group)
+        everything["rank0"]["measured"][name] = values
+    return everything if wanted else {}
+
+
+class Resharded:
+    """Reads what another number of ranks has saved; made by `Handle.resharded`.
+
+    `torch.distributed.checkpoint` reads what is asked for, into tensors that are there: this asks
+    for what a policy needs of the old ranks.
+    """
+
+    def __init__(self, handle: "Handle", world_size: int, policy: Policy) -> None:
+        self._handle = handle
+        self._policy = policy
+        self._world_size = world_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to read: empty checkpoints of old ranks."""
+        own = self._handle.rank
+        if self._policy == "sum-and-split":
+            ranks = list(range(self._world_size))
+        else:
+            ranks = [own if self._policy == "keep" and own < self._world_size else 0]
+        (mine,) = self._handle.state_dict().values()
+        # Sums of gradients are rank 0's, and only it goes on with them.
+        return {
+            f"rank{old}": {
+                kind: {name: torch.zeros_like(each) for name, each in values.items()}
+                if isinstance(values, Mapping) and (kind != "measured" or old == own == 0)
+                else {}
+                for kind, values in mine.items()
+                if kind != "about"
+            }
+            | {"about": ""}
+            for old in ranks
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what was read, as `Handle.load_state_dict` does. A collective."""
+        self._handle.load_state_dict(state_dict, policy=self._policy)

@@ -1,0 +1,66 @@
+"""Memory order and logical order: a bucket holds a gradient as its parameter lies in memory."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from gradwire.torch.ddp.layout import Parameter
+
+__all__ = ["BUFFERS", "observe", "to_logical", "to_memory"]
+
+BUFFERS = ("residual", "momentum")
+"""What a parameter's state has for each entry, where its codec has it; in memory order."""
+
+
+def to_logical(flat: NDArray[np.float32], parameter: "Parameter") -> torch.Tensor:
+    """Return a copy of values in memory order as a contiguous tensor of the parameter's shape."""
+    shape = parameter.tensor.shape
+    return torch.from_numpy(flat).as_strided(shape, _strides(parameter)).clone().contiguous()
+
+
+def to_memory(values: torch.Tensor, parameter: "Parameter") -> NDArray[np.float32]:
+    """Return values of the parameter's shape in memory order; the way back from `to_logical`."""
+    flat = torch.empty(parameter.numel)
+    flat.as_strided(parameter.tensor.shape, _strides(parameter)).copy_(values)
+    array: NDArray[np.float32] = flat.numpy()
+    return array
+
+
+def observe(parameter: "Parameter") -> None:
+    """Note how a parameter lies when DDP has made its buckets, perhaps not as it did before.
+
+    The parameter's state may not be in use.
+    """
+    strides = _laid_out(parameter.tensor)
+    if parameter.strides is not None and not _same(
+        parameter.tensor.shape, strides, parameter.strides
+    ):
+        saved: dict[str, Any] = parameter.state.state_dict()
+        held = {
+            each: to_logical(saved[each], parameter) for each in BUFFERS if saved[each] is not None
+        }
+        parameter.strides = strides
+        moved = {each: to_memory(values, parameter) for each, values in held.items()}
+        parameter.state.load_state_dict(saved | moved)
+    parameter.strides = strides
+
+
+def _strides(parameter: "Parameter") -> tuple[int, ...]:
+    return parameter.strides or _laid_out(parameter.tensor)
+
+
+def _laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return a gradient's strides in a bucket: its parameter's, or row by row if that has gaps."""
+    dense = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format)
+    if dense.stride() == tensor.stride():
+        return tensor.stride()
+    return torch.empty(tensor.shape, device="meta").stride()
+
+
+def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    """Compare strides where they matter."""
+    return all(a == b for length, a, b in zip(shape, one, other, strict=True) if length != 1)

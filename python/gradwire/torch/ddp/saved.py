@@ -1,0 +1,177 @@
+"""The form of a checkpoint: what is in it for each rank, and how it is read with suspicion."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradwire import _validate
+
+__all__ = ["Entry", "RankState", "pack", "unpack"]
+
+VERSION = 2
+
+_MOST = 2**53
+_EXPECTED = "expected what Handle.state_dict() or gathered_state_dict() returned"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One parameter of one rank.
+
+    Attributes
+    ----------
+    state : dict
+        What `gradwire.State.state_dict` returned but for its arrays.
+    sizes : list of int
+        What `SizeLimit.state` returned.
+    residual, momentum : torch.Tensor or None
+        float32 of the parameter's shape.
+    """
+
+    state: dict[str, Any]
+    sizes: list[int]
+    residual: torch.Tensor | None
+    momentum: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """All that one rank saves. ``measured`` holds tensors of the parameters' shapes, by name."""
+
+    rank: int
+    world_size: int
+    step: int
+    schedule: dict[str, Any]
+    entries: dict[str, Entry]
+    measured: dict[str, torch.Tensor]
+
+
+def pack(state: RankState, codec: dict[str, Any]) -> dict[str, Any]:
+    """Return tensors by name, and one text for everything else, all under the name of the rank.
+
+    Frameworks that save what all ranks have take equal keys for replicas, and know of a value only
+    under a key that was there when they saved: no key depends on how far training is.
+    """
+    about = {
+        "version": VERSION,
+        "rank": state.rank,
+        "world_size": state.world_size,
+        "step": state.step,
+        "codec": codec,
+        "schedule": state.schedule,
+        "parameters": {
+            name: {"state": entry.state, "sizes": entry.sizes}
+            for name, entry in state.entries.items()
+        },
+    }
+    tensors = {
+        kind: {
+            name: getattr(entry, kind)
+            for name, entry in state.entries.items()
+            if getattr(entry, kind) is not None
+        }
+        for kind in ("residual", "momentum")
+    }
+    packed = {"about": json.dumps(about, sort_keys=True), **tensors, "measured": state.measured}
+    return {f"rank{state.rank}": packed}
+
+
+def unpack(saved: object) -> dict[int, RankState]:
+    """Return the states of all ranks that are in a dict, or in a sequence of dicts; None has none.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is something else.
+    """
+    if saved is None:
+        return {}
+    dicts = [saved] if isinstance(saved, Mapping) else saved
+    if not isinstance(dicts, Sequence) or isinstance(dicts, str | bytes):
+        raise TypeError(f"{_EXPECTED}, got {type(saved).__name__}")
+    by_rank: dict[int, RankState] = {}
+    for one in dicts:
+        if not isinstance(one, Mapping):
+            raise TypeError(f"{_EXPECTED}, or a list of those, got {type(one).__name__} in a list")
+        for key, packed in one.items():
+            if not isinstance(key, str) or not re.fullmatch(r"rank\d{1,9}", key, re.ASCII):
+                raise ValueError(f"{_EXPECTED}, version {VERSION}, got a dict with the key {key!r}")
+            state = _unpack(packed, key)
+            if state.rank in by_rank:
+                raise ValueError(f"got two state_dicts of rank {state.rank}")
+            by_rank[state.rank] = state
+    return by_rank
+
+
+def _unpack(packed: object, key: str) -> RankState:
+    packed = _mapping(key, packed)
+    text = packed.get("about")
+    if not isinstance(text, str):
+        raise TypeError(f"{key}.about must be a str, got {type(text).__name__}")
+    about = _mapping(f"{key}.about", json.loads(text))
+    if about.get("version") != VERSION:
+        raise ValueError(f"{key} has version {about.get('version')!r}, expected {VERSION}")
+    world_size = _integer(key, about, "world_size", low=1)
+    rank = _integer(key, about, "rank", low=0)
+    if f"rank{rank}" != key or rank >= world_size:
+        raise ValueError(f"{key} is of rank {rank} of {world_size}")
+    tensors = {
+        kind: _tensors(f"{key}.{kind}", packed.get(kind, {}))
+        for kind in ("residual", "momentum", "measured")
+    }
+    parameters = _mapping(f"{key}.parameters", about.get("parameters"))
+    for kind, found in tensors.items():
+        if unknown := found.keys() - parameters.keys():
+            raise ValueError(f"{key}.{kind} has entries for no parameter: {sorted(unknown)}")
+    return RankState(
+        rank=rank,
+        world_size=world_size,
+        step=_integer(key, about, "step", low=0),
+        schedule=dict(_mapping(f"{key}.schedule", about.get("schedule"))),
+        entries={
+            name: _entry(f"{key}.{name}", found, tensors, name)
+            for name, found in parameters.items()
+        },
+        measured=tensors["measured"],
+    )
+
+
+def _entry(
+    what: str, found: object, tensors: Mapping[str, Mapping[str, torch.Tensor]], name: str
+) -> Entry:
+    found = _mapping(what, found)
+    sizes = found.get("sizes")
+    if not isinstance(sizes, list) or len(sizes) != 2:
+        raise ValueError(f"{what}: sizes must be two counts of bytes, got {sizes!r}")
+    for low, size in zip((-1, 0), sizes, strict=True):
+        _validate.integer(f"{what}: sizes", size, low=low, high=_MOST)
+    return Entry(
+        state=dict(_mapping(f"{what}: state", found.get("state"))),
+        sizes=sizes,
+        residual=tensors["residual"].get(name),
+        momentum=tensors["momentum"].get(name),
+    )
+
+
+def _tensors(what: str, found: object) -> dict[str, torch.Tensor]:
+    tensors = _mapping(what, found)
+    for name, each in tensors.items():
+        if not isinstance(each, torch.Tensor) or each.layout != torch.strided:
+            raise TypeError(f"{what}.{name} must be a dense tensor, got {type(each).__name__}")
+        if each.dtype != torch.float32:
+            raise TypeError(f"{what}.{name} must be float32, got {each.dtype}")
+    return {name: each.detach().cpu() for name, each in tensors.items()}
+
+
+def _mapping(what: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} must be a dict, got {type(value).__name__}")
+    return value
+
+
+def _integer(key: str, about: Mapping[str, Any], name: str, *, low: int) -> int:
+    return _validate.integer(f"{key}: {name}", about.get(name), low=low, high=_MOST)

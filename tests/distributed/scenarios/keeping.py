@@ -1,0 +1,175 @@
+"""Checkpoints in other places: torch.distributed.checkpoint, one file, another memory format."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+import gradwire.torch.ddp
+from gradwire.schedule import Accordion, WarmUp
+from gradwire.torch.ddp import Handle
+from gradwire.torch.ddp.checkpoint import Policy
+from tests.distributed.scenarios.common import (
+    SMALL_BUCKETS,
+    Given,
+    attached,
+    fingerprint,
+    integers,
+    network,
+    plain,
+    residuals,
+    train,
+)
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "constant": {},
+    "warm-up": {"schedule": WarmUp()},
+    "accordion": {"schedule": Accordion(0.5, 0.05, interval=2)},
+}
+
+
+def _go(model: Any, handle: Handle, rank: int, epochs: range) -> None:
+    for epoch in epochs:
+        handle.epoch(epoch)
+        train(model, rank, range(2 * epoch, 2 * epoch + 2))
+
+
+def resume_by_dcp(rank: int, world_size: int, folder: str, schedule: str) -> dict[str, Any]:
+    """Train 4 epochs; or save in each of the first 3, and go on from there."""
+    codec = gradwire.dgc(ratio=0.05)
+    options = SCHEDULES[schedule]
+    with attached(network(), codec, options=options, bucket_cap_mb=SMALL_BUCKETS) as (
+        model,
+        handle,
+    ):
+        states = []
+        for epoch in range(4):
+            _go(model, handle, rank, range(epoch, epoch + 1))
+            states.append(model.module.state_dict())
+            states[-1] = {name: each.clone() for name, each in states[-1].items()}
+            save({"gradwire": handle}, checkpoint_id=str(Path(folder) / str(epoch)))
+        whole = (fingerprint(model), plain(handle.state_dict()))
+    same = []
+    for epoch in range(3):
+        module = network(seed=99)
+        module.load_state_dict(states[epoch])
+        with attached(module, codec, options=options, bucket_cap_mb=SMALL_BUCKETS) as (
+            model,
+            handle,
+        ):
+            load({"gradwire": handle}, checkpoint_id=str(Path(folder) / str(epoch)))
+            _go(model, handle, rank, range(epoch + 1, 4))
+            same.append((fingerprint(model), plain(handle.state_dict())) == whole)
+    return {"same": same, "stateful": isinstance(handle, Stateful)}
+
+
+def save_by_dcp(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
+    """Leave something in the residuals."""
+    with attached(Given(), gradwire.topk(ratio=0.05)) as (model, handle):
+        for step in range(3):
+            model.zero_grad()
+            model(integers(9, rank, step)).backward()
+        save({"gradwire": handle}, checkpoint_id=folder)
+        return residuals(handle)
+
+
+def load_by_dcp(
+    rank: int, world_size: int, folder: str, old_size: int, policy: Policy
+) -> dict[str, Any]:
+    """Load what another number of ranks has saved; then train a step to see that it goes on."""
+    with attached(Given(), gradwire.topk(ratio=0.05)) as (model, handle):
+        load({"gradwire": handle.resharded(old_size, policy)}, checkpoint_id=folder)
+        left, step = residuals(handle), handle.step
+        model(integers(9, rank, 3)).backward()
+        return {"left": left, "step": step, "after": handle.step}
+
+
+def gathered(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """One file for all ranks, written by each of them in turn, and by all."""
+    options = {"schedule": Accordion(0.5, 0.05)}
+    codec = gradwire.dgc(ratio=0.05)
+    found: dict[str, Any] = {"same": [], "lengths": []}
+    with attached(network(), codec, options=options) as (model, handle):
+        train(model, rank, range(3))
+        own = plain(handle.state_dict())
+        written: list[int | None] = [None, *range(world_size)]
+        for to in written:
+            everything = handle.gathered_state_dict(to)
+            found["lengths"].append(len(everything))
+            if rank == (to or 0):
+                torch.save(everything, Path(folder) / f"{to}.pt")
+        try:
+            handle.gathered_state_dict(world_size)
+        except ValueError as error:
+            found["refused"] = str(error)
+    dist.barrier()
+    for to in written:
+        saved = torch.load(Path(folder) / f"{to}.pt", weights_only=True)
+        with attached(network(), codec, options=options) as (_, handle):
+            handle.load_state_dict(saved)
+            found["same"].append(plain(handle.state_dict()) == own)
+    return found
+
+
+class Convolutions(nn.Module):
+    """Weights of four dimensions, whose gradients the caller gives."""
+
+    def __init__(self, memory_format: torch.memory_format) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(16, 24, 3)
+        self.to(memory_format=memory_format)
+
+    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
+        weight = self.conv.weight
+        return (weight * gradient.to(weight.dtype)).sum() + self.conv.bias.sum()  # type: ignore[union-attr]
+
+
+def memory_formats(rank: int, world_size: int) -> dict[str, bool]:
+    """Save in one memory format and go on in the other."""
+    codec = gradwire.topk(ratio=0.05, memory=gradwire.memory.MomentumCorrection(momentum=0.9))
+    formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+    gradients = [
+        torch.randn(24, 16, 3, 3, generator=torch.Generator().manual_seed(10 * step + rank))
+        for step in range(6)
+    ]
+    saved, ends = {}, {}
+
+    def make(name: str) -> DistributedDataParallel:
+        return DistributedDataParallel(Convolutions(formats[name]))
+
+    def go(model: nn.Module, steps: range) -> None:
+        for step in steps:
+            model.zero_grad()
+            model(gradients[step]).backward()
+
+    def end(model: Any, handle: Handle) -> Any:
+        weight = model.module.conv.weight
+        return weight.grad.contiguous().numpy().tobytes(), residuals(handle)[
+            "conv.weight"
+        ].tobytes()
+
+    for name in formats:
+        model = make(name)
+        handle = gradwire.torch.ddp.attach(model, codec)
+        go(model, range(3))
+        saved[name] = handle.state_dict()
+        go(model, range(3, 6))
+        ends[name] = end(model, handle)
+        handle.detach()
+    found = {"equal": ends["contiguous"] == ends["channels_last"]}
+    for source, target in (("contiguous", "channels_last"), ("channels_last", "contiguous")):
+        model = make(target)
+        handle = gradwire.torch.ddp.attach(model, codec)
+        handle.load_state_dict(saved[source])
+        go(model, range(3, 6))
+        found[f"{source} to {target}"] = end(model, handle) == ends[source]
+        handle.detach()
+    return found
