@@ -11,12 +11,15 @@
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN, Layout};
 use crate::memory::Memory;
-use crate::pack::Pattern;
+use crate::pack::{IndexCoding, Pattern};
 use crate::quantize::{Hints, ValueCoding};
 use crate::scan::{Source, Totals, View};
 use crate::simd::peak::NON_FINITE;
 use crate::sparsify::{Scanned, Sparsifier, narrow};
 use crate::{Input, Result};
+
+/// How often a frame that is too long is written again with entries in proportion.
+const GUESSES: u32 = 3;
 
 impl Codec {
     pub(super) fn encode_sparse(
@@ -70,6 +73,10 @@ impl Codec {
     /// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until
     /// it is not, or draws fewer. How many were left out.
     ///
+    /// Up to [`GUESSES`] times the entries left are in proportion to the bytes that they may take.
+    /// Where a part of the frame does not shrink with its entries, as a bitmap does not, that comes no
+    /// nearer, and as many are kept as fit whatever they are: no frame is written more often than that.
+    ///
     /// The survivors are all finite, and the limit is a header at least: a frame of no entries is no
     /// longer.
     pub(super) fn fit(
@@ -84,16 +91,25 @@ impl Codec {
         let Workspace { scanner, keys, .. } = workspace;
         let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
         let (numel, selected) = (field.len() as u64, survivors.len());
+        let mut written = 0;
         loop {
+            written += 1;
             let (indices, values) = (survivors.indices(), survivors.values());
             let coding = frame::write_checked(layout, hints, numel, Some(indices), values, out);
+            #[cfg(test)]
+            super::tests::WRITTEN.set(written);
             let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
                 return (coding, (selected - survivors.len()) as u64);
             };
-            // In proportion to the bytes that entries take, and one less, so that this ends.
-            let fixed = HEADER_LEN + coding.overhead(numel, 1) as usize;
-            let room = limit.saturating_sub(fixed) as f64 / (out.len() - fixed) as f64;
-            let fewer = ((survivors.len() as f64 * room) as usize).min(survivors.len() - 1) as u64;
+            let sure = self.surely_fits(layout.pattern, numel, survivors.len() as u64, limit);
+            let fewer = if written > GUESSES || self.indices == IndexCoding::Bitmap {
+                sure
+            } else {
+                let fixed = HEADER_LEN + coding.overhead(numel, 1) as usize;
+                let room = limit.saturating_sub(fixed) as f64 / (out.len() - fixed) as f64;
+                let guess = (survivors.len() as f64 * room) as usize;
+                sure.max(guess.min(survivors.len() - 1) as u64)
+            };
             match (self.sparsifier, layout.pattern) {
                 (Sparsifier::RandomK(random), Pattern::Drawn(draw)) => {
                     random.gather(draw, field, fewer, survivors, keys);
@@ -103,5 +119,18 @@ impl Codec {
                 }
             }
         }
+    }
+
+    /// The most entries, fewer than `count`, whose frame is no longer than `limit` wherever they are.
+    fn surely_fits(&self, pattern: Pattern, numel: u64, count: u64, limit: usize) -> u64 {
+        let fits =
+            |count| frame::max_len(self.quantizer, self.indices, pattern, numel, count) <= limit;
+        // The bound never falls as the count grows; of no entries it is a header.
+        let (mut most, mut beyond) = (0, count);
+        while beyond - most > 1 {
+            let middle = u64::midpoint(most, beyond);
+            if fits(middle) { most = middle } else { beyond = middle }
+        }
+        most
     }
 }

@@ -12,6 +12,7 @@ mod published;
 mod random;
 mod selection;
 mod state;
+mod trim;
 
 use super::*;
 use crate::Dtype;
@@ -23,6 +24,11 @@ use crate::simd::{Kernels, available_levels, testing};
 use crate::sparsify::{
     Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, TrimMethod, Trimmed, TwoSided,
 };
+
+thread_local! {
+    /// How often the last frame of a selection was written, to fit its limit.
+    pub(super) static WRITTEN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
 
 /// A bounded tensor: bell-shaped around zero, with zeros of both signs, ties and subnormals.
 fn gradient(len: usize, seed: u64) -> Vec<f32> {
