@@ -13,6 +13,8 @@ EXAMPLES = [
     errors.UnsupportedFrameError("version", 9),
     errors.NonFiniteError(2, 7, "layer.weight"),
     errors.NonFiniteError(2, 7),
+    errors.InputChangedError("layer.weight"),
+    errors.InputChangedError(),
     errors.StateInUseError("in use"),
 ]
 
@@ -31,8 +33,8 @@ def test_one_root(error):
 
 
 def test_bad_bytes_and_bad_values_are_value_errors():
-    assert all(isinstance(error, ValueError) for error in EXAMPLES[:-1])
-    assert isinstance(EXAMPLES[-1], RuntimeError)
+    assert all(isinstance(error, ValueError) for error in EXAMPLES[:-3])
+    assert all(isinstance(error, RuntimeError) for error in EXAMPLES[-3:])
 
 
 def test_a_truncated_frame_is_a_corrupt_one():

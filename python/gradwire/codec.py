@@ -166,6 +166,9 @@ class Codec(Part):
         ------
         NonFiniteError
             NaN or infinity in ``x``, or in ``x`` plus residual.
+        InputChangedError
+            Another thread wrote to ``x`` during the call, and no frame could be made of what was
+            read. With ``low_memory`` the residual may have taken in some of it.
         StateInUseError
             Another thread is encoding with this state.
         ValueError
@@ -233,7 +236,7 @@ class Codec(Part):
 
         Raises
         ------
-        NonFiniteError, StateInUseError
+        NonFiniteError, InputChangedError, StateInUseError
             As `encode`.
         ValueError
             As `encode`; positions that do not ascend or are out of range; a codec that sends

@@ -9,6 +9,7 @@ __all__ = [
     "CorruptFrameError",
     "FrameTooLargeError",
     "GradwireError",
+    "InputChangedError",
     "NonFiniteError",
     "PluginError",
     "StateInUseError",
@@ -128,6 +129,30 @@ class NonFiniteError(GradwireError, ValueError):
         return (
             f"{where} has {self.count} non-finite value(s), the first at position {self.first}; "
             "nothing was encoded and the state is unchanged"
+        )
+
+
+class InputChangedError(GradwireError, RuntimeError):
+    """Another thread wrote to a tensor while it was being encoded.
+
+    The state is as it was before the call. Only a residual of ``Residual(low_memory=True)``, which
+    an encode overwrites, may have taken in what was read.
+
+    Attributes
+    ----------
+    name : str or None
+        The name of the tensor's state, as given to ``init_state(..., name=)``.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        where = "the tensor" if self.name is None else f"tensor {self.name!r}"
+        return (
+            f"{where} changed while it was being encoded; nothing was encoded; "
+            "let no other thread write to it during the call, or encode a copy"
         )
 
 

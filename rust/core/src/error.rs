@@ -44,6 +44,10 @@ pub enum Error {
         /// Position of the first one.
         first: u64,
     },
+    /// The tensor to encode changed while it was being read. State is as before the call, but for a
+    /// residual in one buffer, which was overwritten.
+    #[error("the tensor changed while it was being encoded")]
+    Changed,
     /// The smallest possible frame is longer than the caller has room for.
     #[error("at most {limit} bytes are allowed, the smallest possible frame has {need}")]
     LimitTooSmall {

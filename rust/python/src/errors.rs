@@ -15,6 +15,7 @@ pub(crate) fn to_py(py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
         Error::TooLarge { numel, limit } => raise(py, "FrameTooLargeError", (numel, limit)),
         Error::Unsupported { what, found } => raise(py, "UnsupportedFrameError", (what, found)),
         Error::NonFinite { count, first } => raise(py, "NonFiniteError", (count, first, name)),
+        Error::Changed => raise(py, "InputChangedError", (name,)),
         Error::Argument { reason } => PyValueError::new_err(reason),
         Error::LimitTooSmall { .. } => PyValueError::new_err(error.to_string()),
         Error::OutOfMemory { .. } => PyMemoryError::new_err(error.to_string()),

@@ -55,8 +55,9 @@ impl Codec {
             };
         })?;
         if peak >= NON_FINITE {
-            // In place it was found ahead. Elsewhere the memory is what it was.
-            return Err(non_finite(&self.view(input, state, scale), workspace.scanner.kernels));
+            // In place it was not there when that was looked at. Elsewhere the memory is what it was.
+            let error = non_finite(&self.view(input, state, scale), workspace.scanner.kernels);
+            return Err(state.disturbed(error));
         }
         let tracker = state.tracker(self);
         state.commit(self, tracker);
@@ -114,9 +115,14 @@ impl Rounded for Field<'_> {
         coded: Coded<'_>,
         scratch: &mut Scratch,
     ) -> u32 {
-        let block = self.block(job.kernels, at, len, scratch);
+        let block = match self.0 {
+            // A copy, so that what is coded is what is looked at, whoever writes to it meanwhile.
+            // Where groups were summed up, any values give codes that a frame may have.
+            Input::F32(x) if job.group.is_none() => scratch.copy(&x[at..at + len]),
+            _ => self.block(job.kernels, at, len, scratch),
+        };
         job.coder.code(block, coded.place, coded.codes, coded.room);
-        job.peak(block)
+        if job.group.is_some() { 0 } else { (job.kernels.peak)(block) }
     }
 }
 
@@ -130,7 +136,8 @@ impl<S: Remembered> Rounded for S {
         scratch: &mut Scratch,
     ) -> u32 {
         let block = self.take(job.kernels, at, len, scratch);
-        let peak = job.peak(block);
+        // Groups were summed up in a read of their own: this one may have found something else.
+        let peak = (job.kernels.peak)(block);
         job.coder.code_left(block, coded.place, coded.codes, coded.room);
         self.keep(job.kernels, at, block);
         peak
@@ -310,10 +317,5 @@ impl Job {
             basis => summarize(self.kernels, source, basis, at, len, scratch),
         };
         (self.quantizer.scales(&summary, told), summary.peak)
-    }
-
-    /// The bits of a block's largest magnitude; zero where groups were summed up.
-    fn peak(self, block: &[f32]) -> u32 {
-        if self.group.is_some() { 0 } else { (self.kernels.peak)(block) }
     }
 }

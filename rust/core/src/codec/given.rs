@@ -109,7 +109,8 @@ impl Codec {
         let request = Request::default();
         let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
         if totals.peak >= NON_FINITE {
-            return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
+            let error = non_finite(&self.written(input, state), workspace.scanner.kernels);
+            return Err(state.disturbed(error));
         }
         self.subtract(coding, out, state, workspace);
         let tracker = state.tracker(self);
@@ -153,8 +154,9 @@ impl Codec {
         for at in (0..view.len()).step_by(BLOCK) {
             let len = BLOCK.min(view.len() - at);
             let block = view.block(kernels, at, len, &mut scratch);
-            peak = peak.max((kernels.peak)(block));
-            out[at..at + len].copy_from_slice(block);
+            let out = &mut out[at..at + len];
+            out.copy_from_slice(block);
+            peak = peak.max((kernels.peak)(out));
         }
         if peak >= NON_FINITE { Err(non_finite(&view, kernels)) } else { Ok(()) }
     }

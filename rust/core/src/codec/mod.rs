@@ -193,7 +193,8 @@ fn check_magnitude(sparsifier: Sparsifier, quantizer: Quantizer) -> Result<()> {
     Ok(())
 }
 
-/// The error for a source in which a scan found something that is not finite.
+/// The error for a source in which a scan found something that is not finite. Where there is nothing
+/// any more, somebody has written to it meanwhile.
 fn non_finite(source: &impl Source, kernels: &Kernels) -> Error {
     let mut scratch = scan::Scratch::default();
     let (mut count, mut first) = (0, None);
@@ -206,7 +207,7 @@ fn non_finite(source: &impl Source, kernels: &Kernels) -> Error {
             }
         }
     }
-    Error::NonFinite { count, first: first.unwrap_or(0) }
+    first.map_or(Error::Changed, |first| Error::NonFinite { count, first })
 }
 
 /// The error for a limit that not even the smallest frame keeps.

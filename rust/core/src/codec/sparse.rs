@@ -16,10 +16,10 @@ use crate::quantize::{Hints, ValueCoding};
 use crate::scan::{Source, Totals, View};
 use crate::simd::peak::NON_FINITE;
 use crate::sparsify::{Scanned, Sparsifier, narrow};
-use crate::{Input, Result};
+use crate::{Error, Input, Result};
 
 /// How often a frame that is too long is written again with entries in proportion.
-const GUESSES: u32 = 3;
+const GUESSES: u32 = 8;
 
 impl Codec {
     pub(super) fn encode_sparse(
@@ -52,7 +52,8 @@ impl Codec {
         };
         let field = self.written(input, state);
         if totals.peak >= NON_FINITE {
-            return Err(non_finite(&field, workspace.scanner.kernels));
+            let error = non_finite(&field, workspace.scanner.kernels);
+            return Err(state.disturbed(error));
         }
         let Workspace { scanner, keys, .. } = workspace;
         let mut scanned = Scanned { field, request, totals, pattern, scanner, scratch: keys };
@@ -60,9 +61,19 @@ impl Codec {
         if unread {
             workspace.scanner.survivors().check()?;
         }
+        // Its entries may have been read more than once, and then they were finite the first time.
+        let reread = matches!(self.memory, Memory::None | Memory::LowPass(_));
+        let check = |workspace: &Workspace| match workspace.scanner.survivors().check() {
+            Err(_) if reread => Err(Error::Changed),
+            _ => Ok(()),
+        };
+        check(workspace)?;
         let hints = self.hints(state, selected.magnitude);
         let layout = self.layout(input, pattern);
         let (coding, trimmed) = self.fit(&layout, &field, &hints, max_len, workspace, out);
+        if trimmed > 0 {
+            check(workspace)?;
+        }
         self.subtract(coding, out, state, workspace);
         state.commit(self, tracker);
         let (target, threshold) = (selected.target, selected.threshold);

@@ -133,6 +133,17 @@ impl State {
         self.step += 1;
     }
 
+    /// The error for what is not finite after a residual in one buffer was overwritten: it was finite
+    /// when it was read ahead, so that the tensor has changed. What has become of the residual is
+    /// brought back as far as it can be: nothing stays in it that no later encode could take.
+    pub(super) fn disturbed(&mut self, error: Error) -> Error {
+        if !self.is_in_place() {
+            return error;
+        }
+        self.buffers().for_each(Buffers::drop_non_finite);
+        Error::Changed
+    }
+
     /// Whether an encode overwrites the residual that it reads.
     pub(super) fn is_in_place(&self) -> bool {
         self.residual.as_ref().is_some_and(Buffers::is_in_place)

@@ -86,6 +86,15 @@ impl Buffers {
         self.undoable = false;
     }
 
+    /// Makes zeros of values that are not finite.
+    pub(crate) fn drop_non_finite(&mut self) {
+        for value in self.current.as_mut_slice() {
+            if !value.is_finite() {
+                *value = 0.0;
+            }
+        }
+    }
+
     /// Replaces the values. `what` they are is for the error.
     pub(crate) fn set(&mut self, what: &str, values: &[f32]) -> Result<()> {
         let expected = self.current.as_slice().len();

@@ -92,6 +92,15 @@ impl Default for Scratch {
     }
 }
 
+impl Scratch {
+    /// A copy of a block.
+    pub fn copy(&mut self, block: &[f32]) -> &[f32] {
+        let copy = &mut self.sum[..block.len()];
+        copy.copy_from_slice(block);
+        copy
+    }
+}
+
 /// A tensor to read as it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field<'a>(pub Input<'a>);

@@ -3,6 +3,7 @@
 use super::Scanned;
 use super::radix::{self, Search};
 use crate::scan::{Scratch, Source, Survivors, magnitude_above};
+use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, Kernels};
 
 /// How many survivors to keep at most in a search for the `k` largest: enough for a bound that is
@@ -133,7 +134,8 @@ fn take_ties(search: &Search, scanned: &mut Scanned<'_, '_>) {
         for (i, &value) in field.block(kernels, at, len, &mut scratch).iter().enumerate() {
             let bits = value.to_bits() & 0x7fff_ffff;
             let tie = bits == search.bits() && ties > 0;
-            if bits > search.bits() || tie {
+            // What is not finite now was not there in the first read.
+            if (bits > search.bits() || tie) && bits < NON_FINITE {
                 ties -= u64::from(tie);
                 survivors.push((at + i) as u32, value);
             }

@@ -109,7 +109,7 @@ fn frames_are_trimmed_to_a_limit_and_the_rest_is_kept() {
                 &mut workspace,
                 &mut out,
             );
-            assert!(matches!(result, Err(Error::Argument { .. })));
+            assert!(matches!(result, Err(Error::LimitTooSmall { .. })));
             assert_eq!(state.residual().unwrap(), vec![0.0; n]);
         }
     }

@@ -51,7 +51,7 @@ fn no_frame_is_written_more_than_a_few_times_and_little_room_is_left() {
             for share in 1..40 {
                 let limit = frame::HEADER_LEN + (whole - frame::HEADER_LEN) * share / 40;
                 let (count, len, written) = trimmed(&codec, &x, limit);
-                assert!(written <= 5, "{indices:?} {quantizer:?} {limit}: {written}");
+                assert!(written <= 10, "{indices:?} {quantizer:?} {limit}: {written}");
                 // Nothing fits beside a bitmap, or beside scales of all columns, or nearly all is
                 // used.
                 assert!(

@@ -21,7 +21,8 @@ fn first_largest(x: &[f32]) -> usize {
     for (i, &value) in x.iter().enumerate() {
         first = first.min(if magnitude(value) == highest { i as u32 } else { u32::MAX });
     }
-    first as usize
+    // Another thread may have written to the tensor between the loops.
+    (first as usize).min(x.len() - 1)
 }
 
 #[inline(always)]
