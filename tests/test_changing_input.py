@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire.memory import NoMemory, Residual
-from gradwire.quantize import BFloat16, Codebook, Float8, Float16, Uniform
+from gradwire.memory import Memory, NoMemory, Residual
+from gradwire.quantize import BFloat16, Codebook, Float8, Float16, Quantizer, Uniform
 from gradwire.sparsify import All, ChunkTopK, Threshold
 from tests.presets.examples import made, presets
 from tests.support import SPARSIFIERS, name_of
@@ -15,13 +15,21 @@ from tests.support import SPARSIFIERS, name_of
 N = 150_000
 WRITTEN = [np.nan, np.inf, 0.0, 3e38, 1e-40, 1.0, -2.0]
 
+QUANTIZERS: list[Quantizer] = [
+    BFloat16(),
+    Float16(),
+    Float8(block=None),
+    Uniform(8, 64),
+    Codebook(2),
+]
+MEMORIES: list[Memory] = [NoMemory(), Residual(), Residual(low_memory=True)]
 CODECS = [
     *(made(preset, (N // 100, 100)) for preset in presets),
     *(gradwire.Codec(sparsify=sparsify, memory=NoMemory()) for sparsify in SPARSIFIERS),
     *(
         gradwire.Codec(sparsify=All(), quantize=quantize, memory=memory)
-        for quantize in [BFloat16(), Float16(), Float8(block=None), Uniform(8, 64), Codebook(2)]
-        for memory in [NoMemory(), Residual(), Residual(low_memory=True)]
+        for quantize in QUANTIZERS
+        for memory in MEMORIES
     ),
     gradwire.dense(memory=NoMemory()),
     gradwire.topk(0.3, memory=Residual(low_memory=True)),

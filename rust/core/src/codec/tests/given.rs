@@ -162,7 +162,7 @@ fn a_limit_trims_where_it_may_and_is_an_error_where_not() {
             (result, out, state.residual().unwrap().to_vec())
         };
         let (refused, frame, residual) = run(false, 1000);
-        assert!(matches!(refused, Err(Error::Argument { .. })), "{codec:?}");
+        assert!(matches!(refused, Err(Error::LimitTooSmall { .. })), "{codec:?}");
         assert!(frame.is_empty() && residual.iter().all(|&r| r == 0.0));
         let (trimmed, frame, residual) = run(true, 1000);
         let Encoded { count, trimmed, .. } = trimmed.unwrap();
