@@ -73,11 +73,9 @@ def test_frames_can_be_read_or_the_error_says_what_happened(codec):
         stop.set()
         writer.join()
     assert state.step == done
-    for error in errors:
-        said = (
-            "non-finite" if isinstance(error, gradwire.NonFiniteError) else "changed while it was"
-        )
-        assert said in str(error)
-        assert getattr(error, "count", 1) > 0
+    for each in errors:
+        non_finite = isinstance(each, gradwire.NonFiniteError)
+        assert ("non-finite" if non_finite else "changed while it was being encoded") in str(each)
+        assert getattr(each, "count", 1) > 0
     if state.residual is not None:
         assert np.isfinite(state.residual).all()
