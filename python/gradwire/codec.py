@@ -146,6 +146,16 @@ class Codec(Part):
         or three times with ``low_memory``; a residual is written once. Other Python threads run
         meanwhile; none of them may write to ``x``.
 
+        Besides the frame, an encode needs scratch memory: up to 16 bytes per entry that is in the
+        running for a selection (as a rule three times the entries sent, or 1/64 of the tensor if
+        that is more). Each thread keeps up to 64 MiB of it for its next encode.
+
+        A signal such as Ctrl-C is handled before the encode commits: if its handler raises, the
+        state is what it was, and the encode can be repeated. With ``low_memory`` there is no way
+        back once the residual is being overwritten. A signal that arrives then is raised with the
+        frame as its attribute ``frame`` (``nbytes`` from `encode_into`): send it, or save it with
+        the state.
+
         Parameters
         ----------
         x : numpy.ndarray
@@ -177,6 +187,8 @@ class Codec(Part):
             wants to be told the shape by `for_shape`.
         TypeError
             Not an array, or of another dtype.
+        MemoryError
+            Not enough memory; the state is what it was.
         """
         return self._encode(x, state, max_nbytes)
 

@@ -22,8 +22,12 @@ def decode(
     """Decode a frame to a flat tensor.
 
     Safe on bytes from anyone: they are checked against length limits and checksum before anything
-    is allocated, and memory stays in proportion to the length allowed. One write of n. Other Python
-    threads run meanwhile; none of them may write to the bytes or to ``out``.
+    is allocated. One write of n. Other Python threads run meanwhile; none of them may write to the
+    bytes or to ``out``.
+
+    The peak of memory is the result, 4 bytes per entry of the tensor, and at most 1 MiB for
+    positions, which are decoded in blocks. Positions that are drawn from a seed (`RandomK`) take up
+    to 1/8 byte per entry besides. Each thread keeps up to 1 MiB for its next decode.
 
     Parameters
     ----------
@@ -34,7 +38,7 @@ def decode(
         overwritten. It is untouched if the frame is bad.
     max_numel : int, optional
         The longest tensor to accept. Without it, and without ``out``, bytes may claim
-        `DEFAULT_MAX_NUMEL` entries (1 GiB) and a `Frame` as many as it has.
+        `DEFAULT_MAX_NUMEL` entries (a result of 1 GiB) and a `Frame` as many as it has.
 
     Returns
     -------
@@ -51,6 +55,8 @@ def decode(
         A frame of a newer version.
     ValueError, TypeError
         ``out`` of another length, dtype or layout, or read-only.
+    MemoryError
+        Not enough memory; ``out`` is untouched.
     """
     if max_numel is not None:
         max_numel = _validate.integer("max_numel", max_numel, low=0)
@@ -63,7 +69,7 @@ def decode_add(
     """Add a frame's entries to a tensor: ``out += scale * decode(frame)``, in float32.
 
     Only the entries sent are touched, so the cost is in proportion to them. The frame is checked
-    whole before the first write.
+    whole before the first write. Memory as for `decode`, without the result.
 
     Parameters
     ----------

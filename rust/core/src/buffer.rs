@@ -1,9 +1,12 @@
 //! Float32 memory aligned to a cache line.
 
+use std::alloc;
+
 use bytemuck::{Pod, Zeroable};
 
 #[cfg(target_os = "linux")]
 use crate::pages::Pages;
+use crate::{Result, room};
 
 /// One cache line.
 #[derive(Clone, Copy, Zeroable, Pod)]
@@ -11,7 +14,6 @@ use crate::pages::Pages;
 struct Line([f32; 16]);
 
 /// A fixed-size float32 buffer that begins on a cache line, on huge pages if it is large.
-#[derive(Clone)]
 pub(crate) struct Buffer {
     memory: Memory,
     len: usize,
@@ -25,12 +27,12 @@ enum Memory {
 
 impl Memory {
     /// Zeros for `len` elements at least.
-    fn zeros(len: usize) -> Self {
+    fn zeros(len: usize) -> Result<Self> {
         #[cfg(target_os = "linux")]
         if let Some(pages) = len.checked_mul(size_of::<f32>()).and_then(Pages::zeros) {
-            return Self::Pages(pages);
+            return Ok(Self::Pages(pages));
         }
-        Self::Lines(bytemuck::zeroed_vec(len.div_ceil(16)))
+        room::zeros(len.div_ceil(16)).map(Self::Lines)
     }
 
     fn as_slice(&self) -> &[f32] {
@@ -50,19 +52,10 @@ impl Memory {
     }
 }
 
-impl Clone for Memory {
-    fn clone(&self) -> Self {
-        let values = self.as_slice();
-        let mut copy = Self::zeros(values.len());
-        copy.as_mut_slice()[..values.len()].copy_from_slice(values);
-        copy
-    }
-}
-
 impl Buffer {
     /// A buffer of zeros. Pages are not touched before they are written.
-    pub fn zeros(len: usize) -> Self {
-        Self { memory: Memory::zeros(len), len }
+    pub fn zeros(len: usize) -> Result<Self> {
+        Ok(Self { memory: Memory::zeros(len)?, len })
     }
 
     /// The elements.
@@ -73,6 +66,17 @@ impl Buffer {
     /// The elements.
     pub fn as_mut_slice(&mut self) -> &mut [f32] {
         &mut self.memory.as_mut_slice()[..self.len]
+    }
+}
+
+impl Clone for Buffer {
+    /// Like a vector's, this ends the process where there is no memory.
+    fn clone(&self) -> Self {
+        let Ok(mut copy) = Self::zeros(self.len) else {
+            alloc::handle_alloc_error(alloc::Layout::for_value(self.as_slice()))
+        };
+        copy.as_mut_slice().copy_from_slice(self.as_slice());
+        copy
     }
 }
 
@@ -89,7 +93,7 @@ mod tests {
     #[test]
     fn is_aligned_and_zero_and_as_long_as_asked() {
         for len in [0, 1, 15, 16, 17, 1000, (4 << 20) + 1] {
-            let mut buffer = Buffer::zeros(len);
+            let mut buffer = Buffer::zeros(len).unwrap();
             assert_eq!(buffer.as_slice(), vec![0.0; len]);
             assert_eq!(buffer.as_slice().as_ptr() as usize % 64, 0);
             buffer.as_mut_slice().fill(1.0);

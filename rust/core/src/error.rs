@@ -62,6 +62,9 @@ pub enum Error {
         /// Bytes of the buffer.
         bytes: u64,
     },
+    /// The encode was called off before it overwrote anything. State is as before the call.
+    #[error("called off")]
+    CalledOff,
     /// You called it wrong.
     #[error("{reason}")]
     Argument {

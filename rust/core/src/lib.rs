@@ -28,6 +28,7 @@ pub mod pool;
 pub mod quantize;
 pub mod reference;
 pub mod rng;
+mod room;
 mod scan;
 pub mod simd;
 pub mod sparsify;

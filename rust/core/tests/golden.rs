@@ -138,7 +138,7 @@ fn the_specification_shows_sections_that_begin_with_parameters() {
         shown.nth(1).unwrap().split(", ").map(|p| p.trim().parse().unwrap()).collect();
     let key = Key::from_bits(u64::from_le_bytes([0xEF, 0xCD, 0xAB, 0x89, 0x67, 0x45, 0x23, 0x01]));
     let mut positions = Vec::new();
-    Draw { kind: DrawKind::Subset, key }.positions_into(1000, 5, &mut positions);
+    Draw { kind: DrawKind::Subset, key }.positions_into(1000, 5, &mut positions).unwrap();
     assert_eq!(positions, drawn);
 }
 

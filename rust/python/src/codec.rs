@@ -1,9 +1,8 @@
 //! Encoding.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
-use gradwire_core::codec::{self, Encoded, Support, Workspace};
+use gradwire_core::codec::{self, Encoded, Support};
 use gradwire_core::memory::Memory;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::in_standard_mode;
@@ -13,21 +12,16 @@ use gradwire_core::sparsify::{
 use gradwire_core::{Dtype, Error, Result};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyWeakrefReference};
+use pyo3::types::{PyDict, PyInt, PyWeakrefReference};
 
 use crate::buffer::{Positions, Tensor, Writable, disjoint, empty};
 use crate::config;
 use crate::errors::to_py;
 use crate::frame::Frame;
+use crate::interrupt;
 use crate::number::{number, optional};
-use crate::state::State;
-
-thread_local! {
-    /// Scratch of this thread's calls, so that the steady state allocates the frame alone.
-    static WORKSPACE: RefCell<Workspace> = RefCell::default();
-    /// The frame of this thread's last `encode_into`, before it is copied out.
-    static STAGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+use crate::scratch::{with_staged, with_workspace};
+use crate::state::{Inner, State};
 
 /// The part of `gradwire.Codec` that lives in the core.
 #[pyclass(frozen, module = "gradwire._native")]
@@ -48,19 +42,22 @@ impl Codec {
         owner.map(Bound::unbind).ok_or_else(|| PyRuntimeError::new_err("the codec is gone"))
     }
 
-    /// Encode into `out` with the state given, or with a fresh one where nothing is remembered.
-    fn run(
+    /// Encode into `out` with the state given, or with a fresh one where nothing is remembered. If
+    /// the result cannot be delivered, the encode is undone.
+    fn run<'py, T>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         job: &Job<'_>,
         state: Option<&Bound<'_, PyAny>>,
         out: &mut Vec<u8>,
-    ) -> PyResult<Encoded> {
+        deliver: impl FnOnce(&mut Vec<u8>, Encoded) -> PyResult<Delivered<'py, T>>,
+    ) -> PyResult<T> {
         let Some(state) = state else {
             let mut fresh = self.fresh(py, job.tensor.numel())?;
-            return py
+            let encoded = py
                 .detach(|| job.encode(&self.inner, &mut fresh, out))
-                .map_err(|error| job.to_py(py, error, None));
+                .map_err(|error| job.to_py(py, error, None))?;
+            return Ok(deliver(out, encoded)?.result);
         };
         let (owner, state) = (self.owner(py)?, self.check(job.tensor, state)?);
         let mut inner = state.lock(py)?;
@@ -68,8 +65,46 @@ impl Codec {
         let encoded = py
             .detach(|| job.encode(&self.inner, core, out))
             .map_err(|error| job.to_py(py, error, state.name()))?;
-        state.committed(&mut inner, encoded, owner);
-        Ok(encoded)
+        self.finish(py, state, &mut inner, (encoded, owner), || deliver(out, encoded))
+    }
+
+    /// Hands over what an encode came to, unless a signal or a lack of memory keeps it from that: then
+    /// it is undone, if it can be.
+    fn finish<'py, T>(
+        &self,
+        py: Python<'py>,
+        state: &State,
+        inner: &mut Inner,
+        (encoded, owner): (Encoded, Py<PyAny>),
+        deliver: impl FnOnce() -> PyResult<Delivered<'py, T>>,
+    ) -> PyResult<T> {
+        let delivered = match py.check_signals() {
+            Err(error) if !self.is_in_place() => Err(error),
+            interrupted => deliver().and_then(|delivered| match interrupted {
+                Ok(()) => Ok(delivered),
+                Err(error) => {
+                    interrupt::carry(py, &error, delivered.name, delivered.object);
+                    state.committed(inner, encoded, owner.clone_ref(py));
+                    Err(error)
+                }
+            }),
+        };
+        match delivered {
+            Ok(delivered) => {
+                state.committed(inner, encoded, owner);
+                Ok(delivered.result)
+            }
+            Err(error) => {
+                // In place there is nothing to go back to.
+                let _ = inner.state.rollback();
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether an encode overwrites the residual that it reads.
+    fn is_in_place(&self) -> bool {
+        matches!(self.inner.memory(), Memory::Residual { low_memory: true, .. })
     }
 
     /// As `run`, to a new frame.
@@ -79,10 +114,10 @@ impl Codec {
         job: &Job<'_>,
         state: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<Frame>> {
-        let mut bytes = Vec::new();
-        let encoded = self.run(py, job, state, &mut bytes)?;
         let (numel, dtype) = (job.tensor.numel() as u64, job.tensor.dtype());
-        Frame::create(py, bytes, numel, encoded.count, dtype)
+        self.run(py, &job.asking(py, self)?, state, &mut Vec::new(), |bytes, encoded| {
+            Delivered::frame(py, std::mem::take(bytes), numel, encoded.count, dtype)
+        })
     }
 
     /// As `run`, into memory of the caller's; the bytes written.
@@ -97,15 +132,15 @@ impl Codec {
         if job.max_nbytes.is_none_or(|limit| out.len() < limit) {
             (job.max_nbytes, job.limited_by) = (Some(out.len()), "out");
         }
-        // Taken rather than borrowed: the allocation is kept, and nothing can find it in use.
-        let mut staged = STAGED.take();
-        let result = self.run(py, &job, state, &mut staged);
-        if result.is_ok() {
-            out.as_mut_slice()[..staged.len()].copy_from_slice(&staged);
-        }
-        let len = staged.len();
-        STAGED.set(staged);
-        result.map(|_| len)
+        let job = job.asking(py, self)?;
+        with_staged(|staged| {
+            self.run(py, &job, state, staged, |bytes, _| {
+                let len = bytes.len();
+                out.as_mut_slice()[..len].copy_from_slice(bytes);
+                let object = PyInt::new(py, len).into_any();
+                Ok(Delivered { result: len, name: "nbytes", object })
+            })
+        })
     }
 
     fn fresh(&self, py: Python<'_>, numel: usize) -> PyResult<codec::State> {
@@ -251,7 +286,7 @@ impl Codec {
         let mut look = |state: &codec::State, name: Option<&str>| {
             let values = out.as_mut_slice();
             py.detach(|| {
-                WORKSPACE.with_borrow_mut(|workspace| {
+                with_workspace(|workspace| {
                     self.inner.preview(tensor.input(), state, workspace, values)
                 })
             })
@@ -272,11 +307,14 @@ impl Codec {
         let (owner, state) = (self.owner(py)?, self.own(state)?);
         let mut inner = state.lock(py)?;
         let (core, mut bytes) = (&mut inner.state, Vec::new());
-        let encoded = py
-            .detach(|| self.inner.flush_into(core, &mut bytes))
+        py.detach(|| self.inner.write_rest(core, &mut bytes))
             .map_err(|error| to_py(py, error, state.name()))?;
-        state.committed(&mut inner, encoded, owner);
-        Frame::create(py, bytes, state.numel() as u64, encoded.count, Dtype::F32)
+        // The frame is there, the state as it was: whatever is raised here costs nothing.
+        py.check_signals()?;
+        let numel = state.numel() as u64;
+        let delivered = Delivered::frame(py, bytes, numel, numel, Dtype::F32)?;
+        let encoded = py.detach(|| self.inner.forget_rest(core));
+        self.finish(py, state, &mut inner, (encoded, owner), || Ok(delivered))
     }
 
     #[pyo3(signature = (numel, count=None))]
@@ -299,7 +337,30 @@ impl Codec {
     }
 }
 
+/// What an encode came to, for Python.
+struct Delivered<'py, T> {
+    result: T,
+    /// The same as an attribute of an exception that comes between.
+    name: &'static str,
+    object: Bound<'py, PyAny>,
+}
+
+impl<'py> Delivered<'py, Py<Frame>> {
+    fn frame(
+        py: Python<'py>,
+        bytes: Vec<u8>,
+        numel: u64,
+        count: u64,
+        dtype: Dtype,
+    ) -> PyResult<Self> {
+        let result = Frame::create(py, bytes, numel, count, dtype)?;
+        let object = result.bind(py).clone().into_any();
+        Ok(Self { result, name: "frame", object })
+    }
+}
+
 /// What to encode.
+#[derive(Clone, Copy)]
 struct Job<'a> {
     tensor: &'a Tensor,
     /// None lets the codec select.
@@ -307,11 +368,18 @@ struct Job<'a> {
     max_nbytes: Option<usize>,
     /// The argument that this limit came from.
     limited_by: &'static str,
+    /// Whether to look for signals before a residual is overwritten.
+    asks: bool,
 }
 
 impl<'a> Job<'a> {
     fn new(tensor: &'a Tensor, support: Option<Support<'a>>, max_nbytes: Option<usize>) -> Self {
-        Self { tensor, support, max_nbytes, limited_by: "max_nbytes" }
+        Self { tensor, support, max_nbytes, limited_by: "max_nbytes", asks: false }
+    }
+
+    /// The same, to look for signals where that can be needed.
+    fn asking(self, py: Python<'_>, codec: &Codec) -> PyResult<Self> {
+        Ok(Self { asks: codec.is_in_place() && interrupt::handles_signals(py)?, ..self })
     }
 
     /// The exception for an error of this encode.
@@ -321,6 +389,7 @@ impl<'a> Job<'a> {
                 "{} is {limit} bytes, the smallest possible frame has {need}",
                 self.limited_by
             )),
+            Error::CalledOff => interrupt::raised(),
             error => to_py(py, error, name),
         }
     }
@@ -332,10 +401,12 @@ impl<'a> Job<'a> {
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
         let (input, limit) = (self.tensor.input(), self.max_nbytes);
-        // The closure holds no reference to Python, so nothing on this thread can come back in here.
-        WORKSPACE.with_borrow_mut(|workspace| match self.support {
-            None => codec.encode_into(input, state, limit, workspace, out),
-            Some(support) => codec.encode_at(input, state, support, limit, workspace, out),
+        with_workspace(|workspace| {
+            workspace.ask_before_overwriting(self.asks.then_some(interrupt::may_overwrite));
+            match self.support {
+                None => codec.encode_into(input, state, limit, workspace, out),
+                Some(support) => codec.encode_at(input, state, support, limit, workspace, out),
+            }
         })
     }
 }

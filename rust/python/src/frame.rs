@@ -1,9 +1,8 @@
 //! Frames, and decoding.
 
-use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use gradwire_core::frame::{self, HEADER_LEN, Scratch};
+use gradwire_core::frame::{self, HEADER_LEN};
 use gradwire_core::pack::Coding;
 use gradwire_core::simd::in_standard_mode;
 use gradwire_core::{Dtype, Error, Result};
@@ -15,14 +14,10 @@ use crate::buffer::{Bytes, ReadOnlyBuffer, Writable, disjoint, empty, to_numpy};
 use crate::codec::dtype_name;
 use crate::errors::to_py;
 use crate::number::{number, optional};
+use crate::scratch::with_scratch;
 
 /// Entries that bytes from outside may claim unless the caller says otherwise: 1 GiB of float32.
 pub(crate) const DEFAULT_MAX_NUMEL: u64 = 1 << 28;
-
-thread_local! {
-    /// Scratch of this thread's calls.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
 
 /// One encoded tensor: an immutable buffer of bytes that describe themselves.
 ///
@@ -174,8 +169,8 @@ impl Frame {
         Ok(fields)
     }
 
-    fn __bytes__<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyBytes> {
-        PyBytes::new(slf.py(), bytes(slf))
+    fn __bytes__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyBytes>> {
+        to_bytes(slf.py(), bytes(slf))
     }
 
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, Self>) -> bool {
@@ -195,8 +190,11 @@ impl Frame {
         format!("<gradwire.Frame: {count} of {numel} {} in {nbytes} bytes>", dtype_name(dtype))
     }
 
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyAny>, (Bound<'py, PyBytes>, u64)) {
-        (slf.get_type().into_any(), (Self::__bytes__(slf), slf.get().numel))
+    #[allow(clippy::type_complexity)]
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>, u64))> {
+        Ok((slf.get_type().into_any(), (Self::__bytes__(slf)?, slf.get().numel)))
     }
 }
 
@@ -270,11 +268,8 @@ pub(crate) fn decode_add(
 #[pyfunction]
 pub(crate) fn pack_positions<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, PyBytes>> {
     let mut out = Vec::new();
-    read(frame, |frame| {
-        frame::write_positions(frame, &mut out);
-        Ok(())
-    })?;
-    Ok(PyBytes::new(frame.py(), &out))
+    read(frame, |frame| frame::write_positions(frame, &mut out))?;
+    to_bytes(frame.py(), &out)
 }
 
 /// The positions that `pack_positions` wrote of a tensor of `numel` elements, as uint32.
@@ -289,6 +284,15 @@ pub(crate) fn unpack_positions<'py>(
     py.detach(|| frame::read_positions(data.as_slice(), numel, &mut indices))
         .map_err(|error| to_py(py, error, None))?;
     to_numpy(py, "uint32", &indices)
+}
+
+/// A copy of these bytes for Python.
+fn to_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    // The plain constructor panics where there is no memory.
+    PyBytes::new_with(py, bytes.len(), |copy| {
+        copy.copy_from_slice(bytes);
+        Ok(())
+    })
 }
 
 /// A copy of these bytes.
@@ -319,11 +323,6 @@ fn parse(known: bool, bytes: &[u8], max_numel: Option<u64>) -> Result<frame::Fra
     } else {
         frame::Frame::parse(bytes, max_numel)
     }
-}
-
-fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
-    // The work holds no reference to Python, so nothing on this thread can come back in here.
-    SCRATCH.with_borrow_mut(work)
 }
 
 fn coding_name(coding: Coding) -> (&'static str, u8) {

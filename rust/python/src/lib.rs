@@ -9,6 +9,8 @@
 //! | `state` | what changes from one encode to the next |
 //! | `frame` | frames, and decoding |
 //! | `errors` | the core's errors as the exceptions of `gradwire.errors` |
+//! | `scratch` | memory of each thread's calls, and how much is kept |
+//! | `interrupt` | signals that come during an encode |
 //! | `number` | numbers, refused by name where they are out of range |
 //!
 //! Every call that touches a whole tensor lets other Python threads run.
@@ -22,7 +24,9 @@ mod codec;
 mod config;
 mod errors;
 mod frame;
+mod interrupt;
 mod number;
+mod scratch;
 mod state;
 
 use pyo3::prelude::*;

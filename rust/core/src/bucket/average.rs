@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 
-use crate::Result;
 use crate::frame::{Frame, Scratch as Decoding};
 use crate::simd::in_standard_mode;
+use crate::{Result, room};
 
 /// Over whom entries are averaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Average {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let mut total = std::mem::take(&mut scratch.total);
-        total.resize(if matches!(out, Output::F32(_)) { 0 } else { out.len() }, 0.0);
+        room::resize(&mut total, if matches!(out, Output::F32(_)) { 0 } else { out.len() })?;
         let added = match out {
             Output::F32(out) => self.add_up(frames, out, scratch),
             Output::F64(out) => {
@@ -163,7 +163,7 @@ fn divide_by_senders<'a>(
 ) -> Result<()> {
     let Scratch { senders, positions, .. } = scratch;
     senders.clear();
-    senders.resize(total.len(), 0);
+    room::resize(senders, total.len())?;
     for frame in frames {
         let frame = Frame::parse(frame, Some(total.len() as u64))?;
         if frame.header().count == total.len() as u64 {

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use crate::codec::{Codec, Encoded, State, Support, Workspace};
 use crate::simd::{Kernels, in_standard_mode};
-use crate::{Error, Input, Result};
+use crate::{Error, Input, Result, room};
 
 /// One tensor of a bucket, and how it is encoded.
 #[derive(Debug)]
@@ -98,6 +98,8 @@ impl Scratch {
         let mut input = input.range(piece.range.clone());
         #[allow(clippy::float_cmp, reason = "only exactly 1 changes nothing")]
         if scale != 1.0 {
+            self.unscaled.clear();
+            room::resize(&mut self.unscaled, input.len())?;
             unscale(self.workspace.kernels(), input, scale, &mut self.unscaled);
             input = Input::F32(&self.unscaled);
         }
@@ -111,9 +113,7 @@ impl Scratch {
 }
 
 /// Widens first and divides then: small float16 gradients would vanish the other way round.
-fn unscale(kernels: &Kernels, input: Input<'_>, scale: f32, out: &mut Vec<f32>) {
-    out.clear();
-    out.resize(input.len(), 0.0);
+fn unscale(kernels: &Kernels, input: Input<'_>, scale: f32, out: &mut [f32]) {
     match input {
         Input::F32(x) => out.copy_from_slice(x),
         Input::F64(x) => (kernels.widen_f64)(x, out),

@@ -16,7 +16,7 @@ use crate::quantize::{
 use crate::scan::{CHUNK, Field, Remembered, STEP, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{Kernels, LANES};
-use crate::{Input, Result, frame};
+use crate::{Input, Result, frame, room};
 
 impl Codec {
     pub(super) fn encode_dense(
@@ -32,11 +32,17 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| need > limit) {
             return Err(limit_too_small(limit, need));
         }
+        workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
         let peak = self.look_ahead(input, state, scale, workspace)?;
         let coding = self.quantizer.coding(numel as u64, f32::from_bits(peak));
         let hints = self.hints(state, None);
         let layout = self.layout(input, Pattern::Any);
+        if state.is_in_place() {
+            // Allocated before the residual is overwritten, as the rest is.
+            room::reserve(out, need)?;
+            workspace.ask()?;
+        }
         let mut peak = 0;
         frame::write_dense(layout, numel as u64, coding, out, |section| {
             let SectionMut { scales, codes } = coding.begin(numel as u64, numel as u64, section);
@@ -82,7 +88,7 @@ impl Codec {
             return Ok(0);
         };
         let view = self.view(input, state, scale);
-        workspace.totals.gather(view, group, self.quantizer.basis(), &workspace.scanner);
+        workspace.totals.gather(view, group, self.quantizer.basis(), &workspace.scanner)?;
         match workspace.totals.peak() {
             NON_FINITE.. => Err(non_finite(&view, workspace.scanner.kernels)),
             peak => Ok(peak),

@@ -15,7 +15,7 @@ use crate::simd::BLOCK;
 use crate::simd::momentum::Rule;
 use crate::simd::peak::NON_FINITE;
 use crate::sparsify::Sparsifier;
-use crate::{Input, Result};
+use crate::{Error, Input, Result};
 
 impl Codec {
     /// What the gradient is multiplied by before all else: 1, unless its norm is to be clipped.
@@ -88,6 +88,38 @@ impl Codec {
                 read(velocity, request, scanner)
             }
         }
+    }
+
+    /// As [`Codec::accumulate`] of a residual in one buffer, which stays as it is.
+    pub(super) fn survey(
+        &self,
+        input: Input<'_>,
+        state: &State,
+        request: &Request,
+        scanner: &mut Scanner,
+    ) -> Totals {
+        match (self.view(input, state, 1.0), self.sparsifier) {
+            (View::Sum(sum), Sparsifier::ChunkTopK(chunks)) if request.parts => {
+                scanner.scan_picking(sum, chunks)
+            }
+            (View::Sum(sum), _) => read(sum, request, scanner),
+            (view, _) => scanner.scan(view, request),
+        }
+    }
+
+    /// Writes the sums over a residual in one buffer, of which [`Codec::survey`] has found that all are
+    /// finite. The survivors stay. The last moment to cancel the encode is before.
+    pub(super) fn overwrite(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        workspace.scanner.make_room(input.len())?;
+        workspace.ask()?;
+        let request = Request::default();
+        let totals = self.accumulate(input, state, 1.0, &request, &mut workspace.scanner);
+        if totals.peak >= NON_FINITE { Err(state.disturbed(Error::Changed)) } else { Ok(()) }
     }
 
     /// What the first read reads and writes.

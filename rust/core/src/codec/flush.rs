@@ -8,7 +8,6 @@ use crate::frame::{self, Layout, SparsifierId};
 use crate::memory::Memory;
 use crate::pack::Pattern;
 use crate::quantize::Quantizer;
-use crate::simd::in_standard_mode;
 use crate::{Dtype, Error, Result};
 
 impl Codec {
@@ -18,17 +17,19 @@ impl Codec {
     /// only. A momentum becomes zero where entries that are sent lose theirs. An error if the codec
     /// has no memory.
     pub fn flush_into(&self, state: &mut State, out: &mut Vec<u8>) -> Result<Encoded> {
+        self.write_rest(state, out)?;
+        Ok(self.forget_rest(state))
+    }
+
+    /// The first half of [`Codec::flush_into`], in which all is that can go wrong: writes the frame.
+    /// The state stays as it is, but for the chance to roll back the encode before.
+    pub fn write_rest(&self, state: &mut State, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         if state.residual().is_none() {
             return Err(Error::argument("the codec has no memory: there is nothing to flush"));
         }
         let numel = state.numel();
         state.prepare(self, numel)?;
-        in_standard_mode(|| self.flush_all(state, out))
-    }
-
-    fn flush_all(&self, state: &mut State, out: &mut Vec<u8>) -> Result<Encoded> {
-        let numel = state.numel();
         let layout = Layout {
             dtype: Dtype::F32,
             sparsifier: SparsifierId::ALL,
@@ -36,8 +37,11 @@ impl Codec {
             indices: self.indices,
             pattern: Pattern::Any,
         };
-        frame::write_into(&layout, numel as u64, None, state.residual().unwrap_or_default(), out)?;
-        // Nothing can go wrong from here on.
+        frame::write_into(&layout, numel as u64, None, state.residual().unwrap_or_default(), out)
+    }
+
+    /// The second half, right after the first.
+    pub fn forget_rest(&self, state: &mut State) -> Encoded {
         if let Some(residual) = &mut state.residual {
             residual.begin().1.fill(0.0);
         }
@@ -49,6 +53,6 @@ impl Codec {
         }
         let tracker = state.tracker(self);
         state.commit(self, tracker);
-        Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
+        Encoded { count: state.numel() as u64, target: None, threshold: 0.0, trimmed: 0 }
     }
 }

@@ -8,6 +8,7 @@
 
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::HEADER_LEN;
+use crate::quantize::ValueCoding;
 use crate::scan::{Request, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, in_standard_mode};
@@ -84,8 +85,10 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| limit < HEADER_LEN) {
             return Err(limit_too_small(limit, HEADER_LEN));
         }
+        workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
-        if state.is_in_place() {
+        let in_place = state.is_in_place();
+        if in_place {
             self.read_ahead(input, state, scale, &mut workspace.scanner)?;
         }
         // Gathered, and the frame written, before the memory is: a frame that is too long must not
@@ -96,28 +99,45 @@ impl Codec {
         for &position in support.positions {
             survivors.push(position, view.at(position as usize));
         }
+        survivors.check_memory()?;
         if !survivors.values().iter().all(|value| value.is_finite()) {
             return Err(non_finite(&view, workspace.scanner.kernels));
         }
         let limit = max_len.filter(|_| support.may_trim);
         let hints = self.hints(state, None);
         let layout = self.layout(input, self.sparsifier.pattern_of_any());
-        let (coding, trimmed) = self.fit(&layout, &view, &hints, limit, workspace, out);
+        let (coding, trimmed) = self.fit(&layout, &view, &hints, limit, workspace, out)?;
         if let Some(limit) = max_len.filter(|&limit| out.len() > limit) {
             return Err(limit_too_small(limit, out.len()));
         }
+        if in_place {
+            self.overwrite(input, state, workspace)?;
+            return Ok(self.finish(support, state, (coding, trimmed), workspace, out));
+        }
         let request = Request::default();
         let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
+        workspace.scanner.survivors().check_memory()?;
         if totals.peak >= NON_FINITE {
-            let error = non_finite(&self.written(input, state), workspace.scanner.kernels);
-            return Err(state.disturbed(error));
+            return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
         }
+        Ok(self.finish(support, state, (coding, trimmed), workspace, out))
+    }
+
+    /// The entries of the frame leave the memory that was written, and the state takes it over.
+    fn finish(
+        &self,
+        support: Support<'_>,
+        state: &mut State,
+        (coding, trimmed): (ValueCoding, u64),
+        workspace: &mut Workspace,
+        out: &[u8],
+    ) -> Encoded {
         self.subtract(coding, out, state, workspace);
         let tracker = state.tracker(self);
         state.commit(self, tracker);
         let count = workspace.scanner.survivors().len() as u64;
         let target = Some(support.positions.len() as u64);
-        Ok(Encoded { count, target, threshold: 0.0, trimmed })
+        Encoded { count, target, threshold: 0.0, trimmed }
     }
 
     /// What the sparsifier of the next encode of this tensor is going to see: gradient and memory

@@ -94,7 +94,7 @@ impl Codec {
                 "a tensor has at most {MAX_NUMEL} elements, got {numel}: split it"
             )));
         }
-        Ok(State::new(self, numel))
+        State::new(self, numel)
     }
 
     /// The longest frame of a tensor of `numel` elements, in bytes.

@@ -4,9 +4,9 @@
 //! writes the sum into the spare buffer; what is sent is then subtracted there, as the receiver
 //! decodes it; and only when the frame is complete does that buffer become the residual.
 //!
-//! Where there is no spare buffer the sum takes the place of the residual. All that can go wrong is
-//! then found before: a limit that no frame keeps, and, by a read that writes nothing, sums that are
-//! not finite.
+//! Where there is no spare buffer the sum takes the place of the residual, and what was there is gone.
+//! Everything that can go wrong comes before: entries are selected, and the frame is written, in a read
+//! that writes nothing. The sums are then added up once more, to be kept.
 
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN, Layout};
@@ -33,13 +33,13 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| limit < HEADER_LEN) {
             return Err(limit_too_small(limit, HEADER_LEN));
         }
+        workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
-        if state.is_in_place() {
-            self.read_ahead(input, state, scale, &mut workspace.scanner)?;
-        }
+        let in_place = state.is_in_place();
         let mut tracker = state.tracker(self);
         let view = self.view(input, state, scale);
         let (numel, keys) = (input.len(), &mut workspace.keys);
+        self.sparsifier.make_room(numel, keys)?;
         let key = state.selection_key(self.sparsifier.seed());
         let pattern = self.sparsifier.pattern(key);
         let request = self.sparsifier.request(numel, &tracker, key, |i| view.at(i), keys);
@@ -47,17 +47,21 @@ impl Codec {
         let totals = if unread {
             // The entries drawn are all that is read.
             Totals::default()
+        } else if in_place {
+            self.survey(input, state, &request, &mut workspace.scanner)
         } else {
             self.accumulate(input, state, scale, &request, &mut workspace.scanner)
         };
-        let field = self.written(input, state);
+        workspace.scanner.survivors().check_memory()?;
+        let field =
+            if in_place { self.view(input, state, scale) } else { self.written(input, state) };
         if totals.peak >= NON_FINITE {
-            let error = non_finite(&field, workspace.scanner.kernels);
-            return Err(state.disturbed(error));
+            return Err(non_finite(&field, workspace.scanner.kernels));
         }
         let Workspace { scanner, keys, .. } = workspace;
         let mut scanned = Scanned { field, request, totals, pattern, scanner, scratch: keys };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
+        workspace.scanner.survivors().check_memory()?;
         if unread {
             workspace.scanner.survivors().check()?;
         }
@@ -70,9 +74,12 @@ impl Codec {
         check(workspace)?;
         let hints = self.hints(state, selected.magnitude);
         let layout = self.layout(input, pattern);
-        let (coding, trimmed) = self.fit(&layout, &field, &hints, max_len, workspace, out);
+        let (coding, trimmed) = self.fit(&layout, &field, &hints, max_len, workspace, out)?;
         if trimmed > 0 {
             check(workspace)?;
+        }
+        if in_place {
+            self.overwrite(input, state, workspace)?;
         }
         self.subtract(coding, out, state, workspace);
         state.commit(self, tracker);
@@ -98,19 +105,20 @@ impl Codec {
         max_len: Option<usize>,
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
-    ) -> (ValueCoding, u64) {
+    ) -> Result<(ValueCoding, u64)> {
         let Workspace { scanner, keys, .. } = workspace;
         let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
         let (numel, selected) = (field.len() as u64, survivors.len());
         let mut written = 0;
         loop {
             written += 1;
+            survivors.check_memory()?;
             let (indices, values) = (survivors.indices(), survivors.values());
-            let coding = frame::write_checked(layout, hints, numel, Some(indices), values, out);
+            let coding = frame::write_checked(layout, hints, numel, Some(indices), values, out)?;
             #[cfg(test)]
             super::tests::WRITTEN.set(written);
             let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
-                return (coding, (selected - survivors.len()) as u64);
+                return Ok((coding, (selected - survivors.len()) as u64));
             };
             let sure = self.surely_fits(layout.pattern, numel, survivors.len() as u64, limit);
             let fewer = if written > GUESSES || self.indices == IndexCoding::Bitmap {

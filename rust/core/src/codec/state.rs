@@ -48,18 +48,27 @@ fn has_momentum(memory: Memory) -> bool {
 const CONTROLLER: &str = "controller.";
 
 impl State {
-    pub(super) fn new(codec: &Codec, numel: usize) -> Self {
+    pub(super) fn new(codec: &Codec, numel: usize) -> Result<Self> {
         let residual = match codec.memory() {
             Memory::None => None,
-            Memory::Residual { low_memory, .. } => Some(Buffers::zeros(numel, low_memory)),
+            Memory::Residual { low_memory, .. } => Some(Buffers::zeros(numel, low_memory)?),
             Memory::LowPass(_) | Memory::MomentumCorrection(_) => {
-                Some(Buffers::zeros(numel, false))
+                Some(Buffers::zeros(numel, false)?)
             }
         };
         let moves = has_momentum(codec.memory());
-        let momentum = moves.then(|| Buffers::zeros(numel, false));
+        let momentum = if moves { Some(Buffers::zeros(numel, false)?) } else { None };
         let tracked = Tracked::new(codec.sparsifier(), numel);
-        Self { numel, step: 0, tensor: 0, stream: 0, residual, momentum, tracked, previous: None }
+        Ok(Self {
+            numel,
+            step: 0,
+            tensor: 0,
+            stream: 0,
+            residual,
+            momentum,
+            tracked,
+            previous: None,
+        })
     }
 
     /// The same state, of the tensor with this id ([`crate::rng::tensor_id`]) and this stream: states
@@ -110,6 +119,9 @@ impl State {
     /// The encode before it can no longer be undone.
     pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
         self.check(codec, numel)?;
+        if !matches!(codec.memory(), Memory::Residual { .. }) {
+            self.buffers().try_for_each(Buffers::make_apart)?;
+        }
         self.previous = None;
         Ok(())
     }
@@ -234,9 +246,8 @@ impl State {
 
     /// Forgets everything: the state is as new.
     pub fn reset(&mut self) {
-        let numel = self.numel;
-        self.buffers().for_each(|buffers| *buffers = Buffers::zeros(numel, buffers.is_in_place()));
-        self.tracked = Tracked::new(self.tracked.sparsifier, numel);
+        self.buffers().for_each(Buffers::clear);
+        self.tracked = Tracked::new(self.tracked.sparsifier, self.numel);
         self.previous = None;
         self.step = 0;
     }

@@ -5,6 +5,7 @@ use crate::quantize::{Basis, Summary};
 use crate::scan::{CHUNK, STEP, Scanner, Scratch, Source, View};
 use crate::simd::Kernels;
 use crate::simd::summary::Lanes;
+use crate::{Result, room};
 
 /// The sums of each chunk of each group, in order. To be used again: no call allocates once it has
 /// grown.
@@ -17,12 +18,19 @@ pub(super) struct Totals {
 
 impl Totals {
     /// Reads a tensor whose groups have `group` elements each, for scales that follow from `basis`.
-    pub fn gather(&mut self, view: View<'_>, group: usize, basis: Basis, scanner: &Scanner) {
+    pub fn gather(
+        &mut self,
+        view: View<'_>,
+        group: usize,
+        basis: Basis,
+        scanner: &Scanner,
+    ) -> Result<()> {
         let numel = view.len();
         self.per_group = group.div_ceil(CHUNK);
         let last = numel % group;
         let chunks = numel / group * self.per_group + last.div_ceil(CHUNK);
         self.chunks.clear();
+        room::reserve(&mut self.chunks, chunks)?;
         self.chunks.resize(chunks, Summary::default());
         let job = Job { kernels: scanner.kernels, view, group, per_group: self.per_group, basis };
         let width = scanner.width(numel);
@@ -30,6 +38,12 @@ impl Totals {
             Some(pool) => pool.install(|| job.spread(0, &mut self.chunks, width)),
             None => job.spread(0, &mut self.chunks, 1),
         }
+        Ok(())
+    }
+
+    /// Bytes that are held to be used again.
+    pub fn bytes(&self) -> usize {
+        size_of::<Summary>() * self.chunks.capacity()
     }
 
     /// The sums of each group.

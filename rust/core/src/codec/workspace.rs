@@ -1,13 +1,19 @@
 //! Scratch memory of an encode.
 
 use super::totals::Totals;
+use crate::Result;
 use crate::scan::Scanner;
 use crate::simd::Kernels;
 
 /// Memory for encodes to be used again, one for each thread that encodes. No call allocates once it
 /// has grown to what the largest tensor needs.
+///
+/// That is up to 16 bytes for each entry that is in the running for a selection: three times as many
+/// as are sent as a rule, or one in 64 if that is more; all entries that exceed it for a threshold
+/// without a limit.
 #[derive(Debug)]
 pub struct Workspace {
+    may_overwrite: Option<fn() -> Result<()>>,
     pub(super) scanner: Scanner,
     /// Magnitudes of a sample, and the like.
     pub(super) keys: Vec<u32>,
@@ -28,7 +34,30 @@ impl Workspace {
     }
 
     fn on(scanner: Scanner) -> Self {
-        Self { scanner, keys: Vec::new(), totals: Totals::default() }
+        let (keys, totals) = (Vec::new(), Totals::default());
+        Self { may_overwrite: None, scanner, keys, totals }
+    }
+
+    /// Has encodes ask, or none, before they overwrite what cannot be had back: a residual in one
+    /// buffer. An error ends such an encode with the state as it was.
+    pub fn ask_before_overwriting(&mut self, may_overwrite: Option<fn() -> Result<()>>) {
+        self.may_overwrite = may_overwrite;
+    }
+
+    /// The answer of whoever is to be asked.
+    pub(super) fn ask(&self) -> Result<()> {
+        self.may_overwrite.map_or(Ok(()), |ask| ask())
+    }
+
+    /// Begins an encode.
+    pub(super) fn begin(&mut self) {
+        self.scanner.begin();
+    }
+
+    /// Bytes that are held to be used again.
+    pub fn bytes(&self) -> usize {
+        let keys = size_of::<u32>() * self.keys.capacity();
+        self.scanner.bytes() + keys + self.totals.bytes()
     }
 }
 

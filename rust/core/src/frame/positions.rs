@@ -13,21 +13,23 @@
 use super::header::{coding, coding_id};
 use super::read::Frame;
 use crate::pack::{self, MAX_NUMEL};
-use crate::{Error, Result};
+use crate::{Error, Result, room};
 
 /// Bytes before the index section.
 pub const POSITIONS_HEAD: usize = 12;
 
 /// The positions of a frame on their own, in place of what `out` held.
-pub fn write_positions(frame: &Frame<'_>, out: &mut Vec<u8>) {
+pub fn write_positions(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<()> {
     let (id, parameter) = coding_id(frame.header().coding);
     out.clear();
+    room::reserve(out, POSITIONS_HEAD + frame.index_section().len())?;
     out.extend([id, parameter, 0, 0]);
     out.extend((frame.header().count as u32).to_le_bytes());
     out.extend([0; 4]);
     out.extend(frame.index_section());
     let sum = checksum(out).to_le_bytes();
     out[8..POSITIONS_HEAD].copy_from_slice(&sum);
+    Ok(())
 }
 
 /// Reads what [`write_positions`] wrote for a tensor of `numel` elements: strictly ascending
@@ -77,7 +79,7 @@ mod tests {
         };
         let (mut frame, mut out) = (Vec::new(), vec![1; 3]);
         write_into(&layout, numel, Some(indices), &vec![1.0; indices.len()], &mut frame).unwrap();
-        write_positions(&Frame::parse(&frame, None).unwrap(), &mut out);
+        write_positions(&Frame::parse(&frame, None).unwrap(), &mut out).unwrap();
         out
     }
 

@@ -1,10 +1,10 @@
 //! From a frame back to positions, values and tensors.
 
 use super::header::{CHECKSUM, HEADER_LEN, Header, MAGIC, VERSION};
-use crate::pack::{self, Coding, MAX_NUMEL};
+use crate::pack::{self, Blocks, Coding, LONGEST_BLOCK, MAX_NUMEL};
 use crate::quantize::{BLOCK, Decoder, LONGEST, Section, ValueCoding};
 use crate::simd::{Kernels, in_standard_mode};
-use crate::{Error, Result};
+use crate::{Error, Result, room};
 
 /// CRC-32C of a frame: all its bytes but the four of the checksum.
 pub(super) fn checksum(frame: &[u8]) -> u32 {
@@ -25,9 +25,20 @@ pub struct Frame<'a> {
 }
 
 /// Memory for decoding, to be used again: no call allocates once it has grown.
+///
+/// It holds a block of positions, a mebibyte at most, and of positions drawn from a seed an eighth of
+/// a byte for each element of the tensor.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
-    indices: Vec<u32>,
+    block: Vec<u32>,
+    drawn: Vec<u32>,
+}
+
+impl Scratch {
+    /// Bytes that are held to be used again.
+    pub fn bytes(&self) -> usize {
+        size_of::<u32>() * (self.block.capacity() + self.drawn.capacity())
+    }
 }
 
 impl<'a> Frame<'a> {
@@ -106,14 +117,21 @@ impl<'a> Frame<'a> {
 
     fn decode_values(&self, out: &mut Vec<f32>) -> Result<()> {
         self.check_values()?;
-        let mut indices = Vec::new();
-        let by_position = !self.is_dense() && self.coding.needs_positions();
-        if by_position {
-            self.indices_into(&mut indices)?;
+        let count = self.header.count as usize;
+        if self.is_dense() || !self.coding.needs_positions() {
+            room::resize(out, count)?;
+            self.decoder().decode(0, None, out);
+            return Ok(());
         }
-        out.resize(self.header.count as usize, 0.0);
-        self.decoder().decode(0, by_position.then_some(&indices), out);
-        Ok(())
+        let mut scratch = Scratch::default();
+        let positions = self.positions(&mut scratch)?;
+        room::resize(out, count)?;
+        let mut slots = out.chunks_mut(BLOCK);
+        self.for_each_block(positions, |_, values| {
+            if let Some(slots) = slots.next() {
+                slots.copy_from_slice(values);
+            }
+        })
     }
 
     /// Writes the tensor: values at their positions, zeros elsewhere.
@@ -124,18 +142,20 @@ impl<'a> Frame<'a> {
     }
 
     fn decode(&self, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
-        self.check_all(out.len(), scratch)?;
+        self.check_all(out.len())?;
         if self.is_dense() {
             self.decoder().decode(0, None, out);
             return Ok(());
         }
+        let positions = self.positions(scratch)?;
         out.fill(0.0);
-        self.for_each_block(&scratch.indices, |positions, values| {
+        self.for_each_block(positions, |positions, values| {
             for (&index, &value) in positions.iter().zip(values) {
-                out[index as usize] = value;
+                if let Some(out) = out.get_mut(index as usize) {
+                    *out = value;
+                }
             }
-        });
-        Ok(())
+        })
     }
 
     /// Adds the tensor times `scale`: `out[i] += value * scale`, a float32 product and then a
@@ -147,7 +167,7 @@ impl<'a> Frame<'a> {
     }
 
     fn add(&self, out: &mut [f32], scale: f32, scratch: &mut Scratch) -> Result<()> {
-        self.check_all(out.len(), scratch)?;
+        self.check_all(out.len())?;
         let mut block = [0.0; LONGEST];
         if self.is_dense() {
             let (mut decoder, kernels) = (self.decoder(), Kernels::current());
@@ -158,28 +178,41 @@ impl<'a> Frame<'a> {
             }
             return Ok(());
         }
-        self.for_each_block(&scratch.indices, |positions, values| {
+        let positions = self.positions(scratch)?;
+        self.for_each_block(positions, |positions, values| {
             for (&index, &value) in positions.iter().zip(values) {
-                out[index as usize] += value * scale;
+                if let Some(out) = out.get_mut(index as usize) {
+                    *out += value * scale;
+                }
             }
-        });
-        Ok(())
+        })
     }
 
     fn is_dense(&self) -> bool {
         self.header.coding == Coding::None
     }
 
-    /// All that must hold before the first write; leaves the positions in `scratch`.
-    fn check_all(&self, out_len: usize, scratch: &mut Scratch) -> Result<()> {
+    /// All that must hold before the first write, but for the positions.
+    fn check_all(&self, out_len: usize) -> Result<()> {
         if out_len as u64 != self.header.numel {
             let numel = self.header.numel;
             return Err(Error::argument(format!(
                 "out has {out_len} elements, the frame {numel}: give as many"
             )));
         }
-        self.check_values()?;
-        if self.is_dense() { Ok(()) } else { self.indices_into(&mut scratch.indices) }
+        self.check_values()
+    }
+
+    /// The positions, all of which were read once and found good.
+    fn positions<'s>(&'s self, scratch: &'s mut Scratch) -> Result<Positions<'s>> {
+        let Header { coding, numel, count, .. } = self.header;
+        let Scratch { block, drawn } = scratch;
+        let blocks = Blocks::new(coding, self.indices, numel, count, drawn)?;
+        let mut checked = blocks.clone();
+        block.clear();
+        while checked.next_block(block)? {}
+        let read = count <= LONGEST_BLOCK as u64;
+        Ok(Positions { blocks: if read { checked } else { blocks }, block, read })
     }
 
     fn check_values(&self) -> Result<()> {
@@ -199,14 +232,34 @@ impl<'a> Frame<'a> {
     }
 
     /// Decodes the values block by block in the cache, with the positions of each.
-    fn for_each_block(&self, positions: &[u32], mut visit: impl FnMut(&[u32], &[f32])) {
-        let (mut decoder, mut block) = (self.decoder(), [0.0; BLOCK]);
-        for (i, positions) in positions.chunks(BLOCK).enumerate() {
-            let values = &mut block[..positions.len()];
-            decoder.decode(i * BLOCK, Some(positions), values);
-            visit(positions, values);
+    fn for_each_block(
+        &self,
+        positions: Positions<'_>,
+        mut visit: impl FnMut(&[u32], &[f32]),
+    ) -> Result<()> {
+        let Positions { mut blocks, block, mut read } = positions;
+        let mut decoder = self.decoder();
+        let mut values = [0.0; BLOCK];
+        let mut rank = 0;
+        while read || blocks.next_block(block)? {
+            for positions in block.chunks(BLOCK) {
+                let values = &mut values[..positions.len()];
+                decoder.decode(rank, Some(positions), values);
+                visit(positions, values);
+                rank += positions.len();
+            }
+            read = false;
         }
+        Ok(())
     }
+}
+
+/// The positions of a frame, block by block.
+struct Positions<'s> {
+    blocks: Blocks<'s>,
+    block: &'s mut Vec<u32>,
+    /// Whether `block` holds the first one already, which is the only one then.
+    read: bool,
 }
 
 /// The header and what follows it, once magic, version and flags are those of a known format.

@@ -5,7 +5,7 @@ use super::read::checksum;
 use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{self, Hints, Quantizer, ValueCoding};
 use crate::simd::in_standard_mode;
-use crate::{Dtype, Error, Result};
+use crate::{Dtype, Error, Result, room};
 
 /// What a writer decides about its frames, apart from the data.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,7 +70,7 @@ pub fn write_with(
     out: &mut Vec<u8>,
 ) -> Result<ValueCoding> {
     check_arguments(numel, indices, values)?;
-    Ok(in_standard_mode(|| write_checked(layout, hints, numel, indices, values, out)))
+    in_standard_mode(|| write_checked(layout, hints, numel, indices, values, out))
 }
 
 /// As [`write_with`] for entries that are known to keep its promises: survivors of a scan that found
@@ -82,7 +82,7 @@ pub(crate) fn write_checked(
     indices: Option<&[u32]>,
     values: &[f32],
     out: &mut Vec<u8>,
-) -> ValueCoding {
+) -> Result<ValueCoding> {
     debug_assert!(check_arguments(numel, indices, values).is_ok(), "entries as promised");
     let (coding, index_len) = match indices {
         Some(indices) => pack::choose(layout.indices, layout.pattern, indices, numel),
@@ -97,8 +97,8 @@ pub(crate) fn write_checked(
         pack::encode_into(coding, indices.unwrap_or_default(), numel, index_section);
         let entries = (numel, indices);
         quantize::encode(layout.quantizer, value_coding, hints, entries, values, value_section);
-    });
-    value_coding
+    })?;
+    Ok(value_coding)
 }
 
 /// Writes a dense frame whose value section `fill` writes, in place of what `out` held: for values
@@ -112,8 +112,7 @@ pub(crate) fn write_dense(
 ) -> Result<()> {
     check_numel(numel)?;
     let header = header(layout, numel, numel, (Coding::None, 0), coding);
-    seal(header, out, |_, value_section| fill(value_section));
-    Ok(())
+    seal(header, out, |_, value_section| fill(value_section))
 }
 
 fn header(
@@ -139,12 +138,14 @@ fn header(
 }
 
 /// Lays out a frame in `out`, has its sections filled, and puts the checksum in.
-fn seal(header: Header, out: &mut Vec<u8>, fill: impl FnOnce(&mut [u8], &mut [u8])) {
+/// Where there is no memory for it, nothing was filled.
+fn seal(header: Header, out: &mut Vec<u8>, fill: impl FnOnce(&mut [u8], &mut [u8])) -> Result<()> {
     let (index_len, value_len) = (header.index_len as usize, header.value_len as usize);
     let len = HEADER_LEN + index_len + value_len;
     if out.capacity() < len {
-        // New pages are zeros already.
-        *out = vec![0; len];
+        // New pages are zeros already; the old ones go first.
+        *out = Vec::new();
+        *out = room::zeros(len)?;
     }
     // Not cleared first: a buffer used again is not filled with zeros again.
     out.resize(len, 0);
@@ -154,6 +155,7 @@ fn seal(header: Header, out: &mut Vec<u8>, fill: impl FnOnce(&mut [u8], &mut [u8
     head.copy_from_slice(&header.to_bytes());
     let sum = checksum(out);
     out[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+    Ok(())
 }
 
 fn check_numel(numel: u64) -> Result<()> {

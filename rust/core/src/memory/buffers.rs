@@ -22,9 +22,23 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// `len` zeros.
-    pub fn zeros(len: usize, in_place: bool) -> Self {
-        let other = (!in_place).then(|| Buffer::zeros(len));
-        Self { current: Buffer::zeros(len), other, undoable: false }
+    pub fn zeros(len: usize, in_place: bool) -> Result<Self> {
+        let other = if in_place { None } else { Some(Buffer::zeros(len)?) };
+        Ok(Self { current: Buffer::zeros(len)?, other, undoable: false })
+    }
+
+    /// Zeros again, in the memory that there is: nothing can go wrong.
+    pub fn clear(&mut self) {
+        self.current.as_mut_slice().fill(0.0);
+        self.undoable = false;
+    }
+
+    /// Makes a buffer to write apart, for a memory that is never written in place.
+    pub(crate) fn make_apart(&mut self) -> Result<()> {
+        if self.other.is_none() {
+            self.other = Some(Buffer::zeros(self.current.as_slice().len())?);
+        }
+        Ok(())
     }
 
     /// Whether there is one buffer only.
@@ -47,12 +61,11 @@ impl Buffers {
         }
     }
 
-    /// As [`Buffers::begin`], for a memory that is never written in place.
+    /// As [`Buffers::begin`], after [`Buffers::make_apart`].
     pub(crate) fn begin_apart(&mut self) -> (&[f32], &mut [f32]) {
         self.undoable = false;
-        let current = self.current.as_slice();
-        let other = self.other.get_or_insert_with(|| Buffer::zeros(current.len()));
-        (current, other.as_mut_slice())
+        let next = self.other.as_mut().map(Buffer::as_mut_slice).unwrap_or_default();
+        (self.current.as_slice(), next)
     }
 
     /// The buffer that [`Buffers::begin`] gave out to be written.

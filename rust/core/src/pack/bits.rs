@@ -150,15 +150,13 @@ impl<'a> Ones<'a> {
         visit(short_word(rest) & mask, base);
     }
 
-    /// Calls `visit` with the position of each set bit, ascending.
-    #[inline(always)]
-    pub(super) fn for_each(self, mut visit: impl FnMut(usize)) {
-        self.for_each_word(|mut word, base| {
-            while word != 0 {
-                visit(base.wrapping_add(word.trailing_zeros() as usize));
-                word &= word - 1;
-            }
-        });
+    /// A reader of the set bits, from the first one on.
+    pub(super) fn reader(self) -> OnesReader<'a> {
+        let (words, rest) = self.bytes.as_chunks();
+        let first =
+            words.first().map_or_else(|| short_word(rest), |word| u64::from_le_bytes(*word));
+        let base = 0_usize.wrapping_sub(self.skip);
+        OnesReader { words, rest, at: 0, word: first & u64::MAX << self.skip, base }
     }
 
     /// How many bits are set, and one more than the position of the last one.
@@ -171,5 +169,45 @@ impl<'a> Ones<'a> {
             }
         });
         (count, end)
+    }
+}
+
+/// Set bits one after the other, with a stop wherever one is wanted.
+#[derive(Clone)]
+pub(super) struct OnesReader<'a> {
+    words: &'a [[u8; 8]],
+    /// Fewer bytes than a word, after the words.
+    rest: &'a [u8],
+    /// The number of the current word.
+    at: usize,
+    /// The bits of it that were not read.
+    word: u64,
+    /// The position of its first bit.
+    base: usize,
+}
+
+impl OnesReader<'_> {
+    /// Calls `visit` with the positions of the next `count` set bits, or of all if there are fewer.
+    #[inline(always)]
+    pub(super) fn read(&mut self, mut count: usize, mut visit: impl FnMut(usize)) {
+        let (mut word, mut base) = (self.word, self.base);
+        loop {
+            let here = (word.count_ones() as usize).min(count);
+            for _ in 0..here {
+                visit(base.wrapping_add(word.trailing_zeros() as usize));
+                word &= word - 1;
+            }
+            count -= here;
+            if count == 0 || self.at >= self.words.len() {
+                break;
+            }
+            self.at += 1;
+            base = base.wrapping_add(64);
+            word = match self.words.get(self.at) {
+                Some(word) => u64::from_le_bytes(*word),
+                None => short_word(self.rest),
+            };
+        }
+        (self.word, self.base) = (word, base);
     }
 }

@@ -94,36 +94,58 @@ pub(super) fn encode(chunks: Chunks, indices: &[u32], out: &mut [u8]) {
     bits::write_fields(fields, chunks.width(), local);
 }
 
-pub(super) fn decode(
+/// Reads positions off a section.
+#[derive(Clone)]
+pub(super) struct Reader<'a> {
+    fields: Fields<'a>,
     chunks: Chunks,
-    bytes: &[u8],
     numel: u64,
-    count: u64,
-    out: &mut Vec<u32>,
-) -> Result<()> {
-    let fields = bytes.get(PROLOGUE..).unwrap_or_default();
-    let used = count * u64::from(chunks.width());
-    if !used.is_multiple_of(8) && fields.last().is_some_and(|&last| last >> (used % 8) != 0) {
-        return Err(Error::corrupt("chunk-local padding is not zero"));
-    }
-    let fields = Fields::new(fields, chunks.width());
-    out.resize(count as usize, 0);
-    let mut good = true;
-    let mut rank = 0;
-    for (chunk, slots) in out.chunks_mut(chunks.k as usize).enumerate() {
-        // The number of entries was checked: there are no more chunks than the tensor has.
-        let start = chunk as u64 * u64::from(chunks.size);
-        let end = numel.min(start + u64::from(chunks.size));
-        let mut next = start;
-        for slot in slots {
-            let index = start + u64::from(fields.get(rank));
-            good &= next <= index && index < end;
-            *slot = index as u32;
-            next = index + 1;
-            rank += 1;
+    /// Positions read so far, and how many of them are of the current chunk.
+    rank: usize,
+    within: u32,
+    /// Where the current chunk begins, and one more than the last position of it, if there is one.
+    start: u64,
+    next: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(chunks: Chunks, bytes: &'a [u8], numel: u64, count: u64) -> Result<Self> {
+        let fields = bytes.get(PROLOGUE..).unwrap_or_default();
+        let used = count * u64::from(chunks.width());
+        if !used.is_multiple_of(8) && fields.last().is_some_and(|&last| last >> (used % 8) != 0) {
+            return Err(Error::corrupt("chunk-local padding is not zero"));
         }
+        let fields = Fields::new(fields, chunks.width());
+        Ok(Self { fields, chunks, numel, rank: 0, within: 0, start: 0, next: 0 })
     }
-    if good { Ok(()) } else { Err(Error::corrupt("positions leave their chunk or do not ascend")) }
+
+    pub(super) fn read(&mut self, out: &mut [u32]) -> Result<()> {
+        let size = u64::from(self.chunks.size);
+        let mut good = true;
+        let mut slots = out.iter_mut();
+        while !slots.as_slice().is_empty() {
+            // The number of entries was checked: there are no more chunks than the tensor has.
+            let end = self.numel.min(self.start + size);
+            let here = (self.chunks.k - self.within) as usize;
+            for slot in slots.by_ref().take(here) {
+                let index = self.start + u64::from(self.fields.get(self.rank));
+                good &= self.next <= index && index < end;
+                *slot = index as u32;
+                self.next = index + 1;
+                self.rank += 1;
+                self.within += 1;
+            }
+            if self.within == self.chunks.k {
+                self.within = 0;
+                self.start += size;
+                self.next = self.start;
+            }
+        }
+        if good {
+            return Ok(());
+        }
+        Err(Error::corrupt("positions leave their chunk or do not ascend"))
+    }
 }
 
 #[cfg(test)]

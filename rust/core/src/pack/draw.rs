@@ -3,10 +3,13 @@
 //! A section is how they are drawn, one byte, and the key, eight bytes; nothing else depends on how
 //! many there are.
 
+use std::ops::Range;
+
+use super::LONGEST_BLOCK;
 use crate::rng::Key;
 use crate::simd::Kernels;
 use crate::simd::draws::NONE;
-use crate::{Error, Result};
+use crate::{Error, Result, room};
 
 /// Bytes of a section.
 pub(super) const LEN: usize = 9;
@@ -65,25 +68,75 @@ impl Draw {
     }
 
     /// The positions, ascending, in place of what `out` held. Takes memory in proportion to `count`,
-    /// which is at most `numel`.
-    pub fn positions_into(self, numel: u64, count: u64, out: &mut Vec<u32>) {
+    /// which is at most `numel`; an error where there is none.
+    pub fn positions_into(self, numel: u64, count: u64, out: &mut Vec<u32>) -> Result<()> {
         out.clear();
         if count == 0 {
-            return;
+            return Ok(());
         }
-        let mut words = Words { key: self.key, at: 0, numel: numel as u32 };
+        let words = self.words(numel);
         match self.kind {
             DrawKind::Run => {
-                let start = u64::from(words.next());
-                let end = start + count;
-                out.extend(0..end.saturating_sub(numel) as u32);
-                out.extend(start as u32..end.min(numel) as u32);
+                room::reserve(out, count as usize)?;
+                out.extend(self.runs(numel, count).into_iter().flatten());
+                Ok(())
             }
             DrawKind::Subset if 2 * count > numel => mark(&words, numel, numel - count, true, out),
             DrawKind::Subset if count * SPARSE >= numel => mark(&words, numel, count, false, out),
             DrawKind::Subset => list(words, count, out),
         }
     }
+}
+
+/// How positions that are drawn were put down.
+pub(super) enum Stored {
+    /// All of them.
+    List,
+    /// A bit for each element, in the order of bytes of a bitmap.
+    Bits,
+    /// Not at all: they are these.
+    Runs([Range<u32>; 2]),
+}
+
+impl Draw {
+    fn words(self, numel: u64) -> Words {
+        Words { key: self.key, at: 0, numel: numel as u32 }
+    }
+
+    /// What [`DrawKind::Run`] draws: what is before the end of the tensor comes last.
+    fn runs(self, numel: u64, count: u64) -> [Range<u32>; 2] {
+        let start = u64::from(self.words(numel).next());
+        let end = start + count;
+        [0..end.saturating_sub(numel) as u32, start as u32..end.min(numel) as u32]
+    }
+
+    /// Puts positions, at least one, into `out` in the way that takes the least memory and time.
+    pub(super) fn stored(self, numel: u64, count: u64, out: &mut Vec<u32>) -> Result<Stored> {
+        if self.kind == DrawKind::Run {
+            return Ok(Stored::Runs(self.runs(numel, count)));
+        }
+        if count <= LONGEST_BLOCK as u64 || count * SPARSE < numel {
+            self.positions_into(numel, count, out)?;
+            return Ok(Stored::List);
+        }
+        let others = 2 * count > numel;
+        out.clear();
+        room::resize(out, numel.div_ceil(32) as usize)?;
+        draw_marks(&self.words(numel), if others { numel - count } else { count }, out);
+        for mark in &mut *out {
+            *mark = if others { !*mark } else { *mark }.to_le();
+        }
+        if let Some(last) = out.last_mut() {
+            let beyond = out_of(numel);
+            *last &= (u32::MAX >> beyond).to_le();
+        }
+        Ok(Stored::Bits)
+    }
+}
+
+/// Bits of the last mark that belong to no element.
+fn out_of(numel: u64) -> u32 {
+    (numel.wrapping_neg() % 32) as u32
 }
 
 /// Random positions below `numel`, each as likely, one after the other.
@@ -117,26 +170,12 @@ impl Words {
 
 /// The first `count` distinct positions, or with `others` all but those, by a bit for each element
 /// behind the room for the result.
-fn mark(words: &Words, numel: u64, count: u64, others: bool, out: &mut Vec<u32>) {
+fn mark(words: &Words, numel: u64, count: u64, others: bool, out: &mut Vec<u32>) -> Result<()> {
     let size = if others { numel - count } else { count } as usize;
-    let room = size + AT_ONCE;
-    out.resize(room + numel.div_ceil(32) as usize, 0);
-    let (slots, marks) = out.split_at_mut(room);
-    let kernels = Kernels::current();
-    let Words { key, mut at, numel: below } = *words;
-    let mut missing = count;
-    let mut drawn = [0; BATCH];
-    while missing > 0 {
-        // At most as many as are missing: no draw is one too many.
-        let drawn = &mut drawn[..missing.min(BATCH as u64) as usize];
-        (kernels.draws)(key, at, below, drawn);
-        at = at.wrapping_add(drawn.len() as u32);
-        for &position in drawn.iter().filter(|&&position| position != NONE) {
-            let (mark, bit) = (&mut marks[position as usize / 32], 1 << (position % 32));
-            missing -= u64::from(*mark & bit == 0);
-            *mark |= bit;
-        }
-    }
+    let slots = size + AT_ONCE;
+    room::resize(out, slots + numel.div_ceil(32) as usize)?;
+    let (slots, marks) = out.split_at_mut(slots);
+    draw_marks(words, count, marks);
     let mut found = 0;
     for (i, &mark) in marks.iter().enumerate() {
         let mut left = if others { !mark } else { mark };
@@ -155,15 +194,37 @@ fn mark(words: &Words, numel: u64, count: u64, others: bool, out: &mut Vec<u32>)
         }
     }
     out.truncate(size);
+    Ok(())
+}
+
+/// Sets the bits of the first `count` distinct positions; all are zero before.
+fn draw_marks(words: &Words, count: u64, marks: &mut [u32]) {
+    let kernels = Kernels::current();
+    let Words { key, mut at, numel: below } = *words;
+    let mut missing = count;
+    let mut drawn = [0; BATCH];
+    while missing > 0 {
+        // At most as many as are missing: no draw is one too many.
+        let drawn = &mut drawn[..missing.min(BATCH as u64) as usize];
+        (kernels.draws)(key, at, below, drawn);
+        at = at.wrapping_add(drawn.len() as u32);
+        for &position in drawn.iter().filter(|&&position| position != NONE) {
+            let (mark, bit) = (&mut marks[position as usize / 32], 1 << (position % 32));
+            missing -= u64::from(*mark & bit == 0);
+            *mark |= bit;
+        }
+    }
 }
 
 /// The first `count` distinct positions, by sorting: draws as many as are missing until none is.
-fn list(mut words: Words, count: u64, out: &mut Vec<u32>) {
+fn list(mut words: Words, count: u64, out: &mut Vec<u32>) -> Result<()> {
+    room::reserve(out, count as usize)?;
     while (out.len() as u64) < count {
         out.extend((out.len() as u64..count).map(|_| words.next()));
         out.sort_unstable();
         out.dedup();
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -174,7 +235,7 @@ mod tests {
     fn drawn(kind: DrawKind, key: u64, numel: u64, count: u64) -> Vec<u32> {
         let mut out = vec![9; 5];
         let key = Key::new(key, 0, 0, 0);
-        Draw { kind, key }.positions_into(numel, count, &mut out);
+        Draw { kind, key }.positions_into(numel, count, &mut out).unwrap();
         out
     }
 
@@ -199,8 +260,8 @@ mod tests {
         for (numel, count) in [(1000, 1), (1000, 400), (50_000, 3000), (70_000, 35_000)] {
             let words = || Words { key: Key::new(numel, 0, 0, 0), at: 0, numel: numel as u32 };
             let (mut by_bit, mut by_list) = (Vec::new(), Vec::new());
-            mark(&words(), numel, count, false, &mut by_bit);
-            list(words(), count, &mut by_list);
+            mark(&words(), numel, count, false, &mut by_bit).unwrap();
+            list(words(), count, &mut by_list).unwrap();
             assert_eq!(by_bit, by_list);
         }
     }

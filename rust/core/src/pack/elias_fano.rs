@@ -3,7 +3,7 @@
 //! Bit `(index >> low_bits) + i` of the vector is set for the `i`-th position, so that the vector
 //! has `count + ((numel - 1) >> low_bits)` bits, `count` of them set.
 
-use super::bits::{self, Fields, Ones};
+use super::bits::{self, Fields, Ones, OnesReader};
 use super::{MAX_LOW_BITS, Result};
 use crate::Error;
 
@@ -38,40 +38,53 @@ pub(super) fn encode(low_bits: u8, indices: &[u32], out: &mut [u8]) {
     bits::write_ones(out, indices.len() * usize::from(low_bits), positions);
 }
 
-pub(super) fn decode(
+/// Reads positions off a section.
+#[derive(Clone)]
+pub(super) struct Reader<'a> {
+    upper: OnesReader<'a>,
+    lows: Fields<'a>,
     low_bits: u8,
-    bytes: &[u8],
     numel: u64,
-    count: u64,
-    out: &mut Vec<u32>,
-) -> Result<()> {
-    let upper = Ones::new(bytes, count as usize * usize::from(low_bits));
-    let (found, end) = upper.count_and_end();
-    if found != count {
-        return Err(Error::corrupt(format!("Elias-Fano holds {found} positions, not {count}")));
-    }
-    if end > upper_bits(low_bits, numel, count) {
-        return Err(Error::corrupt("Elias-Fano padding is not zero"));
-    }
-    out.resize(count as usize, 0);
-    let lows = Fields::new(bytes, low_bits);
-    let (mut rank, mut next, mut ascending) = (0, 0, true);
-    let mut slots = out.iter_mut();
-    upper.for_each(|position| {
-        // High parts are at most (numel - 1) >> low_bits, so that the position fits 32 bits.
-        let index = (((position - rank) as u32) << low_bits) | lows.get(rank);
-        ascending &= u64::from(index) >= next;
-        next = u64::from(index) + 1;
-        rank += 1;
-        if let Some(slot) = slots.next() {
-            *slot = index;
+    /// Positions read so far, and one more than the last.
+    rank: usize,
+    next: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(low_bits: u8, bytes: &'a [u8], numel: u64, count: u64) -> Result<Self> {
+        let upper = Ones::new(bytes, count as usize * usize::from(low_bits));
+        let (found, end) = upper.count_and_end();
+        if found != count {
+            return Err(Error::corrupt(format!("Elias-Fano holds {found} positions, not {count}")));
         }
-    });
-    if !ascending {
-        return Err(Error::corrupt("positions do not ascend"));
+        if end > upper_bits(low_bits, numel, count) {
+            return Err(Error::corrupt("Elias-Fano padding is not zero"));
+        }
+        let (upper, lows) = (upper.reader(), Fields::new(bytes, low_bits));
+        Ok(Self { upper, lows, low_bits, numel, rank: 0, next: 0 })
     }
-    if next > numel {
-        return Err(Error::corrupt("the last position is beyond the tensor"));
+
+    pub(super) fn read(&mut self, out: &mut [u32]) -> Result<()> {
+        let (lows, low_bits) = (self.lows, self.low_bits);
+        let (mut rank, mut next, mut ascending) = (self.rank, self.next, true);
+        let mut slots = out.iter_mut();
+        self.upper.read(slots.len(), |position| {
+            // High parts are at most (numel - 1) >> low_bits, so that the position fits 32 bits.
+            let index = (((position - rank) as u32) << low_bits) | lows.get(rank);
+            ascending &= u64::from(index) >= next;
+            next = u64::from(index) + 1;
+            rank += 1;
+            if let Some(slot) = slots.next() {
+                *slot = index;
+            }
+        });
+        (self.rank, self.next) = (rank, next);
+        if !ascending {
+            return Err(Error::corrupt("positions do not ascend"));
+        }
+        if next > self.numel {
+            return Err(Error::corrupt("the last position is beyond the tensor"));
+        }
+        Ok(())
     }
-    Ok(())
 }

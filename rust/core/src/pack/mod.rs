@@ -22,15 +22,17 @@
 
 mod bitmap;
 mod bits;
+mod blocks;
 mod chunk_local;
 mod draw;
 mod elias_fano;
 mod rice;
 
+pub(crate) use blocks::{Blocks, LONGEST_BLOCK};
 pub use chunk_local::Chunks;
 pub use draw::{Draw, DrawKind};
 
-use crate::{Error, Result};
+use crate::{Error, Result, room};
 
 /// Widest low part a coding may have. Positions are 32-bit, and at width 31 the high part is a bit.
 pub const MAX_LOW_BITS: u8 = 31;
@@ -210,26 +212,15 @@ pub fn decode_into(
     count: u64,
     out: &mut Vec<u32>,
 ) -> Result<()> {
-    check_len(coding, numel, count, bytes.len() as u64)?;
+    if let Coding::Seeded(draw) = coding {
+        check_len(coding, numel, count, bytes.len() as u64)?;
+        return draw.positions_into(numel, count, out);
+    }
     out.clear();
-    if count == 0 {
-        return Ok(());
-    }
-    match coding {
-        Coding::EliasFano { low_bits } => elias_fano::decode(low_bits, bytes, numel, count, out),
-        Coding::Rice { bits } => rice::decode(bits, bytes, numel, count, out),
-        Coding::Bitmap => bitmap::decode(bytes, numel, count, out),
-        Coding::None => {
-            // `check_len` has bounded `numel`.
-            out.extend(0..numel as u32);
-            Ok(())
-        }
-        Coding::ChunkLocal(chunks) => chunk_local::decode(chunks, bytes, numel, count, out),
-        Coding::Seeded(draw) => {
-            draw.positions_into(numel, count, out);
-            Ok(())
-        }
-    }
+    let mut drawn = Vec::new();
+    let mut blocks = Blocks::new(coding, bytes, numel, count, &mut drawn)?;
+    room::resize(out, count as usize)?;
+    blocks.read(out)
 }
 
 /// Checks that `len` bytes can be `count` positions out of `numel`: exactly, or for Rice within

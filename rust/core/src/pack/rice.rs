@@ -3,7 +3,7 @@
 //! A gap is the number of positions skipped: `index - previous - 1`, counted from -1. In the unary
 //! vector each entry is `gap >> bits` zeros and a one.
 
-use super::bits::{self, Fields, Ones};
+use super::bits::{self, Fields, Ones, OnesReader};
 use super::{MAX_LOW_BITS, Result};
 use crate::Error;
 
@@ -81,39 +81,54 @@ pub(super) fn encode(bits: u8, indices: &[u32], out: &mut [u8]) {
     bits::write_ones(out, indices.len() * usize::from(bits), positions);
 }
 
-pub(super) fn decode(
+/// Reads positions off a section.
+#[derive(Clone)]
+pub(super) struct Reader<'a> {
+    upper: OnesReader<'a>,
+    lows: Fields<'a>,
     bits: u8,
-    bytes: &[u8],
     numel: u64,
-    count: u64,
-    out: &mut Vec<u32>,
-) -> Result<()> {
-    let low_bits = count * u64::from(bits);
-    let upper = Ones::new(bytes, low_bits as usize);
-    let (found, end) = upper.count_and_end();
-    if found != count {
-        return Err(Error::corrupt(format!("Rice code holds {found} positions, not {count}")));
-    }
-    if (low_bits + end).div_ceil(8) != bytes.len() as u64 {
-        return Err(Error::corrupt("Rice code is longer than its positions"));
-    }
-    out.resize(count as usize, 0);
-    let lows = Fields::new(bytes, bits);
-    // The length was checked: high parts sum to at most `numel >> bits` and a byte of padding, and
-    // low parts to less than 2^63, so that nothing overflows.
-    let (mut rank, mut free, mut next) = (0, 0, 0_u64);
-    let mut slots = out.iter_mut();
-    upper.for_each(|position| {
-        let index = next + (((position - free) as u64) << bits) + u64::from(lows.get(rank));
-        free = position + 1;
-        next = index + 1;
-        rank += 1;
-        if let Some(slot) = slots.next() {
-            *slot = index as u32;
+    /// Positions read so far, the first bit of the unary vector after them, and one more than the
+    /// last.
+    rank: usize,
+    free: usize,
+    next: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bits: u8, bytes: &'a [u8], numel: u64, count: u64) -> Result<Self> {
+        let low_bits = count * u64::from(bits);
+        let upper = Ones::new(bytes, low_bits as usize);
+        let (found, end) = upper.count_and_end();
+        if found != count {
+            return Err(Error::corrupt(format!("Rice code holds {found} positions, not {count}")));
         }
-    });
-    if next > numel {
-        return Err(Error::corrupt("the last position is beyond the tensor"));
+        if (low_bits + end).div_ceil(8) != bytes.len() as u64 {
+            return Err(Error::corrupt("Rice code is longer than its positions"));
+        }
+        let (upper, lows) = (upper.reader(), Fields::new(bytes, bits));
+        Ok(Self { upper, lows, bits, numel, rank: 0, free: 0, next: 0 })
     }
-    Ok(())
+
+    pub(super) fn read(&mut self, out: &mut [u32]) -> Result<()> {
+        let (lows, bits) = (self.lows, self.bits);
+        // The length was checked: high parts sum to at most `numel >> bits` and a byte of padding,
+        // and low parts to less than 2^63, so that nothing overflows.
+        let (mut rank, mut free, mut next) = (self.rank, self.free, self.next);
+        let mut slots = out.iter_mut();
+        self.upper.read(slots.len(), |position| {
+            let index = next + (((position - free) as u64) << bits) + u64::from(lows.get(rank));
+            free = position + 1;
+            next = index + 1;
+            rank += 1;
+            if let Some(slot) = slots.next() {
+                *slot = index as u32;
+            }
+        });
+        (self.rank, self.free, self.next) = (rank, free, next);
+        if next > self.numel {
+            return Err(Error::corrupt("the last position is beyond the tensor"));
+        }
+        Ok(())
+    }
 }

@@ -10,6 +10,7 @@ use super::source::{Accumulated, Field, Scratch, Source, write};
 use super::{CHUNK, Part, Scanner, Totals};
 use crate::fit::Moments;
 use crate::pool;
+use crate::room;
 use crate::simd::{BLOCK, Kernels, LANES};
 
 /// What to pick.
@@ -188,6 +189,10 @@ impl<S: Paired> Reader<S> {
         part.survivors.clear();
         part.complete = true;
         let (numel, chunk, tile) = (self.source.len(), self.bins.chunk(), self.bins.tile());
+        let chunks = numel.div_ceil(chunk);
+        if !part.survivors.admit_memory(room::reserve(&mut part.sums, chunks)) {
+            return;
+        }
         for first in (0..numel).step_by(chunk) {
             let mut sum = 0.0;
             for at in (first..numel.min(first + chunk)).step_by(tile) {
@@ -242,7 +247,7 @@ impl<S: Paired> Reader<S> {
 impl Part {
     /// Keeps the entries of a block that are not zero.
     fn take_in(&mut self, kernels: &Kernels, picked: &[f32], base: usize) {
-        let (indices, values) = self.survivors.room(picked.len());
+        let Some((indices, values)) = self.survivors.room(picked.len()) else { return };
         let count = (kernels.above)(picked, 0.0, base as u32, indices, values);
         self.survivors.admit(count);
     }

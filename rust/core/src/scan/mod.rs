@@ -21,14 +21,16 @@ pub(crate) use low_pass::LowPass;
 pub(crate) use momentum::{Corrected, Correcting};
 pub(crate) use pick::{LONGEST_PART, Pick};
 pub(crate) use preview::Preview;
-pub(crate) use sample::{jitter, magnitude_above};
+pub(crate) use sample::{MOST_LOOKED_AT, jitter, magnitude_above};
 pub(crate) use share::{Local, Share};
 pub(crate) use source::{Accumulated, Field, Remembered, STEP, Scratch, Source};
 pub(crate) use survivors::Survivors;
 pub(crate) use view::View;
 
+use crate::Result;
 use crate::fit::Moments;
 use crate::pool;
+use crate::room;
 use crate::simd::sweep::Gather;
 use crate::simd::{self, BLOCK, Kernels, log_sum, moments, total};
 
@@ -122,6 +124,42 @@ impl Scanner {
         &mut self.parts[0].survivors
     }
 
+    /// Begins an encode: what the last one failed for may be there again.
+    pub fn begin(&mut self) {
+        self.parts.iter_mut().for_each(|part| part.survivors.forgive());
+    }
+
+    /// Makes sure that a scan of `len` elements which keeps nothing cannot fail.
+    pub fn make_room(&mut self, len: usize) -> Result<()> {
+        let width = self.width(len);
+        if self.parts.len() < width {
+            self.parts.resize_with(width, Part::default);
+        }
+        for part in &mut self.parts[..width] {
+            part.survivors.reserve(BLOCK);
+            part.survivors.check_memory()?;
+        }
+        Ok(())
+    }
+
+    /// Empty memory for entries that are put aside.
+    pub fn take_entries(&mut self) -> Survivors {
+        let mut entries = std::mem::take(&mut self.parts[0].local.entries);
+        entries.clear();
+        entries.forgive();
+        entries
+    }
+
+    /// The way back of [`Scanner::take_entries`].
+    pub fn put_entries(&mut self, entries: Survivors) {
+        self.parts[0].local.entries = entries;
+    }
+
+    /// Bytes that are held to be used again.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(Part::bytes).sum()
+    }
+
     /// How many threads a scan of `len` elements is worth: two chunks each at least.
     pub fn width(&self, len: usize) -> usize {
         let most = len / (2 * CHUNK);
@@ -152,6 +190,10 @@ impl Scanner {
             add(&mut moments, chunk);
         }
         let peak = parts.iter().map(|part| part.peak).max().unwrap_or(0);
+        for i in 1..parts.len() {
+            let failed = parts[i].survivors.check_memory();
+            parts[0].survivors.admit_memory(failed);
+        }
         let mut complete = request.bound.is_some() && parts.iter().all(|part| part.complete);
         if request.bound.is_some() {
             let found: usize = parts.iter().map(|part| part.survivors.len()).sum();
@@ -194,6 +236,11 @@ fn spread<S: Source>(
 }
 
 impl Part {
+    fn bytes(&self) -> usize {
+        let sums = size_of::<Moments>() * self.sums.capacity();
+        sums + self.survivors.bytes() + self.local.bytes()
+    }
+
     /// Reads a share of the tensor that begins at position `start`.
     fn read<S: Source>(
         &mut self,
@@ -208,6 +255,8 @@ impl Part {
         if request.bound.is_some() {
             self.survivors.restart(request.cap, source.len());
         }
+        let chunks = if request.location.is_some() { source.len().div_ceil(CHUNK) } else { 0 };
+        self.survivors.admit_memory(room::reserve(&mut self.sums, chunks));
         let mut at = 0;
         while at < source.len() {
             let len = CHUNK.min(source.len() - at);
@@ -231,7 +280,11 @@ impl Part {
         let scratch = &mut *self.scratch;
         for at in range.clone().step_by(BLOCK) {
             let len = BLOCK.min(range.end - at);
-            let (indices, values) = self.survivors.room(len);
+            let Some((indices, values)) = self.survivors.room(len) else {
+                // The encode will fail: what is left unread does not matter.
+                self.complete = false;
+                return;
+            };
             let bound = request.bound.filter(|_| self.complete).unwrap_or(f32::INFINITY);
             let base = (start + at) as u32;
             let moments = request.location.map(|location| (location, &mut lanes));

@@ -8,6 +8,7 @@
 use super::source::Scratch;
 use super::{CHUNK, Paired, Part, Scanner, Survivors, Totals};
 use crate::pool;
+use crate::room;
 use crate::simd::{BLOCK, Kernels, LANES};
 
 /// What is selected of each part.
@@ -114,7 +115,9 @@ impl Part {
         let sums = if len <= BLOCK {
             source.add(kernels, at, len, scratch).1
         } else {
-            local.floats.resize(len, 0.0);
+            if !survivors.admit_memory(room::resize(&mut local.floats, len)) {
+                return;
+            }
             for (i, part) in local.floats.chunks_mut(BLOCK).enumerate() {
                 part.copy_from_slice(source.add(kernels, at + i * BLOCK, part.len(), scratch).1);
             }

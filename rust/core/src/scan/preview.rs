@@ -1,5 +1,6 @@
 //! The sums that an encode is going to write, without writing any.
 
+use super::Paired;
 use super::source::{Field, Scratch, Source, fetch};
 use crate::simd::Kernels;
 use crate::simd::sweep::{Feedback, Found, Gather};
@@ -12,7 +13,7 @@ pub(crate) struct Preview<'a> {
     pub decay: f32,
 }
 
-impl Preview<'_> {
+impl<'x> Preview<'x> {
     /// The sum at a position.
     pub fn at(&self, i: usize) -> f32 {
         let kept = self.decay * self.residual[i];
@@ -27,11 +28,52 @@ impl Preview<'_> {
         len: usize,
         scratch: &'s mut Scratch,
     ) -> &'s mut [f32] {
+        self.pair(kernels, at, len, scratch).1
+    }
+
+    /// The gradient and the sums of a block.
+    fn pair<'b, 's: 'b>(
+        &self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'s mut Scratch,
+    ) -> (&'b [f32], &'s mut [f32])
+    where
+        'x: 'b,
+    {
         let Scratch { widened, sum, .. } = scratch;
         let gradient = self.gradient.float32(kernels, at, len, widened);
         let sum = &mut sum[..len];
         (kernels.add)(sum, gradient, &self.residual[at..at + len], self.decay);
-        sum
+        (gradient, sum)
+    }
+}
+
+impl Paired for Preview<'_> {
+    fn add<'s>(
+        &mut self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'s mut Scratch,
+    ) -> (&'s [f32], &'s [f32])
+    where
+        Self: 's,
+    {
+        let (gradient, sums) = self.pair(kernels, at, len, scratch);
+        (gradient, sums)
+    }
+
+    fn again<'s>(
+        &'s self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        scratch: &'s mut Scratch,
+    ) -> (&'s [f32], &'s [f32]) {
+        let (gradient, sums) = self.pair(kernels, at, len, scratch);
+        (gradient, sums)
     }
 }
 

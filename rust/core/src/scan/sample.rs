@@ -5,6 +5,9 @@ use crate::simd::peak::NON_FINITE;
 /// How many entries are looked at.
 const SAMPLE: usize = 16_384;
 
+/// Most entries that are looked at: one of each interval, and intervals are rounded down.
+pub(crate) const MOST_LOOKED_AT: usize = 2 * SAMPLE;
+
 /// A magnitude that an estimated `wanted` of the `len` entries exceed, from a sample of one entry
 /// in each of equal intervals. `scratch` is memory to use again.
 ///

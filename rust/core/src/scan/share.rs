@@ -17,6 +17,13 @@ pub(crate) struct Local {
     pub entries: Survivors,
 }
 
+impl Local {
+    pub fn bytes(&self) -> usize {
+        let words = self.floats.capacity() + self.bits.capacity() + self.places.capacity();
+        size_of::<u32>() * words + self.entries.bytes()
+    }
+}
+
 /// What [`Scanner::share`] hands out: which units, where to put what is found, and memory.
 pub(crate) struct Share<'a> {
     pub kernels: &'static Kernels,

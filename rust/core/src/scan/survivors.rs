@@ -2,14 +2,19 @@
 
 use crate::simd::above::SLACK;
 use crate::simd::{BLOCK, Kernels};
-use crate::{Error, Result};
+use crate::{Error, Result, room};
 
 /// Positions and values, ascending by position.
+///
+/// Where there is no memory for more, that is remembered, and nothing more is taken in: whoever
+/// selects goes on with what is here, and the encode ends with [`Survivors::check_memory`] before
+/// anything depends on it.
 #[derive(Debug, Default)]
 pub(crate) struct Survivors {
     indices: Vec<u32>,
     values: Vec<f32>,
     len: usize,
+    failure: Option<Error>,
 }
 
 impl Survivors {
@@ -19,6 +24,32 @@ impl Survivors {
 
     pub fn clear(&mut self) {
         self.len = 0;
+    }
+
+    /// Remembers that something could not be allocated.
+    pub fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+        self.len = 0;
+    }
+
+    /// Remembers it if so; whether all is well.
+    pub fn admit_memory(&mut self, allocated: Result<()>) -> bool {
+        allocated.map_err(|error| self.fail(error)).is_ok()
+    }
+
+    /// An error if memory was missing since [`Survivors::forgive`].
+    pub fn check_memory(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Begins anew: memory may be there again.
+    pub fn forgive(&mut self) {
+        self.failure = None;
+    }
+
+    /// Bytes that are held.
+    pub fn bytes(&self) -> usize {
+        size_of::<u32>() * (self.indices.capacity() + self.values.capacity())
     }
 
     pub fn indices(&self) -> &[u32] {
@@ -58,25 +89,30 @@ impl Survivors {
         if self.indices.len() < room {
             // Caps that follow what was seen change a little from step to step.
             let room = room.next_power_of_two();
-            self.indices = vec![0; room];
-            self.values = vec![0.0; room];
+            // Both are let go of first: the old and the new need not be there together.
+            (self.indices, self.values) = (Vec::new(), Vec::new());
+            match room::zeros(room).and_then(|indices| Ok((indices, room::zeros(room)?))) {
+                Ok(memory) => (self.indices, self.values) = memory,
+                Err(error) => self.fail(error),
+            }
         }
     }
 
-    /// Makes room for `more` entries and the slack of the kernel.
-    fn reserve(&mut self, more: usize) {
+    /// Makes room for `more` entries and the slack of the kernel; whether there is.
+    pub fn reserve(&mut self, more: usize) -> bool {
         let room = self.len + more + SLACK;
-        if self.indices.len() < room {
+        if self.indices.len().min(self.values.len()) < room {
             let room = room.next_power_of_two();
-            self.indices.resize(room, 0);
-            self.values.resize(room, 0.0);
+            let grown = room::resize(&mut self.indices, room)
+                .and_then(|()| room::resize(&mut self.values, room));
+            return self.failure.is_none() && self.admit_memory(grown);
         }
+        self.failure.is_none()
     }
 
     /// Room for the survivors of a block of `len` elements behind those that are here.
-    pub fn room(&mut self, len: usize) -> (&mut [u32], &mut [f32]) {
-        self.reserve(len);
-        (&mut self.indices[self.len..], &mut self.values[self.len..])
+    pub fn room(&mut self, len: usize) -> Option<(&mut [u32], &mut [f32])> {
+        self.reserve(len).then(|| (&mut self.indices[self.len..], &mut self.values[self.len..]))
     }
 
     /// Takes in `count` entries that were written to the front of the room.
@@ -86,16 +122,19 @@ impl Survivors {
 
     /// Adds one entry, which comes after all that are here.
     pub fn push(&mut self, index: u32, value: f32) {
-        self.reserve(1);
-        self.indices[self.len] = index;
-        self.values[self.len] = value;
-        self.len += 1;
+        if self.reserve(1) {
+            self.indices[self.len] = index;
+            self.values[self.len] = value;
+            self.len += 1;
+        }
     }
 
     /// Takes these ascending positions in place of what is here; their values, to be written.
     pub fn replace(&mut self, positions: &[u32]) -> &mut [f32] {
         self.len = 0;
-        self.reserve(positions.len());
+        if !self.reserve(positions.len()) {
+            return &mut [];
+        }
         self.len = positions.len();
         self.indices[..self.len].copy_from_slice(positions);
         &mut self.values[..self.len]
@@ -103,7 +142,10 @@ impl Survivors {
 
     /// Adds entries that come after all that are here.
     pub fn append(&mut self, later: &Self) {
-        self.reserve(later.len);
+        let whole = self.admit_memory(later.check_memory());
+        if !(whole && self.reserve(later.len)) {
+            return;
+        }
         let end = self.len + later.len;
         self.indices[self.len..end].copy_from_slice(later.indices());
         self.values[self.len..end].copy_from_slice(later.values());

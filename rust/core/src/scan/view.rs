@@ -2,9 +2,9 @@
 
 use super::source::{Field, Scratch, Source};
 use super::{Corrected, Preview};
-use crate::Input;
 use crate::simd::sweep::{Found, Gather};
 use crate::simd::{BLOCK, Kernels};
+use crate::{Input, Result, room};
 
 /// The tensor that entries are selected of.
 #[derive(Debug, Clone, Copy)]
@@ -38,19 +38,20 @@ impl View<'_> {
     }
 
     /// The `len` elements from position `at`, in `buffer` if they are not in memory as float32.
+    /// An error where there is no memory for that.
     pub fn run<'b>(
         &'b self,
         kernels: &Kernels,
         at: usize,
         len: usize,
         buffer: &'b mut Vec<f32>,
-    ) -> &'b [f32] {
+    ) -> Result<&'b [f32]> {
         if let Self::Plain(Field(Input::F32(x))) = self {
-            return &x[at..at + len];
+            return Ok(&x[at..at + len]);
         }
-        buffer.resize(len, 0.0);
+        room::resize(buffer, len)?;
         self.copy(kernels, at, buffer);
-        buffer
+        Ok(buffer)
     }
 
     /// Copies the elements from position `at`.

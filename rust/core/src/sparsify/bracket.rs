@@ -6,6 +6,7 @@
 //! sample that misleads is found out by the counts, never trusted.
 
 use super::radix::{Kth, pick};
+use crate::room;
 use crate::scan::jitter;
 use crate::simd::above::SLACK;
 use crate::simd::{BLOCK, Kernels};
@@ -28,7 +29,9 @@ pub(super) fn find(
     scratch: &mut Vec<u32>,
 ) -> Option<Kth> {
     // Longer it may be: what is in there already is not filled with zeros again.
-    scratch.resize((values.len() / 4 + BLOCK + SLACK).max(scratch.len()), 0);
+    // Without memory for it there is another way.
+    let len = (values.len() / 4 + BLOCK + SLACK).max(scratch.len());
+    room::resize(scratch, len).ok()?;
     let (low, high) = bracket(values, rank, &mut scratch[..SAMPLE]);
     let room = values.len() / 4;
     let (mut inside, mut above) = (0, 0);

@@ -88,7 +88,13 @@ pub(crate) fn narrow(
         let least = |least: Option<f32>, v: &f32| Some(least.map_or(v.abs(), |l| l.min(v.abs())));
         return survivors.values().iter().fold(None, least).unwrap_or(0.0);
     }
-    let kth = radix::find(survivors.values(), k, kernels, scratch);
+    let kth = match radix::find(survivors.values(), k, kernels, scratch) {
+        Ok(kth) => kth,
+        Err(error) => {
+            survivors.fail(error);
+            return 0.0;
+        }
+    };
     let threshold = f32::from_bits(kth.bits);
     if kth.equal == kth.ties && kth.bits > 0 {
         survivors.keep_above(kernels, f32::from_bits(kth.bits - 1));

@@ -31,8 +31,8 @@ use crate::fit::Controller;
 use crate::frame::SparsifierId;
 use crate::pack::Pattern;
 use crate::rng::Key;
-use crate::scan::{Request, Scanner, Totals, View};
-use crate::{Error, Result};
+use crate::scan::{MOST_LOOKED_AT, Request, Scanner, Totals, View};
+use crate::{Error, Result, room};
 
 /// The sparsifier of a codec.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -265,6 +265,16 @@ impl Sparsifier {
             _ => None,
         };
         Tracker { controller, ..Tracker::default() }
+    }
+
+    /// Makes room in `scratch` for all that [`Sparsifier::request`] puts there.
+    pub(crate) fn make_room(self, numel: usize, scratch: &mut Vec<u32>) -> Result<()> {
+        let sampled = match self {
+            Self::SampledTopK(sampled) => sampled.samples(numel),
+            Self::TwoSided(TwoSided { sample: Some(sample), .. }) => numel.min(sample as usize),
+            _ => 0,
+        };
+        room::reserve(scratch, sampled.max(numel.min(MOST_LOOKED_AT)))
     }
 
     /// What to gather in the first read; `at` tells what an entry of the tensor is. Draws with

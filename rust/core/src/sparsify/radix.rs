@@ -5,6 +5,7 @@
 
 use super::bracket;
 use crate::simd::Kernels;
+use crate::{Result, room};
 
 /// Shift and width of each digit.
 const DIGITS: [(u32, u32); 3] = [(20, 11), (10, 10), (0, 10)];
@@ -108,16 +109,22 @@ const SMALL: usize = 4096;
 /// Of a long list it is bracketed by a sample. Where that has misled, and of lists in between, one
 /// histogram over the range, which for survivors of a bound is narrow, leaves a few in a thousand of
 /// the values; these are taken out and selected from.
-pub(super) fn find(values: &[f32], rank: u64, kernels: &Kernels, scratch: &mut Vec<u32>) -> Kth {
+pub(super) fn find(
+    values: &[f32],
+    rank: u64,
+    kernels: &Kernels,
+    scratch: &mut Vec<u32>,
+) -> Result<Kth> {
     let bracketed = || bracket::find(values, rank, kernels, scratch);
     if let Some(kth) = (values.len() >= bracket::LONG).then(bracketed).flatten() {
-        return kth;
+        return Ok(kth);
     }
     let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
     scratch.clear();
     if values.len() <= SMALL {
+        room::reserve(scratch, values.len())?;
         scratch.extend(magnitudes);
-        return pick(scratch, rank);
+        return Ok(pick(scratch, rank));
     }
     let lowest = magnitudes.clone().fold(u32::MAX, u32::min);
     let highest = (kernels.peak)(values);
@@ -136,16 +143,17 @@ pub(super) fn find(values: &[f32], rank: u64, kernels: &Kernels, scratch: &mut V
         even[bin(value)] += 1;
     }
     let (mut target, mut above) = (BINS - 1, 0);
-    loop {
+    let inside = loop {
         let here = u64::from(histograms[0][target]) + u64::from(histograms[1][target]);
         if above + here >= rank || target == 0 {
-            break;
+            break here;
         }
         above += here;
         target -= 1;
-    }
+    };
+    room::reserve(scratch, inside as usize)?;
     scratch.extend(magnitudes.filter(|bits| ((bits - lowest) >> shift) as usize == target));
-    pick(scratch, rank - above)
+    Ok(pick(scratch, rank - above))
 }
 
 /// The same of a few magnitudes, whose order is lost.
@@ -196,7 +204,7 @@ mod tests {
                 let expected = bits[rank - 1];
                 let count = |bits: &[u32]| bits.iter().filter(|b| **b == expected).count() as u64;
                 let (equal, ties) = (count(&bits), count(&bits[..rank]));
-                let found = find(&x, rank as u64, Kernels::current(), &mut Vec::new());
+                let found = find(&x, rank as u64, Kernels::current(), &mut Vec::new()).unwrap();
                 assert_eq!(found, Kth { bits: expected, equal, ties }, "{rank} of {len}");
             }
         }

@@ -51,7 +51,9 @@ impl RandomK {
     ) {
         use crate::scan::Source;
         let numel = field.len() as u64;
-        draw.positions_into(numel, k, scratch);
+        if !survivors.admit_memory(draw.positions_into(numel, k, scratch)) {
+            return;
+        }
         let values = survivors.replace(scratch);
         field.gather(scratch, values);
         if self.scaled && k > 0 {

@@ -84,6 +84,11 @@ impl SampledTopK {
         plan::share(self.ratio, numel) as u64
     }
 
+    /// Entries looked at.
+    pub(super) fn samples(self, numel: usize) -> usize {
+        Plan::new(self.ratio, self.sample_ratio, numel).samples
+    }
+
     pub(super) fn request(
         self,
         numel: usize,

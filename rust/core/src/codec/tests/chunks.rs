@@ -191,3 +191,37 @@ fn tiles_conserve_on_every_level_and_thread_count() {
         assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
     }
 }
+
+#[test]
+fn chunks_that_are_searched_as_tensors_send_what_short_ones_would() {
+    let n = 200_001;
+    let mut x = gradient(n, 11);
+    // Ties across the end of a chunk, and a chunk of fewer non-zeros than are wanted.
+    x[..3000].fill(0.25);
+    x[140_000..].fill(0.0);
+    x[140_002] = 1.0;
+    for (chunk, k) in [(70_000, 1), (70_000, 2500), (65_537, 40_000), (1 << 30, 77)] {
+        let expected = reference::largest_of_chunks(&x, chunk as usize, k as usize);
+        for threads in [1, 3] {
+            for memory in [Memory::None, FEEDBACK, LOW_MEMORY] {
+                let codec = codec(chunk, k, memory);
+                let mut state = codec.init_state(n).unwrap();
+                let mut workspace = Workspace::with(Kernels::current(), threads);
+                let mut out = Vec::new();
+                codec
+                    .encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut out)
+                    .unwrap();
+                let mut found = Vec::new();
+                Frame::parse(&out, None).unwrap().indices_into(&mut found).unwrap();
+                assert_eq!(found, expected, "{chunk} {k}");
+                // What bounds the scratch: sixteen bytes for each that is in the running.
+                let most = 16 * (3 * k as usize).max(n / 64).max(4096).next_power_of_two();
+                assert!(
+                    workspace.bytes() < 4 * most * threads + (1 << 20),
+                    "{}",
+                    workspace.bytes()
+                );
+            }
+        }
+    }
+}

@@ -32,7 +32,7 @@ mod tests {
     fn copies_to_any_alignment() {
         levels_and_lengths(|kernels, x| {
             for offset in [0, 1, 3, 16] {
-                let mut buffer = Buffer::zeros(x.len() + offset + 5);
+                let mut buffer = Buffer::zeros(x.len() + offset + 5).unwrap();
                 let out = &mut buffer.as_mut_slice()[offset..offset + x.len()];
                 (kernels.stream)(out, &x);
                 (kernels.fence)();

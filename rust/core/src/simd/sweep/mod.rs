@@ -83,7 +83,7 @@ mod tests {
         let (adds, in_place, streams, sums) = mode;
         let location = location(bound);
         let residual = tensor(x.len(), 31);
-        let mut sum = Buffer::zeros(x.len());
+        let mut sum = Buffer::zeros(x.len()).unwrap();
         if adds && in_place {
             sum.as_mut_slice().copy_from_slice(&residual);
         }

@@ -11,9 +11,9 @@
 mod search;
 mod tiles;
 
-use super::{Scanned, Selected};
+use super::{Scanned, Selected, largest};
 use crate::pack::{Chunks, Pattern};
-use crate::scan::{LONGEST_PART, Local, Pick, Request, Share, Source, Survivors, View};
+use crate::scan::{LONGEST_PART, Local, Pick, Request, Share, Source, Survivors, Totals, View};
 use crate::simd::Kernels;
 use crate::{Error, Result};
 use tiles::Grid;
@@ -39,6 +39,9 @@ pub struct Tile {
     /// Columns of the matrix.
     pub width: u32,
 }
+
+/// Longer chunks are not searched as a whole, which takes 16 bytes for each element of one.
+const LONG: usize = 1 << 16;
 
 /// Elements searched together, if chunks are smaller: what keeps calls few and stays in the cache.
 const TOGETHER: usize = 8192;
@@ -99,6 +102,10 @@ impl ChunkTopK {
             // Picked while the tensor was read.
             return selected;
         }
+        if self.tile.is_none() && (self.chunk as usize).min(numel) > LONG {
+            self.search_long(scanned);
+            return selected;
+        }
         let (view, scanner, k) = (scanned.field, &mut *scanned.scanner, self.k as usize);
         if let Some(tile) = self.tile {
             let grid = Grid::new(tile, numel);
@@ -109,6 +116,29 @@ impl ChunkTopK {
             scanner.share(units, numel, |share| search_chunks(&view, chunk, k, share));
         }
         selected
+    }
+
+    /// Searches each chunk as a tensor of its own, with what that takes of memory and of threads.
+    fn search_long(self, scanned: &mut Scanned<'_, '_>) {
+        let (chunk, numel) = (self.chunk as usize, scanned.numel());
+        let mut found = scanned.scanner.take_entries();
+        for at in (0..numel).step_by(chunk) {
+            let len = chunk.min(numel - at);
+            let mut part = Scanned {
+                field: scanned.field.split_at(at).1.split_at(len).0,
+                request: Request::default(),
+                totals: Totals::default(),
+                pattern: scanned.pattern,
+                scanner: &mut *scanned.scanner,
+                scratch: &mut *scanned.scratch,
+            };
+            largest::keep(u64::from(self.k).min(len as u64), &mut part);
+            let largest = scanned.scanner.survivors_mut();
+            largest.indices_mut().iter_mut().for_each(|position| *position += at as u32);
+            found.append(largest);
+        }
+        std::mem::swap(scanned.scanner.survivors_mut(), &mut found);
+        scanned.scanner.put_entries(found);
     }
 
     pub(super) fn request(self) -> Request {
@@ -150,7 +180,10 @@ fn search_chunks(view: &View<'_>, chunk: usize, k: usize, share: Share<'_>) {
     let mut at = units.start * chunk;
     while at < end {
         let len = step.min(end - at);
-        let x = view.run(kernels, at, len, floats);
+        let x = match view.run(kernels, at, len, floats) {
+            Ok(x) => x,
+            Err(error) => return survivors.fail(error),
+        };
         if k == 1 {
             leaders(kernels, x, chunk, at as u32, survivors);
         } else {
@@ -162,7 +195,7 @@ fn search_chunks(view: &View<'_>, chunk: usize, k: usize, share: Share<'_>) {
 
 /// Adds the largest of each chunk of `x`, which begins at position `base`.
 fn leaders(kernels: &Kernels, x: &[f32], chunk: usize, base: u32, survivors: &mut Survivors) {
-    let (indices, values) = survivors.room(x.len().div_ceil(chunk));
+    let Some((indices, values)) = survivors.room(x.len().div_ceil(chunk)) else { return };
     let count = (kernels.leaders)(x, chunk, base, indices, values);
     survivors.admit(count);
 }

@@ -2,6 +2,7 @@
 
 use crate::scan::Survivors;
 use crate::simd::{Kernels, LANES};
+use crate::{Result, room};
 
 /// Columns for each entry wanted. With so many, few columns hold two of the largest.
 const COLUMNS: usize = 4;
@@ -24,21 +25,28 @@ pub(super) fn largest(
     let bound = if k >= x.len() {
         0
     } else if 2 * columns <= x.len() {
-        bits.resize(columns, 0);
+        if !survivors.admit_memory(room::resize(bits, columns)) {
+            return;
+        }
         (kernels.maxima)(x, bits);
         (kernels.kth)(bits, k, k / 8)
     } else {
-        magnitudes(x, bits);
+        if !survivors.admit_memory(magnitudes(x, bits)) {
+            return;
+        }
         (kernels.kth)(bits, k, 0)
     };
-    let (indices, values) = survivors.room(x.len());
+    let Some((indices, values)) = survivors.room(x.len()) else { return };
     // Above the magnitude just below the bound; above zero is all that can go.
     let below = f32::from_bits(bound.saturating_sub(1));
     let found = (kernels.above)(x, below, base, indices, values);
     let (indices, values) = (&mut indices[..found], &mut values[..found]);
     let mut kept = found;
     if found > k {
-        magnitudes(values, bits);
+        if let Err(error) = magnitudes(values, bits) {
+            survivors.fail(error);
+            return;
+        }
         let kth = (kernels.kth)(bits, k, 0);
         let above = bits.iter().filter(|&&b| b > kth).count();
         let mut ties = k - above;
@@ -54,7 +62,9 @@ pub(super) fn largest(
     survivors.admit(kept);
 }
 
-fn magnitudes(x: &[f32], bits: &mut Vec<u32>) {
+fn magnitudes(x: &[f32], bits: &mut Vec<u32>) -> Result<()> {
     bits.clear();
+    room::reserve(bits, x.len())?;
     bits.extend(x.iter().map(|value| value.to_bits() & 0x7fff_ffff));
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Tiles of a matrix, a band of them after the other.
 
 use super::{Tile, leaders, search};
+use crate::room;
 use crate::scan::{Local, Share, View};
 
 /// A matrix and its tiles.
@@ -49,9 +50,12 @@ impl Grid {
             let height = self.tile_rows.min(self.rows - top);
             let Local { floats, bits, places, entries } = &mut *local;
             entries.clear();
+            entries.forgive();
             for left in (0..self.width).step_by(self.tile_columns) {
                 let width = self.tile_columns.min(self.width - left);
-                floats.resize(height * width, 0.0);
+                if !survivors.admit_memory(room::resize(floats, height * width)) {
+                    return;
+                }
                 for (r, row) in floats.chunks_mut(width).enumerate() {
                     view.copy(kernels, (top + r) * self.width + left, row);
                 }
@@ -70,13 +74,16 @@ impl Grid {
             // Entries of a row are in order already, tile by tile: rows are put after each other.
             let row_of = |place: u32| place as usize / self.width;
             places.clear();
-            places.resize(height + 1, 0);
+            let allocated = room::resize(places, height + 1).and(entries.check_memory());
+            if !survivors.admit_memory(allocated) {
+                return;
+            }
             entries.indices().iter().for_each(|&place| places[row_of(place) + 1] += 1);
             for r in 0..height {
                 places[r + 1] += places[r];
             }
             let start = (top * self.width) as u32;
-            let (indices, values) = survivors.room(entries.len());
+            let Some((indices, values)) = survivors.room(entries.len()) else { return };
             for (&place, &value) in entries.indices().iter().zip(entries.values()) {
                 let slot = &mut places[row_of(place)];
                 (indices[*slot as usize], values[*slot as usize]) = (start + place, value);

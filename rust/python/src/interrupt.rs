@@ -1,0 +1,53 @@
+//! Signals: Ctrl-C must not cost a frame.
+//!
+//! Python runs the handler of a signal when it gets the word back. An encode that has committed by
+//! then has advanced the state, and the exception takes the frame away. So signals are asked for while
+//! the encode can still be undone: at its end where there are two buffers, and before the residual is
+//! overwritten where there is one.
+
+use std::cell::RefCell;
+
+use gradwire_core::{Error, Result};
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+thread_local! {
+    /// What a signal handler raised in the middle of an encode.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Runs the handlers of signals that have come; what is to be asked before a residual is overwritten.
+pub(crate) fn may_overwrite() -> Result<()> {
+    Python::attach(|py| py.check_signals()).map_err(|error| {
+        RAISED.set(Some(error));
+        Error::CalledOff
+    })
+}
+
+/// What [`may_overwrite`] gave the error for.
+pub(crate) fn raised() -> PyErr {
+    RAISED.take().unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
+}
+
+/// Whether signals are handled in this thread. Others need not take the interpreter in the middle of
+/// an encode, which they might have to wait for.
+pub(crate) fn handles_signals(py: Python<'_>) -> PyResult<bool> {
+    static MAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let main = MAIN.import(py, "threading", "main_thread")?.call0()?;
+    let current = CURRENT.import(py, "threading", "get_ident")?.call0()?;
+    main.getattr("ident")?.eq(current)
+}
+
+/// Gives an exception what the encode came to that it interrupts and that cannot be undone.
+pub(crate) fn carry(py: Python<'_>, error: &PyErr, name: &str, result: Bound<'_, PyAny>) {
+    let exception = error.value(py);
+    let note = format!(
+        "an encode with low_memory was past undoing: the state has advanced, and its frame is the \
+         attribute '{name}' of this exception"
+    );
+    // An exception that takes neither is raised as it is.
+    let _ = exception.setattr(name, result);
+    let _ = exception.call_method1("add_note", (note,));
+}

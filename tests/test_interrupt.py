@@ -1,0 +1,170 @@
+"""Ctrl-C during an encode: the frame, or the state as it was before."""
+
+import sys
+
+import pytest
+
+from tests.support import run_python
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+COMMON = """
+import signal
+import sys
+import time
+
+import numpy as np
+
+import gradwire
+
+N = 2_000_000
+rng = np.random.default_rng(5)
+X = rng.standard_normal(N).astype(np.float32)
+SPARSIFIERS = {
+    "topk": gradwire.sparsify.TopK(ratio=0.05),
+    "dense": gradwire.sparsify.All(),
+    "threshold": gradwire.sparsify.Threshold(0.5),
+    "custom": None,
+}
+gradwire.set_num_threads(1)
+
+
+def codec_of(kind, low_memory):
+    memory = gradwire.memory.Residual(low_memory=low_memory)
+    return gradwire.Codec(sparsify=SPARSIFIERS[kind], memory=memory)
+
+
+def same(a, b):
+    return np.array_equal(a["residual"], b["residual"]) and all(
+        a[k] == b[k] for k in ("step", "scalars")
+    )
+
+
+def duration(codec):
+    state = codec.init_state(N)
+    codec.encode(X, state)
+    begin = time.perf_counter()
+    codec.encode(X, state)
+    return time.perf_counter() - begin
+"""
+
+INTERRUPTED = (
+    COMMON
+    + """
+kind, low_memory = sys.argv[1], sys.argv[2] == "low"
+codec = codec_of(kind, low_memory)
+state, expected = codec.init_state(N), codec.init_state(N)
+frame = codec.encode(X, expected)
+assert codec.encode(X, state) == frame
+undone = carried = 0
+for share in np.linspace(0.05, 0.95, 10):
+    before = state.state_dict()
+    frame = codec.encode(X, expected)
+    # Both are set before the timer, which may ring anywhere from then on.
+    mine = None
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, share * SECONDS)
+            mine = codec.encode(X, state)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt as error:
+        if hasattr(error, "frame"):
+            assert low_memory
+            assert "low_memory" in error.__notes__[0]
+            carried += 1
+            mine = error.frame
+        elif mine is None:
+            assert same(state.state_dict(), before)
+            undone += 1
+            mine = codec.encode(X, state)
+    assert mine == frame
+    assert same(state.state_dict(), expected.state_dict())
+assert undone, (undone, carried)
+print("well")
+"""
+)
+
+HEAD = """
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+SECONDS = duration(codec_of(sys.argv[1], sys.argv[2] == "low"))
+"""
+
+
+@pytest.mark.parametrize("memory", ["two", "low"])
+@pytest.mark.parametrize("kind", ["topk", "dense", "threshold"])
+def test_either_the_frame_or_the_state_as_before(kind, memory):
+    source = INTERRUPTED.replace("kind, low_memory =", f"{HEAD}\nkind, low_memory =", 1)
+    assert run_python(source, kind, memory).split() == ["well"]
+
+
+HANDLED = (
+    COMMON
+    + """
+# A handler that encodes, in the middle of an encode: with a state of its own, and with the same.
+seen = []
+other = gradwire.topk(0.01)
+its = other.init_state(N)
+codec = codec_of("topk", sys.argv[1] == "low")
+state = codec.init_state(N)
+
+
+def handler(*_):
+    seen.append(other.encode(X, its).count)
+    try:
+        codec.encode(X, state)
+        seen.append("encoded")
+    except gradwire.StateInUseError:
+        seen.append("in use")
+
+
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, duration(codec) / 4)
+frame = codec.encode(X, state)
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert seen[:1] == [N // 100], seen
+assert state.step in (1, 2)
+print("well")
+"""
+)
+
+
+@pytest.mark.parametrize("memory", ["two", "low"])
+def test_a_handler_may_encode(memory):
+    assert run_python(HANDLED, memory).split() == ["well"]
+
+
+FLUSHED = (
+    COMMON
+    + """
+import os
+import threading
+
+codec = codec_of("topk", sys.argv[1] == "low")
+state = codec.init_state(N)
+codec.encode(X, state)
+before = state.state_dict()
+begin = time.perf_counter()
+codec.flush(state)
+seconds = time.perf_counter() - begin
+state.load_state_dict(before)
+mine = None
+try:
+    threading.Timer(seconds / 3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    mine = codec.flush(state)
+    time.sleep(1)
+except KeyboardInterrupt as error:
+    mine = mine or getattr(error, "frame", None)
+if mine is None:
+    assert same(state.state_dict(), before)
+    mine = codec.flush(state)
+assert np.array_equal(mine.values(), before["residual"])
+assert not state.residual.any()
+print("well")
+"""
+)
+
+
+@pytest.mark.parametrize("memory", ["two", "low"])
+def test_a_flush_is_as_safe(memory):
+    assert run_python(FLUSHED, memory).split() == ["well"]
