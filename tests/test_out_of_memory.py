@@ -176,7 +176,7 @@ print("all", "well")
     "what", ["encode-two", "encode-one", "encode-momentum", "states", "decode"]
 )
 def test_no_call_ends_the_process(what, threads, backtrace):
-    # Otherwise glibc keeps large pieces that were freed, and what fits into one needs no more memory.
+    # Otherwise glibc keeps what was freed, and an allocation that fits into it cannot fail.
     glibc = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
     printed = run_python(LIMITED, what, str(threads), RUST_BACKTRACE=backtrace, **glibc)
     assert printed.split() == ["all", "well"]

@@ -13,7 +13,9 @@ pub(crate) fn reserve<T>(vec: &mut Vec<T>, len: usize) -> Result<()> {
     if len <= vec.capacity() {
         return Ok(());
     }
-    vec.try_reserve_exact(len - vec.len()).map_err(|_| missing::<T>(len))
+    // More than asked for, for the next time, unless it is too much.
+    let more = len - vec.len();
+    vec.try_reserve(more).or_else(|_| vec.try_reserve_exact(more)).map_err(|_| missing::<T>(len))
 }
 
 /// The vector with `len` elements, new ones of zeros. What is in there already is not written again.
