@@ -171,18 +171,18 @@ PRESET = PRESETS["sidco"]
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             names = list(PRESETS)
-        assert "broken has a preset 'topk', and so has gradwire" in str(seen[0].message)
+        assert "broken and gradwire both have a preset 'topk'" in str(seen[0].message)
         assert names.count("topk") == 1
         assert PRESETS["topk"].build is gradwire.topk
         for name, reason in [
             ("gone", "ModuleNotFoundError: No module named 'not_there'"),
-            ("number", "is no gradwire.presets.Preset but 3"),
-            ("other", "has the name 'sidco'"),
+            ("number", "must be a gradwire.presets.Preset, got 3"),
+            ("other", "the entry point is named 'other', but its preset 'sidco'"),
         ]:
             try:
                 PRESETS[name]
             except gradwire.PluginError as error:
-                assert str(error).startswith(f"preset '{name}' of broken cannot be used"), error
+                assert str(error).startswith(f"preset '{name}' from broken cannot be used"), error
                 assert reason in error.reason, error
             else:
                 raise AssertionError(name)
@@ -238,7 +238,7 @@ class TestSelection:
             (Given((3, 10)), ValueError, r"positions in 0\.\.9, got 3\.\.10"),
             (Given((-1, 3)), ValueError, r"positions in 0\.\.9, got -1\.\.3"),
             (Given((1,), dtype="float32"), TypeError, "Given.select must return integers"),
-            (Given((1, 2, 3), most=2), ValueError, "returned 3 positions, max_count says 2"),
+            (Given((1, 2, 3), most=2), ValueError, "at most max_count = 2 positions, got 3"),
         ],
     )
     def test_is_checked_before_anything_changes(self, sparsify, error, message):
@@ -278,8 +278,8 @@ class TestSelection:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("topk", "is the kind of gradwire.sparsify.TopK"),
-        ("test_given", "is the kind of tests.test_extension.Given"),
+        ("topk", "which gradwire.sparsify.TopK already uses"),
+        ("test_given", "which tests.test_extension.Given already uses"),
         ("Two Words", "must be a lower-case identifier"),
         (3, "must be a lower-case identifier"),
     ],

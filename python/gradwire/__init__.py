@@ -1,12 +1,12 @@
-"""Compression codecs for tensors that have to cross a wire.
+"""Compression codecs for tensors that are sent over a network.
 
 >>> codec = gradwire.topk(ratio=0.01)
 >>> state = codec.init_state(x.size)
 >>> frame = codec.encode(x, state)
 >>> y = gradwire.decode(frame)
 
-Arrays are numpy's here; `gradwire.torch` gives the same calls on torch tensors and is imported on
-first use.
+These functions take numpy arrays. `gradwire.torch` has the same functions for torch tensors; it is
+imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""``python -m gradwire``: the command line where its script is not on the path."""
+"""``python -m gradwire``: the command line, even if its script is not on the path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Which parts go together: what is refused, and what is warned of."""
+"""Checks that the parts of a codec fit together."""
 
 import sys
 import warnings
@@ -13,24 +13,24 @@ _SELECTORS = {"bin-max": "bin_max", "threshold": "threshold"}
 
 
 def check(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
-    """Refuse a composition without meaning, with the reason; warn of one that does not train.
+    """Raise an error for parts that do not fit together; warn of a codec that may not converge.
 
     Raises
     ------
     ValueError
-        A magnitude is wanted of a sparsifier that has none.
+        The quantizer takes its magnitude from the sparsifier, which has none.
     """
     if isinstance(quantize, SignScale):
         selector = _SELECTORS.get(quantize.scale)
         if selector not in (None, sparsify.kind):
             raise ValueError(
-                f"SignScale(scale={quantize.scale!r}) takes its magnitude from the sparsifier, and "
-                f"{type(sparsify).__name__} has none: use scale='mean'"
+                f"SignScale(scale={quantize.scale!r}) takes its magnitude from the sparsifier, but "
+                f"{type(sparsify).__name__} has none; use scale='mean'"
             )
     if isinstance(quantize, SignScale | TwoMeans) and isinstance(memory, NoMemory):
         warnings.warn(
-            f"{type(quantize).__name__} sends little more than signs, and without a memory what "
-            "they leave out is lost in every step: training may not converge; use "
+            f"{type(quantize).__name__} sends little more than signs; without a memory the rest is "
+            "lost in every step, and training may not converge; use "
             "memory=gradwire.memory.Residual()",
             UserWarning,
             stacklevel=_outside(),
@@ -38,7 +38,7 @@ def check(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
 
 
 def _outside() -> int:
-    # The first frame that is not of this package's composition: a preset's caller, if there is one.
+    # The first stack frame outside the package: the caller of a preset, or of Codec.
     depth = 1
     while True:
         try:

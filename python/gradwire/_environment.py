@@ -1,4 +1,4 @@
-"""Environment variables that ask for what cannot be had are said aloud, once, at import."""
+"""Warnings, once at import, about environment variables whose values cannot be used."""
 
 import warnings
 
@@ -6,6 +6,6 @@ from gradwire import _native
 
 
 def warn() -> None:
-    """Warn of each variable whose value is ignored."""
+    """Warn about each variable whose value is ignored."""
     for complaint in _native.environment_complaints():
         warnings.warn(complaint, RuntimeWarning, stacklevel=3)

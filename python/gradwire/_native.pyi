@@ -37,7 +37,7 @@ VERSION: Final[str]
 
 @disjoint_base
 class ReadOnlyBuffer:
-    # Type checkers know what exports its memory by this name, at runtime it is there from 3.12 on.
+    # Type checkers recognize the buffer protocol by this method; at runtime it exists from 3.12 on.
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final

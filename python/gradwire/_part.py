@@ -1,4 +1,4 @@
-"""What all parts of a codec share: a plain configuration, a way back from it, and a repr."""
+"""The base class of all parts of a codec: configuration and repr."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -36,7 +36,9 @@ class Part:
         options = dict(config)
         kind = options.pop("kind", None)
         if kind != cls.kind:
-            raise ValueError(f"{cls.__name__} has kind {cls.kind!r}, the configuration {kind!r}")
+            raise ValueError(
+                f"{cls.__name__} has kind {cls.kind!r}, but the configuration has {kind!r}"
+            )
         unknown = options.keys() - option_names(cls).keys()
         if unknown:
             raise ValueError(f"{cls.__name__} has no option {', '.join(sorted(unknown))}")
@@ -45,13 +47,14 @@ class Part:
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part with the options that depend on a tensor's shape filled in.
 
-        Those are None until then. Parts without any, or with all of them given, return themselves.
+        These options are None by default. A part that has none of them, or has them all set,
+        returns itself.
         """
         del shape
         return self
 
     def __repr__(self) -> str:
-        # Evaluates back with nothing but `import gradwire`; options at their default are left out.
+        # Can be evaluated after `import gradwire`; options at their default are left out.
         shown = [
             f"{field.name}={value!r}"
             for field in dataclasses.fields(self)
@@ -60,12 +63,12 @@ class Part:
         return f"{_home(type(self))}.{type(self).__name__}({', '.join(shown)})"
 
     def _set(self, name: str, value: object) -> None:
-        # Normalises a field while the frozen instance is still being built.
+        # Normalizes a field while the frozen instance is still being built.
         object.__setattr__(self, name, value)
 
 
 def _home(part: type[Part]) -> str:
-    # Parts of this package are exported one level up from the file that they are in.
+    # Parts of this package are exported one level above their module.
     package, _, rest = part.__module__.partition(".")
     return f"{package}.{rest.partition('.')[0]}" if package == "gradwire" else part.__module__
 
@@ -76,7 +79,7 @@ def option_names(part: type[Part]) -> dict[str, None]:
 
 
 def part_from_config(argument: str, config: object, classes: tuple[type[Part], ...]) -> Part:
-    """Build the one of these parts whose kind the configuration names."""
+    """Build the part whose kind the configuration names; `classes` lists the candidates."""
     if not isinstance(config, dict):
         raise TypeError(f"{argument} must be a dict, got {config!r} ({type(config).__name__})")
     kinds = {cls.kind: cls for cls in classes}

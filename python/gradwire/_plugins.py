@@ -1,4 +1,4 @@
-"""Presets of other distributions, found by the entry point group ``gradwire.presets``."""
+"""Presets from other distributions, found in the entry point group ``gradwire.presets``."""
 
 import functools
 import warnings
@@ -17,7 +17,7 @@ GROUP = "gradwire.presets"
 
 @functools.cache
 def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
-    """Return what is installed, by name, without loading it; names that are taken are left out."""
+    """Return the installed entry points by name, without loading them; leave out taken names."""
     import importlib.metadata
 
     found: dict[str, EntryPoint] = {}
@@ -26,8 +26,8 @@ def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
         if entry.name in taken or entry.name in found:
             holder = "gradwire" if entry.name in taken else _distribution(found[entry.name])
             warnings.warn(
-                f"{_distribution(entry)} has a preset {entry.name!r}, and so has {holder}: that of "
-                f"{_distribution(entry)} is ignored",
+                f"{_distribution(entry)} and {holder} both have a preset {entry.name!r}; the one "
+                f"from {_distribution(entry)} is ignored",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -37,7 +37,13 @@ def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
 
 
 def load(entry: "EntryPoint") -> Any:
-    """Return the preset, or say whose it is and why it is none."""
+    """Return the preset of an entry point.
+
+    Raises
+    ------
+    PluginError
+        It cannot be imported, is not a `Preset`, or has another name.
+    """
     from gradwire.presets._preset import Preset
 
     try:
@@ -47,21 +53,21 @@ def load(entry: "EntryPoint") -> Any:
             entry.name, _distribution(entry), f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(preset, Preset):
-        reason = f"{entry.value} is no gradwire.presets.Preset but {preset!r}"
+        reason = f"{entry.value} must be a gradwire.presets.Preset, got {preset!r}"
         raise PluginError(entry.name, _distribution(entry), reason)
     if preset.name != entry.name:
-        reason = f"{entry.value} has the name {preset.name!r}"
+        reason = f"the entry point is named {entry.name!r}, but its preset {preset.name!r}"
         raise PluginError(entry.name, _distribution(entry), reason)
     return preset
 
 
 def find(kind: object) -> type[extension.Sparsifier] | None:
-    """Return the sparsifier of this kind, loading what is installed if need be.
+    """Return the sparsifier of this kind, or None; load the installed presets if necessary.
 
     Raises
     ------
     PluginError
-        There is none, but a preset that could not be loaded may have it.
+        No sparsifier has this kind, but a preset that could not be loaded may define it.
     """
     failed = None
     if kind not in extension.KINDS:

@@ -1,4 +1,4 @@
-"""Encoding by a sparsifier in Python, with the calls of the compiled codec."""
+"""Encoding with a sparsifier written in Python."""
 
 import hashlib
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["Selecting"]
 
 
 class Selecting:
-    """A compiled codec that is told the positions of every encode."""
+    """A wrapper of a compiled codec that selects the positions in Python before each encode."""
 
     def __init__(self, codec: _native.Codec, sparsify: extension.Sparsifier) -> None:
         self._codec = codec
@@ -25,7 +25,7 @@ class Selecting:
         max_nbytes: int | None = None,
         bfloat16: bool = False,
     ) -> _native.Frame:
-        """As the compiled codec's."""
+        """Encode like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, may_trim=True)
 
@@ -37,19 +37,19 @@ class Selecting:
         max_nbytes: int | None = None,
         bfloat16: bool = False,
     ) -> int:
-        """As the compiled codec's."""
+        """Encode into a buffer like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at_into(
             x, state, positions, out, max_nbytes, bfloat16, may_trim=True
         )
 
     def max_encoded_len(self, numel: int) -> int:
-        """As the compiled codec's."""
+        """Return the size in bytes that no frame exceeds."""
         count = self._sparsify.max_count(numel)
         return self._codec.max_encoded_len(numel, min(max(count, 0), numel))
 
     def positions(self, x: NDArray[Any], state: Any, bfloat16: bool = False) -> NDArray[np.uint32]:
-        """Return what the sparsifier selects, checked."""
+        """Return the positions that the sparsifier selects, after checking them."""
         values = self._codec.preview(x, state, bfloat16)
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)
@@ -67,7 +67,9 @@ class Selecting:
             )
         most = self._sparsify.max_count(values.size)
         if chosen.size > most:
-            raise ValueError(f"{what} returned {chosen.size} positions, max_count says {most}")
+            raise ValueError(
+                f"{what} must return at most max_count = {most} positions, got {chosen.size}"
+            )
         return np.ascontiguousarray(chosen, np.uint32)
 
 

@@ -1,4 +1,4 @@
-"""Checks of arguments that say what was given, what was expected and where."""
+"""Argument checks whose messages name the argument, the expected value and the given one."""
 
 import math
 import operator
@@ -18,21 +18,21 @@ __all__ = [
 ]
 
 MAX_NUMEL = 2**32 - 1
-"""Entries a tensor may have: positions take 32 bits."""
+"""Maximum number of entries of a tensor: positions have 32 bits."""
 
 
 def real(name: str, value: object) -> float:
-    """Return a real number as a float; no bool, no str, but any numpy scalar."""
+    """Return a real number as a float; numpy scalars are accepted, bool and str are not."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number, got {value!r} ({type(value).__name__})")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{name} is beyond the range of a float64, got {value!r}") from None
+        raise ValueError(f"{name} must fit in a float64, got {value!r}") from None
 
 
 def unit_interval(name: str, value: object) -> float:
-    """Return a number of the interval (0, 1]."""
+    """Return a number in the interval (0, 1]."""
     number = real(name, value)
     if not 0.0 < number <= 1.0:
         raise ValueError(f"{name} must be greater than 0 and at most 1, got {value!r}")
@@ -48,7 +48,7 @@ def positive(name: str, value: object) -> float:
 
 
 def band(name: str, value: object) -> tuple[float, float]:
-    """Return a pair of finite numbers around 1, of which the lower is not negative."""
+    """Return a pair of finite numbers (low, high) with 0 <= low <= 1 <= high."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise TypeError(f"{name} must be a pair (low, high) or None, got {value!r}")
     low, high = (positive(f"{name}[{i}]", bound) for i, bound in enumerate(value))
@@ -58,7 +58,7 @@ def band(name: str, value: object) -> tuple[float, float]:
 
 
 def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int:
-    """Return an integer of low..high; a float is an error even where it is whole."""
+    """Return an integer in low..high; a float is an error even if it is whole."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r} (bool)")
     try:
@@ -91,7 +91,7 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
 
 
 def instance(name: str, value: object, classes: tuple[type, ...], module: str) -> None:
-    """Check that value is an instance of one of the classes of a module of parts."""
+    """Check that a value is an instance of one of the classes, all from one module of parts."""
     if not isinstance(value, classes):
         names = ", ".join(cls.__name__ for cls in classes)
         given = value.__name__ if isinstance(value, type) else repr(value)

@@ -1,8 +1,9 @@
-"""Every exception of the package: one class for each way to be wrong.
+"""The exceptions of the package, one class per kind of error.
 
-A wrong argument is a plain `ValueError` or `TypeError`. All else derives from `GradwireError`;
-what concerns the bytes of a frame or the values of a tensor is a `ValueError` as well, so code
-that knows nothing of this package can catch it. Exceptions survive pickling, attributes included.
+Invalid arguments raise a plain `ValueError` or `TypeError`. All other exceptions derive from
+`GradwireError`. Those about the bytes of a frame or the values of a tensor are also `ValueError`,
+so callers can catch them without importing this package. Exceptions can be pickled and keep their
+attributes.
 """
 
 __all__ = [
@@ -19,16 +20,16 @@ __all__ = [
 
 
 class GradwireError(Exception):
-    """Root of the exceptions of this package."""
+    """Base class of the exceptions of this package."""
 
 
 class CorruptFrameError(GradwireError, ValueError):
-    """The bytes are not a frame: bad magic, checksum, lengths or contents.
+    """The bytes are not a valid frame: wrong magic number, checksum, lengths or contents.
 
     Attributes
     ----------
     reason : str
-        What contradicts the format.
+        What violates the format.
     """
 
     def __init__(self, reason: str) -> None:
@@ -40,18 +41,18 @@ class CorruptFrameError(GradwireError, ValueError):
 
 
 class TruncatedFrameError(CorruptFrameError):
-    """The bytes end before the frame does; reading more of the stream may help.
+    """The bytes end before the frame does; reading more from the stream may help.
 
     Attributes
     ----------
     what : str
-        The part that is cut off.
+        The part that is incomplete.
     need, have : int
         Bytes needed up to the end of that part, and bytes given.
     """
 
     def __init__(self, what: str, need: int, have: int) -> None:
-        super().__init__(f"{what} needs {need} bytes, {have} are there")
+        super().__init__(f"{what} needs {need} bytes, got {have}")
         self.args = (what, need, have)
         self.what = what
         self.need = need
@@ -62,12 +63,12 @@ class TruncatedFrameError(CorruptFrameError):
 
 
 class FrameTooLargeError(GradwireError, ValueError):
-    """The frame holds more elements than the caller is ready to take.
+    """The frame has more elements than the caller accepts.
 
     Attributes
     ----------
     numel, limit : int
-        Elements the frame claims to have, and elements allowed by ``max_numel`` or ``out``.
+        Elements that the frame claims to have, and elements that ``max_numel`` or ``out`` allows.
     """
 
     def __init__(self, numel: int, limit: int) -> None:
@@ -83,14 +84,14 @@ class FrameTooLargeError(GradwireError, ValueError):
 
 
 class UnsupportedFrameError(GradwireError, ValueError):
-    """The frame needs a newer version of this library, or a part it was built without.
+    """The frame needs a newer version of this library.
 
     Attributes
     ----------
     what : str
-        The field of the header.
+        The header field.
     found : int
-        The value found in it.
+        Its value.
     """
 
     def __init__(self, what: str, found: int) -> None:
@@ -100,22 +101,22 @@ class UnsupportedFrameError(GradwireError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"unsupported frame: {self.what} {self.found} is not known to this version; "
+            f"unsupported frame: this version does not know {self.what} {self.found}; "
             "update gradwire"
         )
 
 
 class NonFiniteError(GradwireError, ValueError):
-    """NaN or infinity in a tensor to encode. The state is as it was before the call.
+    """A tensor to encode has NaN or infinite entries. The state does not change.
 
     Attributes
     ----------
     count : int
-        How many entries are NaN or infinite, the residual added.
+        Number of entries that are NaN or infinite after the residual was added.
     first : int
         Flat position of the first one.
     name : str or None
-        The name of the tensor's state, as given to ``init_state(..., name=)``.
+        Name of the tensor's state, as passed to ``init_state(..., name=)``.
     """
 
     def __init__(self, count: int, first: int, name: str | None = None) -> None:
@@ -128,7 +129,7 @@ class NonFiniteError(GradwireError, ValueError):
         where = "the tensor" if self.name is None else f"tensor {self.name!r}"
         return (
             f"{where} has {self.count} non-finite value(s), the first at position {self.first}; "
-            "nothing was encoded and the state is unchanged"
+            "nothing was encoded, and the state is unchanged"
         )
 
 
@@ -157,18 +158,18 @@ class InputChangedError(GradwireError, RuntimeError):
 
 
 class StateInUseError(GradwireError, RuntimeError):
-    """Two threads used one state at the same time; give each thread, or each tensor, its own."""
+    """Two threads used one state at the same time; use one state per thread or tensor."""
 
 
 class PluginError(GradwireError):
-    """A preset of another distribution cannot be used.
+    """A preset from another distribution cannot be used.
 
     Attributes
     ----------
     preset : str
-        Its name.
+        Name of the preset.
     distribution : str
-        Whose it is.
+        Name of the distribution that provides it.
     reason : str
         What is wrong with it.
     """
@@ -180,4 +181,4 @@ class PluginError(GradwireError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"preset {self.preset!r} of {self.distribution} cannot be used: {self.reason}"
+        return f"preset {self.preset!r} from {self.distribution} cannot be used: {self.reason}"

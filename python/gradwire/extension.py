@@ -1,7 +1,7 @@
-"""Codecs from outside of this package: a sparsifier in Python, a preset, an entry point.
+"""Codecs from other packages: a sparsifier written in Python, a preset, an entry point.
 
-Memory, quantizer, frames, checkpoints, `gradwire.torch` and the command line work with it as with
-their own. See the guide "Adding a codec".
+Memories, quantizers, frames, checkpoints, `gradwire.torch` and the command line work with such a
+sparsifier just as with a built-in one. See the guide "Adding a codec".
 """
 
 import dataclasses
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Sparsifier"]
 
 KINDS: dict[str, type["Sparsifier"]] = {}
-"""The subclasses there are, by kind: for configurations to be read back."""
+"""All subclasses by kind, for reading configurations."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sparsifier(Part):
-    """Which entries go, decided in Python: a base class.
+    """Base class for sparsifiers written in Python.
 
-    A subclass is a frozen dataclass whose fields are its options: plain values, that
-    `get_config` returns and `from_config` takes. It has a ``kind`` of its own, by which a
-    configuration names it, and the methods below. It holds no state: all that changes is in
+    A subclass is a frozen dataclass whose fields are its options: plain values that `get_config`
+    returns and `from_config` accepts. It sets a unique ``kind``, which identifies it in
+    configurations, and implements `select`. It must not hold state: everything that changes is in
     `gradwire.State`.
 
-    Every encode makes an array of the tensor's size for `select` to look at; the rest costs what
-    `gradwire.Codec.encode_at` does.
+    Every encode allocates an array of the tensor's size for `select`; the rest costs as much as
+    `gradwire.Codec.encode_at`.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         kind = cls.__dict__.get("kind")
         if kind is None:
-            return  # meant to be derived from once more
+            return  # an abstract subclass
         from gradwire.sparsify import SPARSIFIERS
 
         name = f"{cls.__module__}.{cls.__qualname__}"
@@ -47,34 +47,34 @@ class Sparsifier(Part):
         own = [each for each in SPARSIFIERS if getattr(each, "kind", None) == kind]
         if own or (other is not None and _home(other) != _home(cls)):
             taken = f"gradwire.sparsify.{own[0].__name__}" if own else ".".join(_home(other))
-            raise TypeError(f"{name}.kind is {kind!r}, which is the kind of {taken}")
+            raise TypeError(f"{name}.kind is {kind!r}, which {taken} already uses")
         KINDS[kind] = cls
 
     kind: ClassVar[str]
 
     def select(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "NDArray[Any]":
-        """Return the positions that go.
+        """Return the positions of the entries to send.
 
         Parameters
         ----------
         values : numpy.ndarray
-            float32, shape (n,), finite, read-only: tensor and memory together.
+            float32, shape (n,), finite, read-only: the sum of tensor and memory.
         step : int
-            Encodes of this tensor before this one.
+            Number of earlier encodes of this tensor.
         key : int
-            64 bits that are the same on every rank, and others for other steps and other names of
-            the state: to draw from, as with ``numpy.random.Generator(numpy.random.Philox(key))``.
+            A 64-bit random seed, the same on every rank, different for each step and for each name
+            of a state. Use it as in ``numpy.random.Generator(numpy.random.Philox(key))``.
 
         Returns
         -------
         numpy.ndarray
             Integers, shape (count,), strictly ascending, each in 0..n-1. Entries that are zero may
-            be among them; they take room and change nothing.
+            be selected; they take up space and change nothing.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method select")
 
     def max_count(self, numel: int) -> int:
-        """Return how many entries of so many may be selected at most, by default all."""
+        """Return the largest number of entries that `select` may return, by default all."""
         return numel
 
 

@@ -73,7 +73,7 @@ def test_standard_input(frame, capsys, monkeypatch):
 
 CORRUPT = [
     (lambda data: data[:-1], "TruncatedFrameError", "truncated frame"),
-    (lambda data: data[:20], "TruncatedFrameError", "header needs 48 bytes, 20 are there"),
+    (lambda data: data[:20], "TruncatedFrameError", "header needs 48 bytes, got 20"),
     (lambda data: data + b"\0", "CorruptFrameError", "more bytes follow the frame"),
     (lambda data: data[:60] + b"\xff\xff" + data[62:], "CorruptFrameError", "checksum"),
     (lambda data: b"not a frame", "CorruptFrameError", "magic"),

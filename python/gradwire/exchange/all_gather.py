@@ -1,4 +1,4 @@
-"""Every frame to every rank."""
+"""All-gather: every rank receives the frames of all ranks."""
 
 import dataclasses
 from typing import ClassVar, Literal

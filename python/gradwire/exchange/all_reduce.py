@@ -1,4 +1,4 @@
-"""One sum on the wire."""
+"""All-reduce: values are summed on the wire."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""One rank selects for all."""
+"""One rank selects the entries for all ranks."""
 
 import dataclasses
 from typing import ClassVar
@@ -33,7 +33,7 @@ class LeaderIndices(Part):
     kind: ClassVar[str] = "leader_indices"
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec without a selection, or whose values cannot be summed.
+        """Refuse a codec that sends every entry, or whose values cannot be summed.
 
         Raises
         ------

@@ -25,7 +25,7 @@ class LowPass(Part):
     ----------
     beta : float
         Filter coefficient, 0 < beta <= 1. With 1 it is `Residual`, bit for bit. The paper
-        uses 0.1 to 0.3 with very large batches; with usual ones less than 1 costs accuracy.
+        uses 0.1 to 0.3 with very large batches; with ordinary ones, values below 1 cost accuracy.
 
     References
     ----------

@@ -21,7 +21,8 @@ class MomentumCorrection(Part):
     `gradwire.torch.optim.SGD`, or an optimizer without momentum.
 
     The state holds four float32 buffers of n elements, two pairs that swap on success. Every encode
-    reads the tensor and both, and writes both; with ``clip`` it reads the tensor once more.
+    reads the tensor, ``u`` and ``v`` and writes ``u`` and ``v``; with ``clip`` it reads the tensor
+    once more.
 
     Parameters
     ----------
@@ -33,9 +34,9 @@ class MomentumCorrection(Part):
         Also set ``u`` to zero where entries were sent, so that stale momentum does not keep pushing
         (momentum factor masking).
     clip : float, optional
-        Maximum Euclidean norm of ``g``, the gradient of this tensor on this rank; a larger one is
-        scaled down to it first. The paper clips another norm: that of the node's whole gradient,
-        over all tensors, at N**-0.5 times the threshold for the sum over N nodes.
+        Maximum Euclidean norm of ``g``, the gradient of this tensor on this rank; if its norm is
+        larger, ``g`` is scaled down first. The paper clips a different norm: that of the node's
+        whole gradient, over all tensors, at N**-0.5 times the threshold for the sum over N nodes.
 
     References
     ----------
@@ -59,5 +60,5 @@ class MomentumCorrection(Part):
         if self.clip is not None:
             clip = _validate.positive("clip", self.clip)
             if clip == 0.0:
-                raise ValueError("clip must be greater than 0, got 0: leave it out for none")
+                raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
             self._set("clip", clip)

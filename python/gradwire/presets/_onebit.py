@@ -18,7 +18,7 @@ def onebit(*, column: int | None = None, memory: Memory = KEEP) -> Codec:
         See `gradwire.quantize.TwoMeans`; None derives it from the shape of each tensor in
         `gradwire.Codec.for_shape`.
     memory
-        What happens to entries that are not sent.
+        What happens to the quantization error.
 
     References
     ----------

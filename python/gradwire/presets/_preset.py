@@ -20,7 +20,7 @@ GATHER = AllGather()
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Preset:
-    """A preset, as tools list it."""
+    """A preset, described for tools that list presets."""
 
     name: str
     """The name of the function in this package and in `gradwire`."""
@@ -31,13 +31,13 @@ class Preset:
     paper: str | None
     """Authors, title, venue; None for a baseline."""
     example: Mapping[str, Any]
-    """Arguments for a codec to try; tests and comparisons of all presets build this one."""
+    """Arguments of an example codec, which tests and comparisons of all presets build."""
 
     def __repr__(self) -> str:
         return f"<preset {self.call}: {self.summary}>"
 
     @property
     def call(self) -> str:
-        """The call that makes the codec of the example."""
+        """The call that builds the example codec."""
         options = ", ".join(f"{name}={value!r}" for name, value in self.example.items())
         return f"{self.name}({options})"

@@ -28,7 +28,7 @@ def qsgd(
     bits, block, norm, seed
         See `gradwire.quantize.Uniform`.
     memory
-        None in the paper: the rounding is unbiased.
+        The paper uses no memory: the rounding is unbiased.
 
     References
     ----------

@@ -51,7 +51,7 @@ def randomk(
 PRESET = Preset(
     name="randomk",
     build=randomk,
-    summary="entries drawn by chance from a seed that all ranks share",
+    summary="entries drawn at random from a seed that all ranks share",
     paper="Konečný, McMahan, Yu, Richtárik, Suresh, Bacon: Federated Learning: Strategies for "
     "Improving Communication Efficiency, arXiv 1610.05492 (2016); "
     "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",

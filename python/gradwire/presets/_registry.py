@@ -1,4 +1,4 @@
-"""The presets of this package and of others."""
+"""The mapping of names to presets, including those of other packages."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -10,10 +10,11 @@ __all__ = ["Registry"]
 
 
 class Registry(Mapping[str, Preset]):
-    """Presets by name: those of this package, then what other distributions have.
+    """Presets by name: those of this package, then those of other distributions.
 
-    Others are found when the registry is first asked for something that is not its own, and each
-    is loaded when it is asked for: then `gradwire.errors.PluginError` says what is wrong with it.
+    Other distributions are searched when a name that is not in this package is first looked up, or
+    when all names are listed. Each of their presets is loaded when it is looked up, which raises
+    `gradwire.errors.PluginError` if it cannot be used.
     """
 
     def __init__(self, own: Iterable[Preset]) -> None:

@@ -31,9 +31,9 @@ def scalecom(
         Entries per chunk. Give either ``ratio`` or ``chunk``.
     beta : float
         Filter coefficient of the residual, see `gradwire.memory.LowPass`. The default
-        of 1 is plain error feedback. The paper sets 0.1 for very large batches, whose high
-        learning rates make the residuals of the ranks drift apart; with usual batches less than 1
-        costs accuracy, because most of what is not sent is forgotten.
+        of 1 is plain error feedback. The paper uses 0.1 for very large batches, where high
+        learning rates make the residuals of the ranks drift apart. With ordinary batch sizes,
+        values below 1 cost accuracy, because most of what is not sent is lost.
     quantize
         How values are coded. They are summed as coded, so this must be a float type.
 

@@ -19,7 +19,7 @@ def signsgd(*, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP) ->
     scale
         The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
     memory
-        What happens to entries that are not sent.
+        What happens to the quantization error.
 
     References
     ----------

@@ -30,7 +30,9 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
     Interspeech 2015.
     """
     if threshold == 0:
-        raise ValueError("threshold must be more than 0: with 0 every entry would be sent as 0")
+        raise ValueError(
+            "threshold must be greater than 0, got 0: every entry would be sent as zero"
+        )
     return Codec(
         sparsify=Threshold(threshold), quantize=SignScale(scale="threshold"), memory=memory
     )

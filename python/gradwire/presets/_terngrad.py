@@ -17,7 +17,7 @@ def terngrad(*, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP) 
     clip, seed
         See `gradwire.quantize.Ternary`.
     memory
-        None in the paper: the rounding is unbiased for the clipped gradient.
+        The paper uses no memory: the rounding is unbiased for the clipped gradient.
 
     References
     ----------

@@ -14,8 +14,8 @@ class Codebook(Part):
     """A sign and one of ``2**(bits - 1)`` magnitudes, fitted for the least squared error.
 
     Meant for selected entries, which lie on both sides of zero but not near it. The magnitudes are
-    fitted to each block of 4096 entries and sent as float32. With the same number of bits,
-    quantizers with bins around the mean have an error at least half as large again.
+    fitted to each block of 4096 entries and sent as float32. With the same number of bits, the
+    error of quantizers with bins around the mean is larger by half or more.
 
     The fit costs several nanoseconds per entry, more than any other quantizer. Use it for a
     selection rather than for every entry.

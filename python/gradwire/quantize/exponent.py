@@ -14,10 +14,10 @@ class Exponent(Part):
     """8 bits: a sign and a power of two, randomly one of the two nearest to the value.
 
     The rounding is unbiased, with a variance of at most an eighth of the squared value, so training
-    works without a residual. Each block of 2048 entries has 127 powers of two; the largest is the
-    first that is not below the largest magnitude of the block. A magnitude below the smallest power
-    is randomly rounded to it or to zero. Zeros are exact. Only magnitudes above 2**127, half of the
-    largest float32, are biased: they become 2**127.
+    works without a residual. Each block of 2048 entries has 127 powers of two; the largest of them
+    is the smallest one that is not below the largest magnitude of the block. A magnitude below the
+    smallest power is randomly rounded to it or to zero. Zeros are exact. Only magnitudes above
+    2**127, half of the largest float32, are biased: they become 2**127.
 
     Needs a state, which seeds the random numbers. Costs one more read of the values, from the
     cache.

@@ -31,7 +31,7 @@ class Ternary(Part):
     Raises
     ------
     ValueError, TypeError
-        A clip that is not finite and above zero, a seed that is not from 0 to 2**63 - 1.
+        A clip that is not finite and greater than 0, or a seed outside 0 to 2**63 - 1.
 
     References
     ----------
@@ -47,6 +47,6 @@ class Ternary(Part):
         if self.clip is not None:
             clip = _validate.positive("clip", self.clip)
             if clip == 0.0:
-                raise ValueError("clip must be above 0, got 0: pass None for no clipping")
+                raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
             self._set("clip", clip)
         self._set("seed", _validate.integer("seed", self.seed, low=0))

@@ -61,7 +61,7 @@ class Accordion(Part):
         self._set("interval", _validate.integer("interval", self.interval, low=1))
 
     def is_critical(self, previous: float, current: float) -> bool:
-        """Tell whether the change from a previous to a current norm is critical.
+        """Return whether the change from a previous to a current norm is critical.
 
         A change by exactly `eta` is critical, and so are a change from zero and a non-finite norm.
         """
@@ -70,7 +70,7 @@ class Accordion(Part):
         return not abs(previous - current) / previous < self.eta  # so that NaN is critical
 
     def is_measured(self, epoch: int) -> bool:
-        """Tell whether the gradients of an epoch are summed up."""
+        """Return whether the gradients of an epoch are accumulated for a measurement."""
         return epoch % self.interval == 0
 
     def codec_for(
@@ -82,7 +82,7 @@ class Accordion(Part):
         ------
         ValueError
             A setting that differs from the codec in more than how much is sent, or a ratio for a
-            codec without one.
+            codec that has none.
         """
         setting = self.low if critical else self.high
         if not isinstance(setting, Codec):
@@ -90,7 +90,7 @@ class Accordion(Part):
         setting = setting if shape is None else setting.for_shape(shape)
         if not codec._codec.same_kind(setting._codec) or setting.exchange != codec.exchange:
             raise ValueError(
-                f"the settings of Accordion may differ from the attached codec only in how much "
+                "the settings of Accordion may differ from the attached codec only in how much "
                 f"they send, got {setting!r} for {codec!r}"
             )
         return setting

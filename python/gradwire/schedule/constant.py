@@ -1,4 +1,4 @@
-"""No schedule."""
+"""The schedule that changes nothing."""
 
 import dataclasses
 from typing import ClassVar

@@ -15,8 +15,8 @@ class DenseWarmUp(Part):
     """No compression in the first epochs, then the codec.
 
     Gradients are sent dense in their own dtype, as small parameters always are, and residuals stay
-    empty. With `gradwire.memory.MomentumCorrection` use `WarmUp` instead: the momentum lives in the
-    codec's memory, which is not used in these epochs.
+    empty. With `gradwire.memory.MomentumCorrection` use `WarmUp` instead: the momentum is kept in
+    the codec's memory, which is not used in these epochs.
 
     Parameters
     ----------

@@ -15,8 +15,8 @@ __all__ = ["WarmUp"]
 class WarmUp(Part):
     """A ratio for each of the first epochs, then the ratio of the codec.
 
-    Gradients change quickly early in training, so what waits in a residual goes stale. The codec
-    must have a ratio; no epoch uses a smaller one.
+    Gradients change quickly early in training, so residuals become stale. The codec must have a
+    ratio; no epoch uses a smaller one.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Sparsifiers: which entries are sent.
 
-No sparsifier except `RandomK` sends exact zeros, and ties go to the lower index. A step on a tensor
-of n entries costs one read of n values (with `gradwire.memory.Residual` also one read and one write
-of the residual) plus work on the selected entries. The first step, and a step after a sudden change
-of scale, may read the tensor twice.
+Only `All` and `RandomK` send exact zeros. Ties go to the lower index. A step on a tensor of n
+entries costs one read of n values (with `gradwire.memory.Residual` also one read and one write of
+the residual) plus work on the selected entries. The first step, and a step after a sudden change of
+scale, may read the tensor twice.
 """
 
 from gradwire import extension

@@ -29,8 +29,8 @@ class BinMax(Part):
     ----------
     bin : int or None
         Entries per bin; the last bin of a tensor may have fewer. None means 50 for convolution
-        kernels (three dimensions or more) and 500 for everything else, and 500 where the shape is
-        not known.
+        kernels (three dimensions or more), and 500 for all other tensors or if the shape is
+        unknown.
     soft : float
         Weight of dW in the test, at least 1. The paper uses 2.
 

@@ -21,10 +21,10 @@ class ChunkTopK(Part):
     chunk, or fewer if a chunk has fewer non-zeros. If every chunk sends k entries, positions are
     coded relative to the start of their chunk where that is shorter: 7 bits each for 1 of 100.
 
-    A step costs two reads of n; a chunk is in the cache while it is searched. That takes up to 16
-    bytes of scratch memory per entry of a chunk and thread. A chunk of more than 65 536 entries is
-    searched like a tensor of its own instead, which takes 16 bytes per entry of 3 k, or of 1/64 of
-    the chunk if that is more. Tiles are always copied: 16 bytes per entry of one.
+    A step reads the n values twice; a chunk stays in the cache while it is searched. That takes up
+    to 16 bytes of scratch memory per entry of a chunk and thread. A chunk of more than 65536
+    entries is searched like a tensor instead, which takes 16 bytes per entry for 3 k entries, or
+    for 1/64 of the chunk if that is more. Tiles are always copied: 16 bytes per entry of a tile.
 
     Parameters
     ----------

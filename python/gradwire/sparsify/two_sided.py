@@ -1,4 +1,4 @@
-"""A threshold for either sign (Dryden)."""
+"""One threshold for each sign (Dryden et al.)."""
 
 import dataclasses
 from typing import ClassVar
