@@ -82,7 +82,7 @@ def test_a_tensor_of_another_width_is_refused():
         ({"chunk": 10, "k": 0}, ValueError, "k must be at least 1"),
         ({"chunk": 10, "tile": 8}, TypeError, "tile must be a pair"),
         ({"chunk": 10, "tile": (8, 0)}, ValueError, r"tile\[1\] must be at least 1"),
-        ({"chunk": 10, "columns": 3}, ValueError, "columns goes with a tile"),
+        ({"chunk": 10, "columns": 3}, ValueError, "columns needs a tile"),
     ],
 )
 def test_bad_options_are_named(options, error, message):

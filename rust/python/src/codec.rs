@@ -56,7 +56,7 @@ impl Codec {
             let mut fresh = self.fresh(py, job.tensor.numel())?;
             let encoded = py
                 .detach(|| job.encode(&self.inner, &mut fresh, out))
-                .map_err(|error| job.to_py(py, error, None))?;
+                .map_err(|error| job.exception(py, error, None))?;
             return Ok(deliver(out, encoded)?.result);
         };
         let (owner, state) = (self.owner(py)?, self.check(job.tensor, state)?);
@@ -64,7 +64,7 @@ impl Codec {
         let core = &mut inner.state;
         let encoded = py
             .detach(|| job.encode(&self.inner, core, out))
-            .map_err(|error| job.to_py(py, error, state.name()))?;
+            .map_err(|error| job.exception(py, error, state.name()))?;
         self.finish(py, state, &mut inner, (encoded, owner), || deliver(out, encoded))
     }
 
@@ -383,7 +383,7 @@ impl<'a> Job<'a> {
     }
 
     /// The exception for an error of this encode.
-    fn to_py(&self, py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
+    fn exception(&self, py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
         match error {
             Error::LimitTooSmall { limit, need } => PyValueError::new_err(format!(
                 "{} is {limit} bytes, the smallest possible frame has {need}",

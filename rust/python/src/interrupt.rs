@@ -19,9 +19,12 @@ thread_local! {
 
 /// Runs the handlers of signals that have come; what is to be asked before a residual is overwritten.
 pub(crate) fn may_overwrite() -> Result<()> {
-    Python::attach(|py| py.check_signals()).map_err(|error| {
-        RAISED.set(Some(error));
-        Error::CalledOff
+    Python::attach(|py| {
+        let handled = py.check_signals();
+        handled.map_err(|error| {
+            RAISED.set(Some(error));
+            Error::CalledOff
+        })
     })
 }
 
