@@ -147,7 +147,7 @@ def test_a_state_dict_of_another_memory_is_refused(gradient):
         saved = codec.init_state(gradient.size).state_dict()
         for other in codecs:
             if other != codec:
-                with pytest.raises(ValueError, match="state_dict is of"):
+                with pytest.raises(ValueError, match="state_dict is for"):
                     other.init_state(gradient.size).load_state_dict(saved)
     corrected = codecs[2].init_state(gradient.size)
     for momentum, message in [

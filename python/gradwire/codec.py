@@ -1,4 +1,4 @@
-"""The codec: a sparsifier, a quantizer, a memory and an exchange, composed and immutable."""
+"""The codec: an immutable composition of a sparsifier, a quantizer, a memory and an exchange."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Codec"]
 
 IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]
-"""How positions may be coded; "auto" takes the smallest for each frame."""
+"""Codings of positions; "auto" uses the smallest one for each frame."""
 
-# The defaults: parts are immutable, so that one of each serves all codecs.
+# Parts are immutable, so one instance of each can be the default of all codecs.
 _EXACT = Float32()
 _KEEP = Residual()
 _GATHER = AllGather()
@@ -35,31 +35,31 @@ _PARTS = {
 }
 _LATER: dict[str, Any] = {
     "exchange": _GATHER.get_config()
-}  # entries that configurations once were without
+}  # entries that old configurations do not have
 _CODINGS = ("auto", "elias-fano", "rice", "bitmap")
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class Codec(Part):
-    """A way to turn tensors into frames. Frozen; all that changes lives in a `State`.
+    """Encode tensors as frames. Immutable: everything that changes is in a `State`.
 
     Parameters
     ----------
     sparsify : Sparsifier
-        Which entries go; see `gradwire.sparsify`.
+        Selects the entries to send; see `gradwire.sparsify`.
     quantize : Quantizer
-        What values they take; see `gradwire.quantize`. Exact float32 by default.
+        Codes their values; see `gradwire.quantize`. Exact float32 by default.
     memory : Memory
-        What happens to the rest; see `gradwire.memory`. A residual by default.
+        Keeps what is not sent; see `gradwire.memory`. A residual by default.
     indices : {"auto", "elias-fano", "rice", "bitmap"}
-        How positions are coded: the smallest for each frame, or always the same.
+        Coding of the positions: the smallest for each frame ("auto"), or always the same.
     exchange : Exchange
         How ranks combine their frames; see `gradwire.exchange`. An all-gather by default.
 
     Raises
     ------
     ValueError, TypeError
-        A part of the wrong kind, a value out of range, or a composition without meaning.
+        A part of the wrong kind, a value out of range, or parts that do not fit together.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class Codec(Part):
         for name, classes in _PARTS.items():
             _validate.instance(name, getattr(self, name), classes, f"gradwire.{name}")
         _validate.choice("indices", self.indices, _CODINGS)
-        if not isinstance(self.exchange, AllGather):  # which takes every codec
+        if not isinstance(self.exchange, AllGather):  # AllGather accepts every codec
             self.exchange.check(self.sparsify, self.quantize)
         _compose.check(self.sparsify, self.quantize, self.memory)
         config = self.get_config()
@@ -100,19 +100,18 @@ class Codec(Part):
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the codec for tensors of this shape.
 
-        Options that depend on the shape are None until then, such as the column of
-        `gradwire.quantize.TwoMeans`. A codec without any, or with all of them given, returns
-        itself.
+        Options that depend on the shape, such as the column of `gradwire.quantize.TwoMeans`, are
+        None by default. A codec that has no such options, or has them all set, returns itself.
 
         Parameters
         ----------
         shape : sequence of int
-            The shape of the tensor, whose elements are encoded flat.
+            Shape of the tensor. Its elements are encoded flat.
 
         Returns
         -------
         Codec
-            It can be used with every tensor of as many elements.
+            A codec for tensors with this number of elements.
         """
         parts = {name: getattr(self, name) for name in _PARTS}
         shaped = {name: part.for_shape(shape) for name, part in parts.items()}
@@ -121,18 +120,18 @@ class Codec(Part):
         return dataclasses.replace(self, **shaped)
 
     def init_state(self, numel: int, *, name: str | None = None, stream: int = 0) -> State:
-        """Make the state of one tensor: residual, controller, step count.
+        """Create the state of one tensor: residual, controller and step count.
 
         Parameters
         ----------
         numel : int
-            Entries of the tensor, at most 2**32 - 1.
+            Number of entries of the tensor, at most 2**32 - 1.
         name : str, optional
-            Named in errors about this tensor, such as `NonFiniteError`. Codecs that draw random
-            numbers draw others for other names.
+            Name of the tensor, for errors such as `NonFiniteError`. Random numbers depend on it,
+            if the codec draws any.
         stream : int
-            Codecs that round by chance draw other numbers in other streams: the rank, so that the
-            errors of ranks are independent. What is *selected* by chance does not depend on it.
+            Stream of the random numbers for stochastic rounding. Pass the rank, so that the
+            rounding errors of ranks are independent. Random *selection* does not depend on it.
         """
         stream = _validate.integer("stream", stream, low=0)
         return State(self, _numel(numel), name=name, stream=stream)
@@ -142,53 +141,55 @@ class Codec(Part):
     ) -> _native.Frame:
         """Encode one tensor.
 
-        A transaction: on any error the state is what it was. The tensor is read in place, twice,
-        or three times with ``low_memory``; a residual is written once. Other Python threads run
-        meanwhile; none of them may write to ``x``.
+        Encoding is a transaction: if it fails, the state is unchanged. The tensor is read in
+        place, usually once (see `gradwire.sparsify`), and once more with ``low_memory``. The
+        residual is written once. Other Python threads can run during the call, but must not write
+        to ``x``.
 
-        Besides the frame, an encode needs scratch memory: up to 16 bytes per entry that is in the
-        running for a selection (as a rule three times the entries sent, or 1/64 of the tensor if
-        that is more). Each thread keeps up to 64 MiB of it for its next encode.
+        In addition to the frame, an encode needs scratch memory: up to 16 bytes per candidate
+        entry (usually three times the number of entries sent, or 1/64 of the tensor if that is
+        more). Each thread keeps up to 64 MiB of it for its next encode.
 
         A signal such as Ctrl-C is handled before the encode commits: if its handler raises, the
-        state is what it was, and the encode can be repeated. With ``low_memory`` there is no way
-        back once the residual is being overwritten. A signal that arrives then is raised with the
-        frame as its attribute ``frame`` (``nbytes`` from `encode_into`): send it, or save it with
-        the state.
+        state is unchanged, and the encode can be repeated. With ``low_memory`` an encode cannot be
+        undone once it overwrites the residual. If a signal handler raises after that, the exception
+        has the frame as its attribute ``frame`` (from `encode_into`, the length as ``nbytes``):
+        send the frame, or save it with the state.
 
         Parameters
         ----------
         x : numpy.ndarray
             float32, float64 or float16 (or ``ml_dtypes.bfloat16``), any shape, C-contiguous;
-            float64 is rounded to float32 first. Encoded flat, never written to.
+            float64 is rounded to float32 first. Encoded flat; not modified.
         state : State, optional
-            What `init_state` of this codec made; updated. Without a memory it may be left out.
+            A state from `init_state` of this codec; updated. Only codecs without a memory and
+            without random numbers may omit it.
         max_nbytes : int, optional
-            Limit of the frame's size: the smallest selected entries are left to the residual until
-            it fits.
+            Maximum size of the frame. The smallest selected entries are left in the residual until
+            the frame fits.
 
         Returns
         -------
         Frame
-            A read-only buffer of bytes to put onto a wire.
+            A read-only buffer of the bytes to send.
 
         Raises
         ------
         NonFiniteError
             NaN or infinity in ``x``, or in ``x`` plus residual.
         InputChangedError
-            Another thread wrote to ``x`` during the call, and no frame could be made of what was
-            read. With ``low_memory`` the residual may have taken in some of it.
+            Another thread wrote to ``x`` during the call, and the values read are inconsistent.
+            With ``low_memory`` the residual may include some of them.
         StateInUseError
             Another thread is encoding with this state.
         ValueError
-            Not contiguous; another length than the state's; a state of another codec;
-            no frame can fit into ``max_nbytes``; an ``x`` of several dimensions with a codec that
-            wants to be told the shape by `for_shape`.
+            ``x`` is not contiguous, has another length than the state, or has several dimensions
+            and the codec needs `for_shape`; the state belongs to another codec; no frame fits into
+            ``max_nbytes``.
         TypeError
-            Not an array, or of another dtype.
+            ``x`` is not an array, or has another dtype.
         MemoryError
-            Not enough memory; the state is what it was.
+            Not enough memory; the state is unchanged.
         """
         return self._encode(x, state, max_nbytes)
 
@@ -200,39 +201,39 @@ class Codec(Part):
         *,
         max_nbytes: int | None = None,
     ) -> int:
-        """Encode like `encode`, into a buffer of the caller's.
+        """Encode into a buffer of the caller, otherwise like `encode`.
 
         Parameters
         ----------
         x, state
             As in `encode`.
         out : numpy.ndarray
-            uint8, writable, C-contiguous, sharing no memory with ``x``. The frame is trimmed to fit
-            into it, its smallest entries first; they stay in the residual.
+            uint8, writable, C-contiguous, sharing no memory with ``x``. If the frame does not fit,
+            its smallest entries are left out; they stay in the residual.
         max_nbytes : int, optional
             A limit below the length of ``out``.
 
         Returns
         -------
         int
-            Bytes written at the start of ``out``; the rest of it is left alone.
+            Number of bytes written at the start of ``out``; the rest of ``out`` is unchanged.
 
         Raises
         ------
         GradwireError, ValueError, TypeError
-            As `encode`, and for an ``out`` that cannot be written to or shares memory with ``x``.
-            Bytes of ``out`` are written on success only.
+            As `encode`; also if ``out`` cannot be written to or shares memory with ``x``. ``out``
+            is written only on success.
         """
         return self._encode_into(x, state, out, max_nbytes)
 
     def encode_at(
         self, x: "NDArray[Any]", state: State | None, positions: "NDArray[np.uint32]"
     ) -> _native.Frame:
-        """Encode the entries at these positions, instead of those the codec would select.
+        """Encode the entries at given positions instead of those that the codec would select.
 
-        A transaction like `encode`, with the same memory and quantizer. Entries go whatever they
-        are, zeros too, and none is left out. One read of x and memory, one write of the memory, and
-        the positions themselves. What the sparsifier tracks stays as it is.
+        A transaction like `encode`, with the same memory and quantizer. Exactly these entries are
+        sent, including zeros. Reads ``x``, the memory and the positions once and writes the memory
+        once. What the sparsifier tracks from step to step does not change.
 
         Parameters
         ----------
@@ -251,10 +252,10 @@ class Codec(Part):
         NonFiniteError, InputChangedError, StateInUseError
             As `encode`.
         ValueError
-            As `encode`; positions that do not ascend or are out of range; a codec that sends
-            every entry. The state is what it was.
+            As `encode`; also if positions do not ascend or are out of range, or if the codec sends
+            every entry. The state is unchanged.
         TypeError
-            As `encode`; positions that are not an array of uint32.
+            As `encode`; also if ``positions`` is not an array of uint32.
         """
         self._check_shape(x)
         return self._codec.encode_at(x, state, positions)
@@ -266,7 +267,7 @@ class Codec(Part):
         positions: "NDArray[np.uint32]",
         out: "bytearray | memoryview | NDArray[np.uint8]",
     ) -> int:
-        """Encode like `encode_at`, into a buffer of the caller's.
+        """Encode into a buffer of the caller, otherwise like `encode_at`.
 
         Parameters
         ----------
@@ -278,21 +279,21 @@ class Codec(Part):
         Returns
         -------
         int
-            Bytes written at the start of ``out``; the rest of it is left alone.
+            Number of bytes written at the start of ``out``; the rest of ``out`` is unchanged.
 
         Raises
         ------
         GradwireError, ValueError, TypeError
-            As `encode_at`, and for an ``out`` that cannot be written to, shares memory with an
-            input or is too short: nothing is trimmed, and the state is what it was.
+            As `encode_at`; also if ``out`` cannot be written to, shares memory with an input or is
+            too short. Nothing is trimmed, and the state is unchanged.
         """
         self._check_shape(x)
         return self._codec.encode_at_into(x, state, positions, out)
 
     def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
-        """Return what the sparsifier of the next `encode` would see: x and memory together.
+        """Return what the sparsifier would see in the next `encode`: the sum of ``x`` and memory.
 
-        The state stays as it is. One read of x and memory, and a new array.
+        The state does not change. Reads ``x`` and the memory once and allocates an array.
 
         Parameters
         ----------
@@ -312,26 +313,26 @@ class Codec(Part):
         return self._codec.preview(x, state)
 
     def flush(self, state: State) -> _native.Frame:
-        """Encode all that was left, exactly, and leave a residual of zeros.
+        """Encode the whole residual exactly, and set it to zero.
 
-        For the end of training, or before an evaluation: what the frames of all ranks come to is
-        what was not sent yet. It counts as an encode, which `State.rollback` can undo. The residual
-        is read once and written once.
+        Use it at the end of training or before an evaluation: the sum of the frames of all ranks is
+        what has not been sent yet. It counts as an encode, which `State.rollback` can undo. The
+        residual is read once and written once.
 
         Parameters
         ----------
         state : State
-            What `init_state` of this codec made; updated.
+            A state from `init_state` of this codec; updated.
 
         Returns
         -------
         Frame
-            Dense float32: as long as the tensor.
+            A dense float32 frame, as long as the tensor.
 
         Raises
         ------
         ValueError
-            The codec has no memory; a state of another codec.
+            The codec has no memory, or the state belongs to another codec.
         StateInUseError
             Another thread is encoding with this state.
         TypeError
@@ -340,7 +341,7 @@ class Codec(Part):
         return self._codec.flush(state)
 
     def max_encoded_len(self, numel: int) -> int:
-        """Return the size in bytes that no frame of a tensor of numel entries exceeds."""
+        """Return an upper bound, in bytes, on the frames of a tensor with ``numel`` entries."""
         return self._encoder.max_encoded_len(_numel(numel))
 
     def _encode(
@@ -350,7 +351,7 @@ class Codec(Part):
         max_nbytes: int | None,
         bfloat16: bool = False,
     ) -> _native.Frame:
-        """Encode an array, or the array that shares a tensor's memory: the way of both."""
+        """Encode a numpy array, or the array that shares the memory of a torch tensor."""
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         self._check_shape(x)
@@ -372,12 +373,12 @@ class Codec(Part):
     def _check_shape(self, x: object) -> None:
         if self._open and getattr(x, "ndim", 1) > 1:
             raise ValueError(
-                f"{self!r} has options that depend on the shape of the tensor: encode with "
-                f"codec.for_shape({tuple(getattr(x, 'shape', ()))}), or a flat tensor"
+                f"{self!r} has options that depend on the shape of the tensor; encode with "
+                f"codec.for_shape({tuple(getattr(x, 'shape', ()))}), or pass a flat tensor"
             )
 
     def get_config(self) -> dict[str, Any]:
-        """Return the codec as a plain, JSON-able dict; `from_config` is the way back."""
+        """Return the codec as a plain, JSON-able dict, for `from_config`."""
         return {
             "sparsify": self.sparsify.get_config(),
             "quantize": self.quantize.get_config(),
@@ -388,12 +389,12 @@ class Codec(Part):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Build the codec that `get_config` describes, also one of before there were exchanges.
+        """Build the codec that `get_config` describes; old configurations may lack ``exchange``.
 
         Raises
         ------
         ValueError, TypeError
-            A missing or unknown entry, or a value that the part refuses.
+            A missing or unknown entry, or a value that its part does not accept.
         """
         expected = option_names(cls).keys()
         if not isinstance(config, dict):
@@ -419,7 +420,7 @@ class Codec(Part):
 
 
 def _known(name: str, config: Any, classes: tuple[type[Part], ...]) -> tuple[type[Part], ...]:
-    """Return the classes that a part of a configuration can be of."""
+    """Return the classes that may build a part of a configuration."""
     if name != "sparsify":
         return classes
     kind = config.get("kind") if isinstance(config, dict) else None

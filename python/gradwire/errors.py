@@ -136,13 +136,13 @@ class NonFiniteError(GradwireError, ValueError):
 class InputChangedError(GradwireError, RuntimeError):
     """Another thread wrote to a tensor while it was being encoded.
 
-    The state is as it was before the call. Only a residual of ``Residual(low_memory=True)``, which
-    an encode overwrites, may have taken in what was read.
+    The state does not change, with one exception: with ``Residual(low_memory=True)`` an encode
+    overwrites the residual, which may then include values of the changed tensor.
 
     Attributes
     ----------
     name : str or None
-        The name of the tensor's state, as given to ``init_state(..., name=)``.
+        Name of the tensor's state, as passed to ``init_state(..., name=)``.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -152,8 +152,8 @@ class InputChangedError(GradwireError, RuntimeError):
     def __str__(self) -> str:
         where = "the tensor" if self.name is None else f"tensor {self.name!r}"
         return (
-            f"{where} changed while it was being encoded; nothing was encoded; "
-            "let no other thread write to it during the call, or encode a copy"
+            f"{where} changed while it was being encoded, so nothing was encoded; "
+            "do not write to it from another thread during the call, or encode a copy"
         )
 
 

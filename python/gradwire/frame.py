@@ -1,4 +1,4 @@
-"""Frames: bytes that describe themselves, and the way back to a tensor."""
+"""Frames, the self-describing bytes of one tensor, and how to decode them."""
 
 from typing import TYPE_CHECKING
 
@@ -21,24 +21,24 @@ def decode(
 ) -> "NDArray[np.float32]":
     """Decode a frame to a flat tensor.
 
-    Safe on bytes from anyone: they are checked against length limits and checksum before anything
-    is allocated. One write of n. Other Python threads run meanwhile; none of them may write to the
-    bytes or to ``out``.
+    Safe for untrusted bytes: lengths, limits and checksum are checked before anything is allocated.
+    Each entry is written once. Other Python threads can run during the call, but must not write to
+    the bytes or to ``out``.
 
-    The peak of memory is the result, 4 bytes per entry of the tensor, and at most 1 MiB for
+    Peak memory is that of the result, 4 bytes per entry of the tensor, plus at most 1 MiB for
     positions, which are decoded in blocks. Positions that are drawn from a seed (`RandomK`) take up
-    to 1/8 byte per entry besides. Each thread keeps up to 1 MiB for its next decode.
+    to 1/8 byte per entry in addition. Each thread keeps up to 1 MiB for its next decode.
 
     Parameters
     ----------
     frame : bytes-like
-        A `Frame` or any contiguous buffer of its bytes.
+        A `Frame`, or any contiguous buffer with the bytes of one.
     out : numpy.ndarray, optional
-        float32, writable, C-contiguous, any shape of exactly the frame's ``numel`` entries;
-        overwritten. It is untouched if the frame is bad.
+        Array to overwrite: float32, writable, C-contiguous, any shape with exactly the frame's
+        ``numel`` entries. It is unchanged if the frame is invalid.
     max_numel : int, optional
-        The longest tensor to accept. Without it, and without ``out``, bytes may claim
-        `DEFAULT_MAX_NUMEL` entries (a result of 1 GiB) and a `Frame` as many as it has.
+        Maximum number of entries. Without it, and without ``out``, bytes may claim up to
+        `DEFAULT_MAX_NUMEL` entries (a result of 1 GiB); a `Frame` has no limit.
 
     Returns
     -------
@@ -48,15 +48,15 @@ def decode(
     Raises
     ------
     CorruptFrameError, TruncatedFrameError
-        The bytes are not a whole frame.
+        The bytes are not a complete, valid frame.
     FrameTooLargeError
-        More entries than ``max_numel`` or ``out`` allow.
+        The frame has more entries than ``max_numel`` or ``out`` allows.
     UnsupportedFrameError
-        A frame of a newer version.
+        The frame needs a newer version of this library.
     ValueError, TypeError
-        ``out`` of another length, dtype or layout, or read-only.
+        ``out`` has another length, dtype or layout, or is read-only.
     MemoryError
-        Not enough memory; ``out`` is untouched.
+        Not enough memory; ``out`` is unchanged.
     """
     if max_numel is not None:
         max_numel = _validate.integer("max_numel", max_numel, low=0)
@@ -68,21 +68,21 @@ def decode_add(
 ) -> None:
     """Add a frame's entries to a tensor: ``out += scale * decode(frame)``, in float32.
 
-    Only the entries sent are touched, so the cost is in proportion to them. The frame is checked
-    whole before the first write. Memory as for `decode`, without the result.
+    Only the entries in the frame are touched, so the cost is proportional to their number. The
+    whole frame is checked before the first write. Memory is as for `decode`, without the result.
 
     Parameters
     ----------
     frame : bytes-like
         As in `decode`.
     out : numpy.ndarray
-        float32, writable, C-contiguous, of exactly the frame's ``numel`` entries.
+        float32, writable, C-contiguous, with exactly the frame's ``numel`` entries.
     scale : float
-        A finite factor, rounded to float32: 1/ranks for a mean.
+        A finite factor, rounded to float32; 1 / ranks for a mean.
 
     Raises
     ------
     GradwireError, ValueError, TypeError
-        As `decode`; ``out`` is untouched then.
+        As `decode`; ``out`` is unchanged.
     """
     _native.decode_add(frame, out, scale)

@@ -1,4 +1,4 @@
-"""The state of one tensor: everything about encoding it that changes."""
+"""The state of one tensor: everything that changes from one encode to the next."""
 
 import copy
 import dataclasses
@@ -23,37 +23,37 @@ _KEYS = {"version", "numel", "step", "config", "residual", "momentum", "scalars"
 
 
 class State(_native.State):
-    """Residual, controller and step count of one tensor; made by `Codec.init_state`.
+    """Residual, controller and step count of one tensor; created by `Codec.init_state`.
 
-    A state belongs to one tensor and to one codec. Of the codec, only *how much* is sent may
-    change between calls (ratio, k or threshold), which is what a schedule does.
+    A state belongs to one tensor and to one codec. Between calls, only *how much* the codec sends
+    may change (ratio, k or threshold); schedules do that.
 
-    Pickling and copying keep everything but the undo buffer: a copy has nothing to roll back.
+    Pickling and copying keep everything except the undo buffer: a copy cannot be rolled back.
 
     Attributes
     ----------
     codec : Codec
-        The one that encoded last, or that made the state.
+        The codec of the last encode; before the first, the one that created the state.
     numel : int
-        Entries of the tensor.
+        Number of entries of the tensor.
     name : str or None
-        Named in errors; also what random numbers depend on, where the codec draws them.
+        Name for errors. Random numbers depend on it, if the codec draws any.
     stream : int
-        States that must not draw the same numbers when they round, as those of two ranks, differ
-        in it.
+        Stream of the random numbers for stochastic rounding. States that must not draw the same
+        numbers, such as those of two ranks, have different streams.
     step : int
-        Successful encodes that were not rolled back.
+        Number of successful encodes, without those that were rolled back.
     residual : numpy.ndarray or None
-        A float32 copy of what has not been sent, shape (numel,); None without a memory. With
-        `gradwire.memory.MomentumCorrection` the velocity.
+        A copy of what has not been sent, float32, shape (numel,); None without a memory. With
+        `gradwire.memory.MomentumCorrection`, the velocity.
     residual_norm : float or None
-        Euclidean norm of the residual, summed in float64: one read of it and no copy.
+        Euclidean norm of the residual, summed in float64; reads the residual once, without a copy.
     momentum : numpy.ndarray or None
-        A float32 copy of its momentum, shape (numel,); None without momentum correction.
+        A copy of the momentum, float32, shape (numel,); None without momentum correction.
     last : dict or None
-        Of the last encode: ``count`` (entries sent), ``target`` (entries asked for, or None),
-        ``threshold`` (magnitude above which entries went), ``trimmed`` (entries selected and then
-        left out to keep ``max_nbytes``).
+        Results of the last encode: ``count`` (entries sent), ``target`` (entries asked for, or
+        None), ``threshold`` (magnitude above which entries were sent) and ``trimmed`` (entries
+        that were selected but left out because of ``max_nbytes``).
     """
 
     __slots__ = ()
@@ -61,25 +61,25 @@ class State(_native.State):
     def __new__(
         cls, codec: "Codec", numel: int, *, name: str | None = None, stream: int = 0
     ) -> Self:
-        """Make the state of a tensor of numel entries; the same as `Codec.init_state`."""
+        """Create the state of a tensor with ``numel`` entries, like `Codec.init_state`."""
         return super().__new__(cls, codec._codec, numel, name, stream)
 
     def rollback(self) -> None:
-        """Undo the last encode exactly: residual, controller and codec are those before it.
+        """Undo the last encode exactly, restoring residual, controller and codec.
 
-        There is one encode to undo, until the next one begins, even one that fails.
+        Only the last encode can be undone, and only until the next one begins, even if that fails.
 
         Raises
         ------
         ValueError
-            There is none, as always with ``Residual(low_memory=True)``.
+            There is nothing to undo, as is always so with ``Residual(low_memory=True)``.
         StateInUseError
             Another thread is encoding with this state.
         """
         super().rollback()
 
     def reset(self) -> None:
-        """Forget everything: residual zero and step 0, as `Codec.init_state` makes them.
+        """Reset the state to that of a new one: residual zero and step 0.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class State(_native.State):
         super().reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on bit for bit, as plain values and one array.
+        """Return everything needed to continue bit for bit, as plain values and arrays.
 
         Returns
         -------
@@ -110,15 +110,15 @@ class State(_native.State):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned. All of it is checked before anything changes.
+        """Load what `state_dict` returned. All of it is checked before anything changes.
 
-        The dict may be of a state with the other ``low_memory``; this one keeps its own.
+        ``low_memory`` may differ between the two states; this one keeps its own setting.
 
         Raises
         ------
         ValueError
-            Another version, length or codec, missing or unknown entries, a residual or momentum
-            that is not finite or of another length.
+            Another version, length or codec; missing or unknown entries; a residual or momentum
+            that is not finite or has another length.
         TypeError
             A value of the wrong type.
         """
@@ -135,8 +135,8 @@ class State(_native.State):
             )
         if state_dict["numel"] != self.numel:
             raise ValueError(
-                f"state_dict is of a tensor of {state_dict['numel']!r} elements, "
-                f"this state of one of {self.numel}"
+                f"state_dict is for a tensor of {state_dict['numel']!r} elements, "
+                f"this state for one of {self.numel}"
             )
         codec = self._compatible(state_dict["config"])
         step = _validate.integer("step", state_dict["step"], low=0, high=2**53)
@@ -153,12 +153,12 @@ class State(_native.State):
             return own
         codec = type(own).from_config(cast("dict[str, Any]", config))
         if isinstance(codec.memory, Residual) and isinstance(own.memory, Residual):
-            # The same residual in one buffer or two: a choice of the machine, not of the training.
+            # Whether the residual has one buffer or two does not affect the training.
             memory = dataclasses.replace(codec.memory, low_memory=own.memory.low_memory)
             codec = dataclasses.replace(codec, memory=memory)
         if not own._codec.same_kind(codec._codec):
             raise ValueError(
-                f"state_dict is of {codec!r}, this state of {own!r}; "
+                f"state_dict is for {codec!r}, this state for {own!r}; "
                 "only ratio, k or threshold may differ"
             )
         return codec
@@ -170,7 +170,7 @@ class State(_native.State):
         return _rebuild(self.codec, self.name, self.stream, self.state_dict())
 
     def __copy__(self) -> "State":
-        # Two states that share a residual would both be wrong after the next encode.
+        # If two states shared a residual, both would be wrong after the next encode.
         return copy.deepcopy(self)
 
     def __repr__(self) -> str:

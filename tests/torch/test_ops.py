@@ -64,7 +64,7 @@ def test_an_exported_program_holds_them(frame):
 def test_a_frame_of_another_length_than_the_graph_was_made_for_is_refused(frame):
     with pytest.raises(gradwire.FrameTooLargeError):
         torch.ops.gradwire.decode(frame, N - 1)
-    with pytest.raises(gradwire.CorruptFrameError, match=f"{N} elements, {N + 1} were expected"):
+    with pytest.raises(gradwire.CorruptFrameError, match=f"expected {N + 1} elements, got {N}"):
         torch.ops.gradwire.decode(frame, N + 1)
 
 

@@ -131,7 +131,7 @@ class TestEncodeInto:
 
     def test_the_slot_is_a_tensor_of_bytes(self, tensor):
         codec = gradwire.topk(0.5)
-        with pytest.raises(TypeError, match=r"out must be of torch\.uint8, got torch\.float32"):
+        with pytest.raises(TypeError, match=r"out must have dtype torch\.uint8, got"):
             gradwire.torch.encode_into(codec, tensor, codec.init_state(N), torch.zeros(4000))
 
 
@@ -214,8 +214,8 @@ BAD_TENSORS = [
         TypeError,
         r"must be dense, got layout torch.sparse_coo.*to_dense",
     ),
-    (torch.zeros(N, dtype=torch.int32), TypeError, "must be of torch.float32.*got torch.int32"),
-    (torch.zeros(N, dtype=torch.complex64), TypeError, "must be of .*got torch.complex64"),
+    (torch.zeros(N, dtype=torch.int32), TypeError, "dtype torch.float32.*got torch.int32"),
+    (torch.zeros(N, dtype=torch.complex64), TypeError, "must have dtype .*got torch.complex64"),
     (torch.zeros(N, 2)[:, 0], ValueError, r"must be contiguous.*strides \(2,\).*\.contiguous\(\)"),
 ]
 
@@ -234,7 +234,7 @@ def test_tensors_that_do_not_fit_are_named(bad, error, message, frame):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_outputs_are_float32(dtype, frame):
-    with pytest.raises(TypeError, match=r"out must be of torch\.float32, got"):
+    with pytest.raises(TypeError, match=r"out must have dtype torch\.float32, got"):
         gradwire.torch.decode(frame, torch.zeros(N, dtype=dtype))
 
 

@@ -1,4 +1,4 @@
-"""The calls of `gradwire` on torch tensors, without a copy for those on the CPU.
+"""The functions of `gradwire` for torch tensors on the CPU, without copying them.
 
 >>> import gradwire.torch
 >>> codec = gradwire.topk(ratio=0.01)
@@ -6,9 +6,9 @@
 >>> frame = gradwire.torch.encode(codec, grad, state)
 >>> gradwire.torch.decode_add(frame, out, scale=0.5)
 
-`gradwire.torch.ddp` puts a codec under DistributedDataParallel; `gradwire.torch.optim` is for
-codecs that apply momentum themselves. The operators
-``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
+`gradwire.torch.ddp` compresses the gradients of DistributedDataParallel; `gradwire.torch.optim` has
+an optimizer for codecs that apply momentum themselves. The operators ``torch.ops.gradwire.*``
+decode inside compiled or exported graphs.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Operators of ``torch.ops.gradwire``: what they are called, and what they return without running.
+"""The operators ``torch.ops.gradwire.*``, with their implementations for fake tensors.
 
 =================  ============================================================
 ``decode``         ``(Tensor frame, int numel) -> Tensor``: a new float32 tensor
@@ -6,9 +6,9 @@
 ``decode_add_``    ``(Tensor(a!) out, Tensor frame, float scale) -> ()``: adds
 =================  ============================================================
 
-``frame`` is a uint8 tensor with the bytes of one frame. They are for graphs (``torch.compile``,
-``torch.export``); eager code is served as well by `gradwire.torch.decode` and `decode_add`.
-Encoding is no operator: its state is not a tensor.
+``frame`` is a uint8 tensor with the bytes of one frame. The operators are meant for graphs
+(``torch.compile``, ``torch.export``); eager code can use `gradwire.torch.decode` and `decode_add`
+instead. There is no operator for encoding, because its state is not a tensor.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from gradwire.torch import tensors
 __all__ = ["LIBRARY"]
 
 LIBRARY = torch.library.Library("gradwire", "DEF")  # type: ignore[no-untyped-call]
-"""Kept alive: the operators go when it goes."""
+"""Kept alive, because the operators are unregistered with it."""
 
 
 def _decode(frame: torch.Tensor, numel: int) -> torch.Tensor:
     out = tensors.decode(frame, max_numel=numel)
     if out.numel() != numel:
         # A graph was traced with this length, and the fake below promises it.
-        raise errors.CorruptFrameError(f"{out.numel()} elements, {numel} were expected")
+        raise errors.CorruptFrameError(f"expected {numel} elements, got {out.numel()}")
     return out
 
 

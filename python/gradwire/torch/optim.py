@@ -1,9 +1,9 @@
-"""The optimizer that goes with momentum correction.
+"""An optimizer for codecs with momentum correction.
 
-With `gradwire.memory.MomentumCorrection` momentum is applied on each rank before entries are
-selected. What arrives is a step already, and an optimizer that applies momentum to it does so
-twice. Two things are left for the optimizer: the momentum of weight decay, which no rank sends, and
-that of parameters which travel dense, such as biases.
+With `gradwire.memory.MomentumCorrection`, each rank applies momentum before it selects entries. The
+averaged gradient already includes momentum, and an optimizer with momentum would apply it twice.
+Two things remain for the optimizer: the momentum of weight decay, which no rank sends, and the
+momentum of parameters that are sent dense, such as biases.
 
 >>> handle = gradwire.torch.ddp.attach(model, gradwire.dgc(0.001, momentum=0.9))
 >>> groups = gradwire.torch.optim.parameter_groups(handle)
@@ -26,11 +26,11 @@ __all__ = ["SGD", "parameter_groups"]
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent whose momentum is left to the codec where the codec has it.
+    """Stochastic gradient descent that does not apply the codec's momentum again.
 
-    A group with ``corrected=True`` moves by ``grad + momentum(weight_decay * parameter)``, one
-    with ``corrected=False`` by ``momentum(grad + weight_decay * parameter)``, as `torch.optim.SGD`
-    does. With a codec that sends everything the two are the same.
+    A group with ``corrected=True`` is updated by ``grad + momentum(weight_decay * parameter)``, a
+    group with ``corrected=False`` by ``momentum(grad + weight_decay * parameter)``, like
+    `torch.optim.SGD`. With a codec that sends everything, both give the same result.
 
     Parameters
     ----------
@@ -39,14 +39,15 @@ class SGD(Optimizer):
     lr : float
         Learning rate, not negative.
     momentum : float
-        Of the weight decay, and of gradients where ``corrected`` is false; 0 <= momentum < 1. The
-        same as the codec's.
+        Momentum of the weight decay, and of gradients if ``corrected`` is false;
+        0 <= momentum < 1. Use the codec's value.
     weight_decay : float
-        Not negative.
+        Weight decay, not negative.
     nesterov : bool
-        Nesterov's momentum. The same as the codec's.
+        Whether to use Nesterov's momentum. Use the codec's value.
     corrected : bool
-        Whether gradients have had their momentum; the default of groups that do not say so.
+        Whether momentum has already been applied to gradients; the default for groups that do not
+        set it.
 
     Raises
     ------
@@ -56,7 +57,7 @@ class SGD(Optimizer):
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
-    Distributed Training", ICLR 2018, section 3.2; the authors' code for the weight decay.
+    Distributed Training", ICLR 2018, section 3.2; weight decay as in the authors' code.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class SGD(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step; return what the closure, if there is one, returns."""
+        """Update the parameters; return the result of the closure, if one is given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -106,7 +107,7 @@ class SGD(Optimizer):
     def _moved(
         self, parameter: torch.Tensor, step: torch.Tensor, group: dict[str, Any]
     ) -> torch.Tensor:
-        """Return what momentum makes of a step."""
+        """Return a step with momentum applied."""
         momentum = group["momentum"]
         if momentum == 0.0:
             return step
@@ -118,23 +119,23 @@ class SGD(Optimizer):
 
 
 def parameter_groups(handle: "Handle") -> list[dict[str, Any]]:
-    """Return the parameters of an attached model in two groups: momentum by the codec, and not.
+    """Return the parameters of an attached model, grouped by whether the codec applies momentum.
 
     Parameters
     ----------
     handle : gradwire.torch.ddp.Handle
-        Of a codec with `gradwire.memory.MomentumCorrection`.
+        Handle of a codec with `gradwire.memory.MomentumCorrection`.
 
     Returns
     -------
     list of dict
-        For `SGD`: compressed parameters with ``corrected=True``, those that travel dense without.
-        A group without parameters is left out.
+        Groups for `SGD`: compressed parameters with ``corrected=True``, and those that are sent
+        dense with ``corrected=False``. A group without parameters is left out.
 
     Raises
     ------
     ValueError
-        The codec leaves momentum to the optimizer: any optimizer does.
+        The codec has no momentum correction, so any optimizer can be used.
     """
     if not isinstance(handle.codec.memory, MomentumCorrection):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Encoding from tensors and decoding into them.
+"""Encoding from torch tensors and decoding into them.
 
-A tensor on the CPU is handed over as the numpy array that shares its memory: no copy, about two
-microseconds. numpy has no bfloat16, so such a tensor crosses as uint16 with a flag.
+Tensors on the CPU are passed on as numpy arrays that share their memory, without a copy, in about
+two microseconds. numpy has no bfloat16, so bfloat16 tensors are passed as uint16 with a flag.
 """
 
 from typing import TYPE_CHECKING
@@ -33,15 +33,15 @@ def encode(
     *,
     max_nbytes: int | None = None,
 ) -> "Frame":
-    """Encode one tensor; the same as ``codec.encode`` on an array.
+    """Encode one tensor, like ``codec.encode`` for arrays.
 
     Parameters
     ----------
     codec : Codec
-        The codec that made the state.
+        The codec that created the state.
     tensor : torch.Tensor
-        float32, float64, float16 or bfloat16 on the CPU, any shape, contiguous. Read in place;
-        may require gradients, which do not flow through a frame.
+        float32, float64, float16 or bfloat16 on the CPU, any shape, contiguous. Read in place. It
+        may require gradients, but they do not flow through a frame.
     state, max_nbytes
         As in `gradwire.Codec.encode`.
 
@@ -53,10 +53,9 @@ def encode(
     Raises
     ------
     NonFiniteError, StateInUseError, ValueError
-        As `gradwire.Codec.encode`, a tensor of several dimensions with a codec that wants to be
-        told the shape included; also a tensor that is not contiguous.
+        As `gradwire.Codec.encode`; also if the tensor is not contiguous.
     TypeError
-        Another dtype, layout or device.
+        The tensor has another dtype, layout or device.
     """
     array, bfloat16 = _readable(tensor)
     return codec._encode(array, state, max_nbytes, bfloat16)
@@ -70,26 +69,26 @@ def encode_into(
     *,
     max_nbytes: int | None = None,
 ) -> int:
-    """Encode into a tensor of bytes; the same as ``codec.encode_into`` on arrays.
+    """Encode into a tensor of bytes, like ``codec.encode_into`` for arrays.
 
     Parameters
     ----------
     codec, tensor, state, max_nbytes
         As in `encode`.
     out : torch.Tensor
-        uint8 on the CPU, contiguous, sharing no memory with ``tensor``. The frame is trimmed to
-        fit into it.
+        uint8 on the CPU, contiguous, sharing no memory with ``tensor``. If the frame does not fit,
+        its smallest entries are left out.
 
     Returns
     -------
     int
-        Bytes written at the start of ``out``.
+        Number of bytes written at the start of ``out``.
 
     Raises
     ------
     GradwireError, ValueError, TypeError
-        As `encode`, and for an ``out`` that cannot be written to or shares memory with
-        ``tensor``. Bytes of ``out`` are written on success only.
+        As `encode`; also if ``out`` cannot be written to or shares memory with ``tensor``. ``out``
+        is written only on success.
     """
     array, bfloat16 = _readable(tensor)
     target = _writable(out, torch.uint8)
@@ -104,16 +103,16 @@ def decode(
     *,
     max_numel: int | None = None,
 ) -> torch.Tensor:
-    """Decode a frame to a tensor; the same as `gradwire.decode` for arrays.
+    """Decode a frame to a tensor, like `gradwire.decode` for arrays.
 
     Parameters
     ----------
     frame : bytes-like or torch.Tensor
         A `gradwire.Frame`, any contiguous buffer of bytes, or a uint8 tensor on the CPU.
     out : torch.Tensor, optional
-        float32 on the CPU, contiguous, any shape of exactly the frame's ``numel`` entries.
+        float32 on the CPU, contiguous, any shape with exactly the frame's ``numel`` entries.
     max_numel : int, optional
-        The longest tensor to accept.
+        Maximum number of entries.
 
     Returns
     -------
@@ -125,7 +124,7 @@ def decode(
     CorruptFrameError, TruncatedFrameError, FrameTooLargeError, UnsupportedFrameError
         As `gradwire.decode`.
     ValueError, TypeError
-        ``out`` of another length, dtype, layout or device, or one that requires gradients.
+        ``out`` has another length, dtype, layout or device, or requires gradients.
     """
     if max_numel is not None:
         max_numel = _validate.integer("max_numel", max_numel, low=0)
@@ -146,14 +145,14 @@ def decode_add(
     frame : bytes-like or torch.Tensor
         As in `decode`.
     out : torch.Tensor
-        float32 on the CPU, contiguous, of exactly the frame's ``numel`` entries.
+        float32 on the CPU, contiguous, with exactly the frame's ``numel`` entries.
     scale : float
         A finite factor, rounded to float32.
 
     Raises
     ------
     GradwireError, ValueError, TypeError
-        As `decode`; ``out`` is untouched then.
+        As `decode`; ``out`` is unchanged.
     """
     _native.decode_add(_bytes(frame), _writable(out, torch.float32), scale)
     _bump_version(out)
@@ -191,17 +190,17 @@ def _bytes(frame: "Frame | Buffer | torch.Tensor") -> "Frame | Buffer | NDArray[
 def _check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    # Nothing here may cost more than the encode of a bias: `device.type` alone is half a
-    # microsecond, and only needed for the message.
+    # These checks must not cost more than encoding a bias: `device.type` alone takes half a
+    # microsecond, and only the message needs it.
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} must be dense, got layout {tensor.layout}; pass .to_dense()")
     if not tensor.is_cpu:
         raise TypeError(
-            f"{name} must be on the CPU, got one on {tensor.device}; move it there with .cpu()"
+            f"{name} must be on the CPU, got one on {tensor.device}; move it with .cpu()"
         )
     if tensor.dtype not in dtypes:
         expected = ", ".join(str(dtype) for dtype in dtypes)
-        raise TypeError(f"{name} must be of {expected}, got {tensor.dtype}")
+        raise TypeError(f"{name} must have dtype {expected}, got {tensor.dtype}")
     if not tensor.is_contiguous():
         raise ValueError(
             f"{name} must be contiguous, got shape {tuple(tensor.shape)} with strides "
@@ -210,7 +209,7 @@ def _check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> 
 
 
 def _bump_version(out: torch.Tensor) -> None:
-    # torch does not see writes through numpy. Telling it keeps the check that a tensor saved for
-    # backward was not overwritten. Inference tensors have no version.
+    # torch does not see writes through numpy. The new version lets it detect that a tensor saved
+    # for backward was overwritten. Inference tensors have no version.
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
