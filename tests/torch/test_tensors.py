@@ -214,7 +214,7 @@ BAD_TENSORS = [
         TypeError,
         r"must be dense, got layout torch.sparse_coo.*to_dense",
     ),
-    (torch.zeros(N, dtype=torch.int32), TypeError, "dtype torch.float32.*got torch.int32"),
+    (torch.zeros(N, dtype=torch.int32), TypeError, "must have dtype .*float32.*got torch.int32"),
     (torch.zeros(N, dtype=torch.complex64), TypeError, "must have dtype .*got torch.complex64"),
     (torch.zeros(N, 2)[:, 0], ValueError, r"must be contiguous.*strides \(2,\).*\.contiguous\(\)"),
 ]
