@@ -1,4 +1,4 @@
-# `make help` says what there is. Every target sets up what it needs; a second call finds it done.
+# `make help` lists the targets. Every target sets up what it needs, unless that is up to date.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -22,7 +22,7 @@ help: ## This page
 	@awk -f scripts/help.awk $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Train two models over a slow link, with and without compression (ARGS="--help" for choices)
+demo: ## Train two models over a slow link, with and without compression (ARGS="--help" for options)
 	@$(environment) demo
 	@$(bin)/gradwire demo $(ARGS)
 
@@ -32,7 +32,7 @@ test: ## All tests: Rust at every SIMD level, then Python with real processes (P
 	@$(python) scripts/run_tests.py
 
 .PHONY: test-rust test-python
-test-rust test-python: ## One half of the tests
+test-rust test-python: ## Only the Rust tests, or only the Python tests
 	@$(environment) test
 	@$(python) scripts/run_tests.py $(@:test-%=%)
 
@@ -53,16 +53,16 @@ format: ## Format Rust and Python
 	$(bin)/ruff format --quiet .
 
 .PHONY: bench
-bench: ## The codecs beside a plain copy and their peers, in one process (ARGS="--quick" for a look)
+bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
 
 .PHONY: bench-instructions
-bench-instructions: ## Instructions an element of kernels and encodes, by valgrind (ARGS="--only sweep")
+bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
 
 .PHONY: bench-history
-bench-history: ## asv over the package's history (ARGS="NEW" for what is new, by default HEAD alone)
+bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)
 	@$(environment) bench
 	@PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
 
@@ -74,7 +74,7 @@ docs: ## The documentation as HTML, under .cache/docs
 .PHONY: wheel
 wheel: export VENV := .cache/wheel-env
 wheel: export PYO3_PYTHON := $(abspath .cache/wheel-env)/bin/python
-wheel: ## The abi3 wheel, under dist, tried without torch (ARGS="--target TRIPLE" for another machine's)
+wheel: ## The abi3 wheel, in dist, tested without torch (ARGS="--target TRIPLE" to cross-compile)
 	@$(environment) wheel
 	@.cache/wheel-env/bin/python scripts/wheel.py $(ARGS)
 
@@ -84,7 +84,7 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@PATH="$(bin):$$PATH" scripts/lock.sh
 
 .PHONY: clean
-clean: ## Remove all that these targets have made: environment, caches, builds, results
+clean: ## Remove everything these targets create: environment, caches, builds, results
 	rm -rf $(VENV) .cache target dist demo-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,12 +3,12 @@
     torchrun --nproc-per-node=2 examples/train.py
     torchrun --nproc-per-node=2 examples/train.py --ratio 1   # the same without compression
 
-On two machines, run this on each of them, with its own --node-rank and the address of the first:
+On two machines, run this on each, with its own --node-rank and the address of the first machine:
 
     torchrun --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --master-port=29500 \
         --nproc-per-node=1 examples/train.py --checkpoint run/
 
-Whoever stops and starts it again with the same --checkpoint goes on where it was.
+To resume from a checkpoint, run the same command again with a larger --steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
-    # All that compression takes. Ratio 1 leaves plain DDP for comparison.
+    # This is all that compression needs. With ratio 1 this is plain DDP, for comparison.
     handle = None
     if options.ratio < 1:
         handle = ddp.attach(model, gradwire.topk(ratio=options.ratio))
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return this rank's data of this step: points around ten centres. Put your loader here."""
+    """Return this rank's data for this step: points around ten centres. Put your loader here."""
     centres = torch.randn(10, 64, generator=torch.Generator().manual_seed(1))
     draw = torch.Generator().manual_seed(1000 * step + rank)
     targets = torch.randint(10, (64,), generator=draw)
@@ -74,7 +74,7 @@ def save(
     optimizer: torch.optim.Optimizer,
     handle: ddp.Handle | None,
 ) -> None:
-    """Save a file for every rank: what a rank has not sent yet is its own."""
+    """Save one file per rank, because every rank has its own residual."""
     saved = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     if handle is not None:
         saved["gradwire"] = handle.state_dict()
@@ -88,7 +88,7 @@ def load(
     optimizer: torch.optim.Optimizer,
     handle: ddp.Handle | None,
 ) -> int:
-    """Load what `save` saved, if all ranks have it; return the step to go on with."""
+    """Load the files of `save`, if all ranks have one; return the step to continue with."""
     file = folder / f"rank{dist.get_rank()}.pt"
     there = torch.tensor(int(file.exists()))
     dist.all_reduce(there, dist.ReduceOp.MIN)
@@ -107,7 +107,9 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("--ratio", type=float, default=0.01, help="share of the entries to send")
     made.add_argument("--steps", type=int, default=200)
-    made.add_argument("--checkpoint", type=Path, metavar="DIR", help="save to and go on from")
+    made.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="folder to resume from and save to"
+    )
     return made
 
 

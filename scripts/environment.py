@@ -2,14 +2,14 @@
 
     python3 scripts/environment.py LAYER [LAYER ...]
 
-A layer is a lock file, ``requirements/LAYER.txt``, and every environment has the layer ``demo``,
-torch and the extension. The layer ``wheel`` is the exception: it stands alone, without torch.
-Each step keeps a stamp: the hash of all that decides its outcome. A step whose stamp still fits is
-not run again, so a second call does nothing at all.
+A layer is a lock file, ``requirements/LAYER.txt``. Every environment has the layer ``demo``, torch
+and the extension, except that the layer ``wheel`` is installed alone, without torch. Each step
+keeps a stamp, the hash of everything that determines its result. A step whose stamp still matches
+is skipped, so a second call does nothing.
 
 Settings come from the environment; ``make help`` describes them: ``VENV``, ``TORCH``,
-``TORCH_INDEX``, ``SYSTEM_TORCH``, ``UV``. The interpreter that runs this file is the one that the
-environment is made from. Only the standard library is used here: nothing is installed yet.
+``TORCH_INDEX``, ``SYSTEM_TORCH``, ``UV``. The environment is created from the interpreter that runs
+this file. Only the standard library is used here: nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def find_uv() -> str:
         made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)])
         if made.returncode != 0:
             sys.exit(
-                "error: this Python cannot make virtual environments. Install its venv module "
+                "error: this Python cannot create virtual environments. Install its venv module "
                 "(Debian: python3-venv) or uv itself, then try again."
             )
         run(home / "bin" / "python", "-m", "pip", "install", "--quiet", f"uv=={UV_VERSION}")
@@ -116,9 +116,9 @@ def create(env: Environment) -> None:
     if env.python.exists() and env.fresh("venv", wanted):
         return
     if env.root.exists() and not env.stamps.exists() and any(env.root.iterdir()):
-        sys.exit(f"error: {env.root} was not made by this script; remove it or set VENV=elsewhere.")
+        sys.exit(f"error: {env.root} is not this script's; remove it or set VENV=elsewhere.")
     version = ".".join(map(str, sys.version_info[:3]))
-    say(f"making {env.root.name} with Python {version}")
+    say(f"creating {env.root.name} with Python {version}")
     run(find_uv(), "venv", "--quiet", "--clear", "--python", sys.executable, env.root)
     env.stamp("made", "by scripts/environment.py")
     if system:

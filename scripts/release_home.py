@@ -2,9 +2,9 @@
 
     python3 scripts/release_home.py https://HOST/OWNER/gradwire
 
-Links of the README are relative, which a package index cannot follow, and the repository does not
-know where it will be hosted. A release runs this first, in a clean checkout: it turns the links
-into absolute ones, to the tag of this version, and gives `pyproject.toml` its ``[project.urls]``.
+The README's links are relative, which a package index cannot follow, and the repository does not
+record where it is hosted. A release runs this first, in a clean checkout: it makes the links
+absolute, to the tag of this version, and adds ``[project.urls]`` to `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s]+\))")
 
 
 def absolute(readme: str, home: str, version: str) -> str:
-    """Return a README whose links lead to the files of this version."""
+    """Return the README with links to the files of this version."""
     return LINK.sub(rf"\g<1>{home}/blob/v{version}/\g<2>", readme)
 
 
 def with_urls(project: str, home: str) -> str:
-    """Return a pyproject.toml with the addresses that follow from that of the repository."""
+    """Return the pyproject.toml with the URLs of the repository added."""
     if "[project.urls]" in project:
         raise SystemExit("error: pyproject.toml has [project.urls] already")
     urls = {
@@ -40,7 +40,7 @@ def with_urls(project: str, home: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("home", help="the repository's address, without a slash at its end")
+    parser.add_argument("home", help="URL of the repository, without a trailing slash")
     home = parser.parse_args().home.rstrip("/")
     if not re.fullmatch(r"https://\S+", home):
         sys.exit(f"error: {home!r} is not an https address")
@@ -50,7 +50,7 @@ def main() -> None:
     links = absolute(readme.read_text("utf-8"), home, version["version"])
     project.write_text(urls, "utf-8")
     readme.write_text(links, "utf-8")
-    print(f"README.md and pyproject.toml now lead to {home}")
+    print(f"README.md and pyproject.toml now link to {home}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/run_tests.py [rust] [python]
 
-All suites run even when an early one fails, and the exit status tells whether all passed.
-``PYTEST_ARGS`` is handed on to pytest.
+All suites run even if an early one fails; the exit status says whether all passed.
+``PYTEST_ARGS`` is passed to pytest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = {"error": "failed", "errors": "failed", "ignored": "skipped"}
 
 @dataclass
 class Suite:
-    """One command of the run, and what came of it."""
+    """One command of the run, and its result."""
 
     name: str
     command: list[str]
@@ -81,9 +81,9 @@ def level() -> str:
 
 
 def rust_suites() -> list[Suite]:
-    """Return the core's tests once a level; the documentation's examples only at the best one.
+    """Return the core's tests once per level; the documentation's examples only at the best one.
 
-    The bindings are left to Python: building them for ``cargo test`` would test nothing.
+    The Python tests cover the bindings: building them for ``cargo test`` would test nothing.
     """
     suites = []
     for name in LEVELS[level()]:

@@ -1,11 +1,11 @@
-"""Build the abi3 wheel under dist and try it in an environment that has numpy and nothing else.
+"""Build the abi3 wheel in dist and test it in an environment that has only numpy.
 
     .cache/wheel-env/bin/python scripts/wheel.py [--target TRIPLE] [--no-try]
 
-One wheel serves every Python from 3.11 on. On Linux it is linked by zig against glibc 2.28,
-whatever this machine has, so that it installs wherever torch's own wheels do. With ``--target`` it
-is built for another architecture than this one, for which `rustup target add TRIPLE` is needed
-first. On macOS and Windows the system's linker is used.
+One wheel works with every Python from 3.11 on. On Linux, zig links it against glibc 2.28, whatever
+version this machine has, so that it installs wherever torch's own wheels do. ``--target`` builds
+for another architecture, which needs `rustup target add TRIPLE` first. On macOS and Windows the
+system's linker is used.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ try:
 except ImportError:
     pass
 else:
-    raise SystemExit("torch is there, so this says nothing about an installation without it")
+    raise SystemExit("torch is installed, so this cannot test an installation without it")
 print(f"gradwire {gradwire.__version__} works without torch, SIMD level {gradwire.simd_level()}")
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", help="the target triple of Rust (default: this machine's)")
-    parser.add_argument("--no-try", action="store_true", help="do not install it: it is for others")
+    parser.add_argument("--target", help="Rust target triple (default: this machine's)")
+    parser.add_argument("--no-try", action="store_true", help="do not install and test the wheel")
     chosen = parser.parse_args()
     wheel = build(chosen.target)
     print(f"==> {wheel.relative_to(ROOT)}", flush=True)

@@ -26,7 +26,10 @@ def test_results_need_a_folder(name, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (LinkUnavailableError("tc qdisc replace: no such process"), "is gone: tc qdisc replace"),
+        (
+            LinkUnavailableError("tc qdisc replace: no such process"),
+            "the link between the ranks failed: tc qdisc replace",
+        ),
         (OSError(28, "No space left on device", "demo.png"), "demo.png: No space left on device"),
     ],
     ids=["link", "disk"],

@@ -54,7 +54,7 @@ def check_common(figures: dict[str, Any], steps: int) -> None:
 def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     done = run_demo(tmp_path, "--task", "digits", "--steps", "8", "--bandwidth", "200mbit")
     assert done.returncode == 0, done.stderr
-    assert "2 ranks in network namespaces of their own, joined by a veth pair" in done.stdout
+    assert "2 ranks in separate network namespaces, joined by a veth pair" in done.stdout
     assert "200 Mbit/s: a TCP stream measured" in done.stdout
     assert "convolutional network, handwritten digits, 200 Mbit/s" in done.stdout
     assert "digits, 200 Mbit/s: " in done.stdout
@@ -107,7 +107,7 @@ def is_rank(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it reads /proc")
 @pytest.mark.parametrize(
     ("how", "last_line"),
-    [(signal.SIGTERM, "computing alone:"), (signal.SIGKILL, "Link:")],
+    [(signal.SIGTERM, "compute only:"), (signal.SIGKILL, "Link:")],
     ids=["terminated in training", "killed while it starts"],
 )
 def test_stopped_in_the_middle_it_leaves_no_process_behind(tmp_path, how, last_line):
@@ -129,7 +129,7 @@ def test_stopped_in_the_middle_it_leaves_no_process_behind(tmp_path, how, last_l
         time.sleep(0.05)
     if how == signal.SIGTERM:
         assert demo.returncode == 130
-        assert complaint == "gradwire demo: interrupted; processes and links are gone\n"
+        assert complaint == "gradwire demo: interrupted; processes and links were removed\n"
 
 
 def test_a_rank_that_fails_ends_the_demo_with_its_traceback():
@@ -138,7 +138,7 @@ def test_a_rank_that_fails_ends_the_demo_with_its_traceback():
             pass
         ranks.send(do="train", task="cats", method="none", steps=2, ratio=0.1, evaluate=False)
         with pytest.raises(
-            RankError, match=r"rank [01] failed: ValueError: there is no task 'cats'\nTraceback"
+            RankError, match=r"rank [01] failed: ValueError: unknown task 'cats'\nTraceback"
         ):
             for _ in ranks.events("trained"):
                 pass

@@ -36,12 +36,12 @@ def test_lists_are_split_at_commas():
         (["--ratio", "nan"], "'nan' is not a ratio"),
         (["--bandwidth", "fast"], "'fast' is not a bandwidth"),
         (["--bandwidth", "0mbit"], "'0mbit' is not a bandwidth"),
-        (["--ranks", "1"], "'1' is not a whole number from 2"),
-        (["--steps", "1"], "'1' is not a whole number from 2"),
-        (["--steps", "many"], "'many' is not a whole number"),
-        (["--task", "digits,cats"], "'digits,cats' names no task"),
-        (["--codec", "zip"], "there is no codec 'zip'; there are topk, sidco"),
-        (["--codec", "threshold"], "threshold needs threshold, for which there is no option"),
+        (["--ranks", "1"], "'1' is not an integer from 2"),
+        (["--steps", "1"], "'1' is not an integer from 2"),
+        (["--steps", "many"], "'many' is not an integer"),
+        (["--task", "digits,cats"], "'digits,cats' is not a list of tasks"),
+        (["--codec", "zip"], "unknown codec 'zip'; choose from topk, sidco"),
+        (["--codec", "threshold"], "threshold needs threshold, which has no option here"),
     ],
 )
 def test_a_wrong_argument_is_named_with_what_would_be_right(arguments, complaint, capsys):

@@ -195,7 +195,7 @@ def test_without_the_tools_the_link_is_loopback_and_says_why(monkeypatch):
     link, why = links.open_link(2)
     assert isinstance(link, links.Loopback)
     if sys.platform.startswith("linux"):
-        assert why == "it needs the commands of iproute2 and util-linux, which are not installed"
+        assert why == "the commands of iproute2 and util-linux are not installed"
     assert (link.shaped, link.address(1), link.command_prefix(1)) == (False, "127.0.0.1", [])
     with pytest.raises(LinkUnavailableError, match="belongs to the whole machine"):
         link.set_rate(1_000_000)

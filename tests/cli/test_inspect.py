@@ -74,7 +74,7 @@ def test_standard_input(frame, capsys, monkeypatch):
 CORRUPT = [
     (lambda data: data[:-1], "TruncatedFrameError", "truncated frame"),
     (lambda data: data[:20], "TruncatedFrameError", "header needs 48 bytes, got 20"),
-    (lambda data: data + b"\0", "CorruptFrameError", "more bytes follow the frame"),
+    (lambda data: data + b"\0", "CorruptFrameError", ", but more follow"),
     (lambda data: data[:60] + b"\xff\xff" + data[62:], "CorruptFrameError", "checksum"),
     (lambda data: b"not a frame", "CorruptFrameError", "magic"),
     (lambda data: data[:3] + b"\x09" + data[4:], "UnsupportedFrameError", "version 9"),
@@ -128,7 +128,7 @@ def test_what_follows_a_frame_is_not_read(frame, tmp_path):
     script = f"cat {tmp_path / 'frame.gwf'} /dev/zero | {sys.executable} -m gradwire inspect -"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "more bytes follow the frame" in done.stderr
+    assert ", but more follow" in done.stderr
 
 
 @pytest.mark.parametrize(

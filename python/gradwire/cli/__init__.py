@@ -1,7 +1,7 @@
 """The command line: ``gradwire COMMAND``.
 
-Each command is a module with ``main(argv) -> exit code`` that is imported when it is called, so
-that ``gradwire inspect`` never waits for what ``gradwire demo`` needs.
+Each command is a module with ``main(argv) -> exit code``. It is imported only when called, so that
+``gradwire inspect`` does not load the dependencies of ``gradwire demo``.
 """
 
 import argparse
@@ -33,9 +33,9 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line, that of the process by default; return its exit code.
+    """Run a command line, by default the process's own, and return its exit code.
 
-    0 means success, 1 that the command found something wrong, 2 a wrong command line.
+    The code is 0 on success, 1 if the command reports an error, and 2 for an invalid command line.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments[:1])
@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(module.main(arguments[1:]))
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing is wrong. Python would complain
-        # once more when it flushes at exit.
+        # The reader closed the pipe (`| head`), which is no error. Without this line Python would
+        # report it again when it flushes at exit.
         sys.stdout = None
         return 0
     except KeyboardInterrupt:
@@ -54,13 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gradwire",
-        description="Compression codecs for tensors that have to cross a wire.",
+        description="Compress tensors for sending over a network.",
         epilog="commands:\n"
         + "\n".join(f"  {name:<10}{command.summary}" for name, command in _COMMANDS.items())
-        + "\n\n`gradwire COMMAND --help` says more about one.",
+        + "\n\nRun `gradwire COMMAND --help` for the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gradwire {gradwire.__version__}")
-    # Not subparsers: those would have to import every command to know its options.
+    # No subparsers: they would need the options, and so the import, of every command.
     parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help="see below")
     return parser

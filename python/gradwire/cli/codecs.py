@@ -1,4 +1,4 @@
-"""``gradwire codecs``: the presets and the papers they come from."""
+"""``gradwire codecs``: list the presets and the papers they implement."""
 
 import argparse
 import inspect
@@ -16,7 +16,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """List the presets; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="gradwire codecs", description="List the presets and the papers they come from."
+        prog="gradwire codecs", description="List the presets and the papers they implement."
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array")
     options = parser.parse_args(argv)
@@ -55,12 +55,12 @@ def _as_text(preset: Preset) -> str:
 
 
 def _paragraph(text: str) -> str:
-    # Words with hyphens stay whole: titles are searched for.
+    # No breaks at hyphens, so that a title can be found by searching for it.
     return textwrap.indent(textwrap.fill(text, 76, break_on_hyphens=False), "    ")
 
 
 def _call(preset: Preset) -> str:
-    """Return an expression that makes a codec once the module it begins with is imported."""
+    """Return an expression that builds the codec, given that its module is imported."""
     module = preset.build.__module__
     home = "gradwire" if module.startswith("gradwire.") else module
     options = ", ".join(f"{name}={value!r}" for name, value in preset.example.items())
@@ -68,7 +68,7 @@ def _call(preset: Preset) -> str:
 
 
 def _signature(preset: Preset) -> str:
-    """Return what a preset can be called with, beside the options that all of them have."""
+    """Return a preset's signature without the options that all presets share."""
     signature = inspect.signature(preset.build)
     own = [
         parameter.replace(annotation=inspect.Parameter.empty)

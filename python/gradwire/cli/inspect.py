@@ -1,4 +1,4 @@
-"""``gradwire inspect FILE``: what is in a frame, or why it is corrupt."""
+"""``gradwire inspect FILE``: print the contents of a frame, or why it is corrupt."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     options = parser.parse_args(argv)
     try:
-        # Reading the sections takes memory in proportion to the file, whatever it claims.
+        # Memory use is proportional to the size of the file, whatever its header claims.
         report = _report(read_frame(options.file))
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
@@ -44,7 +44,7 @@ def _fail(options: argparse.Namespace, error: Exception, message: str) -> int:
 
 
 def _report(frame: Frame) -> dict[str, Any]:
-    """Everything to show, computed from a frame whose sections are read whole."""
+    """Decode all sections of a frame and return the fields to print."""
     header = frame.header()
     values = frame.values()
     frame.indices()
@@ -64,7 +64,7 @@ def _report(frame: Frame) -> dict[str, Any]:
 
 
 def entropy_bound(numel: int, count: int) -> float:
-    """Return log2(C(numel, count)) / count: what positions take at least if any may be sent."""
+    """Return the entropy of `count` random positions, log2(C(numel, count)) / count bits each."""
     log_choices = math.lgamma(numel + 1) - math.lgamma(count + 1) - math.lgamma(numel - count + 1)
     return max(log_choices, 0.0) / math.log(2) / count
 
@@ -86,7 +86,7 @@ def _as_text(file: str, report: dict[str, Any]) -> str:
         rows += [
             ("magnitudes", f"{low:.6g} to {high:.6g}"),
             ("bits per entry", f"{report['bits_per_entry']:.2f}"),
-            ("of it index", f"{report['index_bits_per_entry']:.2f}{_bound(report)}"),
+            ("of which index", f"{report['index_bits_per_entry']:.2f}{_bound(report)}"),
         ]
     rows.append(("compression", f"{report['compression']:.1f} times smaller than dense float32"))
     return "\n".join([file, *(f"  {name:<14} {text}" for name, text in rows)])
@@ -96,10 +96,10 @@ _CODING_NOTES = {
     "none": "none needed: every position",
     "elias-fano": "elias-fano, {parameter} low bits",
     "rice": "rice, {parameter} bits",
-    "chunk-local": "chunk-local, positions within their chunk",
-    "seeded": "seeded, a key that positions are drawn from",
+    "chunk-local": "chunk-local, positions relative to their chunk",
+    "seeded": "seeded, positions generated from a key",
 }
-"""What to say of a coding beside its name."""
+"""Descriptions of the codings, by name."""
 
 
 def _percent(density: float | None) -> str:
@@ -119,6 +119,7 @@ def _quantizer(report: dict[str, Any]) -> str:
 
 def _bound(report: dict[str, Any]) -> str:
     bound = report["index_bits_bound"]
-    if report["coding"] in ("chunk-local", "seeded"):  # which know where entries cannot be
+    # These two codings cannot represent every set of positions, so the bound does not hold.
+    if report["coding"] in ("chunk-local", "seeded"):
         return ""
     return f" (entropy bound {bound:.2f}, {report['index_bits_per_entry'] - bound:+.2f})"

@@ -1,4 +1,4 @@
-"""One frame from a file or a pipe: never more of it than its header says there is."""
+"""Read one frame from a file or a pipe, and no more bytes than its header announces."""
 
 import io
 import sys
@@ -15,22 +15,22 @@ _HEADER_NBYTES = 48
 _NUMEL = slice(16, 24)
 _PIECE = 1 << 20
 
-# No coding takes more: 4.2 bytes for a position, 4 for a value, 8 for a block of a single entry;
-# and parameters of a few kilobytes.
+# Upper bound for every coding, in bytes: per element 4.2 for the position, 4 for the value and 8
+# for a block of one entry; plus a few kilobytes of parameters.
 _MOST_PER_ELEMENT, _MOST_BESIDE = 17, 1 << 16
 
 
 def read_frame(file: str) -> Frame:
     """Read one frame, header first; ``-`` is standard input.
 
-    Memory stays in proportion to the bytes that are there, whatever they claim.
+    Memory use is proportional to the bytes actually read, whatever the header claims.
 
     Raises
     ------
     OSError
         The file cannot be read.
     GradwireError
-        What is in it is not one frame; an endless source is found out by its header.
+        The source is not exactly one frame. The header alone exposes an endless source.
     """
     if file == "-":
         return _read(sys.stdin.buffer)
@@ -51,17 +51,19 @@ def _read(source: BinaryIO) -> Frame:
     _check_length(head, need)
     data = head + _up_to(source, need - len(head))
     if source.read(1):
-        raise CorruptFrameError(f"more bytes follow the frame, which has {need}")
+        raise CorruptFrameError(f"the frame ends after {need} bytes, but more follow")
     return Frame(data, max_numel=MAX_NUMEL)
 
 
 def _check_length(head: bytes, need: int) -> None:
     numel = int.from_bytes(head[_NUMEL], "little")
     if numel > MAX_NUMEL:
-        raise CorruptFrameError(f"it claims {numel} elements, at most {MAX_NUMEL} are possible")
+        raise CorruptFrameError(f"the header claims {numel} elements; the limit is {MAX_NUMEL}")
     most = _MOST_PER_ELEMENT * numel + _MOST_BESIDE
     if need > most:
-        raise CorruptFrameError(f"it claims {need} bytes for {numel} elements, which take {most}")
+        raise CorruptFrameError(
+            f"the header claims {need} bytes for {numel} elements; the limit is {most}"
+        )
 
 
 def _up_to(source: BinaryIO, count: int) -> bytes:

@@ -1,4 +1,4 @@
-"""``gradwire compare``: train with every preset on the same tasks, and compare."""
+"""``gradwire compare``: train on the same tasks with every preset and compare the results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["main", "parser"]
 
 _DESCRIPTION = """\
 Train the demo's two models in several processes, once without compression and once with each
-preset, under otherwise equal conditions: same weights, same data, same steps. Prints what every
-preset sends, what it costs and what the model learns.
+preset, under otherwise equal conditions: same weights, same data, same steps. Print for each
+preset the bytes sent, the time to encode and decode, and the accuracy of the model.
 """
 
 
@@ -24,15 +24,13 @@ def _names(text: str, known: Sequence[str], what: str) -> list[str]:
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         named = ", ".join(unknown) or repr(text)
-        raise argparse.ArgumentTypeError(
-            f"there is no {what} {named}; there are {', '.join(known)}"
-        )
+        raise argparse.ArgumentTypeError(f"unknown {what} {named}; choose from {', '.join(known)}")
     return names
 
 
 def _count(text: str, least: int = 2) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
     return int(text)
 
 
@@ -60,30 +58,28 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--steps",
         type=_count,
-        help="training steps of every run (default: the task's own)",
+        help="training steps per run (default: depends on the task)",
     )
-    made.add_argument(
-        "--ranks", type=_count, default=2, help="processes that train together (default: 2)"
-    )
+    made.add_argument("--ranks", type=_count, default=2, help="number of processes (default: 2)")
     made.add_argument(
         "--seeds",
         type=lambda text: _count(text, 1),
         default=1,
         metavar="N",
-        help="runs of each method, from other weights and in another order of the data; tables "
-        "have the mean and the range (default: 1)",
+        help="runs per method, each with its own initial weights and data order; tables show "
+        "mean and range (default: 1)",
     )
     made.add_argument(
         "--out",
         type=Path,
         default=Path("compare-results"),
         metavar="DIR",
-        help="where codecs.md, codecs.svg and codecs.json go (default: %(default)s)",
+        help="folder for codecs.md, codecs.svg and codecs.json (default: %(default)s)",
     )
     made.add_argument(
         "--json",
         action="store_true",
-        help="print the figures as JSON instead of tables; progress goes to stderr",
+        help="print the results as JSON instead of tables; progress goes to stderr",
     )
     return made
 

@@ -1,4 +1,4 @@
-"""The comparison as a page of the documentation."""
+"""Write the comparison as a page of the documentation."""
 
 from __future__ import annotations
 
@@ -14,60 +14,63 @@ _HEAD = """\
 `gradwire compare` trains the demo's two models in {ranks} processes on one machine: without
 compression, with torch's bf16 hook, and with each preset. Every run of a seed starts from the same
 weights and sees the same data in the same order for the same number of steps{seeds}. The tables
-show what each method sends and what the model has learned by then. How much time that saves on a
-slow link is shown by [`gradwire demo`](demo.md); [which one to take](choosing.md) is a page of its
-own.
+show how much each method sends and how well the model does after that. For the time saved on a
+slow link, see [`gradwire demo`](demo.md); for help with the choice, see
+[Choosing a codec](choosing.md).
 
 ![Accuracy against bytes](codecs.svg)
 
 """
 
 _COLUMNS = """\
-**kB per step** is the payload that one rank sends; **times fewer** compares it with a ring
-all-reduce of float32. **encode** and **decode** are milliseconds per step for all tensors
-together, mean on rank 0, with both ranks computing at the same time. **loss** and **accuracy** are
-on held-out data after the last step. **points behind** is the accuracy without compression less
-the method's own, in percentage points; below zero the method was ahead.
+**kB per step** is the payload that one rank sends; **compression** is the payload of a ring
+all-reduce of float32 divided by it. **encode** and **decode** are milliseconds per step for all
+tensors together, averaged on rank 0 while all ranks compute. **loss** and **accuracy** are measured
+on held-out data after the last step. **points behind** is the accuracy without compression minus
+the accuracy with the method, in percentage points; negative values mean that the method did better.
 
 """
 
 _NOISE = """\
 ## How much a difference means
 
-{digits}Runs of the text task differ from seed to seed, too. Compare presets by bytes rather than by
-their configured ratio: several of them send more or fewer entries than their name suggests. {more}
+{digits}Results on the text task vary from seed to seed as well.
+{more}
+
+Compare presets by the bytes they send, not by the ratio they are given: several send more or fewer
+entries than the ratio asks for.
 
 """
 _DIGITS = (
-    "The digits have {images} held-out images, so that one image more or less is {points:.1f} "
-    "points: differences below one point say nothing there. "
+    "There are only {images} held-out digits. One of them is {points:.1f} points, so differences\n"
+    "below one point mean nothing. "
 )
 _ONE_SEED = (
-    "These are single runs; `gradwire compare --seeds 5` prints the mean and the range of five."
+    "These are single runs; `gradwire compare --seeds 5` reports the mean and the range of five."
 )
-_MANY_SEEDS = "The tables have the mean over {seeds} seeds and, in brackets, the range."
+_MANY_SEEDS = "The tables show the mean over {seeds} seeds and, in parentheses, the range."
 
 _WHY = """\
 ## Why some presets fall behind
 
-* **Late gradients.** With error feedback an entry waits until it is large enough to be sent: at a
-  ratio of 0.01, some hundred steps on average. A run of a few hundred steps ends with part of its
-  gradient still in the residual. Longer runs lose less, and so do larger ratios.
-* **Adaptive optimizers.** What waits is sent as one sum. Adam and AdamW divide each update by the
-  recent size of that entry, so a burst moves the weight less than the same gradient in small steps
-  would. That is why the sparse presets trail on the text task (AdamW) and not on the digits (SGD).
-  A first moment on top makes it worse; the text task runs without one. See
+* **Delayed gradients.** With error feedback an entry is sent only once it is large enough: at a
+  ratio of 0.01, after a hundred steps on average. A run of a few hundred steps ends with part of
+  its gradient still in the residual. Longer runs and larger ratios lose less.
+* **Adaptive optimizers.** A delayed gradient arrives as one sum. Adam and AdamW divide each update
+  by the recent magnitude of that entry, so one large update moves the weight less than the same
+  gradient in small steps would. Sparse presets therefore trail on the text task (AdamW) but not on
+  the digits (SGD). A first moment makes it worse; the text task runs without one. See
   [choosing an optimizer](choosing.md#the-optimizer).
-* **Momentum in the codec.** `dgc` applies momentum before it selects. It is made for SGD and gains
-  nothing beside AdamW.
+* **Momentum in the codec.** `dgc` applies momentum before selection. It is designed for SGD and
+  gains nothing with AdamW.
 * **Estimated thresholds.** `gaussiank`, `redsync` and `sidco` estimate the threshold that k entries
-  exceed. What they send is near the number asked for, and differs from layer to layer.
-* **Fixed thresholds** (`threshold`, `strom`) send what is above them, on one model much and on
-  another little. They need tuning for each model; these runs use one value for both.
-* **No error feedback.** `terngrad`, `qsgd`, `natural` and `float8` round randomly and keep nothing.
-  They are unbiased but noisy, and noise costs more the fewer bits there are.
-* **Few bytes.** `adacomp` and `sparseloco` send the least. Put them beside `topk` at a smaller
-  ratio rather than beside methods that send twice as much.
+  exceed. They send more or fewer than k entries, by an amount that varies from layer to layer.
+* **Fixed thresholds.** `threshold` and `strom` send every entry above a given value: many for one
+  model, few for another. They need tuning per model; these runs use the same value for both.
+* **No error feedback.** `terngrad`, `qsgd`, `natural` and `float8` round stochastically and keep no
+  residual. They are unbiased but noisy, and fewer bits mean more noise.
+* **Few bytes.** `adacomp` and `sparseloco` send the least. Compare them with `topk` at a smaller
+  ratio, not with methods that send twice as much.
 
 """
 
@@ -89,7 +92,7 @@ def document(comparison: Comparison) -> str:
     parts.append(_COLUMNS)
     parts += [f"* {line}\n" for line in reading(comparison)]
     parts += ["\n", _noise(comparison, seeds), _WHY]
-    parts.append("## How each was called\n\n| preset | call | paper |\n|---|---|---|\n")
+    parts.append("## How each preset was called\n\n| preset | call | paper |\n|---|---|---|\n")
     parts += [_call(name) for name in dict.fromkeys(e.method for e in comparison.entries)]
     parts.append(f"\n{_machine(comparison)}\n")
     return "".join(parts)

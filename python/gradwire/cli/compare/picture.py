@@ -1,4 +1,4 @@
-"""The picture of a comparison: accuracy against bytes."""
+"""Plot a comparison: accuracy against bytes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gradwire.cli.compare.results import BASELINES, LEEWAY, Comparison, Summary
 
 __all__ = ["draw"]
 
-# Okabe and Ito's palette, which stays apart for colour-blind readers and on light and dark ground;
-# markers say the same again.
+# Okabe and Ito's palette: distinguishable for colour-blind readers, on light and dark backgrounds.
+# Markers carry the same information.
 _BASELINE: dict[str, Any] = {"color": "#808080", "marker": "o"}
 _FEEDBACK: dict[str, Any] = {"color": "#0080c4", "marker": "^"}
 _NONE: dict[str, Any] = {"color": "#D55E00", "marker": "s"}
 
-# What changes with the reader's theme, light and dark.
+# Colours that depend on the reader's theme: light, and their dark counterparts.
 _INK, _GROUND, _GRID, _BAND = "#1f2328", "#ffffff", "#e4e7ea", "#eef1f4"
 _DARK = {_INK: "#e2e6ea", _GROUND: "#131416", _GRID: "#34383d", _BAND: "#22262b"}
 
 _STYLE: dict[Any, Any] = {
-    # Text stays text, and nothing depends on the time: the file changes only when figures do.
+    # Text stays text, and nothing depends on the time: the file changes only if the figures do.
     "svg.fonttype": "none",
     "svg.hashsalt": "gradwire",
     "text.color": _INK,
@@ -44,9 +44,9 @@ _STYLE: dict[Any, Any] = {
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Save the picture: a panel for each task, a point for each method.
+    """Save the figure: a panel per task, a point per method.
 
-    As an SVG it follows the reader's light or dark theme.
+    An SVG follows the reader's light or dark theme.
     """
     tasks = list(comparison.tasks)
     with plt.rc_context(_STYLE):
@@ -58,7 +58,7 @@ def draw(comparison: Comparison, path: Path) -> None:
             _panel(panel, comparison, task)
         handles, labels = column[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
-        figure.draw_without_rendering()  # so that all is where it will be
+        figure.draw_without_rendering()  # settles the layout
         for panel, task in zip(column, tasks, strict=True):
             _name_points(panel, comparison.of(task))
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -100,13 +100,13 @@ def _range(axes: Any, summary: Summary, dense: float, color: str) -> None:
     axes.plot([summary.bytes_per_step] * 2, ends, color=color, linewidth=1, alpha=0.6)
 
 
-# Where a name may stand beside its point, nearest first: degrees, and distances in points.
+# Possible places of a name relative to its point, nearest first: degrees, and distances in points.
 _ANGLES = (90, 270, 0, 180, 45, 135, 315, 225)
 _DISTANCES = (8, 16, 26, 38, 52, 70)
 
 
 def _name_points(axes: Any, methods: Sequence[Summary]) -> None:
-    """Write each method's name beside its point, where nothing else stands."""
+    """Write each method's name next to its point, in free space."""
     points = [
         axes.transData.transform((each.bytes_per_step, 100 * each.accuracy)) for each in methods
     ]
@@ -141,7 +141,7 @@ def _place(axes: Any, summary: Summary, taken: Sequence[Bbox]) -> Bbox:
             break
     assert best is not None
     _, box, where = best
-    # A line leads to a point that is not right beside its name.
+    # A line connects a name to its point unless they are adjacent.
     if where.pop("far"):
         name.remove()
         name = axes.annotate(
@@ -182,7 +182,7 @@ def _outside(box: Bbox, frame: Bbox) -> float:
 
 
 def _themed(svg: str) -> str:
-    """Return a picture that changes its colours where the reader prefers dark ones."""
+    """Return the SVG with a style sheet that swaps its colours in a dark theme."""
     rules = "\n".join(
         f'  [style*="{name}: {light}"] {{ {name}: {dark} !important; }}'
         for light, dark in _DARK.items()

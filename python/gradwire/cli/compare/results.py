@@ -1,4 +1,4 @@
-"""What was measured of every preset: pure data, to be read again anywhere."""
+"""Results of a comparison: plain data that can be loaded without torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Self
 __all__ = ["BASELINES", "LEEWAY", "Comparison", "Entry", "Summary"]
 
 BASELINES = {"none": "no compression", "bf16": "torch's bf16 hook"}
-"""Methods that are not presets, by name: what to call them."""
+"""Labels of the methods that are not presets, by name."""
 
 LEEWAY = 0.015
-"""How far below the accuracy of no compression a preset with error feedback should not fall."""
+"""Accuracy that a preset with error feedback may lose against no compression, as a fraction."""
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,19 @@ class Entry:
     Attributes
     ----------
     call : str
-        The codec as it was made; empty for a baseline.
+        The codec's repr; empty for a baseline.
     feedback : bool
-        Whether what is not sent is kept for later.
+        Whether the codec has error feedback.
     bytes_per_step, dense_bytes_per_step : float
         Payload that a rank sends per step, and the same for plain float32, in bytes.
     encode_ms, decode_ms : float or None
-        Of all tensors together, mean milliseconds per step on rank 0; None for a baseline.
+        Mean milliseconds per step for all tensors together, on rank 0; None for a baseline.
     step_ms : float
-        Median length of a step.
+        Median duration of a step, in milliseconds.
     loss, accuracy : float
         On held-out data after the last step.
     seed : int
-        Runs of one seed began with the same weights and saw the data in the same order.
+        Runs with the same seed have the same initial weights and data order.
     """
 
     task: str
@@ -54,18 +54,18 @@ class Entry:
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes than plain float32."""
+        """Bytes of plain float32 divided by the bytes of the method."""
         return self.dense_bytes_per_step / self.bytes_per_step
 
 
 @dataclass(frozen=True)
 class Summary:
-    """All runs of one method on one task: means, and by how much each run is behind.
+    """All runs of one method on one task: means, and how far each run is behind.
 
     Attributes
     ----------
     behind : tuple of float
-        For each seed, the accuracy without compression less the method's own.
+        For each seed, the accuracy without compression minus the accuracy with the method.
     """
 
     task: str
@@ -82,7 +82,7 @@ class Summary:
 
     @classmethod
     def of(cls, entries: list[Entry], dense: dict[int, Entry]) -> Self:
-        """Sum up the runs of one method; ``dense`` has those without compression by seed."""
+        """Summarize the runs of one method; ``dense`` maps seeds to uncompressed runs."""
         first = entries[0]
 
         def mean(name: str) -> float:
@@ -104,7 +104,7 @@ class Summary:
 
     @property
     def label(self) -> str:
-        """What tables and pictures call the method."""
+        """The name of the method in tables and figures."""
         return BASELINES.get(self.method, self.method)
 
     @property
@@ -115,7 +115,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs of one call of the command."""
+    """All runs of one `gradwire compare`."""
 
     settings: dict[str, Any]
     machine: dict[str, Any]
@@ -124,7 +124,7 @@ class Comparison:
     entries: list[Entry]
 
     def of(self, task: str) -> list[Summary]:
-        """Return the methods of one task, fewest bytes last."""
+        """Return the methods of one task, most bytes first."""
         own = [entry for entry in self.entries if entry.task == task]
         dense = {entry.seed: entry for entry in own if entry.method == "none"}
         methods = dict.fromkeys(entry.method for entry in own)
@@ -135,7 +135,7 @@ class Comparison:
         return sorted(summaries, key=lambda summary: -summary.bytes_per_step)
 
     def dense(self, task: str) -> Summary:
-        """Return the runs without compression."""
+        """Return the summary of the runs without compression."""
         return next(summary for summary in self.of(task) if summary.method == "none")
 
     def to_json(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Comparison:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Read what ``to_json`` returned."""
+        """Rebuild a comparison from the output of ``to_json``."""
         names = Entry.__dataclass_fields__
         entries = [
             Entry(**{key: value for key, value in entry.items() if key in names})

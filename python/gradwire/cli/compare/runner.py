@@ -1,4 +1,4 @@
-"""Train once with every method, in processes that stay up throughout."""
+"""Train with every method in turn, in processes that serve all runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gradwire.presets import PRESETS
 __all__ = ["STEPS", "Plan", "run"]
 
 STEPS = {"digits": 300, "text": 300}
-"""Steps of a task: enough for what arrives late to have arrived."""
+"""Training steps per task, enough for delayed gradients to arrive."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run."""
+    """The runs to make."""
 
     tasks: Sequence[str]
     presets: Sequence[str]
@@ -33,16 +33,16 @@ class Plan:
 
 
 class Progress(Protocol):
-    """Where the runner says how far it is."""
+    """Receives the progress of the runner."""
 
     def note(self, text: str) -> None:
-        """Say something that stays."""
+        """Print a permanent line."""
 
     def begin(self, label: str, steps: int) -> None:
         """Begin a run."""
 
     def advance(self, step: int, loss: float, share: float, left: float) -> None:
-        """Report a step of the current run, the share of all done, and the seconds left."""
+        """Report a step of the current run, the completed share of all runs, and seconds left."""
 
     def end(self, summary: str) -> None:
         """End the current run."""
@@ -54,7 +54,7 @@ def run(plan: Plan, progress: Progress) -> Comparison:
     Raises
     ------
     RankError
-        If a rank fails or falls silent. The processes are gone by then.
+        If a rank fails or stops responding. All processes have ended by then.
     """
     with Ranks(Loopback(), plan.ranks) as ranks:
         return _Session(plan, ranks, progress).run()

@@ -1,4 +1,4 @@
-"""The figures of a comparison as rows, for a terminal and for a document."""
+"""Format the figures of a comparison as rows, for a terminal and for a document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["HEADINGS", "print_table", "reading", "row"]
 HEADINGS = (
     "method",
     "kB per step",
-    "times fewer",
+    "compression",
     "encode ms",
     "decode ms",
     "loss",
@@ -49,7 +49,7 @@ def _behind(summary: Summary) -> str:
 
 
 def print_table(comparison: Comparison, console: Console) -> None:
-    """Print a table for each task, and what it comes to."""
+    """Print a table per task and the lines of `reading`."""
     seeds = comparison.settings.get("seeds", 1)
     for task in comparison.tasks:
         methods = comparison.of(task)
@@ -72,7 +72,7 @@ def print_table(comparison: Comparison, console: Console) -> None:
 
 
 def reading(comparison: Comparison) -> list[str]:
-    """Return in words which presets learn less than they should, and whether replicas agree."""
+    """Return lines that say which presets lose accuracy and whether the replicas are equal."""
     lines = []
     for task in comparison.tasks:
         fed_back = [summary for summary in comparison.of(task) if summary.feedback]
@@ -82,13 +82,15 @@ def reading(comparison: Comparison) -> list[str]:
             continue
         if short:
             named = ", ".join(f"{each.method} ({100 * each.mean_behind:.1f})" for each in short)
-            lines.append(f"{task}: with error feedback, more than {points} behind: {named}.")
+            lines.append(
+                f"{task}: presets with error feedback that are more than {points} behind: {named}."
+            )
         else:
-            lines.append(f"{task}: every preset with error feedback is at most {points} behind.")
+            lines.append(f"{task}: no preset with error feedback is more than {points} behind.")
     broken = [f"{e.task}/{e.method}" for e in comparison.entries if not e.replicas_identical]
     if broken:
         named = ", ".join(dict.fromkeys(broken))
-        lines.append(f"WARNING: the ranks' models differ after {named}: please report it.")
+        lines.append(f"WARNING: the ranks' models differ after {named}. Please report this bug.")
     else:
-        lines.append("In every run all ranks ended with bit-identical models.")
+        lines.append("In every run, all ranks ended with bit-identical models.")
     return lines

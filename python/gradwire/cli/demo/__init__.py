@@ -1,4 +1,4 @@
-"""``gradwire demo``: two processes train over a slow link, with and without compression."""
+"""``gradwire demo``: train in several processes over a slow link, with and without compression."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 _BASELINES = ("none", "bf16")
 
 _DESCRIPTION = """\
-Train two small models on real data in several processes over a slow link, once with each
-method and otherwise under the same conditions, and compare: no compression, torch's bf16 hook,
-and gradwire's codecs.
+Train two small models on real data in several processes over a slow link and compare methods
+under the same conditions: no compression, torch's bf16 hook, and gradwire's codecs.
 
-Where you may make network namespaces (as root, or where the system lets users make them) every rank
-gets its own, joined by links of the bandwidth you ask for; they go away with the demo. Elsewhere
-the ranks use the loopback device.
+If you may create network namespaces (as root, or where the system allows it to users), every rank
+gets its own, joined by links of the bandwidth you ask for; they disappear when the demo ends.
+Otherwise the ranks use the loopback device.
 """
 
 
@@ -47,7 +46,7 @@ def _ratio(text: str) -> float:
         ratio = 0.0
     if not 0.0 < ratio <= 1.0:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a ratio: write a number above 0 and at most 1, such as 0.01"
+            f"{text!r} is not a ratio: give a number above 0 and at most 1, such as 0.01"
         )
     return ratio
 
@@ -55,9 +54,7 @@ def _ratio(text: str) -> float:
 def _count(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {least} to {most}"
-            )
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {most}")
         return int(text)
 
     return parse
@@ -67,7 +64,7 @@ def _tasks(text: str) -> list[str]:
     names = list(dict.fromkeys(_names(text)))
     if not names or not set(names) <= {"digits", "text"}:
         raise argparse.ArgumentTypeError(
-            f"{text!r} names no task: choose digits, text or digits,text"
+            f"{text!r} is not a list of tasks: choose digits, text or digits,text"
         )
     return names
 
@@ -91,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
         "--ratio",
         type=_ratio,
         default=0.02,
-        help="share of the entries that a codec keeps (default: %(default)s)",
+        help="share of the entries to send per step (default: %(default)s)",
     )
     made.add_argument(
         "--bandwidth",
@@ -104,12 +101,12 @@ def parser() -> argparse.ArgumentParser:
         "--ranks",
         type=_count(2, MAX_RANKS),
         default=2,
-        help="processes that train together (default: 2)",
+        help="number of processes (default: 2)",
     )
     made.add_argument(
         "--steps",
         type=_count(2, 100_000),
-        help="training steps of every run (default: the task's own)",
+        help="training steps per run (default: depends on the task, fewer on slow machines)",
     )
     made.add_argument(
         "--task",
@@ -121,19 +118,19 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--loopback",
         action="store_true",
-        help="use the loopback device even where a shaped link can be made",
+        help="use the loopback device even if a shaped link is possible",
     )
     made.add_argument(
         "--out",
         type=Path,
         default=Path("demo-results"),
         metavar="DIR",
-        help="where demo.png and demo.json go (default: %(default)s)",
+        help="folder for demo.png and demo.json (default: %(default)s)",
     )
     made.add_argument(
         "--json",
         action="store_true",
-        help="print the figures as JSON instead of tables; progress goes to stderr",
+        help="print the results as JSON instead of tables; progress goes to stderr",
     )
     return made
 
@@ -180,5 +177,5 @@ def _run(arguments: argparse.Namespace) -> int:
         print(text)
     else:
         print_results(results, shown)
-    shown.print(f"\nPicture: {out / 'demo.png'}   figures: {out / 'demo.json'}", highlight=False)
+    shown.print(f"\nFigure: {out / 'demo.png'}   data: {out / 'demo.json'}", highlight=False)
     return 0

@@ -1,4 +1,4 @@
-"""How long the demo takes, and how many steps fit into the time it may take."""
+"""Predict how long the demo takes, and fit the number of steps to the time allowed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from gradwire.cli.demo.results import HALF, PLAIN
 
-SECONDS = 260.0  # for all of it, so that starting and drawing stay within five minutes
-MIN_STEPS = 60  # below this nothing has been learnt that could be compared
-_FIXED = 1.5  # seconds of a run that are not steps: setting up, evaluating
+SECONDS = 260.0  # for all runs, so that the demo ends within five minutes, start-up included
+MIN_STEPS = 60  # with fewer steps the models learn too little to compare
+_FIXED = 1.5  # seconds per run for set-up and evaluation
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known beforehand of a task; guesses are replaced by measurements."""
+    """Estimates for a task, replaced by measurements as they become available."""
 
     title: str
     steps: int
@@ -31,7 +31,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One run to come."""
+    """One pending run."""
 
     task: str
     method: str
@@ -39,17 +39,17 @@ class Job:
 
 
 class Budget:
-    """Which runs there are, how long they take, and how many steps they get.
+    """The pending runs, their predicted duration, and their numbers of steps.
 
     Parameters
     ----------
     jobs
-        All runs, in their order; those of one task and link follow each other.
+        All runs in order; runs of the same task and link are adjacent.
     steps : int or None
-        Steps of each run. None lets every task take its own number, and fewer where this machine
-        would otherwise not be done in `SECONDS`. All methods on one task and link get the same.
+        Steps per run. None uses the task's default, or fewer if the machine would otherwise exceed
+        `SECONDS`. All methods on one task and link get the same number.
     ratio : float
-        What the sparse methods keep, for the guess of what they send.
+        Share of entries that the sparse methods send, to predict their bytes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Budget:
         self._predicted = self._taken = 0.0
 
     def steps(self, job: Job) -> int:
-        """Return the steps of a run, settled when the first run of its kind asks."""
+        """Return the steps of a run, fixed when the first run of its task and link asks."""
         key = (job.task, job.rate)
         if key not in self._settled:
             usual = KINDS[job.task].steps
@@ -79,26 +79,26 @@ class Budget:
         return self._settled[key]
 
     def begin(self, job: Job) -> None:
-        """Start the clock of a run, which is no longer to come."""
+        """Start the clock of a run and remove it from the pending ones."""
         self.todo.remove(job)
         self._run_begin = self._clock()
         if self._training_begin is None:
             self._training_begin = self._run_begin
 
     def end(self, job: Job) -> None:
-        """Learn from a run how good the predictions are."""
+        """Compare the duration of a run with its prediction."""
         self._predicted += self._predict(job)
         self._taken += self._clock() - self._run_begin
 
     def so_far(self, step: int, steps: int) -> tuple[float, float]:
-        """Return the share of all runs done and the seconds left, at a step of the current run."""
+        """Return the completed share of all runs and the seconds left, at a step of a run."""
         now = self._clock()
         left = (now - self._run_begin) * (steps - step) / step + self._left()
         done = now - (self._begin if self._training_begin is None else self._training_begin)
         return done / max(done + left, 1e-9), left
 
     def _left(self) -> float:
-        """Return the seconds of all runs to come, as slow as the past ones were."""
+        """Return the predicted seconds of all pending runs, corrected by past runs."""
         pace = self._taken / self._predicted if self._predicted else 1.0
         return pace * sum(self._predict(job) for job in self.todo)
 

@@ -1,4 +1,4 @@
-"""The demo's picture: held-out loss and bytes sent, both over training time."""
+"""Plot the demo's results: held-out loss and bytes sent, both over training time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results
 from gradwire.cli.demo.table import format_bytes
 from gradwire.cli.training.link import format_rate
 
-# Okabe and Ito's palette, which stays apart for colour-blind readers; line styles and markers say
-# the same again.
+# Okabe and Ito's palette, distinguishable for colour-blind readers; line styles and markers carry
+# the same information.
 _STYLES: dict[str, dict[str, Any]] = {
     PLAIN: {"color": "#000000", "linestyle": "-", "marker": "o"},
     HALF: {"color": "#E69F00", "linestyle": "--", "marker": "s"},
@@ -32,13 +32,13 @@ _OTHERS: list[dict[str, Any]] = [
 
 
 def styles(methods: list[str]) -> dict[str, dict[str, Any]]:
-    """Return each method's line style; the baselines always have the same ones."""
+    """Return each method's line style; those of the baselines are fixed."""
     others = [method for method in methods if method not in _STYLES]
     return _STYLES | {method: _OTHERS[i % len(_OTHERS)] for i, method in enumerate(others)}
 
 
 def draw(results: Results, path: Path) -> None:
-    """Save the picture as a PNG: a column for each task and link, loss above and bytes below."""
+    """Save the figure as a PNG: a column per task and link, loss above, bytes below."""
     comparisons = results.comparisons()
     look = styles(list(dict.fromkeys(run.method for run in results.runs)))
     columns = len(comparisons)
@@ -74,7 +74,7 @@ def _loss_panel(
         axes.plot(seconds, loss, label=label, linewidth=1.8, markersize=4.5, **look[run.method])
     axes.axvline(comparison.equal_time, color="0.55", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
     axes.annotate(
-        f"{comparison.fastest.label} is done",
+        f"{comparison.fastest.label} finishes",
         (comparison.equal_time, 1.0),
         xycoords=("data", "axes fraction"),
         xytext=(4, -4),

@@ -1,23 +1,23 @@
-"""What the demo's figures mean, in plain words: a line for each task and link."""
+"""Put the demo's results into words: a line per task and link."""
 
 from __future__ import annotations
 
 from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results, Run
 from gradwire.cli.training.link import format_rate
 
-# Below this factor a difference in time is noise on a shared machine, and is called none.
+# On a shared machine a difference in time below this factor is noise, and counts as a draw.
 NOTICEABLE = 1.05
 
 
 def reading(results: Results) -> list[str]:
-    """Return the lines; the last one says whether the replicas stayed equal."""
+    """Return the lines; the last one says whether all replicas are equal."""
     lines = [_line(comparison) for comparison in results.comparisons()]
     broken = [f"{run.task}/{run.method}" for run in results.runs if not run.replicas_identical]
     if broken:
         runs = ", ".join(broken)
-        lines.append(f"WARNING: the ranks' models differ after {runs}. That is a bug; report it.")
+        lines.append(f"WARNING: the ranks' models differ after {runs}. Please report this bug.")
     else:
-        lines.append("In every run all ranks ended with bit-identical models.")
+        lines.append("In every run, all ranks ended with bit-identical models.")
     return lines
 
 
@@ -38,7 +38,7 @@ def _line(comparison: Comparison) -> str:
         )
     if sooner > 1 / NOTICEABLE:
         both = f"{best.label} and {_said(rival)}"
-        return f"{where}: a draw. {both} reach {loss} equally soon. {_steps(best, rivals)}"
+        return f"{where}: a draw. {both} reach {loss} at the same time. {_steps(best, rivals)}"
     return (
         f"{where}: compression does not pay. {_said(rival)} reaches {loss} "
         f"{1 / sooner:.1f}x sooner than {best.label}. {_why_not(best, rival)}"
@@ -53,15 +53,15 @@ def _sooner(comparison: Comparison, best: Run, rivals: list[Run]) -> str:
 
 def _steps(best: Run, rivals: list[Run]) -> str:
     factors = (f"{rival.step / best.step:.1f}x as fast as with {_said(rival)}" for rival in rivals)
-    return f"Its steps are {' and '.join(factors)}."
+    return f"Steps with {best.label} are {' and '.join(factors)}."
 
 
 def _why_not(best: Run, rival: Run) -> str:
     faster = rival.step / best.step
     if faster >= NOTICEABLE:
-        return f"{best.label}'s steps are {faster:.1f}x as fast, but each learns less."
+        return f"Steps with {best.label} are {faster:.1f}x as fast, but each learns less."
     share = f"{100 * rival.compute_share:.0f} %"
-    return f"The link is no bottleneck: computing is {share} of a step with {_said(rival)} already."
+    return f"The link is no bottleneck: even with {_said(rival)}, computing is {share} of a step."
 
 
 def _said(run: Run) -> str:
@@ -69,6 +69,6 @@ def _said(run: Run) -> str:
 
 
 def _reached(comparison: Comparison, run: Run) -> float:
-    """Return when a run reached the loss that all runs reached; never quite zero."""
+    """Return the seconds until a run reached the loss that all runs reached; always positive."""
     seconds = run.seconds_to_loss(comparison.equal_loss)
     return max(run.seconds if seconds is None else seconds, 1e-9)

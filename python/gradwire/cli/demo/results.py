@@ -1,6 +1,6 @@
-"""What the demo measured, and the questions the table and the picture ask of it.
+"""Results of the demo, with the derived figures that its tables and figure show.
 
-Pure data: no torch, no processes, so that a saved result can be read and drawn again anywhere.
+Plain data without torch or processes, so that saved results can be loaded and drawn anywhere.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Self
 
-# The two methods that everything else is measured against.
+# The two baselines.
 PLAIN, HALF = "none", "bf16"
 LABELS = {PLAIN: "no compression", HALF: "bf16 hook"}
 
@@ -23,20 +23,20 @@ class Run:
     rate : int or None
         The link's speed in bits per second; None for the unshaped loopback device.
     step_seconds : list of float
-        The length of each step on rank 0, evaluation not counted.
+        The duration of each step on rank 0, without evaluation.
     curve : list of dict
         ``step``, ``seconds`` (of training), ``loss`` and ``accuracy`` on held-out data, at a few
-        points from 0 to the end.
+        points from step 0 to the last.
     bytes_per_step : float
-        Payload that a rank sends.
+        Payload that a rank sends per step.
     dense_bytes_per_step : float
         The same for plain float32.
     wire_bytes_per_step : float or None
-        What rank 0's interface really sent, packet headers included; None on loopback.
+        Bytes that rank 0's interface sent per step, packet headers included; None on loopback.
     achieved : float or None
         Entries sent over entries asked for.
     compute_seconds : float
-        Median step of the same task with no exchange at all, both ranks running.
+        Median step of the same task without any exchange, with all ranks running.
     """
 
     task: str
@@ -57,36 +57,36 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What tables and pictures call the method."""
+        """The name of the method in tables and figures."""
         return LABELS.get(self.method, self.method)
 
     @property
     def step(self) -> float:
-        """Median seconds a step."""
+        """Median seconds per step."""
         return median(self.step_seconds)
 
     @property
     def seconds(self) -> float:
-        """All training time."""
+        """Total training time in seconds."""
         return sum(self.step_seconds)
 
     @property
     def compute_share(self) -> float:
-        """Share of a step that computing takes; coding, sending and waiting are the rest."""
+        """Share of a step spent computing; the rest is coding, sending and waiting."""
         return min(1.0, self.compute_seconds / self.step)
 
     @property
     def sent_per_step(self) -> float:
-        """Bytes that leave a rank each step: as counted at its interface, else the payload."""
+        """Bytes that a rank sends per step: as counted at its interface, else the payload."""
         return self.bytes_per_step if self.wire_bytes_per_step is None else self.wire_bytes_per_step
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes than plain float32."""
+        """Bytes of plain float32 divided by the bytes of the method."""
         return self.dense_bytes_per_step / self.bytes_per_step
 
     def at_time(self, seconds: float, what: str) -> float:
-        """Return ``loss`` or ``accuracy`` at that training time, on a line between evaluations."""
+        """Return ``loss`` or ``accuracy`` at a training time, interpolated linearly."""
         return interpolate(
             [point["seconds"] for point in self.curve],
             [point[what] for point in self.curve],
@@ -94,7 +94,7 @@ class Run:
         )
 
     def seconds_to_loss(self, loss: float) -> float | None:
-        """Return the training time when the held-out loss first was that low, or None if never."""
+        """Return the training time at which the held-out loss first fell to `loss`, or None."""
         previous = self.curve[0]
         for point in self.curve:
             if point["loss"] <= loss:
@@ -106,7 +106,7 @@ class Run:
 
 
 def interpolate(xs: list[float], ys: list[float], x: float) -> float:
-    """Return the piecewise linear function through the points, constant outside of them."""
+    """Interpolate linearly between the points; constant beyond the first and the last."""
     if x <= xs[0]:
         return ys[0]
     for (x0, y0), (x1, y1) in zip(
@@ -132,12 +132,12 @@ class Comparison:
 
     @property
     def fastest(self) -> Run:
-        """The run that took its steps in the shortest time."""
+        """The run with the shortest training time."""
         return min(self.runs, key=lambda run: run.seconds)
 
     @property
     def equal_time(self) -> float:
-        """When the fastest method finished; all others are judged by where they were by then."""
+        """Training time of the fastest method in seconds, at which all methods are compared."""
         return self.fastest.seconds
 
     @property
@@ -153,7 +153,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything one call of the demo measured."""
+    """Everything measured by one run of the demo."""
 
     settings: dict[str, Any]
     machine: dict[str, Any]
@@ -163,7 +163,7 @@ class Results:
     runs: list[Run]
 
     def comparisons(self) -> list[Comparison]:
-        """Return the runs, grouped by task and link in the order in which they ran."""
+        """Return the runs grouped by task and link, in the order in which they ran."""
         keys = list(dict.fromkeys((run.task, run.rate) for run in self.runs))
         return [
             Comparison(
@@ -176,7 +176,7 @@ class Results:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain lists, dicts, strings and numbers, derived figures among them."""
+        """Return plain lists, dicts, strings and numbers, derived figures included."""
         plain = {"schema": 1, **asdict(self)}
         for saved, run in zip(plain["runs"], self.runs, strict=True):
             saved.update(median_step_seconds=run.step, seconds=run.seconds, ratio=run.ratio)
@@ -184,7 +184,7 @@ class Results:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Read what ``to_json`` returned."""
+        """Rebuild the results from the output of ``to_json``."""
         names = Run.__dataclass_fields__
         runs = [
             Run(**{key: value for key, value in run.items() if key in names})

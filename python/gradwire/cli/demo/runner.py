@@ -1,4 +1,4 @@
-"""Run every method on every task over every link, in processes that stay up throughout."""
+"""Run every method on every task over every link, in processes that serve all runs."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from gradwire.cli.training.link import Link, Loopback, format_rate, open_link
 from gradwire.cli.training.machine import machine, threads_per_rank, versions
 from gradwire.cli.training.processes import Ranks
 
-WARM_UP_STEPS = 12  # of the run without any exchange, which also warms caches and pools up
+WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools
 PROBE_SECONDS = 0.4
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run."""
+    """The runs to make."""
 
     tasks: Sequence[str] = ("digits", "text")
     methods: Sequence[str] = (PLAIN, HALF, "topk", "sidco")
     rates: Sequence[int] = (100_000_000, 1_000_000_000)
     ratio: float = 0.02
     ranks: int = 2
-    steps: int | None = None  # None: what the task usually takes, or what fits into the time
+    steps: int | None = None  # None: the task's default, or as many as fit into the time
     loopback: bool = False
 
 
 class Progress(Protocol):
-    """Where the runner says how far it is."""
+    """Receives the progress of the runner."""
 
     def note(self, text: str) -> None:
-        """Say something that stays."""
+        """Print a permanent line."""
 
     def begin(self, label: str, steps: int) -> None:
         """Begin a run."""
 
     def advance(self, step: int, loss: float, share: float, left: float) -> None:
-        """Report a step of the current run, the share of the demo done, and the seconds left."""
+        """Report a step of the current run, the completed share of the demo, and seconds left."""
 
     def end(self, summary: str) -> None:
         """End the current run."""
@@ -53,7 +53,7 @@ def run(plan: Plan, progress: Progress) -> Results:
     Raises
     ------
     RankError
-        If a rank fails or falls silent. Processes and links are gone by then.
+        If a rank fails or stops responding. All processes and links have been removed by then.
     """
     with ExitStack() as stack:
         link, why_not = (
@@ -69,19 +69,19 @@ def _describe(link: Link, why_not: str | None, ranks: int) -> str:
     if link.shaped:
         joined = "a veth pair" if ranks == 2 else "veth pairs and a bridge"
         return (
-            f"Link: {ranks} ranks in network namespaces of their own, "
-            f"joined by {joined} that tc shapes."
+            f"Link: {ranks} ranks in separate network namespaces, "
+            f"joined by {joined} shaped with tc."
         )
     return (
-        f"Link: loopback at full speed, for want of a shaped one ({why_not}).\n"
-        "On a link this fast compression has nothing to win; "
-        "the figures show what it costs and how it learns."
+        f"Link: loopback at full speed, not shaped ({why_not}).\n"
+        "On a link this fast compression cannot save time; "
+        "the figures show its cost and its effect on learning."
     )
 
 
 @dataclass
 class _Session:
-    """The demo, once link and ranks are there."""
+    """The demo, once the link and the ranks are up."""
 
     plan: Plan
     link: Link
@@ -123,7 +123,7 @@ class _Session:
         )
 
     def _probe(self, rate: int | None) -> list[float]:
-        """Set the rate and measure what a plain TCP stream gets, in bits per second each way."""
+        """Set the rate and measure a plain TCP stream, in bits per second each way."""
         if rate is not None:
             self.link.set_rate(rate)
         self.ranks.send(do="probe", seconds=PROBE_SECONDS)
@@ -131,12 +131,12 @@ class _Session:
         for _, event in self.ranks.events("probed"):
             there, back = event["rates"]
         asked = format_rate(rate) if rate else "loopback"
-        speeds = f"{format_rate(there)} there, {format_rate(back)} back"
-        self.progress.note(f"  {asked}: a TCP stream measured {speeds}")
+        speeds = f"{format_rate(there)} one way, {format_rate(back)} the other"
+        self.progress.note(f"  {asked}: TCP stream measured at {speeds}")
         return [there, back]
 
     def _task(self, task: str) -> list[Run]:
-        """Run all methods over all links, between two measurements of a step without exchange."""
+        """Run all methods over all links; measure steps without exchange before and after."""
         before = self._compute(task)
         self.budget.compute[task] = before
         runs = []
@@ -144,15 +144,15 @@ class _Session:
             if rate is not None:
                 self.link.set_rate(rate)
             runs += [self._job(Job(task, method, rate)) for method in self.plan.methods]
-        # Whatever else the machine did meanwhile only adds to either.
+        # Other load on the machine can only lengthen a measurement, so the shorter one is better.
         compute = min(before, self._compute(task))
         return [replace(run, compute_seconds=compute) for run in runs]
 
     def _compute(self, task: str) -> float:
-        self.progress.begin(f"{task}: computing alone", WARM_UP_STEPS)
+        self.progress.begin(f"{task}: compute only", WARM_UP_STEPS)
         alone = self._train(task, "compute", WARM_UP_STEPS, evaluate=False)
         compute: float = median(alone["step_seconds"][2:])
-        self.progress.end(f"{1e3 * compute:.0f} ms a step")
+        self.progress.end(f"{1e3 * compute:.0f} ms per step")
         facts = {"parameters": alone["parameters"], **alone["facts"]}
         self.tasks[task] = {"title": KINDS[task].title, **facts}
         return compute
@@ -174,7 +174,7 @@ class _Session:
             **record,
         )
         self.progress.end(
-            f"{1e3 * run.step:.0f} ms a step, held-out loss {run.curve[-1]['loss']:.3f}"
+            f"{1e3 * run.step:.0f} ms per step, held-out loss {run.curve[-1]['loss']:.3f}"
         )
         return run
 

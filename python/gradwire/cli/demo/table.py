@@ -1,4 +1,4 @@
-"""The demo's tables."""
+"""Print the demo's tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradwire.cli.demo.reading import reading
 from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results, Run
 from gradwire.cli.training.link import format_rate
 
-ONE_TABLE_WIDTH = 106  # columns of a terminal from which on all figures stand in one table
+ONE_TABLE_WIDTH = 112  # terminal columns needed to show all figures in one table
 
 
 def format_bytes(count: float) -> str:
@@ -29,7 +29,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Return seconds with one decimal; a dash for never."""
+    """Return seconds with one decimal, or a dash for None."""
     return "-" if seconds is None else f"{seconds:.1f}"
 
 
@@ -54,12 +54,12 @@ class _Column:
 
 def _speed_columns(comparison: Comparison) -> list[_Column]:
     return [
-        _Column("ms a\nstep", lambda run: f"{1e3 * run.step:.1f}"),
-        _Column("% of it\ncompute", lambda run: f"{100 * run.compute_share:.0f}"),
-        _Column("sent\na step", lambda run: format_bytes(run.sent_per_step)),
+        _Column("ms per\nstep", lambda run: f"{1e3 * run.step:.1f}"),
+        _Column("compute\n%", lambda run: f"{100 * run.compute_share:.0f}"),
+        _Column("sent per\nstep", lambda run: format_bytes(run.sent_per_step)),
         _Column("ratio", lambda run: format_times(run.ratio)),
-        _Column("speed,\nnone=1", lambda run: format_times(comparison.speed_up(run, PLAIN))),
-        _Column("speed,\nbf16=1", lambda run: format_times(comparison.speed_up(run, HALF))),
+        _Column("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
+        _Column("speed\nvs bf16", lambda run: format_times(comparison.speed_up(run, HALF))),
     ]
 
 
@@ -76,12 +76,14 @@ def _learning_columns(comparison: Comparison) -> list[_Column]:
         _Column(
             f"acc. %\n{budget:.1f} s", lambda run: f"{100 * run.at_time(budget, 'accuracy'):.1f}"
         ),
-        _Column(f"s to\n{target:.3f}", lambda run: format_seconds(run.seconds_to_loss(target))),
+        _Column(
+            f"s to loss\n{target:.3f}", lambda run: format_seconds(run.seconds_to_loss(target))
+        ),
     ]
 
 
 def comparison_tables(comparison: Comparison, width: int) -> list[Table]:
-    """Return one task's figures over one link: a table, or two where the terminal is narrow."""
+    """Return one task's figures over one link: one table, or two if the terminal is narrow."""
     speed, learning = _speed_columns(comparison), _learning_columns(comparison)
     groups = [[*speed, *learning]] if width >= ONE_TABLE_WIDTH else [speed, learning]
     link = format_rate(comparison.rate) if comparison.rate else "loopback"
@@ -110,7 +112,7 @@ def _table(runs: list[Run], columns: list[_Column], title: str | None) -> Table:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print a table for each task and link, the key to it, and the reading."""
+    """Print a table per task and link, the key, and the lines of `reading`."""
     for comparison in results.comparisons():
         console.print()
         for table in comparison_tables(comparison, console.width):
@@ -128,9 +130,11 @@ def _key(results: Results) -> str:
         else "payload only"
     )
     return (
-        "ms a step: median. compute: a step without any exchange; the rest is coding, sending and "
-        f"waiting. sent: bytes that leave a rank, {counted}. ratio: bytes of plain float32 over "
-        "those of the method, payload only. loss and acc.(uracy): on held-out data, after equal "
-        "steps (st.) and after equal time, which is when the fastest method is done; evaluation is "
-        "not in the clock. s to: seconds of training to the lowest loss that every method reached."
+        "ms per step: median. compute %: the duration of a step without any exchange, as a share "
+        "of the step; the rest is coding, sending and waiting. sent per step: bytes that a rank "
+        f"sends, {counted}. ratio: bytes of plain float32 divided by those of the method, payload "
+        "only. speed: relative to no compression and to bf16. loss, acc. (accuracy): on held-out "
+        "data, after the same number of steps (st.) and after the same time, namely when the "
+        "fastest method finishes; evaluation time is excluded. s to loss: seconds of training "
+        "until the lowest loss that every method reached."
     )

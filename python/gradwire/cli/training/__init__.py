@@ -1,1 +1,1 @@
-"""Real models trained in real processes over a link: what ``demo`` and ``compare`` share."""
+"""Train real models in real processes over a link: shared by ``demo`` and ``compare``."""

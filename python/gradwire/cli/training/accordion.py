@@ -1,4 +1,4 @@
-"""What Accordion saves: one run at its low compression throughout, and one under the schedule."""
+"""Measure what Accordion saves: a run at its low compression, and one with the schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Outcome", "measure"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to."""
+    """Result of one run."""
 
     schedule: str
     bytes_per_step: float
@@ -28,19 +28,19 @@ class Outcome:
 def measure(
     schedule: Accordion, codec: Codec | None = None, *, steps: int = 600, ranks: int = 2
 ) -> tuple[Outcome, Outcome]:
-    """Train the digits of the demo at the low compression of a schedule, then under the schedule.
+    """Train on the demo's digits at the low compression of a schedule, then with the schedule.
 
-    Weights, data, steps and the learning rate of each step are the same in both.
+    Both runs have the same initial weights, data, steps and learning rate at each step.
 
     Parameters
     ----------
     schedule : Accordion
     codec : Codec, optional
-        What it is applied to; exact top-k by default.
+        Codec to apply the schedule to; exact top-k by default.
     steps : int
-        Training steps of each run.
+        Training steps per run.
     ranks : int
-        Processes that train together.
+        Number of processes.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def measure(
     Raises
     ------
     RankError
-        If a process fails or falls silent.
+        If a process fails or stops responding.
     """
     base = topk(ratio=0.1) if codec is None else codec
     low = schedule.codec_for(base, critical=True)
@@ -82,10 +82,11 @@ def _outcomes(
 
 
 def main() -> None:
-    """Print what the documentation says of Accordion."""
+    """Print the table of Accordion in the documentation."""
     schedule = Accordion(0.5, 0.02, interval=1)
     low, scheduled = measure(schedule)
-    print(f"| | bytes a step | held-out loss | accuracy |\n|---|---|---|---|\n{_row('low', low)}")
+    print("| | bytes per step | held-out loss | accuracy |\n|---|---|---|---|")
+    print(_row("`low` throughout", low))
     print(_row(f"`{schedule!r}`", scheduled))
     print(f"\n{low.bytes_per_step / scheduled.bytes_per_step:.2f} times fewer bytes")
 

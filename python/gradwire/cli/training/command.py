@@ -1,4 +1,4 @@
-"""What every command that trains does around its training: libraries, a console, an orderly end."""
+"""Frame of every command that trains: check libraries, open a console, report errors."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ if TYPE_CHECKING:
 
 __all__ = ["OutputError", "conduct", "console", "folder"]
 
-# Everything beyond numpy that is used; looked for before anything starts. The name to import, the
-# name to say.
+# Everything needed beyond numpy, checked before anything starts: import name, package name.
 _NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
 
 
 class OutputError(Exception):
-    """Results cannot be written; the message is for the person at the terminal."""
+    """Results cannot be written; the message is meant for the user."""
 
 
 def folder(path: Path) -> Path:
-    """Make the folder that results go to, before anything is measured.
+    """Create the folder for the results, before anything is measured.
 
     Raises
     ------
     OutputError
-        There is something else of that name, or no right to write there.
+        If the path is not a folder or is not writable.
     """
     if path.exists() and not path.is_dir():
-        raise OutputError(f"--out {path} is not a folder; name one, which need not exist yet")
+        raise OutputError(f"--out {path} is not a folder; name one, it need not exist yet")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        # Rights on paper are not enough: the file system may be read-only.
+        # Permissions are not enough: the file system may be read-only.
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
@@ -48,7 +47,7 @@ def _missing() -> list[str]:
 
 
 def conduct(command: str, what: Callable[[], int]) -> int:
-    """Run a command and return its exit status; what goes wrong is a line on stderr."""
+    """Run a command and return its exit status; report errors in a line on stderr."""
     if missing := _missing():
         print(f"{command} needs {', '.join(missing)}: pip install 'gradwire[all]'", file=sys.stderr)
         return 2
@@ -63,7 +62,7 @@ def conduct(command: str, what: Callable[[], int]) -> int:
         print(f"{command}: {error}", file=sys.stderr)
         return 1
     except LinkUnavailableError as error:
-        print(f"{command}: the link between the ranks is gone: {error}", file=sys.stderr)
+        print(f"{command}: the link between the ranks failed: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         raise
@@ -72,12 +71,12 @@ def conduct(command: str, what: Callable[[], int]) -> int:
         print(f"{command}: {where}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{command}: interrupted; processes and links are gone", file=sys.stderr)
+        print(f"{command}: interrupted; processes and links were removed", file=sys.stderr)
         return 130
 
 
 def console(*, stderr: bool) -> Console:
-    """Return where tables and progress go, wide enough for both where there is no terminal."""
+    """Return the console for tables and progress, 120 columns wide if it is no terminal."""
     from rich.console import Console
 
     made = Console(stderr=stderr)

@@ -43,7 +43,7 @@ class Digits:
     """scikit-learn's handwritten digits: 1 797 grey images of 8 x 8, a fifth of them held out."""
 
     batch: int = 32
-    learning_rate: float = 0.15  # of 0.05, 0.1, 0.15 and 0.2 the best without compression
+    learning_rate: float = 0.15  # best of 0.05, 0.1, 0.15 and 0.2 without compression
 
     def __post_init__(self) -> None:
         images, labels = load_digits(return_X_y=True)
@@ -61,7 +61,7 @@ class Digits:
     def optimizer(
         self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
     ) -> tuple[Optimizer, LRScheduler]:
-        """Return the optimiser and its schedule, which all methods share."""
+        """Return the optimizer and its learning-rate schedule, the same for all methods."""
         optimizer: Optimizer
         if groups is None:
             optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=0.9)
@@ -81,7 +81,7 @@ class Digits:
                     yield images[mine], labels[mine]
 
     def steps_per_epoch(self, ranks: int) -> int:
-        """Return how many global batches there are in the training data."""
+        """Return the number of global batches in the training data."""
         return len(self._train[1]) // (self.batch * ranks)
 
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
@@ -90,7 +90,7 @@ class Digits:
         return [(images[rank::ranks], labels[rank::ranks])]
 
     def facts(self) -> dict[str, object]:
-        """Return what was trained on."""
+        """Return facts about the data and the optimizer, for the record."""
         return {
             "data": "sklearn.datasets.load_digits",
             "training_images": len(self._train[1]),

@@ -1,4 +1,4 @@
-"""How the ranks reach each other: over a link of a known speed, or over the loopback device."""
+"""Links between the ranks: shaped to a known speed, or the loopback device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 def parse_rate(text: str) -> int:
-    """Return the bits per second that ``100mbit``, ``1gbit`` or ``2.5Gbit/s`` stand for.
+    """Parse a rate such as ``100mbit``, ``1gbit`` or ``2.5Gbit/s``; return bits per second.
 
     Raises
     ------
@@ -27,13 +27,13 @@ def parse_rate(text: str) -> int:
     rate = round(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
     if rate < 1000:
         raise ValueError(
-            f"{text!r} is not a bandwidth: write a number and kbit, mbit or gbit, such as 100mbit"
+            f"{text!r} is not a bandwidth: give a number and kbit, mbit or gbit, such as 100mbit"
         )
     return rate
 
 
 def format_rate(rate: float) -> str:
-    """Return a rate in bits per second as people write it: ``100 Mbit/s``."""
+    """Format a rate in bits per second for reading: ``100 Mbit/s``."""
     for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
         if rate >= 0.9995 * size:
             return (
@@ -43,19 +43,19 @@ def format_rate(rate: float) -> str:
 
 
 class Link(Protocol):
-    """How the ranks reach each other."""
+    """A link between the ranks."""
 
     shaped: bool
     interface: str
 
     def command_prefix(self, rank: int) -> list[str]:
-        """Return what to put in front of a command so that it runs where the rank lives."""
+        """Return the prefix that makes a command run in the rank's network namespace."""
 
     def address(self, rank: int) -> str:
         """Return the rank's own address."""
 
     def set_rate(self, bits_per_second: int) -> None:
-        """Shape every direction of the link to this rate."""
+        """Shape both directions of the link to this rate."""
 
     def close(self) -> None:
         """Remove everything. Idempotent."""
@@ -78,21 +78,21 @@ class Loopback:
     interface: str = "lo" if sys.platform.startswith("linux") else "lo0"
 
     def command_prefix(self, rank: int) -> list[str]:
-        """Return nothing: all ranks live right here."""
+        """Return an empty prefix: all ranks share this namespace."""
         return []
 
     def address(self, rank: int) -> str:
-        """Return the same address for all."""
+        """Return the loopback address, the same for all ranks."""
         return "127.0.0.1"
 
     def set_rate(self, bits_per_second: int) -> None:
-        """Refuse."""
+        """Raise LinkUnavailableError."""
         raise LinkUnavailableError(
             "the loopback device is never shaped: it belongs to the whole machine"
         )
 
     def close(self) -> None:
-        """Do nothing: nothing was made."""
+        """Do nothing: nothing was created."""
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +107,7 @@ class Loopback:
 
 
 def open_link(ranks: int) -> tuple[Link, str | None]:
-    """Return the best link this machine gives, and why it is not a shaped one if it is not."""
+    """Return a shaped link and None, or the loopback device and the reason for it."""
     try:
         return NamespaceLink(ranks), None
     except LinkUnavailableError as error:

@@ -1,4 +1,4 @@
-"""What training ran on and with, for the record."""
+"""Describe the machine and the versions in use, for the record."""
 
 import os
 import platform
@@ -8,22 +8,22 @@ from typing import Any
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def threads_per_rank(ranks: int) -> int:
-    """Return how many threads a rank computes with: its share of the cores, but no more than 4.
+    """Return the number of threads per rank: its share of the cores, at most 4.
 
-    The models are small; more threads would spend their time waiting for each other.
+    The models are small; more threads would mostly wait for each other.
     """
     return min(4, max(1, cores() // ranks))
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of what the figures depend on."""
+    """Return the versions of Python and of the packages that affect the figures."""
     found = {"python": platform.python_version()}
     for package in ("gradwire", "numpy", "scikit-learn"):
         try:
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the machine is, without its name."""
+    """Return the system, architecture, cores, processor and memory, without the host name."""
     facts: dict[str, Any] = {
         "system": platform.platform(),
         "architecture": platform.machine(),

@@ -1,7 +1,7 @@
-"""The methods under comparison: what each puts between DDP's buckets and the wire.
+"""The methods under comparison: how each exchanges DDP's buckets.
 
-``none`` and ``bf16`` are torch's own. Every other name is a preset of gradwire, found by its name,
-so that a preset added to the package can be asked for here without a change.
+``none`` and ``bf16`` are torch's own. Every other name is a preset of gradwire, looked up by name,
+so that a new preset needs no change here.
 """
 
 from dataclasses import dataclass
@@ -23,20 +23,18 @@ from gradwire.torch.optim import parameter_groups
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one rank sent in a run, as payload: without the headers of packets."""
+    """Payload that one rank sent in a run, without packet headers."""
 
     bytes_per_step: float
-    achieved: float | None = (
-        None  # entries sent over entries asked for, where a method has a target
-    )
-    detail: dict[str, Any] | None = None  # the mean milliseconds and sizes that the method reports
+    achieved: float | None = None  # entries sent over entries asked for, if the method has a target
+    detail: dict[str, Any] | None = None  # mean milliseconds and sizes reported by the method
 
 
 class Exchange(Protocol):
     """A method, attached to a DDP model."""
 
     def groups(self) -> list[dict[str, Any]] | None:
-        """Return the parameters by who applies momentum to them, if the method does to some."""
+        """Return parameter groups by who applies momentum, or None if only the optimizer does."""
 
     def traffic(self) -> Traffic:
         """Return what was sent so far."""
@@ -45,7 +43,7 @@ class Exchange(Protocol):
         """Begin an epoch, for methods that have a schedule."""
 
     def detach(self) -> None:
-        """Let go of threads and process groups."""
+        """Release threads and process groups."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,12 @@ class _Compressed:
 
 
 def _bf16(group: Any, bucket: Any) -> Any:
-    # The hook of torch, and its code. DDP tells it by its name, and refuses that on builds of torch
-    # without NCCL, although Gloo reduces bfloat16 as well. Under another name it works on all.
+    # This is torch's hook. DDP recognizes it by name and refuses it on builds of torch without
+    # NCCL, although Gloo reduces bfloat16 too. Under another name it works everywhere.
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
-# DDP insists that annotations, if there are any, are its own.
+# DDP checks annotations, if there are any, against its own types.
 _bf16.__annotations__.clear()
 
 
@@ -105,12 +103,12 @@ def attach(
     codec: dict[str, Any] | None = None,
     schedule: dict[str, Any] | None = None,
 ) -> Exchange:
-    """Attach the method of that name to a fresh DDP model.
+    """Attach a method to a new DDP model.
 
-    A preset is made with the ratio; or a codec is made of its configuration, whatever its name. So
-    is a schedule.
+    The codec is built from the configuration `codec`, if given, else from the preset `name` and
+    `ratio`. The schedule is built from its configuration.
     """
-    if name == "compute":  # no exchange at all: the most that any compression can win
+    if name == "compute":  # no exchange at all: an upper bound for the gain from compression
         model.register_comm_hook(None, debugging_hooks.noop_hook)
         return _AllReduce(0.0)
     if name == "none":
@@ -131,8 +129,8 @@ def _schedule(config: dict[str, Any] | None) -> Schedule:
 
 
 def dense_bytes(model: DistributedDataParallel) -> float:
-    """Return what a rank sends in a ring all-reduce of all gradients in float32."""
+    """Return the bytes that a rank sends in a ring all-reduce of all gradients in float32."""
     numel = sum(each.numel() for each in model.parameters() if each.requires_grad)
     ranks = dist.get_world_size()
-    # All of it, less its own share, twice: once to reduce, once to gather.
+    # Everything but its own share, twice: once to reduce, once to gather.
     return 2 * (ranks - 1) / ranks * numel * torch.float32.itemsize

@@ -1,15 +1,14 @@
 """Network namespaces joined by veth pairs that ``tc tbf`` shapes.
 
-Two ranks get a namespace each, joined by one veth pair; more ranks hang off a bridge in a namespace
-of its own. A token bucket on both ends of every pair shapes both directions, so that each rank has
-a full-duplex link.
+Two ranks get a namespace each, joined by one veth pair; more ranks are connected to a bridge in a
+namespace of its own. A token bucket on both ends of every pair shapes both directions, so that each
+rank has a full-duplex link.
 
-Clean-up is left to the kernel. The namespaces have no names: each is held open by a process that
-waits for the end of its standard input, whose other end only this process has. However this process
-ends, exceptions and SIGKILL included, the holders see that end and leave, and with the last process
-of a namespace go the namespace and all its devices. There is nothing to sweep, two demos cannot
-collide, and nothing outside the new namespaces is ever touched: not even a device name appears
-there.
+The kernel cleans up. The namespaces have no names: each is held open by a process that reads its
+standard input, a pipe whose other end only this process holds. When this process ends, even by
+SIGKILL, the pipe closes and the holder exits; with the last process of a namespace the kernel
+removes the namespace and all its devices. Nothing is left to clean up, two demos cannot collide,
+and nothing outside the new namespaces is touched: not even a device name appears there.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ DEVICE = "gw0"  # the name of a rank's own end, inside its namespace
 SUBNET = "198.18.0"  # RFC 2544: addresses set aside for benchmarks; routed nowhere
 MAX_RANKS = 16
 
-# tbf passes a burst at full speed. A burst of a quarter of a millisecond keeps that from flattering
-# small frames; below two full packets tbf cannot keep up the rate.
+# tbf sends a burst at full speed. Limiting it to a quarter of a millisecond keeps small frames from
+# looking too fast; with less than two full packets tbf does not reach the rate.
 BURST_SECONDS = 0.00025
 MIN_BURST_BYTES = 4096
 
 
 class LinkUnavailableError(RuntimeError):
-    """No shaped link is to be had on this machine or for this user; the message says why."""
+    """A shaped link is not possible on this machine or for this user; the message says why."""
 
 
 class _Namespace:
@@ -52,8 +51,8 @@ class _Namespace:
                 "--preserve-credentials",
                 "--",
             ]
-        # A session of its own: Ctrl-C in the terminal must reach the command alone, which then
-        # closes in order.
+        # A new session, so that Ctrl-C in the terminal reaches only the command, which then cleans
+        # up in order.
         self.process = subprocess.Popen(
             hold,
             stdin=subprocess.PIPE,
@@ -66,10 +65,10 @@ class _Namespace:
         assert self.process.stdout is not None
         if self.process.stdout.readline().strip() != "ready":
             _, complaint = self.process.communicate()
-            raise LinkUnavailableError(complaint.strip() or "unshare made no network namespace")
+            raise LinkUnavailableError(complaint.strip() or "unshare created no network namespace")
 
     def enter(self) -> list[str]:
-        """Return the prefix that runs a command in here."""
+        """Return the prefix that runs a command in this namespace."""
         user = ["--user", "--preserve-credentials"] if self._tools.user_namespace else []
         return [self._tools.nsenter, f"--target={self.pid}", *user, "--net", "--"]
 
@@ -107,10 +106,8 @@ class _Tools:
     @classmethod
     def find(cls) -> _Tools:
         if not sys.platform.startswith("linux"):
-            raise LinkUnavailableError(
-                f"network namespaces are a Linux feature, and this is {sys.platform}"
-            )
-        # Ordinary users often lack the sbin directories, where ip and tc live.
+            raise LinkUnavailableError(f"network namespaces need Linux, and this is {sys.platform}")
+        # ip and tc are in sbin directories, which are often missing from a user's PATH.
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
         packages = {
             "ip": "iproute2",
@@ -121,9 +118,7 @@ class _Tools:
         found = {tool: shutil.which(tool, path=path) for tool in packages}
         missing = sorted({packages[tool] for tool, where in found.items() if where is None})
         if missing:
-            raise LinkUnavailableError(
-                f"it needs the commands of {' and '.join(missing)}, which are not installed"
-            )
+            raise LinkUnavailableError(f"the commands of {' and '.join(missing)} are not installed")
         ip, tc, unshare, nsenter = (str(where) for where in found.values())
         return cls(ip, tc, unshare, nsenter)
 
@@ -133,7 +128,7 @@ class _Tools:
 
 @dataclass
 class NamespaceLink:
-    """Ranks in namespaces of their own, joined by shaped veth pairs.
+    """Ranks in separate namespaces, joined by shaped veth pairs.
 
     Parameters
     ----------
@@ -143,7 +138,7 @@ class NamespaceLink:
     Raises
     ------
     LinkUnavailableError
-        If namespaces, veth pairs or tbf are not to be had here. Nothing is left behind.
+        If namespaces, veth pairs or tbf are not available. Nothing is left behind.
     """
 
     ranks: int
@@ -158,9 +153,8 @@ class NamespaceLink:
             raise ValueError(f"a link joins 2 to {MAX_RANKS} ranks, not {self.ranks}")
         try:
             self._open()
-            self.set_rate(
-                1_000_000_000
-            )  # finds a kernel without tbf now rather than after a minute of training
+            # Detect a kernel without tbf now, not after a minute of training.
+            self.set_rate(1_000_000_000)
         except BaseException:
             self.close()
             raise
@@ -169,7 +163,7 @@ class NamespaceLink:
         try:
             self._spaces.append(_Namespace(self._tools, None))
         except LinkUnavailableError:
-            # Not root. In a user namespace of their own everybody is, where the system allows that.
+            # Not root. Users are root in a user namespace of their own, if the system allows it.
             self._tools = self._tools.as_ordinary_user()
             self._spaces.append(_Namespace(self._tools, None))
         owner = self._spaces[0]
@@ -191,20 +185,20 @@ class NamespaceLink:
             space.run(self._tools.ip, "link", "set", DEVICE, "up")
 
     def _pair(self, here: _Namespace, there: _Namespace, there_name: str) -> None:
-        """Create a veth pair with one end in each namespace; it never exists anywhere else."""
+        """Create a veth pair with one end in each namespace, and in no other."""
         ends = [DEVICE, "type", "veth", "peer", "name", there_name, "netns", str(there.pid)]
         here.run(self._tools.ip, "link", "add", *ends)
 
     def command_prefix(self, rank: int) -> list[str]:
-        """Return what runs a command in the rank's namespace when put in front of it."""
+        """Return the prefix that makes a command run in the rank's namespace."""
         return self._spaces[rank].enter()
 
     def address(self, rank: int) -> str:
-        """Return the address of the rank's own end."""
+        """Return the address of the rank's end of the link."""
         return f"{SUBNET}.{rank + 1}"
 
     def set_rate(self, bits_per_second: int) -> None:
-        """Shape every end of every pair to this rate."""
+        """Shape both ends of every pair to this rate."""
         ends = [(space, DEVICE) for space in self._spaces]
         if self._switch is not None:
             ends += [(self._switch, f"port{rank}") for rank in range(self.ranks)]
@@ -223,7 +217,7 @@ class NamespaceLink:
             space.run(self._tools.tc, "qdisc", "replace", "dev", device, *shape)
 
     def close(self) -> None:
-        """Let go of all namespaces, and so of all that is in them. Idempotent."""
+        """Release all namespaces and thereby everything in them. Idempotent."""
         spaces = [*self._spaces, *([self._switch] if self._switch else [])]
         self._spaces, self._switch = [], None
         for space in spaces:

@@ -1,4 +1,4 @@
-"""The presets that can be asked for by name and ratio."""
+"""Build presets from a name and a ratio."""
 
 import inspect
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from gradwire.presets import PRESETS
 
 
 def unfit(name: str) -> str | None:
-    """Return why a preset cannot be asked for by name and ratio alone, or None if it can."""
+    """Return why a preset cannot be built from name and ratio alone, or None if it can."""
     if name not in PRESETS:
         known = ", ".join(each for each in PRESETS if unfit(each) is None)
-        return f"there is no codec {name!r}; there are {known}"
+        return f"unknown codec {name!r}; choose from {known}"
     needed = [each for each in _required(PRESETS[name].build) if each != "ratio"]
-    return f"{name} needs {', '.join(needed)}, for which there is no option" if needed else None
+    return f"{name} needs {', '.join(needed)}, which has no option here" if needed else None
 
 
 def build(name: str, ratio: float | None) -> Codec:
-    """Build the preset of that name, with the ratio if it takes one."""
+    """Build a preset by name, with the ratio if it takes one."""
     preset = PRESETS[name].build
     return preset(ratio=ratio) if "ratio" in inspect.signature(preset).parameters else preset()
 

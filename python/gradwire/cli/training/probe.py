@@ -1,4 +1,4 @@
-"""What a link really does: the speed of a stream, and the bytes that an interface sends."""
+"""Measure a link: the speed of a TCP stream, and the bytes that an interface sends."""
 
 import socket
 import time
@@ -21,9 +21,9 @@ def one_way(rank: int, ends: tuple[int, int], address: str, seconds: float) -> f
     ends : tuple of int
         The rank that sends and the one that receives; all others wait.
     address : str
-        This rank's own.
+        Address of this rank.
     seconds : float
-        How long to send.
+        Duration of the transfer.
     """
     source, sink = ends
     rate = 0.0
@@ -40,7 +40,7 @@ def one_way(rank: int, ends: tuple[int, int], address: str, seconds: float) -> f
 
 
 def _tell(source: int, what: Any = None) -> Any:
-    """Return on every rank what one of them says."""
+    """Broadcast an object from one rank; return it on every rank."""
     said = [what]
     dist.broadcast_object_list(said, src=source)
     return said[0]

@@ -1,4 +1,4 @@
-"""The rank processes, seen from the command: how they start, hear, answer and end."""
+"""The rank processes as the command sees them: start, commands, events, end."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import Any, Self
 from gradwire.cli.training.link import Link
 from gradwire.cli.training.machine import threads_per_rank
 
-SILENCE = 180.0  # seconds without a word from any rank after which something is wrong
+SILENCE = 180.0  # seconds without an event from any rank that count as a failure
 
 
 class RankError(RuntimeError):
-    """The demo cannot go on; the message is for the person at the terminal."""
+    """A rank failed; the message is meant for the user."""
 
 
 class Ranks:
-    """The rank processes. A context manager: they are gone when it ends."""
+    """The rank processes, as a context manager that ends them on exit."""
 
     def __init__(self, link: Link, ranks: int) -> None:
         self._events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
@@ -56,7 +56,7 @@ class Ranks:
         environment = os.environ | {
             "GLOO_SOCKET_IFNAME": setup["interface"],
             "OMP_NUM_THREADS": str(setup["threads"]),
-            "CUDA_VISIBLE_DEVICES": "",  # two CPU ranks; a GPU would only cost the time to find it
+            "CUDA_VISIBLE_DEVICES": "",  # the ranks use the CPU; looking for GPUs takes time
         }
         process = subprocess.Popen(
             [*prefix, sys.executable, "-m", f"{__package__}.rank_process", json.dumps(setup)],
@@ -66,7 +66,7 @@ class Ranks:
             text=True,
             encoding="utf-8",
             env=environment,
-            start_new_session=True,  # Ctrl-C reaches the command alone, which then ends the ranks
+            start_new_session=True,  # Ctrl-C reaches only the command, which then ends the ranks
         )
         self._processes.append(process)
         self._logs.append(deque(maxlen=40))
@@ -86,7 +86,7 @@ class Ranks:
             self._logs[rank].append(line.rstrip())
 
     def send(self, **command: Any) -> None:
-        """Give all ranks the same command."""
+        """Send all ranks the same command."""
         for rank, process in enumerate(self._processes):
             assert process.stdin is not None
             try:
@@ -103,7 +103,7 @@ class Ranks:
                 rank, event = self._events.get(timeout=SILENCE)
             except queue.Empty:
                 raise RankError(
-                    f"no rank has said anything for {SILENCE:.0f} s while waiting for {last!r}"
+                    f"no event from any rank for {SILENCE:.0f} s while waiting for {last!r}"
                 ) from None
             if event is None:
                 raise self._gone(rank)
@@ -120,7 +120,7 @@ class Ranks:
         status = self._processes[rank].wait()
         log = "\n".join(self._logs[rank])
         return RankError(
-            f"rank {rank} ended with status {status}; the last it said:\n{log or '(nothing)'}"
+            f"rank {rank} ended with status {status}; its last output:\n{log or '(nothing)'}"
         )
 
     def close(self) -> None:

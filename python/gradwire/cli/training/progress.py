@@ -1,4 +1,4 @@
-"""How far the runs are: a live bar on a terminal, a line now and then anywhere else."""
+"""Show progress: a live bar on a terminal, an occasional line otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-QUIET_SECONDS = 10.0  # between two lines where there is no terminal
+QUIET_SECONDS = 10.0  # between two lines if there is no terminal
 
 
 def _clock(seconds: float) -> str:
@@ -17,7 +17,7 @@ def _clock(seconds: float) -> str:
 
 
 class Reporter:
-    """Progress on a console; a context manager, so that a live bar is gone when it ends."""
+    """Progress on a console, as a context manager that removes the live bar on exit."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -31,11 +31,11 @@ class Reporter:
             console=console,
             transient=True,
         )
-        self._task = self._bar.add_task("starting two processes", total=1.0, state="")
+        self._task = self._bar.add_task("starting processes", total=1.0, state="")
         self._label, self._steps, self._said = "", 0, 0.0
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self._console.print(text, highlight=False, markup=False)
 
     def begin(self, label: str, steps: int) -> None:
@@ -44,7 +44,7 @@ class Reporter:
         self._bar.update(self._task, description=label.ljust(24), state="")
 
     def advance(self, step: int, loss: float, share: float, left: float) -> None:
-        """Move the bar, or print a line if it is time for one."""
+        """Update the bar, or print a line if it is due."""
         state = f"step {step}/{self._steps}  loss {loss:.3f}  {_clock(left)} left"
         if self._live:
             self._bar.update(self._task, completed=share, state=state)
@@ -53,7 +53,7 @@ class Reporter:
             self.note(f"  [{100 * share:3.0f} %] {self._label}: {state}")
 
     def end(self, summary: str) -> None:
-        """Print what became of the run."""
+        """Print the result of the run."""
         self.note(f"  {self._label}: {summary}")
 
     def __enter__(self) -> Self:

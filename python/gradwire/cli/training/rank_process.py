@@ -1,9 +1,9 @@
-"""The process of one rank: where its commands come from and its events go.
+"""The process of one rank: read commands, write events.
 
-It starts once, because importing torch is slow, and serves all runs: commands come as JSON lines on
-standard input, events leave as JSON lines on what was standard output. Standard input has a second
-job. When the command ends, by whatever cause, it closes, and the rank leaves at once, be it from
-inside a collective or from the import of torch; so no rank outlives it.
+It starts once, because importing torch is slow, and serves all runs: commands arrive as JSON lines
+on standard input, events are written as JSON lines to what was standard output. When the command
+ends, for whatever reason, standard input closes and the rank exits at once, even inside a
+collective or the import of torch; so no rank outlives the command.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def _commands(folder: str) -> "queue.SimpleQueue[dict[str, Any]]":
-    """Read commands in a thread of their own, which ends the process with its input."""
+    """Read commands in a separate thread, which ends the process at the end of its input."""
     commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def read() -> None:
@@ -31,9 +31,9 @@ def _commands(folder: str) -> "queue.SimpleQueue[dict[str, Any]]":
 
 
 def main(setup: dict[str, Any]) -> None:
-    """Join the other ranks and do as told until standard input ends."""
-    # Events keep the pipe to themselves: what libraries print goes to standard error, and from
-    # there into the log.
+    """Join the other ranks and execute commands until standard input ends."""
+    # Only events are written to the pipe: output of libraries is redirected to standard error and
+    # from there into the log.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

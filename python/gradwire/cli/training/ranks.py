@@ -1,4 +1,4 @@
-"""What a rank does when told to: measure the link, train, evaluate."""
+"""The commands that a rank executes: measure the link, train, evaluate."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from gradwire.cli.training.tasks import Batch, Task, loss_sum
 
 TIMEOUT = timedelta(seconds=120)
 EVALUATIONS = 12
-# The same buckets for every method: two a model, so that DDP can overlap the first with the rest of
-# the backward pass.
+# The same buckets for every method: two per model, so that DDP can overlap the first with the rest
+# of the backward pass.
 BUCKET_MB = 1
 
 Say = Callable[..., None]
 
 
 def evaluation_steps(steps: int) -> list[int]:
-    """Return after how many steps to evaluate.
+    """Return the steps after which to evaluate.
 
-    Denser early on: there curves are steep, and there slow methods still are when fast ones end.
+    They are denser early on, where curves are steep and where slow methods still are when fast ones
+    finish.
     """
     return sorted({round(steps * (i / EVALUATIONS) ** 1.5) for i in range(EVALUATIONS + 1)})
 
 
 def _make_task(name: str) -> Task:
-    # Each brings libraries along that the other does not need and that take seconds to import.
+    # Each needs libraries that the other does not, and that take seconds to import.
     if name == "digits":
         from gradwire.cli.training.digits import Digits
 
@@ -48,12 +49,12 @@ def _make_task(name: str) -> Task:
         from gradwire.cli.training.text import Text
 
         return Text()
-    raise ValueError(f"there is no task {name!r}")
+    raise ValueError(f"unknown task {name!r}")
 
 
 @dataclass
 class Rank:
-    """What a rank keeps between commands."""
+    """State that a rank keeps between commands."""
 
     rank: int
     ranks: int
@@ -66,13 +67,13 @@ class Rank:
         self._tasks: dict[str, Task] = {}
 
     def task(self, name: str) -> Task:
-        """Return the task of that name, whose data is read once."""
+        """Return the task of that name; its data is loaded once."""
         if name not in self._tasks:
             self._tasks[name] = _make_task(name)
         return self._tasks[name]
 
     def probe(self, seconds: float) -> None:
-        """Measure what a plain TCP stream achieves between the first two ranks, each way."""
+        """Measure the speed of a plain TCP stream between the first two ranks, each way."""
         ways = ((0, 1), (1, 0))
         rates = [probe.one_way(self.rank, ends, self.address, seconds) for ends in ways]
         self.say("probed", rates=rates)
@@ -91,9 +92,9 @@ class Rank:
         schedule: dict[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        """Train from scratch; the clock runs during steps only, never during evaluation.
+        """Train from scratch; only steps are timed, not evaluation.
 
-        A schedule, given by its configuration, moves on with every pass over the task's data.
+        A schedule, given by its configuration, advances with every pass over the task's data.
         """
         todo = self.task(task)
         model = DistributedDataParallel(
@@ -167,12 +168,12 @@ class Rank:
             "step_seconds": seconds,
             "training_loss": losses,
             "curve": curve,
-            # Other programs share the loopback device, so its counters say nothing about us.
+            # Other programs share the loopback device, so its counters would include their traffic.
             "wire_bytes_per_step": wire / steps if self.shaped else None,
         }
 
     def _evaluate(self, model: DistributedDataParallel, held_out: list[Any]) -> tuple[float, float]:
-        """Return loss and accuracy on the held-out data, of which every rank does its share."""
+        """Return loss and accuracy on the held-out data; every rank evaluates its share."""
         module: nn.Module = model.module
         module.eval()
         sums = torch.zeros(3, dtype=torch.float64)
@@ -198,7 +199,7 @@ def join(setup: dict[str, Any], say: Say) -> Rank:
     """Join the other ranks."""
     torch.set_num_threads(setup["threads"])
     gradwire.set_num_threads(setup["threads"])
-    # A file, not a port: it reaches across namespaces, and nothing listens for strangers.
+    # A file, not a port: it works across namespaces, and no socket is open to strangers.
     dist.init_process_group(
         "gloo",
         init_method=f"file://{setup['folder']}/store",

@@ -1,4 +1,4 @@
-"""Being asked to stop."""
+"""Handle requests to stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["terminate_as_interrupt"]
 
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that ranks and links are closed."""
+    """Raise KeyboardInterrupt on SIGTERM, as Ctrl-C does, so that ranks and links are closed."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

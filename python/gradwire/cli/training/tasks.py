@@ -1,12 +1,12 @@
-"""What a task is, and what all tasks share.
+"""The interface of a task, and code that all tasks share.
 
-The data is on every machine already: scikit-learn ships the handwritten digits, Python ships its
-own sources. Both models have about half a million parameters, so that a gradient is some two
-megabytes: small enough for two CPU cores, large enough for a slow link to hurt.
+The data needs no download: scikit-learn ships the handwritten digits, Python ships its own sources.
+Both models have about half a million parameters, so that a gradient has about two megabytes: small
+enough for two CPU cores, large enough to be slow to send.
 
-A task fixes everything that the methods under comparison have to share: initial weights, data
-order, optimiser, learning rate. Another seed gives other weights and another order of the same
-data. Nothing here knows about compression.
+A task fixes everything that the methods under comparison must share: initial weights, data order,
+optimizer, learning rate. Another seed gives other weights and another order of the same data.
+Nothing here depends on compression.
 """
 
 import math
@@ -23,35 +23,35 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Task(Protocol):
-    """What a rank needs to train and to evaluate."""
+    """Model, data and optimizer for training and evaluation on one rank."""
 
     def model(self, seed: int = 0) -> nn.Module:
-        """Return a freshly initialised model, the same on every rank and for every method."""
+        """Return a newly initialized model, the same on every rank and for every method."""
 
     def optimizer(
         self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
     ) -> tuple[Optimizer, LRScheduler]:
-        """Return the optimiser and its schedule, which all methods share.
+        """Return the optimizer and its learning-rate schedule, the same for all methods.
 
-        With ``groups`` a codec applies momentum to some parameters, and they say to which: the
-        optimiser must not do so again.
+        ``groups`` is given if the codec applies momentum to some parameters, and says to which; the
+        optimizer must not apply it again.
         """
 
     def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
-        """Yield this rank's batches for ever; the ranks' batches of one step never overlap."""
+        """Yield this rank's batches, endlessly; those of different ranks in a step are disjoint."""
 
     def steps_per_epoch(self, ranks: int) -> int:
-        """Return how many steps so many ranks take for all of the training data."""
+        """Return the number of steps in which `ranks` ranks see all training data once."""
 
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
-        """Return this rank's share of the held-out data, already cut into batches."""
+        """Return this rank's share of the held-out data, in batches."""
 
     def facts(self) -> dict[str, object]:
-        """Return what was trained on, for the record."""
+        """Return facts about the data and the optimizer, for the record."""
 
 
 def warm_up_then_cosine(optimizer: Optimizer, steps: int) -> LRScheduler:
-    """Return the usual schedule: a tenth of the steps up, the rest of them down to a tenth."""
+    """Return a schedule: warm-up over a tenth of the steps, then cosine decay to a tenth."""
     warm = max(1, steps // 10)
 
     def factor(step: int) -> float:
@@ -63,7 +63,7 @@ def warm_up_then_cosine(optimizer: Optimizer, steps: int) -> LRScheduler:
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, int]:
-    """Return the summed cross-entropy, the number of right answers, and the number of answers."""
+    """Return the summed cross-entropy, the number of correct predictions, and their total."""
     inputs, targets = batch
     logits = model(inputs)
     logits = logits.reshape(-1, logits.shape[-1])

@@ -22,14 +22,14 @@ UNKNOWN = len(ALPHABET) - 1
 
 
 def python_sources(limit: int = 1_500_000) -> tuple[bytes, bytes]:
-    """Return text to train on and text held out: every tenth module of the standard library."""
+    """Return training text and held-out text; every tenth standard-library module is held out."""
     root = Path(sysconfig.get_paths()["stdlib"])
     train, test = bytearray(), bytearray()
     for number, path in enumerate(sorted(root.glob("*.py"))):
         (test if number % 10 == 9 else train).extend(path.read_bytes())
     if len(train) < 100_000 or len(test) < 10_000:
         raise FileNotFoundError(
-            f"{root} holds too little Python source to train on ({len(train) + len(test)} bytes)"
+            f"{root} contains too little Python source to train on ({len(train) + len(test)} bytes)"
         )
     return bytes(train[:limit]), bytes(test[:limit])
 
@@ -95,8 +95,8 @@ class Text:
 
     batch: int = 8
     length: int = 64
-    # Without compression 1e-3 is slower, and 3e-3 a little better with luck and much worse without:
-    # a loss of 2.27 after 200 steps, but 2.36 after 180, where 2e-3 gives 2.28 and 2.29.
+    # Without compression, 1e-3 is slower, and 3e-3 is unstable: its loss is 2.27 after 200 steps
+    # but 2.36 after 180, where 2e-3 gives 2.28 and 2.29.
     learning_rate: float = 2e-3
     held_out_windows: int = 64
 
@@ -113,11 +113,11 @@ class Text:
     def optimizer(
         self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
     ) -> tuple[Optimizer, LRScheduler]:
-        """Return the optimiser and its schedule, which all methods share."""
-        # No first moment. What error feedback holds back arrives late, as a sum over many steps: a
-        # momentum of its own, and averaging it once more costs sparse methods a great deal. Dense
-        # ones lose nothing by it: 2.28 after 200 steps, and 2.32 with the usual 0.9. So a codec's
-        # own momentum is the only one.
+        """Return the optimizer and its learning-rate schedule, the same for all methods."""
+        # No first moment. Error feedback delays gradients and sends them as sums over many steps,
+        # which acts as momentum; averaging them once more costs sparse methods a great deal. Dense
+        # methods lose nothing without it: a loss of 2.28 after 200 steps, against 2.32 with the
+        # usual 0.9. So a codec's own momentum is the only one.
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate, betas=(0.0, 0.999))
         return optimizer, warm_up_then_cosine(optimizer, steps)
 
@@ -135,7 +135,7 @@ class Text:
             yield self._windows(self._train, starts[rank::ranks])
 
     def steps_per_epoch(self, ranks: int) -> int:
-        """Return how many global batches of windows that do not overlap there are."""
+        """Return the number of global batches of non-overlapping windows."""
         return len(self._train) // (self.length * self.batch * ranks)
 
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
@@ -144,7 +144,7 @@ class Text:
         return [self._windows(self._test, part) for part in torch.split(starts[rank::ranks], 16)]
 
     def facts(self) -> dict[str, object]:
-        """Return what was trained on."""
+        """Return facts about the data and the optimizer, for the record."""
         return {
             "data": "the Python standard library's top-level modules",
             "training_characters": len(self._train),
