@@ -55,7 +55,7 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     done = run_demo(tmp_path, "--task", "digits", "--steps", "8", "--bandwidth", "200mbit")
     assert done.returncode == 0, done.stderr
     assert "2 ranks in separate network namespaces, joined by a veth pair" in done.stdout
-    assert "200 Mbit/s: a TCP stream measured" in done.stdout
+    assert "200 Mbit/s: TCP stream measured at" in done.stdout
     assert "convolutional network, handwritten digits, 200 Mbit/s" in done.stdout
     assert "digits, 200 Mbit/s: " in done.stdout
     assert "all ranks ended with bit-identical models" in done.stdout
