@@ -16,9 +16,10 @@ from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.exchange import build
 from gradwire.torch.ddp.given import check_codec
 from gradwire.torch.ddp.groups import Groups
-from gradwire.torch.ddp.handle import GradScaler, Handle
+from gradwire.torch.ddp.handle import Handle
 from gradwire.torch.ddp.hook import Switch, gradwire_hook
 from gradwire.torch.ddp.scheduling import Scheduler
+from gradwire.torch.ddp.submission import GradScaler
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec

@@ -1,11 +1,11 @@
-"""The communication hook. DDP takes one for good, so it can be switched, but not removed."""
+"""The communication hook. DDP never unregisters a hook, so this one can be switched off instead."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it is there, unlisted
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ __all__ = ["Switch", "in_backward", "raise_after_backward"]
 
 
 class Switch:
-    """What DDP keeps as the hook's state: leads to the handle that is attached, if any.
+    """The hook's state, which DDP keeps: refers to the attached handle, if any.
 
-    A copy of a model, deep or pickled, starts detached: threads and process groups stay behind.
+    A deep or pickled copy of a model starts detached: it has no threads or process groups.
     """
 
     def __init__(self, process_group: dist.ProcessGroup) -> None:
@@ -29,19 +29,19 @@ class Switch:
 
 
 def _detached() -> None:
-    """Return what a copied model has in the place of its switch."""
+    """Return the switch of a copied model: none."""
 
 
 def gradwire_hook(state: Switch, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket over all ranks: compressed if attached and not paused, else plainly.
+    """Average a bucket over all ranks: compressed if attached and not paused, else by all-reduce.
 
     It only enqueues. Collectives started from callbacks would run in the order in which buckets
-    happen to complete, which is not the same on all ranks.
+    happen to complete, which differs between ranks.
     """
     handle = state.handle
-    if handle is None or handle._stands_aside():
+    if handle is None or handle._submission.stands_aside():
         return allreduce_hook(state.process_group, bucket)
-    return handle._submit(bucket)
+    return handle._submission.submit(bucket)
 
 
 def in_backward() -> bool:
@@ -50,13 +50,14 @@ def in_backward() -> bool:
 
 
 def raise_after_backward(verdict: Callable[[], BaseException | None]) -> None:
-    """Let the current backward pass raise what ``verdict`` returns once it has run to its end.
+    """Make the current backward pass raise what ``verdict`` returns, after it has completed.
 
-    An exception in a bucket's future would end DDP's own last callback half-way: the reducer would
-    keep bookkeeping of this step for the next one, and replicas would drift apart. So this raises
-    after that callback. Autograd runs callbacks in the order in which they were queued; DDP queues
-    its own after the hook of the last bucket has returned, and a second model in the same backward
-    pass may queue its own from within a callback, hence two times at the end of the queue.
+    An exception in a bucket's future would abort DDP's own final callback half-way: the reducer
+    would carry the bookkeeping of this step into the next one, and the replicas would drift apart.
+    So this raises after that callback. Autograd runs callbacks in the order in which they were
+    queued. DDP queues its own after the hook of the last bucket has returned, and a second model
+    in the same backward pass may queue its own from within a callback; so this callback moves
+    itself to the end of the queue twice.
     """
     queue = torch.autograd.Variable._execution_engine.queue_callback
 

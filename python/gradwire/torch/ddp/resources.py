@@ -1,0 +1,38 @@
+"""The threads and process groups of one handle, and how they are released."""
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gradwire.torch.ddp.control import Control
+from gradwire.torch.ddp.exchange import Exchange
+from gradwire.torch.ddp.groups import Groups
+from gradwire.torch.ddp.worker import Worker
+
+__all__ = ["Resources"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resources:
+    """What a handle must release. It keeps no reference to the handle, which may be collected."""
+
+    worker: Worker
+    exchange: Exchange
+    groups: Groups
+    control: Control  # held until its group is gone: the group uses its tensors
+
+    def leave(self, timeout: timedelta) -> None:
+        """Release everything once the other ranks do too, or after the timeout."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        if not self.worker.settle(timeout.total_seconds()):
+            self.worker.give_up()
+        if self.worker.broken is None:
+            left = max(deadline - time.monotonic(), 0.1)
+            self.control.leave("detach()", timedelta(seconds=left))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the threads and leave the groups, without waiting for other ranks."""
+        if self.worker.stop(1.0):
+            self.exchange.close()
+            self.groups.leave()
