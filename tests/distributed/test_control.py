@@ -19,10 +19,13 @@ def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_
 @pytest.mark.parametrize(
     ("acts", "said"),
     [
-        (["epoch", "backward"], ["another rank did not come to epoch()", "was not exchanged"]),
-        (["backward", "load"], ["was not exchanged", "another rank did not come to load_state"]),
-        (["epoch", "detach"], ["rank 1 is at detach(), this rank at epoch()", ""]),
-        (["epoch", "load"], ["rank 1 is at load_state_dict(), this", "rank 0 is at epoch(), this"]),
+        (["epoch", "backward"], ["another rank did not call epoch()", "was not exchanged"]),
+        (["backward", "load"], ["was not exchanged", "another rank did not call load_state"]),
+        (["epoch", "detach"], ["rank 1 called detach(), this rank epoch()", ""]),
+        (
+            ["epoch", "load"],
+            ["rank 1 called load_state_dict(), this", "rank 0 called epoch(), this"],
+        ),
     ],
     ids=["epoch-backward", "backward-load", "epoch-detach", "epoch-load"],
 )

@@ -24,8 +24,8 @@ def test_a_refused_attach_leaves_no_process_group(two: Ranks) -> None:
 def test_a_group_of_other_ranks_than_the_model_is_refused(two: Ranks) -> None:
     results = two.run("leaving.other_ranks")
     for rank, found in enumerate(results):
-        assert f"of ranks [{rank}], the model of ranks [0, 1]" in found["fewer"]
-        assert f"of ranks [0, 1], the model of ranks [{rank}]" in found["more"]
+        assert f"has ranks [{rank}], but the model has ranks [0, 1]" in found["fewer"]
+        assert f"has ranks [0, 1], but the model has ranks [{rank}]" in found["more"]
     assert results[0]["same"] == results[1]["same"]
 
 

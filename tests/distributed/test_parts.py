@@ -77,7 +77,7 @@ def test_a_limit_can_be_saved_and_refuses_nonsense() -> None:
     [
         ({"module": torch.nn.Linear(2, 2, device="meta")}, "'weight' is on meta"),
         ({"_use_python_reducer": True}, "python_reducer"),
-        ({"mixed_precision": object()}, "hook of its own"),
+        ({"mixed_precision": object()}, "its own hook"),
     ],
     ids=["other-device", "python-reducer", "mixed-precision"],
 )
@@ -128,9 +128,7 @@ def test_a_slot_reads_as_it_was_written(layout: Layout, plan: Plan, slot: np.nda
 
 
 def test_a_slot_of_another_bucket_is_refused(layout: Layout, plan: Plan, slot: np.ndarray) -> None:
-    with pytest.raises(
-        ExchangeError, match=r"rank 3 is at bucket 41 .* this rank at bucket 42"
-    ) as e:
+    with pytest.raises(ExchangeError, match=r"rank 3 is at bucket 41, this rank at bucket 42") as e:
         slots.read(slot, 3, plan, layout, 42)
     assert e.value.rank == 3
     other = Layout([Parameter("w", torch.zeros(2000))], torch.float32)
@@ -151,7 +149,7 @@ def test_a_frame_longer_than_its_limit_is_refused(
     layout: Layout, plan: Plan, slot: np.ndarray
 ) -> None:
     plan.records(slot)[0] = (2**63, 0, 0)
-    with pytest.raises(ExchangeError, match="longer than its limit"):
+    with pytest.raises(ExchangeError, match="exceeds its size limit"):
         slots.read(slot, 0, plan, layout, 41)
 
 

@@ -73,7 +73,7 @@ def test_what_does_not_go_together_is_refused_on_all_ranks(two: Ranks) -> None:
         assert "only in how much they send" in found["other kind"]
         assert "rank 1 and rank 0 attached with different schedule" in found["other schedule"]
         assert "schedule must be one of gradwire.schedule." in found["not a schedule"]
-        assert "epoch 3 has begun already, got epoch 2" in found["backwards"]
+        assert "epoch 3 has already begun, got epoch 2" in found["backwards"]
         assert "rank 1 and rank 0 began an epoch with different epoch" in found["other epoch"]
         assert set(eval(found["untouched"]).values()) == {0.1}
         assert "detached" in found["detached"]

@@ -1,9 +1,9 @@
-"""Compressed gradients for DistributedDataParallel.
+"""Gradient compression for DistributedDataParallel.
 
 >>> model = torch.nn.parallel.DistributedDataParallel(model)
 >>> handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.01))
 
-That is all; the training loop stays as it is. See `attach`, and ``docs/ddp.md``.
+The training loop does not change. See `attach` and ``docs/ddp.md``.
 """
 
 from gradwire.torch.ddp.attachment import attach

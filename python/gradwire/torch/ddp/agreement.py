@@ -1,4 +1,4 @@
-"""What ranks have to agree on before they read each other's bytes."""
+"""Checks that the ranks agree before they read each other's bytes."""
 
 import zlib
 from typing import Any
@@ -9,19 +9,19 @@ __all__ = ["agree", "checksum"]
 
 
 def agree(group: dist.ProcessGroup, act: str, mine: dict[str, Any]) -> None:
-    """Compare facts over the ranks: a difference found later would be a hang or garbage.
+    """Compare facts across the ranks: an undetected difference would cause a hang or garbage.
 
     Parameters
     ----------
     act : str
-        What the ranks did with them, in the past tense.
+        What the ranks did, in the past tense, for the message.
     mine : dict
-        This rank's facts by name.
+        This rank's facts, by name.
 
     Raises
     ------
     ValueError
-        On every rank, if two of them differ in a fact.
+        On every rank, if two ranks differ in a fact.
     """
     every: list[Any] = [None] * group.size()
     dist.all_gather_object(every, mine, group=group)
@@ -35,5 +35,5 @@ def agree(group: dist.ProcessGroup, act: str, mine: dict[str, Any]) -> None:
 
 
 def checksum(value: object) -> int:
-    """Return a number that is the same in every process for equal values."""
+    """Return a checksum that is the same in every process for equal values."""
     return zlib.crc32(repr(value).encode())

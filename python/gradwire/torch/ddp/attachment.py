@@ -1,4 +1,4 @@
-"""Attaching a codec to a DDP model: what is checked, and what all ranks must agree on."""
+"""Attaches a codec to a DDP model: checks the arguments, and that all ranks agree on them."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -42,62 +42,62 @@ def attach(
     process_group: dist.ProcessGroup | None = None,
     timeout: timedelta | None = None,
 ) -> Handle:
-    """Send a DDP model's gradients compressed. A collective: call it on every rank.
+    """Compress the gradients of a DDP model. A collective: call it on every rank.
 
-    From the next backward pass on, each bucket is exchanged compressed, started while the backward
-    pass goes on: as one all-gather of frames instead of an all-reduce, or however the codec's
-    exchange has it. All ranks decode the same bytes in the same order, so replicas stay
-    bit-identical. What is not sent stays in a residual, one for each parameter and rank, and is
-    sent later.
+    From the next backward pass on, each bucket is exchanged compressed, overlapping the backward
+    pass: as one all-gather of frames instead of an all-reduce, or as the codec's exchange
+    specifies. All ranks decode the same bytes in the same order, so replicas stay bit-identical.
+    What is not sent stays in a residual, one per parameter and rank, and is sent later.
 
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
-        On the CPU, or the result of `torch.compile` on one. No other communication hook may be
-        registered on it.
+        A model on the CPU, or the result of `torch.compile` on one. It must not have another
+        communication hook.
     codec : gradwire.Codec
-        Used for all parameters that are compressed.
+        Codec of all compressed parameters.
     schedule : gradwire.schedule.Schedule
-        What changes from epoch to epoch; tell it by `Handle.epoch`. By default nothing does.
+        Changes the compression from epoch to epoch; call `Handle.epoch` to advance it. Constant by
+        default.
     grad_scaler : torch.amp.GradScaler, optional
-        The one that scales the loss. Residuals are then kept in unscaled units, and if a gradient
-        is not finite on some rank, or an average overflows, every gradient of that step becomes
-        infinite on every rank and every residual is what it was before the step, so that the
-        scaler skips the step everywhere and nothing is lost. Without it, a gradient that is not
-        finite is a `GradientError`.
+        The scaler of the loss. Residuals are then kept unscaled. If a gradient is not finite on
+        some rank, or an average overflows, every gradient of that step becomes infinite on every
+        rank and every residual is restored, so the scaler skips the step everywhere and nothing is
+        lost. Without a scaler, a non-finite gradient raises `GradientError`.
     min_numel : int
-        Parameters with fewer entries travel dense, in their own dtype, in the same collective.
+        Parameters with fewer entries are sent dense, in their own dtype, in the same collective.
     min_ndim : int
-        Parameters with fewer dimensions likewise: 2 for all biases and norms, however long.
+        Parameters with fewer dimensions are also sent dense: with 2, all biases and norms.
     process_group : torch.distributed.ProcessGroup, optional
-        A group of the model's ranks to use in place of the model's own; of no fewer and no others.
+        Group to use instead of the model's own; it must consist of the same ranks.
     timeout : datetime.timedelta, optional
-        How long to wait for other ranks; that of the process group by default.
+        How long to wait for other ranks. Defaults to the timeout of the process group.
 
     Returns
     -------
     Handle
-        To save, restore, report and detach.
+        Saves, restores, reports and detaches.
 
     Raises
     ------
     TypeError
-        Not a DDP model, or not a codec but a preset that was not called, its name, or one part.
+        ``model`` is not a DDP model, or ``codec`` is not a codec (for example a preset that was
+        not called, a preset's name, or a single part).
     ValueError
-        Parameters that are not on the CPU, a model that has another hook, a process group of other
-        ranks than the model's, options that do not go together, a schedule for another kind of
-        codec, a codec with ``Residual(low_memory=True)``, which cannot undo a step, or ranks that
-        disagree on any of this.
+        Parameters are not on the CPU, the model has another hook, the process group consists of
+        other ranks than the model's, options are incompatible, the schedule does not fit the
+        codec, the codec has ``Residual(low_memory=True)``, which cannot undo a step, or the ranks
+        disagree on the arguments.
 
     Notes
     -----
     `attach` makes two process groups, one for buckets and one for messages between steps, and a
-    third with the exchanges that add up on the wire. With a model over some ranks only, the others
-    have to make as many at the same time, for example by ``new_group([rank],
-    use_local_synchronization=True)``: torch names groups by counting.
+    third one for exchanges that sum on the wire. If the model spans only some of the ranks, the
+    other ranks must make the same number of groups at the same time, for example with
+    ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
 
-    Memory: two float32 buffers for each compressed parameter, and slots of compressed size.
-    Gradients in float64 are rounded to float32 before they are compressed.
+    Memory: two float32 buffers per compressed parameter, and slots of compressed size. float64
+    gradients are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
     check_codec(codec)
@@ -137,7 +137,7 @@ def attach(
         control = Control(groups.make())
         switch = _switch(ddp, over)
     except BaseException:
-        groups.leave()  # a refusal leaves no threads and no sockets behind
+        groups.leave()  # a refused call must not leak threads or sockets
         raise
     handle = Handle(
         switch,
@@ -169,57 +169,57 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
     for name, parameter in model.module.named_parameters():
         if parameter.requires_grad and parameter.device.type != "cpu":
             raise ValueError(
-                f"parameter {name!r} is on {parameter.device}: gradwire.torch.ddp handles CPU "
-                "tensors only so far"
+                f"parameter {name!r} is on {parameter.device}: gradwire.torch.ddp supports only "
+                "CPU tensors so far"
             )
     if getattr(model, "_use_python_reducer", False):
         raise ValueError(
-            'torch._dynamo.config.optimize_ddp = "python_reducer" gives hooks no buckets; set it '
-            "to True before the model is wrapped"
+            'torch._dynamo.config.optimize_ddp = "python_reducer" passes no buckets to hooks; set '
+            "it to True before the model is wrapped"
         )
     if getattr(model, "mixed_precision", None) is not None:
-        raise ValueError("DDP's mixed_precision= registers a hook of its own; use autocast instead")
+        raise ValueError("DDP's mixed_precision= registers its own hook; use autocast instead")
     if grad_scaler is not None and getattr(model, "skip_all_reduce_unused_params", False):
         raise ValueError(
-            "grad_scaler= needs to know where a step ends, which skip_all_reduce_unused_params "
+            "grad_scaler= requires a known end of each step, which skip_all_reduce_unused_params "
             "hides; use find_unused_parameters instead"
         )
     switch = getattr(model, _SWITCH, None)
     if switch is not None and switch.handle is not None:
-        raise ValueError("a codec is attached to this model already; detach() its handle first")
+        raise ValueError("this model already has an attached codec; detach() its handle first")
     if switch is None and getattr(model, "_comm_hooks", None):
-        raise ValueError("the model has a communication hook already, and DDP takes only one")
+        raise ValueError("the model already has a communication hook, and DDP takes only one")
 
 
 def _check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
-    """Refuse to average over other ranks than those whose replicas have to stay equal."""
+    """Refuse to average over other ranks than those whose replicas must stay equal."""
     expected, given = (sorted(dist.get_process_group_ranks(group)) for group in (own, over))
     if expected != given:
         raise ValueError(
-            f"process_group= is of ranks {given}, the model of ranks {expected}: averages over "
-            "other ranks than the model's would let its replicas drift apart; wrap the model in "
-            "DistributedDataParallel(process_group=...) with the group that you mean"
+            f"process_group= has ranks {given}, but the model has ranks {expected}: averaging over "
+            "other ranks would let the replicas drift apart; pass this group to "
+            "DistributedDataParallel(process_group=...) when you wrap the model"
         )
 
 
 def _check_memory(codec: "Codec") -> None:
-    # Once the ranks agree on the codec, so that it is refused on all of them or on none.
+    # Checked after the ranks agree on the codec, so that all of them refuse it or none does.
     if isinstance(codec.memory, Residual) and codec.memory.low_memory:
         raise ValueError(
-            "a step that fails on any rank is rolled back on all of them, and "
-            "gradwire.memory.Residual(low_memory=True) keeps nothing to roll back to; attach a "
-            "codec with low_memory=False"
+            "a step that fails on any rank is rolled back on all ranks, but "
+            "gradwire.memory.Residual(low_memory=True) cannot roll back; attach a codec with "
+            "low_memory=False"
         )
 
 
 def _switch(model: Any, over: dist.ProcessGroup) -> Switch:
-    """Return the model's switch; register it as a hook the first time."""
+    """Return the model's switch; register the hook the first time."""
     switch: Switch | None = getattr(model, _SWITCH, None)
     if switch is None:
         switch = Switch(over)
         try:
             model.register_comm_hook(switch, gradwire_hook)
         except RuntimeError as error:
-            raise ValueError(f"the model has a communication hook already ({error})") from error
+            raise ValueError(f"the model already has a communication hook ({error})") from error
         setattr(model, _SWITCH, switch)
     return switch

@@ -1,31 +1,32 @@
-"""How many bytes one parameter's frame may take in the next step."""
+"""Limits the size of each parameter's frame in the next step."""
 
 __all__ = ["SizeLimit"]
 
 FLOOR = 128
-"""No limit is below this many bytes (or the codec's bound): room for a frame with no entries."""
+"""Lowest limit in bytes, unless the codec's bound is lower: a frame without entries must fit."""
 
 _UNSEEN = -1
 
 
 class SizeLimit:
-    """Limit on one parameter's frames, from sizes that every rank has seen.
+    """Size limit of one parameter's frames, from sizes that every rank has seen.
 
     Every rank makes the same observations, so every rank computes the same limit, in integers,
-    without asking. The estimator is the one that TCP uses for its timeouts: a running mean and a
-    running mean deviation of the largest size wanted on any rank. A frame that would be larger is
-    trimmed into its residual, so a limit that is a little low costs nothing but a step's delay;
-    one that is too high costs bytes on the wire in each step.
+    without communication. The estimator is that of TCP's retransmission timeout: a running mean
+    and a running mean deviation of the largest size wanted on any rank. A frame that would be
+    larger is trimmed, and the rest stays in the residual; so a limit that is slightly too low only
+    delays entries by a step, while one that is too high costs bytes on the wire in every step.
 
     Limits belong to parameters, not to buckets: which entries are trimmed must not depend on how
-    DDP happens to group parameters, or a resumed run would differ from an uninterrupted one.
+    DDP groups the parameters, or a resumed run would differ from an uninterrupted one.
 
     Parameters
     ----------
     bound : int
-        Bytes that no frame of the parameter exceeds: the limit until something was seen.
+        Upper bound in bytes on any frame of the parameter: the limit until the first observation.
     fixed : bool
-        Always use the bound; for codecs without a memory, where trimming would lose entries.
+        Always use the bound: for codecs without a memory, where trimming would lose entries, or
+        whose frames cannot be trimmed.
 
     References
     ----------
@@ -44,7 +45,7 @@ class SizeLimit:
         """The limit, in bytes."""
         if self._fixed or self._mean8 == _UNSEEN:
             return self._bound
-        # Once per parameter and step, so without the calls of min and max.
+        # Runs once per parameter and step: comparisons are faster than calls of min and max.
         mean = self._mean8 >> 3
         wanted = mean + 2 * (self._dev4 >> 2) + (mean >> 6) + 16
         if wanted < FLOOR:
@@ -52,7 +53,7 @@ class SizeLimit:
         return wanted if wanted < self._bound else self._bound
 
     def observe(self, wanted: int) -> None:
-        """Take in the largest size, in bytes, that any rank wanted to send."""
+        """Record the largest size, in bytes, that any rank wanted to send."""
         if self._mean8 == _UNSEEN:
             self._mean8, self._dev4 = 8 * wanted, 2 * wanted
             return
@@ -69,8 +70,8 @@ class SizeLimit:
         return [self._mean8, self._dev4]
 
     def load(self, state: list[int]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         mean8, dev4 = (int(value) for value in state)
         if mean8 < _UNSEEN or dev4 < 0:
-            raise ValueError(f"size history must be two counts of bytes, got {state!r}")
+            raise ValueError(f"the size history must be two counts of bytes, got {state!r}")
         self._mean8, self._dev4 = mean8, dev4

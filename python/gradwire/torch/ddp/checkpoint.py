@@ -1,4 +1,4 @@
-"""Saving and restoring the state of all parameters, also into another number of ranks."""
+"""Saves and restores the states of all parameters, for the same or another number of ranks."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Policy", "Saved", "load", "save"]
 
 Policy = Literal["sum-and-split", "keep", "drop"]
-"""What becomes of residuals when the number of ranks has changed."""
+"""What to do with residuals if the number of ranks has changed."""
 
 Saved = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ def save(
     step: int,
     scheduler: Scheduler,
 ) -> dict[str, Any]:
-    """Return the checkpoint of one rank: plain tensors and a text."""
+    """Return the checkpoint of one rank: plain tensors and one text."""
     state = RankState(
         rank=rank,
         world_size=world_size,
@@ -67,7 +67,7 @@ def load(
     saved: Saved | Sequence[Saved] | None,
     policy: Policy,
 ) -> int:
-    """Restore all parameters, or none, on all ranks alike. Returns the step to go on from."""
+    """Restore all parameters on all ranks, or none on any; return the step to continue from."""
     loading: list[_Loading] = []
 
     def read() -> Any:
@@ -81,8 +81,8 @@ def load(
     known = {rank: summary for rank, (summary, _, _) in enumerate(every) if summary is not None}
     if len(set(known.values())) > 1:
         raise ValueError(
-            "the ranks were given checkpoints of different runs or steps (world size, step, sizes "
-            f"seen, epoch): {known}"
+            "the ranks were given checkpoints of different runs or steps (world size, step, "
+            f"checksum of frame sizes, epoch): {known}"
         )
     schedules = [schedule for _, schedule, _ in every if schedule is not None]
     _together(group, lambda: mine.complete([steps for _, _, steps in every], schedules))
@@ -91,12 +91,12 @@ def load(
 
 
 def _together(group: dist.ProcessGroup, act: Callable[[], T]) -> list[T]:
-    """Act on every rank, and return what that returned on each. If one raises, all of them do."""
+    """Call a function on every rank and return all results. If it raises on one, all raise."""
     raised: BaseException | None = None
     mine: tuple[str | None, Any] = (None, None)
     try:
         mine = (None, act())
-    except BaseException as error:  # whatever it is, the other ranks are waiting for the answer
+    except BaseException as error:  # of any kind: the other ranks wait for the answer
         raised = error
         mine = (f"{type(error).__name__}: {error}", None)
     answers: list[Any] = [None] * group.size()
@@ -110,14 +110,14 @@ def _together(group: dist.ProcessGroup, act: Callable[[], T]) -> list[T]:
 
 
 class _Loading:
-    """New states, made and checked before any old one is given up.
+    """The new states, made and checked before any old one is replaced.
 
     Attributes
     ----------
     summary : tuple or None
-        What must be the same on all ranks; None for a rank that was given nothing.
+        Facts that must be the same on all ranks; None on a rank that was given nothing.
     schedule : dict or None
-        Where the schedule was, likewise.
+        The saved position of the schedule; None on a rank that was given nothing.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class _Loading:
         by_rank = unpack(saved)
         if not by_rank:
             if policy == "sum-and-split":
-                raise ValueError('got no state_dict; only policy "keep" or "drop" may go without')
+                raise ValueError('got no state_dict; only policy "keep" or "drop" allows that')
             self._fresh()
             return
         for one in by_rank.values():
@@ -150,13 +150,13 @@ class _Loading:
         first = next(iter(by_rank.values()))
         old_size = first.world_size
         if any((one.world_size, one.step) != (old_size, first.step) for one in by_rank.values()):
-            raise ValueError("the state_dicts are of different runs or steps")
+            raise ValueError("the state_dicts come from different runs or steps")
         if old_size == world_size:
             self._same_size(by_rank, rank)
         else:
             self._other_size(by_rank, rank, world_size, old_size, policy)
         self.schedule = by_rank.get(rank, first).schedule
-        if rank == 0 and 0 in by_rank:  # that one has the sums of gradients
+        if rank == 0 and 0 in by_rank:  # only rank 0 has the sums of gradients
             self._measured = {
                 name: to_memory(total, parameters[name])
                 for name, total in by_rank[0].measured.items()
@@ -172,7 +172,7 @@ class _Loading:
         if rank not in by_rank:
             raise ValueError(
                 f"this is rank {rank}, got the state_dict of rank {', '.join(map(str, by_rank))}: "
-                "every rank has a residual of its own, save and load all of them"
+                "every rank has its own residual; save and load all of them"
             )
         for name, entry in by_rank[rank].entries.items():
             self._restore(name, entry, entry.residual, entry.momentum)
@@ -202,14 +202,14 @@ class _Loading:
             missing = (str(old) for old in itertools.count() if old not in by_rank)
             some = list(itertools.islice(missing, min(8, old_size - len(by_rank))))
             raise ValueError(
-                f"the world had {old_size} ranks and has {world_size}: policy {policy!r} needs the "
-                f"state_dicts of all {old_size} as a list on every rank, missing "
-                f"{', '.join(some)}; or name another policy"
+                f"the world size was {old_size} and is now {world_size}: policy {policy!r} needs "
+                f"the state_dicts of all {old_size} ranks as a list on every rank, missing "
+                f"{', '.join(some)}; or choose another policy"
             )
         for name in self._parameters:
             entries = [by_rank[old].entries[name] for old in range(old_size)]
-            # Residuals wait to be sent: nothing of their sum may be lost. Momentum stands for the
-            # gradients that a rank is going to see: new ranks start from the average of the old.
+            # Residuals are still to be sent, so their sum must be conserved. Momentum estimates the
+            # gradients that a rank will see, so new ranks start from the average of the old ones.
             residual = _spread([each.residual for each in entries], world_size)
             momentum = _spread([each.momentum for each in entries], old_size)
             self._restore(name, entries[rank % old_size], residual, momentum)
@@ -233,8 +233,8 @@ class _Loading:
     def complete(
         self, steps: Sequence[Mapping[str, int]], schedules: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Take over from other ranks what this one was not given."""
-        # What ranks draw from a seed that they share depends on the steps of a state.
+        """Take from other ranks what this one was not given."""
+        # Ranks with a shared seed draw the same numbers only if their states have the same steps.
         for name, state in self.states.items():
             step = max(theirs[name] for theirs in steps)
             if state.step != step:
@@ -245,7 +245,7 @@ class _Loading:
         )
 
     def apply(self) -> None:
-        """Replace the parameters' states. Sizes seen count for the same world only."""
+        """Replace the parameters' states. Frame sizes are valid for the same world size only."""
         if self._position is not None:
             self._scheduler.take(self._position)
         for name, parameter in self._parameters.items():
@@ -260,8 +260,8 @@ def _check(saved: RankState, parameters: Mapping[str, Parameter]) -> None:
     unknown = saved.entries.keys() - parameters.keys()
     if missing or unknown:
         raise ValueError(
-            f"the state_dict is of another model or other options: it lacks {sorted(missing)} and "
-            f"has {sorted(unknown)} besides"
+            f"the state_dict comes from another model or other options: it lacks "
+            f"{sorted(missing)} and has the extra parameters {sorted(unknown)}"
         )
     for name, entry in saved.entries.items():
         shape = parameters[name].tensor.shape
@@ -269,17 +269,17 @@ def _check(saved: RankState, parameters: Mapping[str, Parameter]) -> None:
             if values is not None and values.shape != shape:
                 raise ValueError(
                     f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
-                    f"which is of shape {tuple(shape)}"
+                    f"which has shape {tuple(shape)}"
                 )
 
 
 def _spread(values: Sequence[torch.Tensor | None], ranks: int) -> torch.Tensor | None:
-    """Return the sum over all saved ranks, an equal part for each of so many ranks."""
+    """Return the sum over all saved ranks, divided by the number of ranks given."""
     held = [each for each in values if each is not None]
     if not held:
         return None
     if len(held) < len(values):
-        raise ValueError("some ranks have a residual or momentum where others have none")
+        raise ValueError("some ranks have a residual or momentum for a parameter, others do not")
     total = np.zeros(held[0].shape, np.float64)
     for each in held:
         total += each.numpy()

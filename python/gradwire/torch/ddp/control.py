@@ -1,4 +1,4 @@
-"""What ranks tell each other between steps: that all of them do the same thing now."""
+"""Control messages between steps: all ranks confirm that they call the same method."""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,39 +19,39 @@ _NBYTES = 64
 
 
 class Control:
-    """A channel beside the one for buckets: a message of one rank never meets a bucket of another.
+    """A channel apart from the buckets': a message never meets a bucket of another rank.
 
-    Gloo ends the process where two ranks are at collectives of different sizes. So each act begins
-    with the name of the act, in a record of one length, and ranks that are at different acts read
-    each other's names. Where a rank does not come at all, the others give up after the timeout.
+    Gloo aborts the process if two ranks start collectives of different sizes. So each act begins
+    with an exchange of its name in a record of fixed length, and ranks in different acts read each
+    other's names. If a rank does not arrive at all, the others give up after the timeout.
 
     Parameters
     ----------
     group : torch.distributed.ProcessGroup
-        One that nobody else uses.
+        A group with no other user.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self._lost: str | None = None
-        # Held until the group is gone: see all_gather.py.
+        # Kept until the group is destroyed: see all_gather.py.
         self._mine = torch.zeros(_NBYTES, dtype=torch.uint8)
         self._every = torch.zeros(_NBYTES * group.size(), dtype=torch.uint8)
 
     @contextlib.contextmanager
     def act(self, name: str) -> Iterator[dist.ProcessGroup]:
-        """Do something on all ranks together, in a group in which nothing else is under way.
+        """Run a block on all ranks together, with a group in which nothing else is in progress.
 
-        What is done may raise a ValueError if it does so on every rank; any other exception gives
-        the channel up, because other ranks may be waiting in it.
+        The block may raise a ValueError if it does so on every rank. Any other exception closes
+        the channel, because other ranks may be waiting in it.
 
         Raises
         ------
         ExchangeError
-            A rank did not come, or came for something else.
+            Another rank called something else, or did not call within the timeout.
         """
         if self._lost is not None:
-            raise ExchangeError(f"{name}: gradwire's control messages ended before: {self._lost}")
+            raise ExchangeError(f"{name}: an earlier call closed the control channel: {self._lost}")
         self._meet(name)
         try:
             yield self._group
@@ -61,13 +61,13 @@ class Control:
             self._lost = f"{name}: {error}"
             if isinstance(error, GradwireError):
                 raise
-            raise ExchangeError(f"{name} failed between the ranks ({error})") from error
+            raise ExchangeError(f"{name} failed while the ranks communicated ({error})") from error
         except BaseException as error:
             self._lost = f"{name}: {type(error).__name__}: {error}"
             raise
 
     def leave(self, name: str, timeout: timedelta) -> bool:
-        """Tell whether all ranks came for a last act in time. There is none after it."""
+        """Meet the other ranks in a last act; return whether all came in time."""
         if self._lost is not None or not is_registered(self._group):
             return False
         backend: Any = self._group._get_backend(torch.device("cpu"))
@@ -89,11 +89,11 @@ class Control:
         except RuntimeError as error:
             self._lost = f"{name}: {error}"
             raise ExchangeError(
-                f"another rank did not come to {name}: it has stopped, failed, or does something "
+                f"another rank did not call {name}: it has stopped, failed, or called something "
                 f"else ({str(error).strip()})"
             ) from error
         rows = self._every.view(self._group.size(), _NBYTES).numpy()
         for rank, row in enumerate(rows):
             theirs = row.tobytes().rstrip(b"\0").decode(errors="replace")
             if theirs != name:
-                raise ExchangeError(f"rank {rank} is at {theirs}, this rank at {name}", rank)
+                raise ExchangeError(f"rank {rank} called {theirs}, this rank {name}", rank)

@@ -1,4 +1,4 @@
-"""What can go wrong between ranks."""
+"""Errors of the exchange between ranks."""
 
 from gradwire.errors import GradwireError, NonFiniteError
 
@@ -6,16 +6,16 @@ __all__ = ["ExchangeError", "GradientError", "fresh"]
 
 
 class ExchangeError(GradwireError, RuntimeError):
-    """A bucket could not be exchanged, so the replicas can no longer be assumed equal.
+    """The ranks could not exchange data, or did not run the same passes or calls.
 
-    The handle stays broken: every later backward raises it again, without waiting for anyone. The
-    gradients of such a backward are infinite. Restart from a checkpoint, or `detach()` on every
-    rank and attach again.
+    If a bucket could not be exchanged, the replicas may differ. The handle is then broken: every
+    later backward pass raises this error again without waiting for other ranks, and its gradients
+    are infinite. Restart from a checkpoint, or call `detach()` on every rank and attach again.
 
     Attributes
     ----------
     rank : int or None
-        The rank at fault, where it is known.
+        The rank at fault, if known.
     """
 
     def __init__(self, message: str, rank: int | None = None) -> None:
@@ -28,16 +28,16 @@ class ExchangeError(GradwireError, RuntimeError):
 
 
 class GradientError(NonFiniteError):
-    """A gradient was NaN or infinite on one rank; every rank raises it, for the same parameter.
+    """A gradient was NaN or infinite on some rank; every rank raises this for the same parameter.
 
-    The step was rolled back everywhere: no residual changed, and training may go on. Gradients of
-    that backward are worthless (infinite, those of some buckets averages), alike on all ranks:
-    clear them with ``zero_grad()`` before the next one.
+    The step was rolled back on every rank: no residual changed, and training may continue. The
+    gradients of that backward pass are unusable (infinite, or averages in some buckets), equally on
+    all ranks: clear them with ``zero_grad()`` before the next pass.
 
     Attributes
     ----------
     rank : int
-        The (first) rank that had it.
+        The first rank with a non-finite value.
     """
 
     def __init__(self, count: int, first: int, name: str | None, rank: int) -> None:
@@ -49,12 +49,12 @@ class GradientError(NonFiniteError):
         return (
             f"the gradient of {self.name!r} on rank {self.rank} has {self.count} non-finite "
             f"value(s), the first at flat position {self.first}; the step was rolled back on every "
-            "rank and no residual changed. In mixed precision pass grad_scaler= to attach()"
+            "rank and no residual changed. With mixed precision, pass grad_scaler= to attach()"
         )
 
 
 def fresh(error: BaseException) -> BaseException:
-    """Return a copy to raise: a traceback would keep the frames of its callers alive."""
+    """Return a copy to raise: the original's traceback would keep the callers' frames alive."""
     copied = type(error)(*error.args)
     copied.__cause__ = error.__cause__
     return copied

@@ -1,4 +1,4 @@
-"""Checkpoints of all ranks in one place, and what reads those of another number of ranks."""
+"""Gathers the checkpoints of all ranks, and reads those of another world size."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 __all__ = ["Resharded", "gather"]
 
 _EACH = ("residual", "momentum")
-"""What every rank has; the sums of gradients are rank 0's alone."""
+"""Tensors that every rank has; only rank 0 has sums of gradients."""
 
 
 def gather(saved: Saved, group: dist.ProcessGroup, to: int | None) -> dict[str, Any]:
-    """Return the checkpoints of all ranks, tensor by tensor; nothing on ranks that are not asked.
+    """Gather the checkpoints of all ranks, tensor by tensor; empty on ranks that do not receive.
 
     Parameters
     ----------
     saved : mapping
-        This rank's own.
+        This rank's checkpoint.
     group : torch.distributed.ProcessGroup
-    to : int, optional
-        The rank that gets them; by default all.
+    to : int or None
+        The receiving rank; None for all ranks.
     """
     rank, size = group.rank(), group.size()
     mine = saved[f"rank{rank}"]
@@ -59,10 +59,10 @@ def gather(saved: Saved, group: dist.ProcessGroup, to: int | None) -> dict[str, 
 
 
 class Resharded:
-    """Reads what another number of ranks has saved; made by `Handle.resharded`.
+    """Loads a checkpoint of another world size; made by `Handle.resharded`.
 
-    `torch.distributed.checkpoint` reads what is asked for, into tensors that are there: this asks
-    for what a policy needs of the old ranks.
+    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this requests
+    what the policy needs from the old ranks.
     """
 
     def __init__(self, handle: "Handle", world_size: int, policy: Policy) -> None:
@@ -71,14 +71,14 @@ class Resharded:
         self._world_size = world_size
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what to read: empty checkpoints of old ranks."""
+        """Return what to read: checkpoints of old ranks, filled with zeros."""
         own = self._handle.rank
         if self._policy == "sum-and-split":
             ranks = list(range(self._world_size))
         else:
             ranks = [own if self._policy == "keep" and own < self._world_size else 0]
         (mine,) = self._handle.state_dict().values()
-        # Sums of gradients are rank 0's, and only it goes on with them.
+        # Only rank 0 has sums of gradients, and only rank 0 restores them.
         return {
             f"rank{old}": {
                 kind: {name: torch.zeros_like(each) for name, each in values.items()}
@@ -92,5 +92,5 @@ class Resharded:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what was read, as `Handle.load_state_dict` does. A collective."""
+        """Restore what was read, by `Handle.load_state_dict`. A collective."""
         self._handle.load_state_dict(state_dict, policy=self._policy)

@@ -1,4 +1,4 @@
-"""What people hand to `attach` in place of a codec, and what they should hand instead."""
+"""Checks the codec passed to `attach`, and explains common mistakes."""
 
 from gradwire._part import Part
 from gradwire.codec import Codec
@@ -8,7 +8,7 @@ __all__ = ["check_codec"]
 
 
 def check_codec(codec: object) -> None:
-    """Raise a `TypeError` that says what to pass, unless this is a codec."""
+    """Raise a `TypeError` that says what to pass, unless the argument is a codec."""
     if isinstance(codec, Codec):
         return
     named = codec if isinstance(codec, str) else getattr(codec, "__name__", None)
@@ -21,5 +21,5 @@ def check_codec(codec: object) -> None:
             given = f"the function {named} itself; call it"
     elif isinstance(codec, Part):
         given = f"one part of a codec, {codec!r}"
-        advice = "a whole one: gradwire.Codec(sparsify=..., quantize=..., memory=...)"
+        advice = "gradwire.Codec(sparsify=..., quantize=..., memory=...)"
     raise TypeError(f"attach() takes a gradwire.Codec, such as {advice}; got {given}")

@@ -1,4 +1,4 @@
-"""The process groups of one attachment: where they are made, and where they are left."""
+"""Makes and destroys the process groups of one attachment."""
 
 import threading
 from datetime import timedelta
@@ -9,21 +9,21 @@ import torch.distributed as dist
 __all__ = ["Groups", "is_registered"]
 
 _PATIENCE = 5.0
-"""Seconds to wait for a group to end in which something may be under way."""
+"""Seconds to wait for the destruction of groups in which collectives may be in progress."""
 
 
 class Groups:
-    """Makes groups of the same ranks as another one, and leaves all of them.
+    """Makes process groups of the same ranks as a given one, and destroys them.
 
-    What gradwire sends has groups of its own, so that DDP's collectives and ours cannot mix. Each
+    gradwire uses its own groups, so that its collectives cannot mix with those of DDP. Each group
     costs three threads and five file descriptors, and torch keeps it until it is destroyed.
 
     Parameters
     ----------
     over : torch.distributed.ProcessGroup
-        The ranks.
+        A group of these ranks.
     timeout : datetime.timedelta, optional
-        Of all collectives in the new groups; that of ``over`` by default.
+        Timeout of all collectives in the new groups. Defaults to that of ``over``.
     """
 
     def __init__(self, over: dist.ProcessGroup, timeout: timedelta | None) -> None:
@@ -47,17 +47,17 @@ class Groups:
             group_desc="gradwire",
         )
         if not isinstance(group, dist.ProcessGroup):
-            raise ValueError("this rank is not in the process group that it attaches a codec to")
+            raise ValueError("this rank is not in the process group passed to attach()")
         self._made.append(group)
         return group
 
     def leave(self) -> None:
-        """Destroy all groups. The second time does nothing.
+        """Destroy all groups. A second call has no effect.
 
-        Waits for no other rank; one that still reads is cut off. Something may be under way in the
-        groups, which torch waits for when it destroys them: that happens on a thread of its own if
-        it takes long. Groups that are gone already, because torch.distributed was shut down (and
-        perhaps initialized again) in between, are only forgotten.
+        Does not wait for other ranks; a rank that still reads is cut off. When torch destroys a
+        group, it waits for collectives in progress; if that takes long, it continues on a thread of
+        its own. Groups that no longer exist, because torch.distributed was shut down (and perhaps
+        initialized again) in between, are only dropped.
         """
         made, self._made = self._made, []
         made = [group for group in made if is_registered(group)]

@@ -119,7 +119,7 @@ class Handle:
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
-        self._check_attached("it has no more epochs")
+        self._check_attached("attach() again to begin an epoch")
         self._worker.settle()
         self._scheduler.advance(epoch, lr, self._control)
         self._submission.forget()
@@ -166,7 +166,7 @@ class Handle:
             Another rank called something else, or did not call within the timeout; or the handle
             is broken.
         """
-        self._check_attached("nothing is left to pause")
+        self._check_attached("there is nothing to pause")
         with self._submission.paused(self._control):
             yield
 
@@ -273,7 +273,7 @@ class Handle:
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
-        self._check_attached("load into the one of the next attach()")
+        self._check_attached("load into the handle of the next attach()")
         self._worker.settle()
         with self._control.act("load_state_dict()") as group:
             step = checkpoint.load(self._compressed(), self._scheduler, group, state_dict, policy)

@@ -1,4 +1,4 @@
-"""What passes from the hook to the threads: steps, their buckets, and buckets under way."""
+"""What the hook and the worker's threads exchange: steps, jobs, flights and their buffers."""
 
 import threading
 from dataclasses import dataclass, field
@@ -15,22 +15,23 @@ __all__ = ["Buffers", "Flight", "Job", "Step", "spoil"]
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One backward pass: what has to be undone if it must not count.
+    """One backward pass, and what must be undone if it does not count.
 
     Attributes
     ----------
     number : int
-        Backward passes before it, over resumes; the same on all ranks.
+        Backward passes that counted before it, including those before a resume; the same on all
+        ranks.
     encoded : dict
         Parameters encoded in this step and not rolled back, by name.
     limits : list
-        Parameters whose limits have taken in sizes of this step, each with its limit before.
+        Parameters whose limits have observed sizes in this step, each with its previous limit.
     error : BaseException or None
         Why the step does not count.
     held : list of Job
-        Buckets that are done, but wait for the verdict on the whole step.
+        Buckets that are done and wait for the outcome of the whole step.
     finished, counted : bool
-        Whether its end has come, and whether it stands.
+        Whether the step has ended, and whether it counts.
     """
 
     number: int = 0
@@ -42,24 +43,24 @@ class Step:
     counted: bool = False
 
     def encode(self, parameter: Parameter, gradient: NDArray[Any] | None = None) -> None:
-        """Note that the parameter's state has moved on with a gradient, and measure it if given."""
+        """Record that a gradient was encoded into the parameter's state; measure it if given."""
         self.encoded[parameter.name] = parameter
         if gradient is not None:
             parameter.measure(gradient)
 
     def observe(self, parameter: Parameter, wanted: int) -> None:
-        """Let the parameter's limit take in the largest size, in bytes, that a rank wanted."""
+        """Update the parameter's limit with the largest size, in bytes, that any rank wanted."""
         self.limits.append((parameter, parameter.limit.state()))
         parameter.limit.observe(wanted)
 
     def undo(self, parameter: Parameter) -> None:
-        """Roll the parameter's state back to what it was before this step."""
+        """Roll back the parameter's state to what it was before this step."""
         del self.encoded[parameter.name]
         parameter.state.rollback()
         parameter.unmeasure()
 
     def undo_all(self) -> None:
-        """Roll back all that this step has changed; the second time there is nothing left."""
+        """Roll back everything that this step changed. A second call has no effect."""
         for parameter in list(self.encoded.values()):
             self.undo(parameter)
         while self.limits:
@@ -69,16 +70,18 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One bucket, as the hook hands it over.
+    """One bucket, as the hook submits it.
 
     Attributes
     ----------
     buffer : torch.Tensor
-        Its gradients: floating-point numbers of shape (entries,), or a sparse tensor.
+        Gradients: floating-point numbers of shape (entries,), or a sparse tensor.
     result : torch.Tensor
-        What its future is resolved with: the buffer, or another sparse tensor in its place.
+        Value of the future: the buffer, or for a sparse bucket another sparse tensor.
     scale : float
-        The loss scale, 1.0 without one.
+        The loss scale; 1.0 without a scaler.
+    enqueued : float
+        When the hook was called, by `time.perf_counter`.
     """
 
     layout: Layout
@@ -93,20 +96,24 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One bucket whose collectives are under way.
+    """One bucket whose collectives are in progress.
 
     Attributes
     ----------
+    sequence : int
+        The number of the bucket since `attach` or the last resume.
     works : tuple of torch.distributed.Work
-        What has to be waited for.
+        Collectives to wait for.
     collectives : int
-        What it took, those included that are done.
+        Number of collectives, including completed ones.
     contents : object
-        What the exchange that made it needs to go on.
+        What the exchange needs to complete it.
     room : int
-        Bytes that this rank may fill, and hands to the collectives.
+        Bytes that this rank passes to the collectives, including unused room.
     wire : float
-        Bytes that it sends thereby.
+        Bytes that this rank sends for them.
+    error : BaseException or None
+        Why the collectives could not be started.
     """
 
     job: Job
@@ -120,18 +127,18 @@ class Flight:
 
 
 class Buffers:
-    """Reusable byte tensors: a fresh one in each step would be page faults in each step.
+    """Reusable byte tensors: new ones would cost page faults in every step.
 
-    The first slots of a parameter are as long as the codec's bound, later ones as long as frames
-    turn out to be. So a tensor of more than twice the length that was the most in the last two
-    steps is let go.
+    The first slots of a parameter are as long as the codec's bound, later ones only as long as its
+    frames need. So a tensor more than twice as long as the longest one requested in the last two
+    steps is freed.
     """
 
     def __init__(self) -> None:
         self._free: list[torch.Tensor] = []
         self._lock = threading.Lock()
         self._step: int | None = None
-        self._most = [0, 0]  # bytes asked for at once: in this step, and in the one before
+        self._most = [0, 0]  # longest request in bytes: in this step, and in the previous one
 
     def take(self, nbytes: int, step: int) -> torch.Tensor:
         """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one.
@@ -140,7 +147,7 @@ class Buffers:
         ----------
         nbytes : int
         step : int
-            The number of the step that it is for.
+            The number of the step that uses it.
         """
         with self._lock:
             if step != self._step:
@@ -152,18 +159,18 @@ class Buffers:
             for index, tensor in enumerate(self._free):
                 if tensor.numel() >= nbytes:
                     return self._free.pop(index)
-            if self._free:  # too small for what is asked now: let it go rather than keep both
+            if self._free:  # all are too short: free the longest rather than keep both
                 self._free.pop()
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def give(self, tensor: torch.Tensor) -> None:
-        """Take a tensor back."""
+        """Return a tensor for reuse."""
         with self._lock:
             self._free.append(tensor)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is held and not in use."""
+        """Total bytes of the tensors that are not in use."""
         with self._lock:
             return sum(tensor.numel() for tensor in self._free)
 
@@ -173,9 +180,9 @@ class Buffers:
 
 
 def spoil(bucket: torch.Tensor) -> torch.Tensor:
-    """Return a bucket that is infinite: in place, or for a sparse one a tensor with such an entry.
+    """Return an infinite bucket: filled in place, or a sparse tensor with infinite entries.
 
-    That no optimizer takes its gradients for good, and that a loss scaler sees them.
+    The gradients are then visibly unusable, and a loss scaler detects them.
     """
     if bucket.layout == torch.strided:
         return bucket.fill_(torch.inf)

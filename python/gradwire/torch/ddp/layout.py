@@ -1,4 +1,4 @@
-"""What a bucket holds: named parameters, and how each of them travels."""
+"""The layout of a bucket: its parameters, and how each of them is sent."""
 
 import zlib
 from collections.abc import Sequence
@@ -17,26 +17,26 @@ __all__ = ["Layout", "Layouts", "Parameter", "Piece"]
 
 @dataclass(slots=True, eq=False)
 class Parameter:
-    """One parameter, known by its name for as long as training lasts.
+    """The record of one parameter, kept under its name throughout training.
 
     Attributes
     ----------
     codec : gradwire.Codec or None
-        How it is compressed now; None for a parameter that always travels dense, as all of these.
+        The current codec; None, like state and limit, for a parameter that is always sent dense.
     state : gradwire.State or None
         Residual and controller.
     limit : SizeLimit or None
-        Bytes that what varies in length may take: its frames, or the positions of a leader.
+        Size limit of its frames, or with a leader, of its positions.
     turn : int
-        Sets the order in which ranks lead for it: that of step s is s + turn, modulo their number.
+        Determines the leader: in step s, rank s + turn modulo the world size.
     paused : bool
-        It travels dense for now, and keeps its state.
+        The parameter is currently sent dense, and keeps its state.
     measured : numpy.ndarray or None
-        float32, shape (numel,): the sum of this rank's gradients, where a schedule wants it.
+        float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it.
     measured_before : numpy.ndarray or None
-        The same without the last gradient.
+        The same sum without the last gradient.
     strides : tuple of int or None
-        How its gradient lies in its bucket; its residual lies likewise. None before the first.
+        Strides of its gradient in the bucket, and of its residual. None before the first bucket.
     """
 
     name: str
@@ -52,11 +52,11 @@ class Parameter:
 
     @property
     def compressed(self) -> bool:
-        """Whether frames of it travel now."""
+        """Whether it is currently sent compressed."""
         return self.state is not None and not self.paused
 
     def measure(self, gradient: NDArray[Any]) -> None:
-        """Add a gradient to what is measured, so that `unmeasure` takes back exactly this one."""
+        """Add a gradient to the measured sum; `unmeasure` subtracts it exactly."""
         if self.measured is None:
             return
         total = self.measured_before
@@ -65,24 +65,24 @@ class Parameter:
         self.measured, self.measured_before = total, self.measured
 
     def unmeasure(self) -> None:
-        """Take back the last gradient. What it leaves is not to be taken back any further."""
+        """Restore the sum without the last gradient. Only one gradient can be undone."""
         if self.measured is not None and self.measured_before is not None:
             self.measured, self.measured_before = self.measured_before, self.measured
 
     @property
     def numel(self) -> int:
-        """Entries."""
+        """Number of entries."""
         return self.tensor.numel()
 
     @property
     def width(self) -> int:
-        """Numbers that an entry is in a bucket: DDP makes two of a complex one."""
+        """Numbers per entry in a bucket: DDP views a complex entry as two."""
         return 2 if self.tensor.is_complex() else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A compressed parameter's place in a bucket's flat buffer: entries start to stop."""
+    """A parameter's place in a bucket's flat buffer: entries start to stop."""
 
     parameter: Parameter
     start: int
@@ -95,40 +95,44 @@ class Layout:
     Attributes
     ----------
     pieces : tuple of Piece
-        What is compressed, one frame each.
+        The compressed parameters, one frame each.
     dense : tuple of Piece
-        What travels as it is.
+        The parameters that are sent dense.
     runs : tuple of (int, int)
-        Entries (start, stop) of the dense parameters, neighbours merged.
+        Entries (start, stop) of the dense parameters, with adjacent ones merged.
     dense_numel : int
-        Entries in the runs, all together.
+        Total number of entries in the runs.
+    numel : int
+        Number of entries in the buffer.
     dtype : torch.dtype
-        Of the buffer's entries.
+        dtype of the buffer.
     sparse : bool
-        The bucket is a sparse tensor, for a single parameter: there are no runs.
+        The bucket is a sparse tensor with a single parameter; there are no runs.
     digest : int
-        CRC-32 of all of it; ranks compare it before they read each other's bytes.
+        CRC-32 of the layout; ranks compare it before they read each other's bytes.
     compressed : tuple of Parameter
         The parameters of the pieces.
     ends : list of int
-        Where the pieces start and stop, one after another.
+        Start and stop of each piece, alternating.
     tallies : Tallies
-        Where all that is exchanged is counted.
+        Running sums of what is exchanged.
     rows, dense_rows : numpy.ndarray
-        Rows in there of the pieces, and of what travels as it is.
+        Rows of the tallies for the pieces, and for the dense parameters.
     dense_numels : numpy.ndarray
-        Entries of each parameter that travels as it is.
+        Number of entries of each dense parameter.
 
     Parameters
     ----------
     parameters : sequence of Parameter
-        In the order of the buffer.
+        The parameters, in the order of the buffer.
     dtype : torch.dtype
-        Of the buffer.
+        dtype of the buffer.
     tallies : Tallies, optional
-        Of all parameters, these among them.
+        Running sums of all parameters, including these. New ones by default.
     rows : sequence of int, optional
-        The row of each of these parameters in there: by default these are all, in this order.
+        Row of each of these parameters in the tallies. Counts from 0 by default.
+    sparse : bool
+        The bucket is a sparse tensor.
     """
 
     __slots__ = (
@@ -197,12 +201,12 @@ class Layout:
 
 
 class Layouts:
-    """Finds the layout of a bucket. DDP regroups its buckets, so nothing here is keyed by index.
+    """Finds the layout of a bucket. DDP regroups its buckets, so none is keyed by its index.
 
     Attributes
     ----------
     tallies : Tallies
-        A row of each parameter, in the order given, and one for all that the model no longer has.
+        One row per parameter, in the given order, and one for all parameters that were replaced.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
@@ -214,7 +218,7 @@ class Layouts:
         self._known: dict[tuple[int, ...], Layout] = {}
 
     def forget(self) -> None:
-        """Make all layouts anew: other parameters travel dense than before."""
+        """Drop all layouts: from now on, other parameters are sent dense."""
         self._known.clear()
 
     def of(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor) -> Layout:
@@ -232,19 +236,19 @@ class Layouts:
     ) -> Layout:
         for tensor, id_ in zip(tensors, key, strict=True):
             if id_ not in self._by_id:
-                # The model had it when it was wrapped, and has another one in its place now. DDP
-                # goes on with the old one, and so does this, without compressing it.
+                # The model had this parameter when it was wrapped, and has since replaced it. DDP
+                # still averages the old one; it is sent dense.
                 name = f"(replaced, shape {tuple(tensor.shape)})"
                 self._by_id[id_] = len(self._parameters)
                 self._parameters.append(Parameter(name, tensor))
         rows = [self._by_id[id_] for id_ in key]
         parameters = [self._parameters[row] for row in rows]
-        # All that was replaced is counted together.
+        # Replaced parameters are counted together.
         rows = [min(row, self._replaced) for row in rows]
         sparse = buffer.layout != torch.strided
         layout = Layout(parameters, buffer.dtype, self.tallies, rows, sparse=sparse)
         if layout.numel != buffer.numel():
             raise RuntimeError(
-                f"a bucket of {buffer.numel()} entries holds parameters of {layout.numel}"
+                f"a bucket has {buffer.numel()} entries, its parameters have {layout.numel}"
             )
         return layout

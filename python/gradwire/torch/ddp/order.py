@@ -1,4 +1,4 @@
-"""Memory order and logical order: a bucket holds a gradient as its parameter lies in memory."""
+"""Conversion between logical order and memory order: buckets hold gradients in memory order."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["BUFFERS", "observe", "to_logical", "to_memory"]
 
 BUFFERS = ("residual", "momentum")
-"""What a parameter's state has for each entry, where its codec has it; in memory order."""
+"""Arrays of a parameter's state with a value per entry, in memory order; None without them."""
 
 
 def to_logical(flat: NDArray[np.float32], parameter: "Parameter") -> torch.Tensor:
@@ -23,7 +23,7 @@ def to_logical(flat: NDArray[np.float32], parameter: "Parameter") -> torch.Tenso
 
 
 def to_memory(values: torch.Tensor, parameter: "Parameter") -> NDArray[np.float32]:
-    """Return values of the parameter's shape in memory order; the way back from `to_logical`."""
+    """Return values of the parameter's shape in memory order; the inverse of `to_logical`."""
     flat = torch.empty(parameter.numel)
     flat.as_strided(parameter.tensor.shape, _strides(parameter)).copy_(values)
     array: NDArray[np.float32] = flat.numpy()
@@ -31,9 +31,9 @@ def to_memory(values: torch.Tensor, parameter: "Parameter") -> NDArray[np.float3
 
 
 def observe(parameter: "Parameter") -> None:
-    """Note how a parameter lies when DDP has made its buckets, perhaps not as it did before.
+    """Record the memory order of a parameter once DDP has made its buckets.
 
-    The parameter's state may not be in use.
+    If it has changed, the state's arrays are reordered. The state must not be in use.
     """
     strides = _laid_out(parameter.tensor)
     if parameter.strides is not None and not _same(
@@ -54,7 +54,7 @@ def _strides(parameter: "Parameter") -> tuple[int, ...]:
 
 
 def _laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return a gradient's strides in a bucket: its parameter's, or row by row if that has gaps."""
+    """Return a gradient's strides in a bucket: its parameter's, or row-major if those have gaps."""
     dense = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format)
     if dense.stride() == tensor.stride():
         return tensor.stride()
@@ -62,5 +62,5 @@ def _laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
-    """Compare strides where they matter."""
+    """Compare strides, ignoring dimensions of length 1."""
     return all(a == b for length, a, b in zip(shape, one, other, strict=True) if length != 1)

@@ -1,4 +1,4 @@
-"""From a model's parameters to what is known of each of them for as long as training lasts."""
+"""Makes the records that are kept for a model's parameters throughout training."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,11 @@ _BUCKET = 25 << 20
 def known(ddp: Any) -> dict[str, torch.nn.Parameter]:
     """Return the parameters that DDP averages, by name.
 
-    These are those that required gradients when the model was wrapped, whatever they say now:
-    DDP keeps a place for them in its buckets, also while they are frozen.
+    These are the parameters that required gradients when the model was wrapped. DDP keeps their
+    places in its buckets even while they are frozen.
 
-    `torch.compile` puts a module into another one, which all names show. They must not depend on
-    it, as a checkpoint may be loaded with or without.
+    `torch.compile` wraps modules, which adds a prefix to names. It is removed, because a checkpoint
+    may be saved with `torch.compile` and loaded without it, or vice versa.
     """
     ignored = getattr(ddp, "parameters_to_ignore", ())
     named = {name: each for name, each in ddp.module.named_parameters() if name not in ignored}
@@ -37,7 +37,7 @@ def known(ddp: Any) -> dict[str, torch.nn.Parameter]:
 
 
 def _reduced(ddp: Any, parameters: Sequence[torch.nn.Parameter]) -> set[int]:
-    """Return the ids of those that have a place in DDP's buckets."""
+    """Return the ids of the parameters that have a place in DDP's buckets."""
     every = {id(each) for each in parameters}
     count = ddp._get_ddp_logging_data()["num_parameter_tensors"]
     if count == len(every):
@@ -45,10 +45,10 @@ def _reduced(ddp: Any, parameters: Sequence[torch.nn.Parameter]) -> set[int]:
     try:
         buckets = ddp.reducer._get_zeros_like_grad_buckets()
         return {id(each) for bucket in buckets for each in bucket.parameters()}
-    except RuntimeError:  # there is a sparse bucket, or one that is allocated in the first step
+    except RuntimeError:  # a bucket is sparse, or is allocated only in the first step
         trained = {id(each) for each in parameters if each.requires_grad}
-        # If some were frozen before wrapping and some after it, nothing tells which: what is kept
-        # for one that DDP does not know is never touched.
+        # If some were frozen before wrapping and some after it, they cannot be told apart. A record
+        # of a parameter that DDP does not average is never used.
         return trained if count == len(trained) else every
 
 
@@ -70,18 +70,18 @@ def make(
     rank: int,
     bucket_nbytes: int | None,
 ) -> list[Parameter]:
-    """Return all parameters, in the order of the model.
+    """Return the records of all parameters, in the order of the model.
 
     Parameters
     ----------
     named : mapping of str to torch.nn.Parameter
     dense : set of str
-        Those that always travel dense.
+        Parameters that are always sent dense.
     codec : gradwire.Codec
     rank : int
-        Random numbers of a state are this rank's.
+        This rank, which selects the random numbers of the states.
     bucket_nbytes : int, optional
-        What DDP makes its buckets by.
+        Capacity of DDP's buckets.
     """
     turns = _turns(named, bucket_nbytes or _BUCKET)
     parameters = []
@@ -95,23 +95,26 @@ def make(
 
 
 def fresh_state(parameter: Parameter, rank: int) -> "State":
-    """Return a state without a past. Where the codec rounds by chance, every rank has its own."""
+    """Return a new state. With stochastic rounding, every rank draws different numbers."""
     state: State = parameter.codec.init_state(parameter.numel, name=parameter.name, stream=rank)
     return state
 
 
 def use(parameter: Parameter, codec: "Codec") -> None:
-    """Compress a parameter by a codec from now on; its state goes on."""
+    """Compress a parameter with a codec from now on, and keep its state."""
     if parameter.codec == codec:
         return
     parameter.codec = codec
-    # Without a memory, what is trimmed would be lost; and a frame of all entries cannot be trimmed.
+    # Without a memory, trimmed entries would be lost; and a frame of all entries cannot be trimmed.
     fixed = isinstance(codec.memory, NoMemory) or isinstance(codec.sparsify, All)
     parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)
 
 
 def _turns(named: Mapping[str, Any], bucket_nbytes: int) -> dict[str, int]:
-    """Count the parameters in buckets, from the last one, whose gradient comes first."""
+    """Return each parameter's turn: its position from the end of the model, in bucket sizes.
+
+    From the end, because the last parameter's gradient is ready first.
+    """
     turns, nbytes = {}, 0
     for name, tensor in reversed(list(named.items())):
         turns[name] = nbytes // bucket_nbytes

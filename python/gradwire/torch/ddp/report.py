@@ -1,4 +1,4 @@
-"""What the exchange cost and what it saved."""
+"""The report, and the running sums that it is computed from."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ Rows: TypeAlias = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What the encodes of several parameters came to: a number of each parameter.
+    """Results of encoding several parameters: arrays with one number per parameter.
 
     Attributes
     ----------
@@ -26,13 +26,13 @@ class Outcomes:
     count : numpy.ndarray
         Entries sent.
     target : numpy.ndarray
-        Entries asked for, or -1 where the sparsifier is not asked for a number.
+        Entries requested, or -1 if the sparsifier has no target.
     trimmed : numpy.ndarray
-        Entries selected and then left out to keep the limit.
+        Entries selected but left out to stay within the limit.
     zero : numpy.ndarray
-        1 where the gradient was all zero, else 0.
+        1 if the gradient was all zero, else 0.
     nanoseconds : numpy.ndarray
-        How long it took.
+        Time of the encode.
     """
 
     nbytes: Integers
@@ -44,14 +44,14 @@ class Outcomes:
 
     @classmethod
     def of(cls, table: Integers) -> "Outcomes":
-        """Read what the compiled codecs return: six numbers of each, one after another."""
+        """Read the table that the core returns: six consecutive numbers per parameter."""
         return cls(*np.ascontiguousarray(table.reshape(-1, 6).T))
 
     def __len__(self) -> int:
         return self.nbytes.size
 
     def wanted(self) -> Integers:
-        """Return the sizes that frames would have had without a limit, to a few per cent."""
+        """Return the sizes the frames would have without a limit, to within a few per cent."""
         whole = self.nbytes * (self.count + self.trimmed)
         return np.where(self.trimmed == 0, self.nbytes, -(-whole // np.maximum(self.count, 1)))
 
@@ -70,15 +70,15 @@ class Tally:
 
 
 class Tallies:
-    """Running sums of all parameters, a row each.
+    """Running sums of all parameters, one row each.
 
-    Two threads write them. No two of them write to one row of one array: a parameter's frames are
-    noted by the thread that encodes them, their decoding and dense values by the other.
+    Two threads write them, but never the same row of the same array: the encoding thread adds a
+    parameter's frames, the decoding thread their decoding and dense values.
 
     Parameters
     ----------
     parameters : int
-        How many there are.
+        Number of parameters.
     """
 
     __slots__ = ("_decode_ns", "_encode_ns", "_sums")
@@ -89,12 +89,12 @@ class Tallies:
         self._decode_ns = np.zeros(parameters, np.int64)
 
     def clear(self) -> None:
-        """Start anew."""
+        """Set all sums to zero."""
         for array in (self._sums, self._encode_ns, self._decode_ns):
             array[:] = 0
 
     def encoded(self, rows: Rows, outcomes: Outcomes, nbytes: Integers) -> None:
-        """Add a frame of each of these parameters, each of so many bytes on the wire."""
+        """Add one frame per parameter, with its bytes on the wire."""
         asked = outcomes.target >= 0
         sums = (
             np.ones_like(outcomes.count),
@@ -107,11 +107,11 @@ class Tallies:
         self._encode_ns[rows] += outcomes.nanoseconds
 
     def decoded(self, rows: Rows, nanoseconds: Integers) -> None:
-        """Add the decoding of all ranks' frames of each of these parameters."""
+        """Add the time of decoding all ranks' frames of each parameter."""
         self._decode_ns[rows] += nanoseconds
 
     def dense(self, rows: Rows, nbytes: Integers, nanoseconds: int) -> None:
-        """Add a dense exchange of each of these parameters, which took so long together."""
+        """Add one dense exchange per parameter; the time is divided among them."""
         self._sums[rows, 0] += 1
         self._sums[rows, 1] += nbytes
         self._decode_ns[rows] += nanoseconds // max(rows.size, 1)
@@ -132,7 +132,8 @@ class Tallies:
 class StepTimes:
     """Running sums over all buckets.
 
-    ``steps`` counts what was paid for, ``steps_ever`` what was not rolled back, over all resets.
+    ``steps`` counts all steps since the last reset, including those rolled back; ``steps_ever``
+    counts the steps that were not rolled back, across resets.
     """
 
     steps: int = 0
@@ -146,13 +147,13 @@ class StepTimes:
     )
 
     def add(self, stage: str, start: float) -> float:
-        """Add the time since start to a stage; returns now."""
+        """Add the time since start to a stage, and return the current time."""
         now = time.perf_counter()
         self.seconds[stage] += now - start
         return now
 
     def sent(self, collectives: int, room: int, wire: float, dense: int) -> None:
-        """Add one bucket: collectives, bytes of room in them, bytes sent, bytes of gradients."""
+        """Add one bucket: collectives, bytes passed to them, bytes sent, bytes of gradients."""
         self.collectives += collectives
         self.slot_bytes += room
         self.wire_bytes += wire
@@ -161,23 +162,30 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class ParameterReport:
-    """One parameter, on this rank.
+    """Figures of one parameter on this rank.
 
     Attributes
     ----------
+    name : str
+    numel : int
+        Number of entries.
     dense : bool
-        It travels as it is: too small to compress.
+        The parameter is currently sent dense.
+    steps : int
+        Number of times it was exchanged.
     bytes_per_step : float
         Mean size of its frames (or of its dense values) on this rank.
     compression : float
-        Dense bytes over that.
+        Size of the gradient divided by ``bytes_per_step``.
     achieved : float or None
-        Entries sent over entries asked for (k-hat / k), over all steps; None where the sparsifier
-        asks for no number.
+        Entries sent divided by entries requested (k-hat / k), over all steps; None if the
+        sparsifier has no target.
     trimmed : int
-        Entries selected, then left to the residual because the slot was full.
+        Entries selected but left in the residual because the slot was full.
+    encode_ms, decode_ms : float
+        Mean milliseconds per step.
     residual_norm : float or None
-        Euclidean norm of what has not been sent, now; None without a memory, or if not asked for.
+        Current Euclidean norm of the residual; None without a memory, or if not requested.
     """
 
     name: str
@@ -199,29 +207,35 @@ class Report:
 
     Attributes
     ----------
+    rank, world_size : int
+    codec : str
+        The codec that was attached, by its repr.
     steps : int
-        Backward passes that were exchanged, those included that were rolled back.
+        Backward passes exchanged, including those that were rolled back.
     collectives : int
-        Collectives in all of them: one a bucket, and with a leader two or more.
+        Total number of collectives: one per bucket, or two or more with a leader, a sparse
+        gradient, or dense parameters of another dtype than values that are summed.
     wire_bytes : float
-        Bytes that this rank sends in one step, unused room included: a ring all-gather passes each
-        slot on to all but one rank, a ring all-reduce sends a vector not quite twice, and of a
-        broadcast every rank sends its share over the steps that it leads.
+        Bytes that this rank sends per step, including unused room in slots. With N ranks, a ring
+        all-gather sends N - 1 slots and a ring all-reduce 2 (N - 1) / N vectors; a broadcast
+        counts (N - 1) / N messages on every rank, the mean over the steps in which it leads.
     dense_wire_bytes : float
-        What plain DDP would send: a ring all-reduce of the same buckets.
+        Bytes that plain DDP would send per step: a ring all-reduce of the same buckets.
     compression : float
-        Their ratio.
+        ``dense_wire_bytes / wire_bytes``.
     slot_use : float
-        Part of the slots that held something.
+        Fraction of the slots that was used.
     achieved : float or None
-        Entries sent over entries asked for, over all compressed parameters.
+        Entries sent divided by entries requested, over all compressed parameters; None if the
+        sparsifier has no target.
     encode_ms, exchange_ms, decode_ms : float
-        Mean milliseconds of one step; most of it overlaps the backward pass.
+        Mean milliseconds per step; most of this overlaps the backward pass.
     wait_ms : float
-        Mean milliseconds between the last gradient and the end of the exchange: what the backward
-        pass really had to wait.
+        Mean milliseconds between the last gradient and the end of the exchange: the time that the
+        backward pass actually waited.
     residual_norm : float or None
-        Euclidean norm over all residuals, now; None if not asked for.
+        Current Euclidean norm over all residuals; None if not requested.
+    parameters : tuple of ParameterReport
     """
 
     rank: int
@@ -242,7 +256,7 @@ class Report:
     parameters: tuple[ParameterReport, ...]
 
     def to_json(self) -> str:
-        """Return all of it as JSON."""
+        """Return the report as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     def __repr__(self) -> str:
@@ -256,17 +270,17 @@ class Report:
         lines = [
             f"gradwire, rank {self.rank} of {self.world_size}: {self.steps} steps",
             f"  codec           {self.codec}",
-            f"  on the wire     {wire} per step, plain DDP {dense}: {self.compression:.1f} x less",
+            f"  bytes sent      {wire} per step, plain DDP {dense}: {self.compression:.1f}x less",
             f"  collectives     {buckets:.1f} per step, slots {self.slot_use:.0%} full",
-            f"  sent / asked    {_ratio(self.achieved)}",
-            f"  milliseconds    {milliseconds}; backward waited {self.wait_ms:.2f}",
+            f"  achieved ratio  {_ratio(self.achieved)}",
+            f"  ms per step     {milliseconds}; backward waited {self.wait_ms:.2f}",
             f"  residual norm   {_norm(self.residual_norm)}",
             "",
             _HEADINGS,
             *(_row(parameter) for parameter in self._largest()),
         ]
         if len(self.parameters) > _ROWS:
-            lines.append(f"... {len(self.parameters) - _ROWS} smaller ones: see to_json()")
+            lines.append(f"... and {len(self.parameters) - _ROWS} smaller ones: see to_json()")
         return "\n".join(lines)
 
     def _largest(self) -> list[ParameterReport]:
@@ -275,7 +289,7 @@ class Report:
 
 _ROWS = 20
 _HEADINGS = (
-    f"{'parameter':<40} {'entries':>11} {'bytes/step':>11} {'ratio':>8} {'sent/asked':>10} "
+    f"{'parameter':<40} {'entries':>11} {'bytes/step':>11} {'ratio':>8} {'achieved':>10} "
     f"{'enc ms':>8} {'dec ms':>8} {'residual':>10}"
 )
 

@@ -1,4 +1,4 @@
-"""The form of a checkpoint: what is in it for each rank, and how it is read with suspicion."""
+"""The format of a checkpoint, and its validation when it is read."""
 
 import json
 import re
@@ -20,16 +20,16 @@ _EXPECTED = "expected what Handle.state_dict() or gathered_state_dict() returned
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One parameter of one rank.
+    """The state of one parameter on one rank.
 
     Attributes
     ----------
     state : dict
-        What `gradwire.State.state_dict` returned but for its arrays.
+        What `gradwire.State.state_dict` returned, without its arrays.
     sizes : list of int
         What `SizeLimit.state` returned.
     residual, momentum : torch.Tensor or None
-        float32 of the parameter's shape.
+        float32, of the parameter's shape.
     """
 
     state: dict[str, Any]
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """All that one rank saves. ``measured`` holds tensors of the parameters' shapes, by name."""
+    """Everything that one rank saves. ``measured`` has tensors of the parameters' shapes."""
 
     rank: int
     world_size: int
@@ -51,10 +51,11 @@ class RankState:
 
 
 def pack(state: RankState, codec: dict[str, Any]) -> dict[str, Any]:
-    """Return tensors by name, and one text for everything else, all under the name of the rank.
+    """Return tensors by name, and one text for everything else, under the name of the rank.
 
-    Frameworks that save what all ranks have take equal keys for replicas, and know of a value only
-    under a key that was there when they saved: no key depends on how far training is.
+    Frameworks that save the states of all ranks take equal keys for replicas, and can load only
+    keys that existed when they saved. So keys contain the rank, and none depends on the progress of
+    training.
     """
     about = {
         "version": VERSION,
@@ -81,12 +82,12 @@ def pack(state: RankState, codec: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpack(saved: object) -> dict[int, RankState]:
-    """Return the states of all ranks that are in a dict, or in a sequence of dicts; None has none.
+    """Return the states in a dict or a sequence of dicts, by rank; for None, an empty dict.
 
     Raises
     ------
     ValueError, TypeError
-        It is something else.
+        ``saved`` is none of these, or is damaged.
     """
     if saved is None:
         return {}
@@ -96,7 +97,7 @@ def unpack(saved: object) -> dict[int, RankState]:
     by_rank: dict[int, RankState] = {}
     for one in dicts:
         if not isinstance(one, Mapping):
-            raise TypeError(f"{_EXPECTED}, or a list of those, got {type(one).__name__} in a list")
+            raise TypeError(f"{_EXPECTED}, or a list of these, got a {type(one).__name__} in it")
         for key, packed in one.items():
             if not isinstance(key, str) or not re.fullmatch(r"rank\d{1,9}", key, re.ASCII):
                 raise ValueError(f"{_EXPECTED}, version {VERSION}, got a dict with the key {key!r}")
@@ -118,7 +119,7 @@ def _unpack(packed: object, key: str) -> RankState:
     world_size = _integer(key, about, "world_size", low=1)
     rank = _integer(key, about, "rank", low=0)
     if f"rank{rank}" != key or rank >= world_size:
-        raise ValueError(f"{key} is of rank {rank} of {world_size}")
+        raise ValueError(f"{key} holds the state of rank {rank} of {world_size}")
     tensors = {
         kind: _tensors(f"{key}.{kind}", packed.get(kind, {}))
         for kind in ("residual", "momentum", "measured")
@@ -126,7 +127,7 @@ def _unpack(packed: object, key: str) -> RankState:
     parameters = _mapping(f"{key}.parameters", about.get("parameters"))
     for kind, found in tensors.items():
         if unknown := found.keys() - parameters.keys():
-            raise ValueError(f"{key}.{kind} has entries for no parameter: {sorted(unknown)}")
+            raise ValueError(f"{key}.{kind} has unknown parameters: {sorted(unknown)}")
     return RankState(
         rank=rank,
         world_size=world_size,

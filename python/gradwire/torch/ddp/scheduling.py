@@ -1,4 +1,4 @@
-"""Moving a schedule on: between two steps, on all ranks alike."""
+"""Advances a schedule between two steps, on all ranks."""
 
 import json
 from collections.abc import Mapping
@@ -24,14 +24,21 @@ __all__ = ["Position", "Scheduler"]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a schedule is, worked out so far that nothing is left that could fail.
+    """A schedule's position, fully computed: `Scheduler.take` cannot fail.
 
     Attributes
     ----------
+    epoch : int
+    lr : float or None
+        The last learning rate given.
+    critical : dict of str to bool
+        With `Accordion`, whether each parameter is in a critical regime.
+    norms : dict of str to float
+        With `Accordion`, the norms that were measured last.
     codecs : dict
-        The codec of each parameter, None for one that travels dense for now.
+        The codec of each parameter; None for a parameter that is currently sent dense.
     measured : dict of str to numpy.ndarray
-        Sums of gradients, where they are wanted.
+        Sums of gradients, if needed.
     """
 
     epoch: int
@@ -43,22 +50,22 @@ class Position:
 
 
 class Scheduler:
-    """Gives every compressed parameter its codec of the epoch.
+    """Gives every compressed parameter its codec for the epoch.
 
-    No method may be called while a step is under way.
+    Do not call any method during a step.
 
     Attributes
     ----------
     epoch : int
-        The one that is under way.
+        The current epoch.
     critical : dict of str to bool
-        With `Accordion`, the regime of each parameter.
+        With `Accordion`, whether each parameter is in a critical regime.
 
     Parameters
     ----------
     schedule : gradwire.schedule.Schedule
     parameters : mapping of str to Parameter
-        Those that are compressed, each with the codec it was attached with.
+        The compressed parameters, each with the codec that was attached.
     rank : int
     """
 
@@ -85,7 +92,7 @@ class Scheduler:
     def _advance(self, epoch: int, lr: float | None, group: dist.ProcessGroup) -> None:
         agree(group, "began an epoch", {"epoch": epoch, "lr": lr})
         if epoch < self.epoch:
-            raise ValueError(f"epoch {self.epoch} has begun already, got epoch {epoch}")
+            raise ValueError(f"epoch {self.epoch} has already begun, got epoch {epoch}")
         lowered = lr is not None and self._lr is not None and lr < self._lr
         self._lr = self._lr if lr is None else lr
         if epoch == self.epoch:
@@ -96,7 +103,7 @@ class Scheduler:
         self._apply()
 
     def _decide(self, schedule: Accordion, group: dist.ProcessGroup, *, lowered: bool) -> None:
-        """End an epoch: rank 0 decides by its own gradients, and all ranks follow."""
+        """End an epoch: rank 0 decides from its own gradients, and all ranks follow."""
         if schedule.is_measured(self.epoch):
             found: list[Any] = [None]
             if self._rank == 0:
@@ -134,7 +141,7 @@ class Scheduler:
         return Position(epoch, lr, dict(critical), dict(norms), codecs, sums)
 
     def _sums(self, epoch: int) -> bool:
-        """Tell whether gradients are added up here: on rank 0, where all others take it from."""
+        """Tell whether this rank sums gradients: only rank 0 does, which decides for all."""
         accordion = self.schedule if isinstance(self.schedule, Accordion) else None
         return accordion is not None and accordion.is_measured(epoch) and self._rank == 0
 
@@ -146,7 +153,7 @@ class Scheduler:
         return self.schedule.codec_at(own, epoch)
 
     def take(self, position: "Position") -> None:
-        """Go on from a position. Nothing here can fail."""
+        """Continue from a position. This cannot fail."""
         self.epoch, self._lr = position.epoch, position.lr
         self.critical, self._norms = position.critical, position.norms
         for name, parameter in self._parameters.items():
@@ -160,7 +167,7 @@ class Scheduler:
     # Checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the schedule is: plain numbers and strings."""
+        """Return the position of the schedule, as plain numbers and strings."""
         return {
             "config": self.schedule.get_config(),
             "epoch": self.epoch,
@@ -172,8 +179,8 @@ class Scheduler:
     def sums(self) -> dict[str, NDArray[np.float32]]:
         """Return copies of the sums of gradients, in memory order.
 
-        With `Accordion` rank 0 has one for each parameter in every epoch, zero where nothing is
-        measured: what a checkpoint holds must not depend on when it is written.
+        With `Accordion`, rank 0 returns one per parameter in every epoch, zero if nothing is
+        measured: the keys of a checkpoint must not depend on when it is written.
         """
         if not isinstance(self.schedule, Accordion) or self._rank != 0:
             return {}
@@ -185,31 +192,31 @@ class Scheduler:
         }
 
     def check(self, saved: Mapping[str, Any]) -> int:
-        """Return the epoch of what `state_dict` returned.
+        """Return the epoch of a saved position.
 
         Raises
         ------
         ValueError, TypeError
-            It is something else, or of other parameters.
+            ``saved`` is not what `state_dict` returned, or has other parameters.
         """
         return self.prepare(saved, {}).epoch
 
     def prepare(
         self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[np.float32]]
     ) -> "Position":
-        """Return where another one was; its epoch only, if that had another schedule.
+        """Return a saved position; only its epoch and learning rate if the schedule is another one.
 
         Parameters
         ----------
         saved : mapping
             What `state_dict` returned.
         measured : mapping of str to numpy.ndarray
-            Of `sums`, what there is.
+            What `sums` returned, if anything.
 
         Raises
         ------
         ValueError, TypeError
-            It is something else, or of other parameters.
+            ``saved`` is not what `state_dict` returned, or has other parameters.
         """
         keys = {"config", "epoch", "lr", "critical", "norms"}
         if saved.keys() != keys:
@@ -220,7 +227,7 @@ class Scheduler:
             if not isinstance(saved[what], Mapping):
                 raise TypeError(f"the schedule's {what} must be a dict, got {saved[what]!r}")
             if saved[what].keys() != self._parameters.keys():
-                raise ValueError(f"the schedule's {what} are of other parameters")
+                raise ValueError(f"the schedule's {what} has other parameters than the model")
         critical = {
             key: _validate.boolean("critical", each) for key, each in saved["critical"].items()
         }

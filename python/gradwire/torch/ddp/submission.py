@@ -87,7 +87,7 @@ class Submission:
     # What the hook calls ----------------------------------------------------------------------
 
     def stands_aside(self) -> bool:
-        """Tell whether DDP has to average by itself; if so, record that pass as the last one."""
+        """Tell whether DDP must average by itself; if so, record the pass as the last one."""
         if not self._pauses or self._worker.broken is not None:
             return False
         self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
@@ -98,7 +98,7 @@ class Submission:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         buffer, index = bucket.buffer(), bucket.index()
         if self._worker.broken is not None:
-            error = ExchangeError(f"gradwire is broken since: {self._worker.broken}")
+            error = ExchangeError(f"gradwire stopped after an earlier error: {self._worker.broken}")
             if not in_backward():
                 raise error
             # Not raised here, which would leave DDP stuck half-way through its backward pass.

@@ -1,4 +1,4 @@
-"""Two threads and two queues: buckets in, averages out, in the order that all ranks share."""
+"""Two threads and two queues that exchange buckets in the same order on all ranks."""
 
 import os
 import queue
@@ -16,23 +16,23 @@ __all__ = ["Worker"]
 class Worker:
     """Takes jobs from the hook and resolves their futures.
 
-    One thread encodes and starts the collectives, the other waits for them and decodes, so that
-    encoding a bucket overlaps the exchange of the one before. Both are first in, first out, and
-    whatever a gradient holds, each job is exactly one collective: nothing that only one rank knows
-    can bring the ranks out of step.
+    One thread encodes and starts the collectives; the other waits for them and decodes. Encoding a
+    bucket thus overlaps the exchange of the previous one. Both threads work first in, first out,
+    and each job makes the same collectives on every rank whatever its gradients contain, so nothing
+    that only one rank knows can put the ranks out of step.
 
-    Futures are always resolved with the bucket's buffer, filled with infinity if the step does not
-    count: DDP has to run to its end. `verdict` tells what the backward pass raises thereafter.
+    Futures are always resolved with the job's result, made infinite if the step does not count,
+    because DDP must complete its backward pass. `verdict` returns what the pass raises afterwards.
 
     Parameters
     ----------
     exchange : Exchange
     hold : bool
         Resolve the futures of a step together, once all of its buckets are known to be good. With
-        a loss scaler a bad bucket then spoils the early ones as well, and every optimizer that
-        shares the scaler skips the step.
+        a loss scaler, a bad bucket then makes the earlier ones infinite too, and every optimizer
+        that shares the scaler skips the step.
     whole : bool
-        Whether a step whose last bucket never comes is one whose backward pass failed.
+        Treat a step whose last bucket never arrives as a failed backward pass.
     """
 
     def __init__(self, exchange: Exchange, *, hold: bool, whole: bool) -> None:
@@ -58,17 +58,17 @@ class Worker:
         self._jobs.put(job)
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until every bucket submitted so far is done; tell whether that took no longer."""
+        """Wait until every submitted bucket is done; return False after so many seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(_join(each, deadline) for each in (self._jobs, self._flights))
 
     def settle(self, timeout: float | None = None) -> bool:
-        """Drain, and undo a step that ended half-way. Not to be called from inside a backward.
+        """Drain, and undo an incomplete step. Do not call it within a backward pass.
 
         Returns
         -------
         bool
-            False if something was still under way after so many seconds; then nothing is undone.
+            False if a bucket was still in progress after so many seconds; then nothing is undone.
         """
         if not self.drain(timeout):
             return False
@@ -76,32 +76,32 @@ class Worker:
         return True
 
     def discard(self, step: Step) -> None:
-        """Undo the last step, if it counted. Call after `settle`, and not twice."""
+        """Undo the last step, if it counted. Call it once, after `settle`."""
         if step.counted:
             step.undo_all()
             step.counted = False
             self._exchange.times.steps_ever -= 1
 
     def restart(self) -> None:
-        """Count buckets from zero again, on all ranks alike. Call after `settle`."""
+        """Count buckets from zero again, on all ranks. Call it after `settle`."""
         self._sequence = 0
 
     def verdict(self, step: Step) -> BaseException | None:
-        """Return what the backward pass of a step has to raise, once its futures are resolved."""
+        """Return what the backward pass of a step must raise, once its futures are resolved."""
         if not self._whole:
-            self.settle()  # its last bucket need not come: this is where the step ends
-        skipped = self._hold and isinstance(step.error, GradientError)  # the loss scaler sees to it
+            self.settle()  # its last bucket may never arrive: the step ends here
+        skipped = self._hold and isinstance(step.error, GradientError)  # the scaler handles it
         return None if step.error is None or skipped else fresh(step.error)
 
     def give_up(self) -> None:
         """Start no more collectives."""
         if self.broken is None:
-            self.broken = ExchangeError("detached while buckets were under way")
+            self.broken = ExchangeError("detached while buckets were being exchanged")
 
     def stop(self, timeout: float | None = None) -> bool:
-        """End both threads once the queues are empty. Returns whether they have ended in time."""
+        """End both threads once the queues are empty; return whether they ended in time."""
         if os.getpid() != self._pid:
-            return False  # forked after attach(): no threads here, and locks may be held for ever
+            return False  # forked after attach(): no threads here, and locks may never be released
         self._jobs.put(None)
         for thread in self._threads:
             thread.join(timeout)
@@ -130,7 +130,7 @@ class Worker:
             return Flight(job, sequence, error=error)
 
     def _close(self, following: Step | None) -> None:
-        """End the previous step. A backward pass that raised half-way must leave no trace."""
+        """End the previous step. An incomplete backward pass must leave no trace."""
         previous, self._step = self._step, following
         if previous is None or previous.finished:
             return
@@ -154,7 +154,7 @@ class Worker:
                 self._break(job.step, error)
             try:
                 self._deliver(job)
-            except Exception as error:  # a future that is never resolved would be a hang
+            except Exception as error:  # an unresolved future would hang the backward pass
                 self._break(job.step, error)
                 self._resolve(job.step)
             self._flights.task_done()
@@ -191,12 +191,12 @@ class Worker:
         if step.error is None:
             step.counted = True
             times.steps_ever += 1
-        else:  # it does not count: ranks that failed at different places are at the same step
+        else:  # it does not count, so ranks that failed at different places are at the same step
             step.undo_all()
 
 
 def _join(each: "queue.Queue[Any]", deadline: float | None) -> bool:
-    """Join a queue, but no longer than until the deadline."""
+    """Wait for all tasks of a queue, at most until the deadline; return whether they are done."""
     with each.all_tasks_done:
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         return each.all_tasks_done.wait_for(lambda: not each.unfinished_tasks, left)

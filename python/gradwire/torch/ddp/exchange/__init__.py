@@ -1,8 +1,9 @@
-"""What happens to one bucket between the hook's call and its average: a file for each exchange.
+"""Carries out the exchange of a bucket, from the hook's call to the average; one file each.
 
-`Exchange` is what all of them promise the worker: each job makes the same collectives on every
-rank, whatever a gradient holds; a failure on one rank is told to all; nothing outlives a step that
-does not count. `AllReduced` is what the two have in common that add values up on the wire.
+`Exchange` is the interface to the worker. It guarantees that each job makes the same collectives on
+every rank, whatever a gradient contains; that a failure on one rank is reported to all; and that a
+step that does not count leaves no trace. `Summed` is the base of the two exchanges that sum values
+on the wire.
 """
 
 from gradwire.torch.ddp.exchange.base import Exchange

@@ -1,4 +1,4 @@
-"""One bucket's way by all-gather: encode into a slot, gather all slots, decode in rank order."""
+"""The exchange by all-gather: encode into a slot, gather all slots, decode in rank order."""
 
 import time
 from collections import deque
@@ -37,7 +37,7 @@ class _Slots:
 
 
 class Gathered(Exchange):
-    """Gathers the frames of all ranks: one collective a bucket.
+    """Gathers the frames of all ranks: one collective per bucket.
 
     Parameters
     ----------
@@ -56,15 +56,15 @@ class Gathered(Exchange):
         self._mean = mean
         self._slots = Buffers()
         self._gathers = Buffers()
-        # Gloo's threads let go of a collective's tensors a little later than it is done. If nobody
-        # here held these views any more, they would need the interpreter's lock for it, and old
-        # releases of torch (2.4 is one) hold that lock while they wait for those threads to end.
+        # Gloo's threads release a collective's tensors shortly after it completes. If these views
+        # had no reference here, those threads would need the GIL to free them, and old releases of
+        # torch (such as 2.4) hold the GIL while they wait for those threads to end.
         self._recent: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=16)
 
     # The sending thread -----------------------------------------------------------------------
 
     def send(self, job: Job, sequence: int) -> Flight:
-        """Encode a bucket and put its slot under way."""
+        """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
         plan = Plan.of(job.layout, job.buffer.element_size())
         slot = self._slots.take(plan.nbytes, job.step.number)
@@ -74,7 +74,7 @@ class Gathered(Exchange):
         views = gathered[: plan.nbytes * self.world_size], slot[: plan.nbytes]
         self._recent.append(views)
         work = dist.all_gather_into_tensor(*views, group=self.group, async_op=True)
-        assert work is not None  # as it is with async_op
+        assert work is not None  # with async_op
         return Flight(
             job,
             sequence,
@@ -95,7 +95,7 @@ class Gathered(Exchange):
         except GradientError as error:
             reason = reason_of(error, layout)
             slots.write_failure(view, layout, sequence, Status.NON_FINITE, reason)
-        except Exception as error:  # whatever it is, the other ranks are waiting for this slot
+        except Exception as error:  # of any kind: the other ranks wait for this slot
             text = f"{type(error).__name__}: {error}"
             slots.write_failure(view, layout, sequence, Status.FAILED, text)
 
@@ -134,7 +134,7 @@ class Gathered(Exchange):
         layout = job.layout
         if not layout.pieces:
             return
-        # First all limits: they must agree on all ranks whatever happens below.
+        # All limits come first: they must agree on all ranks whatever happens below.
         most = np.max([reading.wanted for reading in readings], axis=0)
         for parameter, wanted in zip(layout.compressed, most.tolist(), strict=True):
             job.step.observe(parameter, wanted)
@@ -167,7 +167,7 @@ class Gathered(Exchange):
 
 
 def _raise_failure(layout: Layout, readings: list[Reading]) -> None:
-    """Raise what the first failing rank reports: the same on every rank."""
+    """Raise the error of the first failing rank: the same on every rank."""
     for rank, reading in enumerate(readings):
         if reading.status is Status.FAILED:
             raise ExchangeError(f"rank {rank} could not encode: {reading.message}", rank)

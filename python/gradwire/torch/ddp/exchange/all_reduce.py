@@ -1,4 +1,4 @@
-"""One bucket's way by all-reduce: values of entries that all ranks know."""
+"""The exchange by all-reduce: values of entries that all ranks know."""
 
 import math
 
@@ -10,18 +10,18 @@ __all__ = ["Reduced"]
 
 
 class Reduced(Summed):
-    """Adds up the values of all entries, or of those that a seed draws on every rank."""
+    """Sums the values of all entries, or of those drawn from a shared seed."""
 
     def _choose(self, job: Job, sequence: int) -> Chosen:
         pieces = job.layout.pieces
         counts = [_count(piece.parameter) for piece in pieces]
-        # What is drawn depends on the steps that a state has made.
+        # The drawn entries depend on the step counts of the states.
         steps = [getattr(piece.parameter.state, "step", None) for piece in pieces]
         return Chosen(counts, [None] * len(pieces), None, {}, [0] * len(pieces), by=steps)
 
 
 def _count(parameter: Parameter) -> int:
-    """Return how many entries go, which has to be known even where encoding fails."""
+    """Return the number of entries to send, which must be known even if encoding fails."""
     sparsify, numel = parameter.codec.sparsify, parameter.numel
     k: int | None = getattr(sparsify, "k", None)
     ratio: float | None = getattr(sparsify, "ratio", None)

@@ -1,4 +1,4 @@
-"""What every exchange has to keep, and what most of it is made of."""
+"""The interface of every exchange, and the code that most of them share."""
 
 import abc
 import time
@@ -27,16 +27,16 @@ Positions: TypeAlias = Sequence[NDArray[np.uint32] | None]
 class Exchange(abc.ABC):
     """Encodes, exchanges and decodes buckets.
 
-    `send` and `receive` run in two threads, each of which sees the buckets in the order that DDP
-    has on every rank. That makes the collectives' order the same everywhere, if each job starts the
-    same ones on every rank: an exchange may decide nothing by what one rank alone knows.
+    `send` and `receive` run in two threads, each of which sees the buckets in DDP's order, which is
+    the same on every rank. So the collectives have the same order everywhere if each job starts the
+    same ones on every rank: an exchange must not base decisions on what only one rank knows.
 
     Parameters
     ----------
     group : torch.distributed.ProcessGroup
-        One that nobody else uses, for what `send` starts.
+        A group with no other user, for the collectives that `send` starts.
     check_result : bool
-        Whether results are checked for overflow, which a loss scaler has to know of.
+        Check results for overflow, because a loss scaler must detect it.
     """
 
     def __init__(self, group: dist.ProcessGroup, *, check_result: bool) -> None:
@@ -48,36 +48,36 @@ class Exchange(abc.ABC):
         self.times = StepTimes()
 
     def close(self) -> None:
-        """Let go of the group. Whoever made it leaves it."""
+        """Release the group, without destroying it."""
         self.group = None
 
     # What an exchange is ----------------------------------------------------------------------
 
     @abc.abstractmethod
     def send(self, job: Job, sequence: int) -> Flight:
-        """Encode a bucket and put it under way; `start` does it for one with a sparse gradient."""
+        """Encode a bucket and start its collectives. Never called for a sparse gradient."""
 
     @abc.abstractmethod
     def _combine(self, flight: Flight) -> None:
-        """Put the average into the job's buffer, once all collectives of the flight are done."""
+        """Write the average into the job's buffer, once all collectives have completed."""
 
     @final
     def start(self, job: Job, sequence: int) -> Flight:
-        """Put any bucket under way. Runs in the sending thread."""
+        """Start the exchange of a bucket, sparse or not. Runs in the sending thread."""
         if job.layout.sparse:
             return sparse.send(self, job, sequence)
         return self.send(job, sequence)
 
     @final
     def receive(self, flight: Flight) -> None:
-        """Wait for a bucket and put the average into its buffer. Runs in the receiving thread.
+        """Wait for a bucket and write the average into its buffer. Runs in the receiving thread.
 
         Raises
         ------
         GradientError
             A gradient was not finite on some rank, or the result overflowed. All ranks raise it.
         ExchangeError
-            The collective failed, a rank could not encode, or the ranks are not in step.
+            A collective failed, a rank could not encode, or the ranks are out of step.
         """
         if flight.error is not None:
             raise flight.error
@@ -87,7 +87,7 @@ class Exchange(abc.ABC):
             wait(work, flight.sequence)
         start = self.times.add("exchange", start)
         if job.layout.sparse:
-            dense = flight.room * self.world_size // 2  # as much as DDP: no ring, all to all
+            dense = flight.room * self.world_size // 2  # as in plain DDP: all to all, not a ring
         else:
             dense = job.buffer.numel() * job.buffer.element_size()
         self.times.sent(flight.collectives, flight.room, flight.wire, dense)
@@ -109,19 +109,19 @@ class Exchange(abc.ABC):
         out: NDArray[np.uint8],
         given: Positions | None = None,
     ) -> Outcomes:
-        """Encode pieces of a bucket, and note that the step can undo it.
+        """Encode pieces of a bucket, and record them in the step so that it can undo them.
 
         Parameters
         ----------
         job : Job
         members : sequence of int
-            Which pieces.
+            Indices of the pieces.
         limits : sequence of int
-            Bytes that each frame may take.
+            Maximum size of each frame in bytes.
         out : numpy.ndarray
-            uint8, where the frames go, one after another.
+            uint8; receives the frames, one after another.
         given : sequence, optional
-            The positions that each piece has to send, as uint32; None lets its codec select.
+            The positions to send of each piece, as uint32; None lets its codec select.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class Exchange(abc.ABC):
         return outcomes
 
     def _select(self, job: Job, pieces: Sequence[Piece]) -> Positions:
-        """Return the positions that sparsifiers in Python select, and None where there is none."""
+        """Return the positions that Python sparsifiers select; None for built-in sparsifiers."""
         positions: list[NDArray[np.uint32] | None] = []
         for piece in pieces:
             encoder = piece.parameter.codec._encoder
@@ -167,11 +167,11 @@ class Exchange(abc.ABC):
         return positions
 
     def _gradient(self, job: Job, piece: Piece) -> NDArray[Any]:
-        """Return a gradient without its loss scale, as an array that a codec reads in place."""
+        """Return a gradient without the loss scale, as an array that a codec can read in place."""
         gradient = job.buffer[piece.start : piece.stop]
         if job.scale == 1.0 and gradient.dtype != torch.bfloat16:
             return gradient.numpy()
-        # In float32 before the division: small float16 gradients would vanish the other way round.
+        # Converted to float32 first: dividing in float16 would underflow small gradients.
         source = self._float32(gradient.numel()).copy_(gradient)
         return (source if job.scale == 1.0 else source.div_(job.scale)).numpy()
 
@@ -181,14 +181,14 @@ class Exchange(abc.ABC):
         return self._scratch[:numel]
 
     def _encoded(self, job: Job, piece: Piece) -> None:
-        """Note that a gradient was encoded: the step can undo it, and a schedule may measure it."""
+        """Record that a gradient was encoded, for undoing the step and measuring the gradient."""
         measured = piece.parameter.measured is not None
         job.step.encode(piece.parameter, self._gradient(job, piece) if measured else None)
 
     def _unused(self, job: Job, piece: Piece) -> None:
-        """Put back a parameter whose gradient is zero on every rank.
+        """Roll back a parameter whose gradient is zero on every rank.
 
-        It is unused everywhere as far as anyone can tell, and DDP would drop what is written.
+        As far as the ranks can tell it is unused, and DDP would discard what is written.
         """
         job.step.undo(piece.parameter)
         job.buffer[piece.start : piece.stop].zero_()

@@ -1,4 +1,4 @@
-"""From a codec's exchange to what carries it out."""
+"""Makes the object that carries out a codec's exchange."""
 
 from collections.abc import Callable
 
@@ -21,15 +21,15 @@ def build(
     *,
     check_result: bool,
 ) -> Exchange:
-    """Return what carries out an exchange.
+    """Return the object that carries out an exchange.
 
     Parameters
     ----------
     part : gradwire.exchange.Exchange
     group : torch.distributed.ProcessGroup
-        One that nobody else uses.
+        A group with no other user.
     another : callable
-        Makes another one, on all ranks together.
+        Makes another such group; a collective.
     check_result : bool
         See `Exchange`.
     """

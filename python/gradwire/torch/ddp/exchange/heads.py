@@ -1,9 +1,8 @@
-"""What rides along with values that are added up on the wire: who failed, and who is in step.
+"""Status flags that are summed along with the values of a bucket.
 
-A head is a run of numbers that are 0 or 1 on each rank, before the dense parameters of the bucket.
-Added up over the ranks they tell, alike on every rank: whether anyone failed, whether a
-gradient was not finite anywhere, whether all ranks are at the same bucket, and which parameters
-nobody used.
+A head is a run of numbers, 0 or 1 on each rank, before the dense parameters of the bucket. Their
+sums over the ranks tell every rank whether any rank failed, whether any gradient was not finite,
+whether all ranks are at the same bucket, and which parameters no rank used.
 """
 
 import zlib
@@ -28,7 +27,7 @@ def check_word(*facts: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the heads of all ranks add up to."""
+    """The sums of the heads of all ranks, as flags."""
 
     failed: bool
     bad: bool
@@ -42,7 +41,9 @@ class Head:
     Parameters
     ----------
     vector : torch.Tensor
-        Where it is written, in a floating-point dtype.
+        The vector to write to, with a floating-point dtype.
+    layout : Layout
+        The layout of the bucket.
     """
 
     __slots__ = ("_pieces", "dense", "vector")
@@ -54,24 +55,24 @@ class Head:
 
     @staticmethod
     def numel(layout: Layout) -> int:
-        """Return how many numbers it takes, dense parameters included."""
+        """Return the length of the head, including the dense parameters."""
         return _USED + len(layout.pieces) + layout.dense_numel
 
     def clear(self, word: int) -> None:
-        """Start with nothing: no failure, no parameter used, dense parameters zero."""
+        """Write a head without failures or used parameters, and with dense parameters zero."""
         self.vector.zero_()
-        # Each bit and its complement. Where ranks differ, both sums are positive, on every rank;
-        # a sum of numbers could come out right on one rank and wrong on another.
+        # Each bit and its complement. If ranks differ, both sums are positive on every rank. The
+        # sum of plain numbers could match on one rank and not on another.
         bits = torch.tensor([word >> bit & 1 for bit in range(_BITS)], dtype=self.vector.dtype)
         self.vector[_WORD : _WORD + _BITS] = bits
         self.vector[_WORD + _BITS : _USED] = 1 - bits
 
     def use(self, index: int) -> None:
-        """Note that the gradient of a piece is not zero here."""
+        """Record that the gradient of a piece is not zero on this rank."""
         self.vector[_USED + index] = 1
 
     def fail(self, *, bad: bool) -> None:
-        """Note that this rank cannot take part: for a gradient that is not finite, or otherwise."""
+        """Record that this rank failed: because of a non-finite gradient (bad), or otherwise."""
         self.vector[_BAD if bad else _FAILED] = 1
 
     def read(self) -> Sums:

@@ -1,9 +1,9 @@
-"""One bucket's way with leaders: their positions by broadcast, then a sum of values.
+"""The exchange with leaders: a broadcast of their positions, then a sum of values.
 
 Chen et al., "ScaleCom", NeurIPS 2020, section 2. Each parameter has a leader that changes with
-every step; ``Parameter.turn`` counts the parameters in bucket sizes, so that a bucket mostly has
-one leader, the next bucket another one, and which rank leads does not depend on how DDP has
-grouped the parameters: a run that is resumed, and has other buckets at first, must not differ.
+every step. ``Parameter.turn`` is the parameter's position in bucket sizes, so a bucket mostly has
+one leader and the next bucket another one. The leader does not depend on how DDP has grouped the
+parameters: a resumed run, which starts with other buckets, must not differ.
 """
 
 import struct
@@ -27,14 +27,14 @@ from gradwire.torch.ddp.report import Outcomes
 
 __all__ = ["Led"]
 
-_RECORD = struct.Struct("<II")  # bytes of the positions, and bytes they would have had unlimited
+_RECORD = struct.Struct("<II")  # size of the positions in bytes, and their size without a limit
 _FAILED = 0xFFFFFFFF
-_LEAST = 64  # bytes of a frame: it has to have a header
+_LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
 
 
 class Led(Summed):
-    """Adds up values at the positions that one rank has chosen."""
+    """Sums values at the positions that one rank has selected."""
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ class Led(Summed):
     def _broadcast(
         self, job: Job, chosen: Chosen
     ) -> "list[tuple[list[int], torch.Tensor, dist.Work]]":
-        """Start a broadcast for each rank that leads for some piece, in the same order on all."""
+        """Start one broadcast per rank that leads for any piece, in the same order on all ranks."""
         by_leader: dict[int, list[int]] = {}
         for index, piece in enumerate(job.layout.pieces):
             leader = (job.step.number + piece.parameter.turn) % self.world_size
@@ -65,7 +65,7 @@ class Led(Summed):
             self._recent.append(message)
             ranks = dist.get_process_group_ranks(self.group)
             work = dist.broadcast(message, src=ranks[leader], group=self.group, async_op=True)
-            assert work is not None  # as it is with async_op
+            assert work is not None  # with async_op
             chosen.collectives += 1
             chosen.room += message.numel()
             messages.append((members, message, work))
@@ -79,7 +79,7 @@ class Led(Summed):
         message: NDArray[np.uint8],
         chosen: Chosen,
     ) -> None:
-        """Select, and write the positions; or that there are none, if this rank cannot."""
+        """Select entries and write their positions, or write that this rank failed."""
         at = len(members) * _RECORD.size
         try:
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
@@ -92,7 +92,7 @@ class Led(Summed):
                 _RECORD.pack_into(message.data, place * _RECORD.size, len(positions), wanted)
                 at += len(positions)
                 chosen.made[index] = self._made(job, piece, frame, start)
-        except Exception as error:  # whatever it is, the other ranks are waiting for this message
+        except Exception as error:  # of any kind: the other ranks wait for this message
             chosen.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)
 
@@ -104,11 +104,11 @@ class Led(Summed):
             _RECORD.unpack_from(message.data, place * _RECORD.size) for place in range(len(members))
         ]
         if records[0][0] == _FAILED:
-            return  # its leader says why with its values
+            return  # the leader reports the reason with its values
         for index, (nbytes, wanted) in zip(members, records, strict=True):
             parameter = job.layout.pieces[index].parameter
             if at + nbytes > message.size:
-                raise ExchangeError(f"positions of {parameter.name!r} are longer than their limit")
+                raise ExchangeError(f"the positions of {parameter.name!r} exceed their size limit")
             positions = unpack_positions(message[at : at + nbytes], parameter.numel)
             chosen.positions[index] = positions
             chosen.counts[index] = positions.size
@@ -119,7 +119,7 @@ class Led(Summed):
     def _made(
         self, job: Job, piece: Piece, frame: Frame, start: float
     ) -> tuple[Outcomes, NDArray[np.float32]]:
-        """Return what came of one encode that began at start, and its values."""
+        """Return the outcome and the values of an encode that began at start."""
         last = piece.parameter.state.last
         target = -1 if last["target"] is None else last["target"]
         zero = not job.buffer[piece.start : piece.stop].any()
@@ -130,7 +130,7 @@ class Led(Summed):
 
 
 def _select(piece: Piece, source: NDArray[Any], limit: int) -> tuple[Any, bytes, int]:
-    """Return a frame, its positions in at most so many bytes, and those they wanted."""
+    """Return a frame, its positions within the limit, and their size in bytes without a limit."""
     parameter = piece.parameter
     codec, state = parameter.codec, parameter.state
     try:
@@ -141,7 +141,7 @@ def _select(piece: Piece, source: NDArray[Any], limit: int) -> tuple[Any, bytes,
         for _ in range(_TRIES):
             if len(positions) <= limit:
                 return frame, positions, wanted
-            # What is left out stays in the residual, as in a slot that is full.
+            # Entries that are left out stay in the residual, as with a full slot.
             room = max(_LEAST, room * limit // len(positions) - 8)
             state.rollback()
             frame = codec.encode(source, state, max_nbytes=room)

@@ -1,4 +1,4 @@
-"""What several exchanges are made of: dense parameters, and failures that travel to all ranks."""
+"""Helpers of several exchanges: dense parameters, and errors that all ranks must raise."""
 
 import time
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ __all__ = [
 
 
 def flat(buffer: torch.Tensor) -> NDArray[Any]:
-    """Return a bucket's buffer as an array that shares its memory: bfloat16 as uint16."""
+    """Return a bucket's buffer as an array that shares its memory; bfloat16 as uint16."""
     array = buffer.view(torch.uint16) if buffer.dtype == torch.bfloat16 else buffer
     shared: NDArray[Any] = array.numpy()
     return shared
 
 
 def pack_dense(job: Job, packed: torch.Tensor) -> None:
-    """Copy the parameters that travel dense, one after another.
+    """Copy the dense parameters into one vector.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def pack_dense(job: Job, packed: torch.Tensor) -> None:
 
 
 def unpack_dense(job: Job, averages: torch.Tensor, start: float) -> None:
-    """Put averages back where `pack_dense` took the values; the work began at start."""
+    """Copy averages to where `pack_dense` read the values; the time counts from start."""
     at = 0
     for begin, end in job.layout.runs:
         job.buffer[begin:end] = averages[at : at + end - begin]
@@ -67,17 +67,17 @@ def unpack_dense(job: Job, averages: torch.Tensor, start: float) -> None:
 
 
 def named(error: NonFiniteError, piece: Piece) -> GradientError:
-    """Return the error of an encode with the parameter's name."""
+    """Return the error of an encode as one that names the parameter."""
     return GradientError(error.count, error.first, piece.parameter.name, -1)
 
 
 def reason_of(error: GradientError, layout: Layout) -> list[int]:
-    """Return what `raise_bad` makes the error of again, on another rank."""
+    """Return an error as numbers, from which `raise_bad` can raise it on another rank."""
     return [names(layout).index(str(error.name)), error.count, error.first]
 
 
 def raise_bad(layout: Layout, reason: Sequence[int], rank: int) -> None:
-    """Raise the error of a gradient that is not finite on some rank."""
+    """Raise the error of a non-finite gradient on some rank, from what `reason_of` returned."""
     index, count, first = reason
     raise GradientError(count, first, names(layout)[index], rank)
 
@@ -94,18 +94,18 @@ def wait(work: "dist.Work", sequence: int) -> None:
     except RuntimeError as error:
         raise ExchangeError(
             f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
-            f"come to the same backward in time ({str(error).strip()})"
+            f"run the same backward pass in time ({str(error).strip()})"
         ) from error
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that dense values of a dtype are added up in."""
+    """Return the dtype in which dense values are summed."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
     """Tell whether every entry is finite."""
-    # One read and no temporary. A sum of finite values may overflow: then look closely.
+    # One read and no temporary. The sum of finite values may overflow; then check every entry.
     total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
     return bool(torch.isfinite(total)) or bool(torch.isfinite(tensor).all())
 
@@ -120,7 +120,7 @@ def overflow(job: Job) -> GradientError:
 
 
 def _not_finite(job: Job, piece: Piece) -> tuple[int, int]:
-    """Count a parameter's entries that are not finite, and find the first one's position."""
+    """Return the number of a parameter's non-finite entries, and the position of the first."""
     bad = ~torch.isfinite(job.buffer[piece.start : piece.stop])
     if piece.parameter.width == 2:
         bad = bad.view(-1, 2).any(1)

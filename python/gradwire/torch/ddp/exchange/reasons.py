@@ -1,4 +1,4 @@
-"""Why a rank failed, as bytes of one length for the other ranks to read."""
+"""Sends the reason why a rank failed to the other ranks, in messages of fixed length."""
 
 import json
 import struct
@@ -17,7 +17,7 @@ _NONE, _BAD, _FAILED = range(3)
 
 
 def pack_reason(layout: Layout, error: BaseException | None) -> torch.Tensor:
-    """Return a rank's reason, or that it has none."""
+    """Return a message with this rank's reason, or with none."""
     mine = bytearray(_NBYTES)
     if isinstance(error, GradientError):
         kind, text = _BAD, json.dumps(reason_of(error, layout))
@@ -32,12 +32,13 @@ def pack_reason(layout: Layout, error: BaseException | None) -> torch.Tensor:
 
 
 def raise_first(layout: Layout, every: torch.Tensor) -> None:
-    """Raise the reason of the first rank that has one, failures before gradients not finite.
+    """Raise the reason of the first rank that has one; other failures precede non-finite gradients.
 
     Parameters
     ----------
+    layout : Layout
     every : torch.Tensor
-        What `pack_reason` returned on each rank, a row for each.
+        What `pack_reason` returned on each rank, one row per rank.
     """
     found: dict[int, list[tuple[int, str]]] = {_NONE: [], _BAD: [], _FAILED: []}
     for rank, row in enumerate(every.numpy()):
@@ -48,4 +49,4 @@ def raise_first(layout: Layout, every: torch.Tensor) -> None:
         raise ExchangeError(f"rank {rank} could not encode: {message}", rank)
     for rank, reason in found[_BAD]:
         raise_bad(layout, json.loads(reason), rank)
-    raise ExchangeError("a rank failed, and none said why")
+    raise ExchangeError("a rank failed, but none reported a reason")

@@ -1,8 +1,8 @@
-"""The bytes one rank contributes to the collective of one bucket.
+"""The bytes that one rank contributes to the all-gather of one bucket.
 
-A slot has the same length on every rank: header, one record a frame, the dense parameters in their
-own dtype, the frames one after another, and unused room. A rank that cannot fill its slot puts the
-reason there instead, so that the collective happens in any case and all ranks learn of it.
+A slot has the same length on every rank: a header, one record per frame, the dense parameters in
+their own dtype, the frames one after another, and unused room. A rank that cannot fill its slot
+writes the reason instead, so the collective always completes and all ranks learn the reason.
 """
 
 import enum
@@ -24,13 +24,13 @@ _HEADER = struct.Struct("<4sB3xIIQ")  # magic, status, layout digest, message by
 _MAGIC = b"GWS1"
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
 _ALIGN = 64
-_MINIMUM = 1024  # so that a readable message always fits
+_MINIMUM = 1024  # room for a readable message
 _MESSAGE_AT = _HEADER.size
 _NONE = np.empty(0, np.int64)
 
 
 class Status(enum.IntEnum):
-    """What a slot holds."""
+    """The status of a slot."""
 
     OK = 0
     NON_FINITE = 1
@@ -43,7 +43,7 @@ def _align(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where things are in the slots of one bucket, in bytes; the same on every rank."""
+    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank."""
 
     limits: tuple[int, ...]
     records_at: int
@@ -54,7 +54,7 @@ class Plan:
 
     @classmethod
     def of(cls, layout: Layout, itemsize: int) -> "Plan":
-        """Plan the slots of a bucket from the limits that hold now."""
+        """Plan the slots of a bucket from the current limits."""
         limits = tuple([parameter.limit.nbytes for parameter in layout.compressed])
         records_at = _align(_HEADER.size)
         dense_at = _align(records_at + len(limits) * _RECORD.itemsize)
@@ -64,32 +64,32 @@ class Plan:
         return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes)
 
     def records(self, slot: Bytes) -> NDArray[np.void]:
-        """Return a slot's records, one a frame: size, wanted size, and whether its input was 0."""
+        """Return a slot's records, one per frame: size, wanted size, whether the input was zero."""
         end = self.records_at + len(self.limits) * _RECORD.itemsize
         return slot[self.records_at : end].view(_RECORD)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One rank's slot, taken apart and checked against the plan."""
+    """The contents of one rank's slot, checked against the plan."""
 
     status: Status
     message: str  # of a failure
-    reason: list[int]  # of a non-finite gradient: parameter's place, count, first position
+    reason: list[int]  # of a non-finite gradient: parameter's index, count, first position
     sizes: list[int]
     wanted: NDArray[np.int64]
     zeros: NDArray[np.bool_]
 
 
 def write_header(slot: Bytes, layout: Layout, sequence: int) -> None:
-    """Head a slot whose contents are complete."""
+    """Write the header of a slot whose contents are complete."""
     _HEADER.pack_into(slot.data, 0, _MAGIC, Status.OK, layout.digest, 0, sequence)
 
 
 def write_failure(
     slot: Bytes, layout: Layout, sequence: int, status: Status, reason: str | list[int]
 ) -> None:
-    """Replace a slot's contents by the reason why there are none."""
+    """Replace a slot's contents with the reason for a failure."""
     text = reason if isinstance(reason, str) else json.dumps(reason)
     message = text.encode()[: _MINIMUM - _MESSAGE_AT]
     _HEADER.pack_into(slot.data, 0, _MAGIC, status, layout.digest, len(message), sequence)
@@ -97,7 +97,7 @@ def write_failure(
 
 
 def read(slot: Bytes, rank: int, plan: Plan, layout: Layout, sequence: int) -> Reading:
-    """Take apart the slot of a rank.
+    """Read the slot of a rank.
 
     Raises
     ------
@@ -109,9 +109,9 @@ def read(slot: Bytes, rank: int, plan: Plan, layout: Layout, sequence: int) -> R
         raise ExchangeError(f"the slot of rank {rank} is not one of gradwire's", rank)
     if (digest, theirs) != (layout.digest, sequence):
         raise ExchangeError(
-            f"rank {rank} is at bucket {theirs} since attach(), this rank at bucket {sequence}, "
-            f"and they hold {'the same' if digest == layout.digest else 'different'} parameters: "
-            "the ranks did not run the same backward passes",
+            f"rank {rank} is at bucket {theirs}, this rank at bucket {sequence}, with "
+            f"{'the same' if digest == layout.digest else 'different'} parameters: the ranks did "
+            "not run the same backward passes",
             rank,
         )
     if status != Status.OK:
@@ -121,6 +121,6 @@ def read(slot: Bytes, rank: int, plan: Plan, layout: Layout, sequence: int) -> R
     records = plan.records(slot)
     sizes = records["size"]
     if (sizes > np.array(plan.limits, np.uint64)).any():
-        raise ExchangeError(f"a frame of rank {rank} is longer than its limit", rank)
+        raise ExchangeError(f"a frame of rank {rank} exceeds its size limit", rank)
     wanted, zeros = records["wanted"].astype(np.int64), records["zero"].astype(bool)
     return Reading(Status.OK, "", [], sizes.tolist(), wanted, zeros)

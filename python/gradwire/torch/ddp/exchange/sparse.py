@@ -1,4 +1,4 @@
-"""A bucket whose gradient is sparse, as `nn.Embedding` has it: a plain all-reduce, as in DDP."""
+"""The exchange of a sparse gradient, as of `nn.Embedding`: a plain all-reduce, as in DDP."""
 
 import time
 from typing import TYPE_CHECKING
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["combine", "send"]
 
-# Digest of the layout, number of the bucket, entries that are not finite, position of the first.
+# Digest of the layout, number of the bucket, number of non-finite entries, position of the first.
 _HEAD = 4
 
 
 def send(exchange: "Exchange", job: Job, sequence: int) -> Flight:
-    """Put a bucket under way: what all ranks have to know, and the sum.
+    """Start the exchange of a bucket: an all-gather of heads, and the sum.
 
     A sparse bucket holds a single parameter.
     """
@@ -34,7 +34,7 @@ def send(exchange: "Exchange", job: Job, sequence: int) -> Flight:
     nbytes = sum(each.numel() * each.element_size() for each in (head, indices, values))
     summed = dist.all_reduce(part, group=exchange.group, async_op=True)
     assert gathered is not None
-    assert summed is not None  # as they are with async_op
+    assert summed is not None  # with async_op
     return Flight(
         job,
         sequence,
@@ -47,14 +47,14 @@ def send(exchange: "Exchange", job: Job, sequence: int) -> Flight:
 
 
 def combine(flight: Flight, *, check_result: bool) -> None:
-    """Let the job resolve to the average.
+    """Set the job's result to the average.
 
     Raises
     ------
     GradientError
-        A gradient was not finite on some rank, or the result overflowed and is to be checked.
+        A gradient was not finite on some rank, or with ``check_result``, the result overflowed.
     ExchangeError
-        The ranks are not in step.
+        The ranks are out of step.
     """
     start = time.perf_counter()
     contents = flight.contents
@@ -67,8 +67,8 @@ def combine(flight: Flight, *, check_result: bool) -> None:
     for rank, (digest, sequence, _, _) in enumerate(every):
         if (digest, sequence) != (layout.digest, flight.sequence):
             raise ExchangeError(
-                f"rank {rank} is at bucket {sequence} since attach(), this rank at bucket "
-                f"{flight.sequence}: the ranks did not run the same backward passes",
+                f"rank {rank} is at bucket {sequence}, this rank at bucket {flight.sequence}: "
+                "the ranks did not run the same backward passes",
                 rank,
             )
     for rank, (_, _, count, first) in enumerate(every):
@@ -84,7 +84,7 @@ def combine(flight: Flight, *, check_result: bool) -> None:
 
 
 def _not_finite(tensor: torch.Tensor) -> tuple[int, int]:
-    """Count the entries that are not finite, and find the first one's position when flattened."""
+    """Return the number of non-finite entries, and the flat position of the first."""
     bad = ~torch.isfinite(tensor.values())
     count = int(bad.sum())
     if not count:

@@ -1,4 +1,4 @@
-"""What the exchanges share that add values up on the wire."""
+"""The base of the exchanges that sum values on the wire."""
 
 import abc
 import itertools
@@ -33,12 +33,12 @@ __all__ = ["Chosen", "Summed", "wire_dtype"]
 
 
 _BATCH = 1 << 18
-"""Entries that are encoded in one call, if one parameter has no more: what their frames take is
-memory beside that of the vectors."""
+"""Largest number of entries encoded in one call, unless a single parameter has more. It limits the
+memory of their frames, which is needed in addition to the vectors."""
 
 
 def wire_dtype(quantize: object) -> torch.dtype:
-    """Return the dtype in which values of a quantizer are added up."""
+    """Return the dtype in which a quantizer's values are summed."""
     if isinstance(quantize, BFloat16):
         return torch.bfloat16
     return torch.float16 if isinstance(quantize, Float16) else torch.float32
@@ -51,19 +51,19 @@ class Chosen:
     Attributes
     ----------
     counts : list of int
-        How many of each piece; the same on every rank, whatever fails.
+        Number of entries of each piece; the same on every rank, even after a failure.
     positions : list
-        Where they are, as uint32; None for all entries of a piece, or until it is encoded.
+        Their positions, as uint32; None for all entries of a piece, or until it is encoded.
     error : BaseException or None
         Why this rank has no values for some of them.
     made : dict
-        What is encoded already, by index of its piece: what came of it, and the values.
+        Pieces already encoded, by index: outcome and values.
     nbytes : list of int
-        What choosing took on the wire, for each piece.
+        Bytes on the wire for the positions of each piece.
     by : object
-        What all ranks have to agree on for their positions to be the same.
+        What all ranks must agree on to select the same positions.
     collectives, room : int
-        What choosing took in collectives, and in bytes of room in them.
+        Collectives made for the positions, and bytes passed to them.
     """
 
     counts: list[int]
@@ -87,18 +87,18 @@ class _Vectors:
 
 
 class Summed(Exchange):
-    """Adds up the values of entries that are the same ones on all ranks.
+    """Sums the values of entries that are the same on all ranks.
 
-    A rank's vector is the head, the dense parameters, and the values of all pieces. Where dense
-    parameters need another dtype than the values, those are a vector of their own.
+    A rank's vector consists of the head, the dense parameters, and the values of all pieces. If the
+    dense parameters need another dtype than the values, the values are a second vector.
 
     Parameters
     ----------
     group, check_result
-        As `Exchange` has them.
+        As in `Exchange`.
     reasons : torch.distributed.ProcessGroup
-        One that nobody else uses either, for what the receiving thread starts when a rank has
-        failed: in one group, collectives of two threads would start in any order.
+        Another group with no other user, for the collectives of the receiving thread after a
+        failure: in a shared group, collectives of two threads would start in undefined order.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Summed(Exchange):
         self._recent: deque[torch.Tensor] = deque(maxlen=32)  # see all_gather.py
 
     def close(self) -> None:
-        """Let go of both groups."""
+        """Release both groups, without destroying them."""
         super().close()
         self._reasons = None
 
@@ -119,12 +119,12 @@ class Summed(Exchange):
 
     @abc.abstractmethod
     def _choose(self, job: Job, sequence: int) -> Chosen:
-        """Agree with the other ranks on positions. Must not raise for what this rank alone has."""
+        """Agree with the other ranks on positions. Must not raise an error of this rank alone."""
 
     # The sending thread -----------------------------------------------------------------------
 
     def send(self, job: Job, sequence: int) -> Flight:
-        """Encode a bucket and put its sum under way."""
+        """Encode a bucket and start the sum of its vectors."""
         start = time.perf_counter()
         chosen = self._choose(job, sequence)
         vectors = self._vectors(job, sequence, chosen)
@@ -132,10 +132,10 @@ class Summed(Exchange):
             if chosen.error is not None:
                 raise chosen.error
             self._fill(job, vectors)
-        except Exception as error:  # whatever it is, the other ranks are waiting for these vectors
+        except Exception as error:  # of any kind: the other ranks wait for these vectors
             vectors.error = error
             vectors.values.zero_()
-            vectors.head.clear(0)  # of a word nobody looks at: there is a failure
+            vectors.head.clear(0)  # the check word is ignored after a failure
             vectors.head.fail(bad=isinstance(error, GradientError))
         self.times.add("encode", start)
         return self._start(job, sequence, vectors)
@@ -178,7 +178,7 @@ class Summed(Exchange):
     def _values(
         self, job: Job, chosen: Chosen, members: Sequence[int]
     ) -> tuple[Outcomes, NDArray[np.float32]]:
-        """Encode some neighbours of a bucket, and read the values off their frames."""
+        """Encode adjacent pieces of a bucket, and read the values from their frames."""
         parameters = [job.layout.compressed[index] for index in members]
         counts = [chosen.counts[index] for index in members]
         limits = [
@@ -225,7 +225,7 @@ class Summed(Exchange):
 
     def _sum(self, vector: torch.Tensor) -> "dist.Work":
         work = dist.all_reduce(vector, group=self.group, async_op=True)
-        assert work is not None  # as it is with async_op
+        assert work is not None  # with async_op
         return work
 
     # The receiving thread ---------------------------------------------------------------------
@@ -245,8 +245,8 @@ class Summed(Exchange):
             self._raise_failure(job.layout, vectors.error)
         if not sums.in_step:
             raise ExchangeError(
-                f"another rank added up other parameters than this rank at bucket "
-                f"{sequence} since attach(): the ranks did not run the same backward passes"
+                f"another rank summed other parameters than this rank at bucket {sequence}: the "
+                "ranks did not run the same backward passes"
             )
         start = time.perf_counter()
         self._average(job, vectors, sums.used)
@@ -257,7 +257,7 @@ class Summed(Exchange):
         if job.layout.runs:
             unpack_dense(job, vectors.head.dense.div_(self.world_size), start)
         if vectors.values.dtype == torch.float16 and not all_finite(job.buffer):
-            raise overflow(job)  # of the sum on the wire, where finite values leave its range
+            raise overflow(job)  # the sum of finite values on the wire may exceed float16
 
     def _average(self, job: Job, vectors: _Vectors, used: Sequence[bool]) -> None:
         layout, buffer, chosen = job.layout, job.buffer, vectors.chosen
@@ -265,7 +265,7 @@ class Summed(Exchange):
         sums: list[torch.Tensor] = []
         places: list[NDArray[np.int64]] = []
         if any(positions is not None for positions in chosen.positions):
-            buffer.zero_()  # what travels dense is written later
+            buffer.zero_()  # dense parameters are written later
         for index, piece in enumerate(layout.pieces):
             positions, total = (
                 chosen.positions[index],
@@ -279,32 +279,32 @@ class Summed(Exchange):
                 sums.append(total)
                 places.append(positions + np.int64(piece.start))
         if sums:
-            # Of all pieces together: each by itself would cost more than its entries.
+            # All pieces together: the overhead per piece would exceed the cost of its entries.
             mean = self._mean(job, torch.cat(sums)).to(buffer.dtype)
             buffer[torch.from_numpy(np.concatenate(places))] = mean
 
     def _mean(self, job: Job, total: torch.Tensor) -> torch.Tensor:
-        """Return the mean of values that were added up, in float32 and times the loss scale."""
+        """Return the mean of summed values, in float32 and times the loss scale."""
         mean = total.float().div_(self.world_size)
         return mean if job.scale == 1.0 else mean.mul_(job.scale)
 
     def _raise_failure(self, layout: Layout, error: BaseException | None) -> None:
-        """Tell the other ranks the reason of this one, and raise that of the first failing one.
+        """Send this rank's reason to the other ranks, and raise that of the first failing rank.
 
-        Every rank comes here for the same buckets, in one order, and no other collective is in
-        this group.
+        Every rank calls this for the same buckets in the same order, and no other collective uses
+        the group.
         """
         mine = pack_reason(layout, error)
         every = mine.new_empty(self.world_size * mine.numel())
         try:
             dist.all_gather_into_tensor(every, mine, group=self._reasons)
         except RuntimeError as failure:
-            raise ExchangeError(f"a rank failed, and could not say why ({failure})") from failure
+            raise ExchangeError(f"a rank failed without reporting why ({failure})") from failure
         raise_first(layout, every.view(self.world_size, -1))
 
 
 def _batches(layout: Layout, chosen: Chosen) -> Iterator[list[int]]:
-    """Part the pieces of a bucket, in order: what is encoded already alone, neighbours together."""
+    """Divide the pieces of a bucket, in order: encoded ones alone, others with their neighbours."""
     batch: list[int] = []
     numel = 0
     for index, parameter in enumerate(layout.compressed):
