@@ -1,12 +1,12 @@
-"""Count the instructions of kernels and encodes, an element, and print them as a Markdown table.
+"""Count the instructions per element of kernels and encodes; print them as a Markdown table.
 
     make bench-instructions ARGS="[--only TEXT] [--results FILE.json] [--into docs/performance.md]"
 
 Times vary from run to run; counts do not. ``valgrind --tool=callgrind`` counts them at the AVX2
-level, the highest that it knows, for one thread and Laplace entries; what runs is the example
-``instructions`` of the core. Beside them stand the bytes that a work has to move an element, for a
-float32 tensor too long for the caches, and the same in copies: a copy moves 8. With the file of a
-recorded `make bench`, also the copies that were measured there and the gap between the two.
+level, the highest that it supports, for one thread and Laplace entries, in the core's example
+``instructions``. The table also shows the bytes per element that each case must move, for a float32
+tensor too long for the caches, and the same in copies (a copy moves 8 bytes). Given the file of a
+recorded `make bench`, it adds the copies measured there and the gap between the two.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ CODE_BITS = {
 
 
 def touched(ratio: float) -> float:
-    """Return the bytes an element to read and write back every line with an entry that is sent."""
+    """Return the bytes per element to read and write every cache line with an entry sent."""
     return COPY * (1 - (1 - ratio) ** LINE)
 
 
 def bytes_moved(work: str, ratio: float) -> float | None:
-    """Return the bytes an element that a work has to move, or None where nothing says.
+    """Return the bytes per element that a case must move, or None if unknown.
 
-    Frames and survivors, 4 to 8 bytes an entry sent, are left out: they stay in the caches.
+    Frames and survivors, 4 to 8 bytes per entry sent, are left out: they stay in the caches.
     """
     element = 4.0
     for dtype, size in ELEMENT.items():
@@ -84,7 +84,7 @@ def bytes_moved(work: str, ratio: float) -> float | None:
 
 
 def build() -> Path:
-    """Build the example and return where it is."""
+    """Build the example and return its path."""
     command = "cargo build --release --locked -p gradwire-core --example instructions"
     done = subprocess.run(
         [*command.split(), "--message-format=json-render-diagnostics"],
@@ -100,7 +100,7 @@ def build() -> Path:
 
 
 def count(program: Path, work: str) -> tuple[float, str]:
-    """Return the instructions an element of one work, and the level that it ran at."""
+    """Return the instructions per element of one case, and the SIMD level that it ran at."""
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     command += ["--collect-atstart=no", "--toggle-collect=*::measured*", str(program), work]
     try:
@@ -115,7 +115,7 @@ def count(program: Path, work: str) -> tuple[float, str]:
 
 
 def split(name: str) -> tuple[str, float]:
-    """Return what a work does, and its ratio if it has one."""
+    """Return the name of a case without its ratio, and the ratio."""
     work, comma, ratio = name.rpartition(", ")
     if comma and re.fullmatch(r"[\d.]+", ratio):
         return work, float(ratio)
@@ -123,7 +123,7 @@ def split(name: str) -> tuple[str, float]:
 
 
 def recorded(document: dict[str, Any], work: str, ratio: float) -> float | None:
-    """Return the copies that a recorded run measured of a work."""
+    """Return the copies that a recorded run measured for a case."""
     if work == "decode and add":
         for run in document.get("sections", {}).get("receive", []):
             for row in run["rows"]:
@@ -141,7 +141,7 @@ def recorded(document: dict[str, Any], work: str, ratio: float) -> float | None:
 
 
 def rows(program: Path, only: str, document: dict[str, Any] | None) -> Iterator[list[str]]:
-    """Yield the cells of every work, as they come."""
+    """Yield the cells of every case as it is counted."""
     listed = subprocess.run([program], capture_output=True, text=True, check=True)
     for name in (name for name in listed.stdout.splitlines() if only in name):
         instructions, level = count(program, name)
@@ -160,12 +160,12 @@ def rows(program: Path, only: str, document: dict[str, Any] | None) -> Iterator[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="works whose name holds this text")
-    parser.add_argument("--results", type=Path, help="a file that `make bench` wrote")
+    parser.add_argument("--only", default="", help="only cases whose name contains this text")
+    parser.add_argument("--results", type=Path, help="JSON file written by `make bench`")
     parser.add_argument("--into", type=Path, help="rewrite the table in this file too")
     chosen = parser.parse_args()
     document = json.loads(chosen.results.read_text()) if chosen.results else None
-    headings = ["work", "instructions an element", "bytes an element", "copies by bytes"]
+    headings = ["work", "instructions per element", "bytes per element", "copies by bytes"]
     headings += ["measured", "gap"] if document is not None else []
     lines = [f"| {' | '.join(headings)} |", f"|---{'|---:' * (len(headings) - 1)}|"]
     print("\n".join(lines))

@@ -22,32 +22,34 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="encodes of 1 M and 25 M, one law, ratio 0.001: a minute instead of ten",
+        help="encode 1 M and 25 M entries of one distribution at 0.001: a minute instead of ten",
     )
     parser.add_argument(
         "--sections",
         nargs="+",
         choices=sections.NAMES,
         metavar="S",
-        help=f"of {', '.join(sections.NAMES)}; by default all, and with --quick the first",
+        help=f"sections to run (default: all, with --quick the first): {', '.join(sections.NAMES)}",
     )
     plan.add_arguments(parser)
-    parser.add_argument("--rounds", type=int, help="by default 7, and 3 above 25 M")
-    parser.add_argument("--only", help="leave out contestants whose name does not hold this text")
-    parser.add_argument("--out", type=Path, help="the JSON file to write")
+    parser.add_argument(
+        "--rounds", type=int, help="number of rounds (default: 7, above 25 M entries 3)"
+    )
+    parser.add_argument("--only", help="only contestants whose name contains this text")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     chosen = parser.parse_args()
     chosen.sections = chosen.sections or ([sections.ENCODE] if chosen.quick else sections.NAMES)
     return chosen
 
 
 def contestants(only: str | None) -> list[type[Contestant]]:
-    """Return everyone, or the chosen ones; a dense bf16 cast is always in: links need it."""
+    """Return the chosen contestants, and the dense bf16 cast, which break-even links need."""
     everyone: list[type[Contestant]] = [*ours.ALL, *peers.ALL, *hooks.ALL]
     return [k for k in everyone if not only or only in k.name or k is peers.TorchHalf]
 
 
 def fits(numel: int) -> bool:
-    """Tell whether this machine has the memory for a case, where it says how much it has."""
+    """Return whether the machine has enough memory for a case; True if that is unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -58,7 +60,7 @@ def fits(numel: int) -> bool:
 
 @contextmanager
 def progress(console: Console, title: str) -> Iterator[Callable[[str], None]]:
-    """Show what is going on; yield what is told of it."""
+    """Show progress; yield a function that reports what is being done."""
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
@@ -68,7 +70,7 @@ def progress(console: Console, title: str) -> Iterator[Callable[[str], None]]:
 def encodes(
     console: Console, chosen: argparse.Namespace, kinds: list[type[Contestant]]
 ) -> list[Outcome]:
-    """Run the contest, case by case, and print each when it is over."""
+    """Run the contest case by case, and print each case as it finishes."""
     for kind in kinds:
         console.print(f"[bold]{kind.name}[/]: {kind.setting}", soft_wrap=True)
     todo = plan.cases(chosen, chosen.quick)
@@ -76,7 +78,7 @@ def encodes(
     for number, case in enumerate(todo, start=1):
         title = f"{number} of {len(todo)}: {case}"
         if not fits(case.numel):
-            console.print(f"left out for want of memory: {case}")
+            console.print(f"skipped, not enough memory: {case}")
             continue
         rounds = chosen.rounds or (3 if case.numel > plan.HEADLINE else 7)
         with progress(console, title) as tick:
@@ -92,7 +94,7 @@ def _show(console: Console, case: Case, outcome: Outcome) -> None:
 
 
 def others(console: Console, chosen: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """Run the other sections, each with every number of threads that it knows."""
+    """Run the other sections, each with all its numbers of threads."""
     numel = chosen.sizes[0] if chosen.sizes else plan.HEADLINE
     found: dict[str, list[dict[str, Any]]] = {}
     for section in (each for name, each in sections.ALL.items() if name in chosen.sections):

@@ -1,4 +1,4 @@
-"""The project's aims, and what a recorded run says of each, for one thread and for two.
+"""Compare a recorded run with the project's aims, for one thread and for two.
 
 python -m benches.compare.aims benches/results/FILE.json [--into docs/performance.md]
 """
@@ -16,7 +16,7 @@ from .rounds import Case
 
 BLOCK = "aims"
 Document = dict[str, Any]
-# The figure of a run with so many threads, or None where the run has no such row.
+# The figure of a run with this number of threads, or None if the run has no such row.
 Figure = Callable[[Document, int], float | None]
 THREADS = (1, 2)
 
@@ -35,7 +35,7 @@ class Aim:
         return f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
 
     def met(self, value: float) -> bool:
-        # As exact as it is printed.
+        # Compare with the precision that is printed.
         rounded = float(f"{value:.2g}") if self.unit == "copies" else value
         return rounded >= self.limit if self.at_least else rounded <= self.limit
 
@@ -134,7 +134,7 @@ AIMS = (
     Aim("the same, 0.01", 1.5, _copies("gradwire topk", 0.01)),
     Aim("the same, 0.1", 2.5, _copies("gradwire topk", 0.1)),
     Aim(
-        "the same, 0.001, beside torch.topk",
+        "the same, 0.001, against torch.topk",
         40,
         _faster("gradwire topk", "torch.topk"),
         "times as fast",
@@ -143,7 +143,7 @@ AIMS = (
     Aim("the same, 0.001, first step", 4, _copies("gradwire topk, first step", 0.001)),
     Aim("SIDCo, published two-stage fit, 0.001", 2.2, _copies("gradwire sidco, 2 stages", 0.001)),
     Aim(
-        "the same, beside DGC's sampling",
+        "the same, against DGC's sampling",
         4,
         _faster("gradwire sidco, 2 stages", "DGC sampling"),
         "times as fast",
@@ -154,9 +154,9 @@ AIMS = (
     Aim("dense float16", 1.2, _copies("gradwire dense f16", 0.001)),
     Aim("decode and add, 0.01, one frame", 0.5, _frames(1)),
     Aim("decode and add, 0.01, eight frames", 2.5, _frames(8)),
-    Aim("top-k with bfloat16 values, 0.001", 27.7, _bits, "bits an entry"),
+    Aim("top-k with bfloat16 values, 0.001", 27.7, _bits, "bits per entry"),
     Aim(
-        "two threads beside one, top-k, 0.001",
+        "two threads against one, top-k, 0.001",
         1.6,
         _threads("gradwire topk", 0.001),
         "times as fast",
@@ -167,30 +167,30 @@ AIMS = (
     Aim("1 000 entries from Python, SIDCo", 10, _microseconds("gradwire sidco"), "µs"),
     *(
         Aim(
-            f"bytes {what} a second, {dtype} tensors, the worst",
+            f"{what} bytes per second, {dtype} tensors, worst codec",
             0.8,
             _dtype(dtype, share),
             "of float32's",
             at_least=True,
         )
         for dtype in ("bfloat16", "float16", "float64")
-        for what, share in (("of input", "share"), ("moved", "share_moved"))
+        for what, share in (("input", "share"), ("moved", "share_moved"))
     ),
     Aim(
-        "the AVX2 level, the worst work",
+        "AVX2, slowest case",
         0.7,
         _worst("levels", _level, False),
         "of AVX-512's",
         at_least=True,
         threads=(1,),
     ),
-    Aim("presets that select, the worst", 4, _preset(4.0)),
-    Aim("presets that send all, the worst", 2.5, _preset(2.5)),
+    Aim("sparse presets, slowest", 4, _preset(4.0)),
+    Aim("dense presets, slowest", 2.5, _preset(2.5)),
 )
 
 
 def rows(document: Document) -> Iterator[tuple[str, str, list[tuple[float, bool] | None]]]:
-    """Yield work, aim, and figure and verdict by threads, of each aim that the run tells of."""
+    """Yield work, aim, and per number of threads figure and verdict, for each measured aim."""
     for aim in AIMS:
         values = [aim.figure(document, t) if t in aim.threads else None for t in THREADS]
         if any(value is not None for value in values):
@@ -211,14 +211,14 @@ def table(document: Document) -> Table:
 
 
 def markdown(document: Document, path: str) -> list[str]:
-    """Return the table and its source; what misses its aim is in italics."""
+    """Return the table and its source; figures that miss their aim are in italics."""
     lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|"]
     for work, wanted, values in rows(document):
         cells = ["" if v is None else f"{v[0]:.3g}" if v[1] else f"*{v[0]:.3g}*" for v in values]
         lines.append(f"| {work} | {wanted} | {' | '.join(cells)} |")
     machine = document["machine"]
     source = f"{machine['processor']}, {machine['cores']} cores, SIMD level {machine['simd']}"
-    return [*lines, "", f"From `{path}` ({source}); what misses its aim is in italics."]
+    return [*lines, "", f"From `{path}` ({source}); figures that miss their aim are in italics."]
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]
 
 
 def traffic(codec: str, dtype: torch.dtype) -> int:
-    """Return the bytes an entry that an encode has to read and write."""
+    """Return the bytes per entry that an encode reads and writes."""
     return dtype.itemsize + (2 if codec.startswith("dense") else 2 * torch.float32.itemsize)
 
 
@@ -80,7 +80,7 @@ def _encode(codec: gradwire.Codec, tensor: torch.Tensor) -> Callable[[int], obje
 
 
 def table(measured: dict[str, Any]) -> Table:
-    title = f"Bytes a second of other types, float32 = 1: {measured['numel']:,} entries, threads: "
+    title = f"Bytes per second by dtype, float32 = 1: {measured['numel']:,} entries, threads: "
     table = Table(title=f"{title}{measured['threads']}", title_justify="left")
     table.add_column("codec")
     dtypes = [name(dtype) for dtype in DTYPES]
@@ -95,7 +95,7 @@ def table(measured: dict[str, Any]) -> Table:
         ]
         table.add_row(codec, *cells)
     table.caption = (
-        "By the bytes of the tensor, by all bytes moved, and in copies of the float32 tensor. "
-        f"The aim is {measured['aim']}."
+        "Bytes of the tensor, then all bytes moved; in parentheses the time in copies of the "
+        f"float32 tensor. The aim is {measured['aim']}."
     )
     return table

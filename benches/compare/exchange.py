@@ -155,7 +155,7 @@ def table(measured: dict[str, Any]) -> Table:
     )
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    table.add_column("MB a rank", justify="right")
+    table.add_column("MB per rank", justify="right")
     for outcome in measured["outcomes"]:
         table.add_column(link_name(outcome["bits_per_second"]), justify="right")
     for row in measured["outcomes"][0]["rows"]:
@@ -169,7 +169,7 @@ def table(measured: dict[str, Any]) -> Table:
         style = "bold" if method.startswith("gradwire") else ""
         table.add_row(method, size, *cells, style=style)
     table.caption = (
-        "In brackets: the time without compression over the row's. One bucket, nothing overlaps. "
-        "`no exchange` is what the rest of the step takes."
+        "In parentheses: the time without compression divided by the row's. One bucket, so that "
+        "nothing overlaps. `no exchange` is the rest of the step."
     )
     return table

@@ -13,7 +13,7 @@ CHUNK = 1 << 20
 
 
 def laplace(numel: int, step: int) -> Array:
-    """Double exponential entries: the law that SIDCo's simplest fit assumes."""
+    """Laplace (double exponential) entries: the distribution that SIDCo's simplest fit assumes."""
     return _in_chunks(numel, step, lambda generator, size: generator.laplace(size=size))
 
 
@@ -25,8 +25,8 @@ def student(numel: int, step: int) -> Array:
 def captured(numel: int, step: int) -> Array:
     """Gradients of the demo's two models while they train, from several points of the training.
 
-    A tensor longer than all of them repeats them, each time with every entry blurred by a third of
-    itself: layers keep their scales, and no compressor finds the repetition.
+    A tensor longer than all of them repeats them, each time with noise of a third of every entry:
+    layers keep their scales, and no compressor finds the repetition.
     """
     pool = np.roll(_capture(), -step * len(_capture()) // 7)
     generator = np.random.default_rng((SEED, step))
@@ -44,12 +44,12 @@ LAWS: dict[str, Callable[[int, int], Array]] = {
     "captured": captured,
 }
 
-# Laws that recorded runs know by another name.
+# Distributions that recorded runs know by another name.
 FORMER = {"student-t(3)": "student-t3"}
 
 
 def current_name(law: str) -> str:
-    """Return what a law is called now."""
+    """Return the current name of a distribution."""
     return FORMER.get(law, law)
 
 

@@ -62,7 +62,7 @@ def table(measured: dict[str, Any]) -> Table:
             style=style,
         )
     table.caption = (
-        "Beyond the plain hook: the median difference within one round. Processor: what all "
-        "threads of a rank take of one, which a busy machine disturbs least."
+        "Beyond the plain hook: the median difference within one round. Processor: processor time "
+        "of all threads of a rank, which depends least on the load of the machine."
     )
     return table

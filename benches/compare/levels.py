@@ -118,7 +118,7 @@ def table(measured: dict[str, Any]) -> Table:
         table.add_row(work, *cells)
     same = all(row["same_bytes"] for row in measured["rows"])
     table.caption = (
-        f"In brackets the speed as a share of the highest level's; the aim of the one below it is "
+        "In parentheses: speed relative to the highest level; the aim for the next lower level is "
         f"{measured['aim']}. The bytes are {'the same' if same else 'NOT THE SAME'} on all levels."
     )
     return table

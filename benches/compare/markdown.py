@@ -18,7 +18,7 @@ from .tables import span
 CODECS = "docs/codecs.md"
 README_RATIO = 0.01
 
-# What the README calls whom, in its order; the rest is in the files.
+# Labels in the README, in its order; the other contestants are only in the files.
 STEPS = {
     "none": "no compression",
     "torch bf16 hook": "torch's bf16 hook",
@@ -45,7 +45,7 @@ ENCODERS = {
 
 
 def end_to_end(document: dict[str, Any], path: str) -> list[str]:
-    """Return the time of a DDP step over links of several speeds, and where it comes from."""
+    """Return the time of a DDP step over links of several speeds, and its source."""
     (measured,) = document["sections"]["exchange"]
     outcomes = measured["outcomes"]
     rates = [outcome["bits_per_second"] for outcome in outcomes]
@@ -63,7 +63,7 @@ def end_to_end(document: dict[str, Any], path: str) -> list[str]:
 
 
 def accuracy(page: str, path: str) -> list[str]:
-    """Return what the demo's models have learned with some methods, and where it comes from."""
+    """Return the accuracy of the demo's models with some methods, and its source."""
     tasks = {
         section.partition("\n")[0]: _rows(section)
         for section in page.split("\n## ")
@@ -81,7 +81,7 @@ def accuracy(page: str, path: str) -> list[str]:
 
 
 def _rows(section: str) -> dict[str, dict[str, str]]:
-    """Return the rows of a table that begins with a column of methods, by those."""
+    """Return the rows of a table by method, the first column."""
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in section.splitlines()
@@ -91,13 +91,13 @@ def _rows(section: str) -> dict[str, dict[str, str]]:
 
 
 def outcome(document: dict[str, Any], law: str, ratio: float, threads: int = 1) -> dict[str, Any]:
-    """Return the outcome of 25 M entries, this law and ratio, so many threads."""
+    """Return the outcome for 25 M entries, this distribution, ratio and number of threads."""
     wanted = {"law": law, "numel": plan.HEADLINE, "ratio": ratio, "threads": threads}
     return next(dict(each) for each in document["outcomes"] if each["case"] == wanted)
 
 
 def table(chosen: dict[str, Any], names: dict[str, str]) -> list[str]:
-    """Return the lines of a table of these contestants, as far as the run has them."""
+    """Return the lines of a table of those of these contestants that the run has."""
     results = {result["name"]: result for result in chosen["results"]}
     lines = _head("", "MB per step", "encode", "in copies")
     lines.append(_row(["plain copy", "", span(chosen["copy"]["median"]), "1"]))
@@ -136,9 +136,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--into", type=Path, help="rewrite the tables in this README")
-    parser.add_argument("--law", help="instead: everybody's encode, under this law")
-    parser.add_argument("--ratio", type=float, default=0.001, help="with --law, this ratio")
-    parser.add_argument("--threads", type=int, default=1, help="with --law, so many threads")
+    parser.add_argument("--law", help="print all encodes for this distribution instead")
+    parser.add_argument("--ratio", type=float, default=0.001, help="ratio for --law")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads for --law")
     chosen = parser.parse_args()
     document = record.read(chosen.file)
     if chosen.law:

@@ -95,10 +95,10 @@ def table(measured: dict[str, Any]) -> Table:
     title = f"Every preset: {case['law']}, {case['numel']:,} float32, threads: {case['threads']}"
     table = Table(title=title, title_justify="left")
     table.add_column("preset")
-    table.add_column("as")
+    table.add_column("call")
     for heading in (
         "encode", "/ copy", "aim", "decode / copy", "sent", "bits/sent", "bits/entry",
-        "pays below, fp32", "bf16",
+        "pays below (fp32)", "(bf16)",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     numel = case["numel"]

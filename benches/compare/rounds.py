@@ -1,8 +1,8 @@
-"""Interleaved rounds: in each, everyone works once on the same gradient, and a copy is timed too.
+"""Interleaved rounds: each contestant, and a copy, works once per round on the same gradient.
 
-Interleaving gives a disturbance of the machine to all alike; the ratio to the copy of the same
-round is what carries from one machine to another. Who takes longer than `SLOW` seconds is told
-from the others in fewer rounds, and leaves after `SLOW_ROUNDS`.
+Interleaving makes a disturbance of the machine affect all contestants alike; the ratio to the copy
+of the same round is comparable between machines. Contestants slower than `SLOW` seconds take part
+in only `SLOW_ROUNDS` rounds.
 """
 
 import statistics

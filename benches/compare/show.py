@@ -35,7 +35,7 @@ def markdown(table: Table) -> list[str]:
 
 
 def page(document: dict[str, Any], path: str) -> list[str]:
-    """Return all sections as lines of Markdown, and where they come from."""
+    """Return all sections as lines of Markdown, followed by their source."""
     lines = [line for table in tables(document) for line in markdown(table)]
     return [*lines, f"From `{path}`."]
 
