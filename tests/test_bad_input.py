@@ -83,7 +83,7 @@ def test_arrays_that_are_not_aligned_are_refused(used):
 @pytest.mark.parametrize("n", [0, N - 1, N + 1])
 def test_another_length_names_both_and_the_tensor(n, used):
     codec, state = used
-    message = f"x has {n} elements, the state of 'layer.weight' {N}"
+    message = f"x has {n} elements, but the state of 'layer.weight' has {N}"
     with unchanged(state), pytest.raises(ValueError, match=message):
         codec.encode(np.zeros(n, np.float32), state)
 
@@ -146,7 +146,9 @@ class TestStateArgument:
 
     @pytest.mark.parametrize("state", [3, {}, "state"])
     def test_a_state_is_a_state(self, state):
-        with pytest.raises(TypeError, match=r"state must be what codec\.init_state returns"):
+        with pytest.raises(
+            TypeError, match=r"state must be a gradwire\.State from codec\.init_state"
+        ):
             gradwire.topk(0.1).encode(np.zeros(N, np.float32), state)
 
     @pytest.mark.parametrize(
@@ -224,13 +226,13 @@ def test_a_limit_that_is_too_small_is_named_by_the_argument_it_came_from(rng):
     dense = gradwire.dense()
     out = np.zeros(30, np.uint8)
     with unchanged(state):
-        with pytest.raises(ValueError, match=r"^max_nbytes is 40 bytes, the smallest .* has 48$"):
+        with pytest.raises(ValueError, match=r"^max_nbytes is 40 bytes, but .* has 48$"):
             codec.encode(x, state, max_nbytes=40)
-        with pytest.raises(ValueError, match=r"^out is 30 bytes, the smallest possible frame"):
+        with pytest.raises(ValueError, match=r"^out is 30 bytes, but the smallest possible frame"):
             codec.encode_into(x, state, out)
         with pytest.raises(ValueError, match=r"^max_nbytes is 20 bytes"):
             codec.encode_into(x, state, out, max_nbytes=20)
         with pytest.raises(ValueError, match=r"^out is 30 bytes"):
             codec.encode_at_into(x, state, np.arange(9, dtype=np.uint32), out)
-    with pytest.raises(ValueError, match=r"^max_nbytes is 60 bytes, the smallest possible frame"):
+    with pytest.raises(ValueError, match=r"^max_nbytes is 60 bytes, but the smallest"):
         dense.encode(x, max_nbytes=60)

@@ -134,7 +134,7 @@ class TestMomentumCorrection:
             MomentumCorrection(**options)
 
     def test_masking_and_a_dense_codec_are_refused_with_the_reason(self):
-        with pytest.raises(ValueError, match="all of the momentum would be zero"):
+        with pytest.raises(ValueError, match="masking sets the momentum to zero"):
             gradwire.Codec(sparsify=All(), memory=MomentumCorrection())
 
 

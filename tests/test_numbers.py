@@ -121,6 +121,6 @@ def test_the_errors_name_the_argument():
         gradwire.decode_add(frame, np.zeros(3, np.float32), "1")
     state = gradwire.topk(0.1).init_state(10)
     saved = state.state_dict()
-    with pytest.raises(ValueError, match="'bound' of scalars is out of range"):
+    with pytest.raises(ValueError, match="'bound' in scalars is out of range"):
         state.load_state_dict(saved | {"scalars": {"bound": 10**400}})
     assert state.step == 0

@@ -97,7 +97,7 @@ def test_scaled_values_need_that_nothing_is_kept():
     sent = gradwire.decode(codec.encode(np.ones(400, np.float32), codec.init_state(400)))
     assert sorted(set(sent)) == [0.0, 4.0]
     assert sent.mean() == 1.0
-    with pytest.raises(ValueError, match="scaled random-k has no memory"):
+    with pytest.raises(ValueError, match="scaled random-k cannot have a memory"):
         gradwire.Codec(sparsify=sparsify, memory=Residual())
 
 

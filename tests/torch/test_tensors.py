@@ -242,5 +242,5 @@ def test_another_length_is_named(frame):
     with pytest.raises(ValueError, match=str(N + 1)):
         gradwire.torch.decode(frame, torch.zeros(N + 1))
     codec = gradwire.topk(0.1)
-    with pytest.raises(ValueError, match=f"x has {N - 1} elements, the state {N}"):
+    with pytest.raises(ValueError, match=f"x has {N - 1} elements, but the state has {N}"):
         gradwire.torch.encode(codec, torch.zeros(N - 1), codec.init_state(N))

@@ -1,4 +1,4 @@
-//! Element types a tensor may have, and a borrowed tensor of any of them.
+//! The element types of tensors, and a borrowed tensor of any of them.
 
 use half::{bf16, f16};
 use std::ops::Range;

@@ -1,10 +1,10 @@
-//! What the environment variables ask for, and what of it cannot be had.
+//! The environment variables, and warnings about values that cannot be used.
 
 use crate::simd::{self, Level};
 
-/// Caps the SIMD level; see [`simd::level`].
+/// Name of the variable that limits the SIMD level; see [`simd::level`].
 pub const SIMD: &str = "GRADWIRE_SIMD";
-/// How many threads a call may use; see [`crate::pool::num_threads`].
+/// Name of the variable that sets the number of threads; see [`crate::pool::num_threads`].
 pub const NUM_THREADS: &str = "GRADWIRE_NUM_THREADS";
 
 /// The variable's value without surrounding blanks; none where it is not set, or set to nothing.
@@ -20,8 +20,8 @@ pub(crate) fn threads(text: &str) -> Option<usize> {
     text.parse().ok().filter(|&threads| threads > 0)
 }
 
-/// One sentence for each variable whose value is ignored: what it is, what it may be, and what is
-/// used in its place. Empty where all is well.
+/// One message for each variable whose value is ignored: the value, what is allowed, and what is used
+/// instead.
 pub fn complaints() -> Vec<String> {
     let simd = value(SIMD).and_then(|text| about_simd(&text));
     let threads = value(NUM_THREADS).and_then(|text| about_threads(&text));
@@ -32,7 +32,7 @@ fn about_simd(text: &str) -> Option<String> {
     let names: Vec<_> = simd::available_levels().into_iter().map(Level::name).collect();
     let why = match Level::from_name(text) {
         Some(level) if level.is_available() => return None,
-        Some(_) => "this CPU does not have that level",
+        Some(_) => "this CPU does not support it",
         None => "there is no such level",
     };
     let used = simd::level().name();
@@ -41,9 +41,9 @@ fn about_simd(text: &str) -> Option<String> {
 }
 
 fn about_threads(text: &str) -> Option<String> {
-    threads(text).is_none().then(|| {
-        format!("{NUM_THREADS}={text} is ignored: it has to be a whole number of at least 1")
-    })
+    threads(text)
+        .is_none()
+        .then(|| format!("{NUM_THREADS}={text} is ignored: it must be a whole number, at least 1"))
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     fn unknown_and_missing_levels_are_named() {
         assert!(about_simd("avx1024").is_some_and(|text| text.contains("no such level")));
         let missing = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
-        assert!(about_simd(missing).is_some_and(|text| text.contains("does not have")));
+        assert!(about_simd(missing).is_some_and(|text| text.contains("does not support")));
     }
 
     #[test]

@@ -1,74 +1,74 @@
-//! One error enum for the crate: a variant for each way to be wrong, a sentence for each variant.
+//! The error type of the crate, with one variant per kind of error.
 
 /// What can go wrong in this crate.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Too few bytes: the frame ends before `what` does.
-    #[error("truncated frame: {what} needs {need} bytes, {have} are there")]
+    /// The bytes end before the frame does.
+    #[error("truncated frame: {what} needs {need} bytes, got {have}")]
     Truncated {
-        /// The part of the frame that is cut off.
+        /// The part of the frame that is incomplete.
         what: &'static str,
         /// Bytes needed up to the end of that part.
         need: u64,
         /// Bytes given.
         have: u64,
     },
-    /// Your bytes are bad.
+    /// The bytes are not a valid frame.
     #[error("corrupt frame: {reason}")]
     Corrupt {
-        /// What contradicts the format.
+        /// What violates the format.
         reason: String,
     },
-    /// The frame is larger than the caller is ready to take.
+    /// The frame has more elements than the caller accepts.
     #[error("frame of {numel} elements exceeds the limit of {limit}")]
     TooLarge {
-        /// Elements the frame claims to have.
+        /// Elements that the frame claims to have.
         numel: u64,
-        /// Elements the caller allows.
+        /// Elements that the caller allows.
         limit: u64,
     },
-    /// Your library is too old, or built without this part.
-    #[error("unsupported frame: {what} {found} is not known to this version")]
+    /// The frame needs a newer version of this crate.
+    #[error("unsupported frame: this version does not know {what} {found}")]
     Unsupported {
-        /// The field of the header.
+        /// The header field.
         what: &'static str,
-        /// The value found in it.
+        /// Its value.
         found: u32,
     },
-    /// NaN or infinity in a tensor to encode. State is as before the call.
+    /// A tensor to encode has NaN or infinite entries. The state does not change.
     #[error("{count} non-finite value(s), the first at position {first}")]
     NonFinite {
-        /// How many entries are NaN or infinite.
+        /// Number of entries that are NaN or infinite.
         count: u64,
         /// Position of the first one.
         first: u64,
     },
-    /// The tensor to encode changed while it was being read. State is as before the call, but for a
-    /// residual in one buffer, which was overwritten.
+    /// The tensor to encode changed while it was being read. The state does not change, except for a
+    /// residual in one buffer, which may have been overwritten.
     #[error("the tensor changed while it was being encoded")]
     Changed,
-    /// The smallest possible frame is longer than the caller has room for.
-    #[error("at most {limit} bytes are allowed, the smallest possible frame has {need}")]
+    /// The smallest possible frame is longer than the caller allows.
+    #[error("at most {limit} bytes are allowed, but the smallest possible frame has {need}")]
     LimitTooSmall {
         /// Bytes allowed.
         limit: u64,
         /// Bytes of the smallest frame.
         need: u64,
     },
-    /// There is no memory for a buffer of the size of the data. State is as before the call.
+    /// A buffer could not be allocated. The state does not change.
     #[error("out of memory: {bytes} bytes could not be allocated")]
     OutOfMemory {
         /// Bytes of the buffer.
         bytes: u64,
     },
-    /// The encode was called off before it overwrote anything. State is as before the call.
-    #[error("called off")]
+    /// The encode was cancelled before it overwrote anything. The state does not change.
+    #[error("the encode was cancelled")]
     CalledOff,
-    /// You called it wrong.
+    /// An argument is invalid.
     #[error("{reason}")]
     Argument {
-        /// What was given, what was expected, and what to do.
+        /// What was given and expected, and what to do.
         reason: String,
     },
 }
@@ -85,5 +85,5 @@ impl Error {
     }
 }
 
-/// This crate's result.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,16 +1,17 @@
 //! Compression codecs for gradients: sparsifiers, quantizers, residuals and packed frames.
 //!
-//! A [`codec::Codec`] composes four small parts, each in its own module:
+//! A [`codec::Codec`] is composed of four parts, each in its own module:
 //!
-//! | module | question it answers |
+//! | module | purpose |
 //! |---|---|
-//! | [`sparsify`] | which entries go? |
-//! | [`quantize`] | what values do they take? |
-//! | [`memory`] | what happens to the rest? |
-//! | [`pack`] | how are the positions coded? |
+//! | [`sparsify`] | selects the entries to send |
+//! | [`quantize`] | codes their values |
+//! | [`memory`] | keeps what is not sent |
+//! | [`pack`] | codes the positions |
 //!
-//! [`bucket`] encodes and averages many tensors in one call. [`frame`] is the wire format, [`fit`] the statistics behind SIDCo, [`simd`] the kernels (the
-//! only unsafe code), and [`mod@reference`] the naive oracles that judge all of them.
+//! [`bucket`] encodes and averages many tensors in one call. [`frame`] is the wire format, [`fit`] the
+//! statistics for SIDCo, [`simd`] the kernels (the only unsafe code), and [`mod@reference`] the naive
+//! implementations that tests compare with.
 
 pub mod bucket;
 mod buffer;

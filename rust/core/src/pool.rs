@@ -1,7 +1,7 @@
-//! The threads of this crate: one pool, made on first use, that a forked child replaces by its own.
+//! The thread pool of this crate, created on first use. A forked child replaces it with its own.
 //!
-//! How many of its threads a call keeps busy is up to the call, which splits its work into so many
-//! parts. The pool grows when a call wants more than it has, and never shrinks.
+//! Each call decides how many threads it uses, by splitting its work into that many parts. The pool
+//! grows if a call needs more threads than it has, and never shrinks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,15 +20,15 @@ static POOL: Shared = Shared(Mutex::new(None));
 /// A pool, and the process that made it.
 struct Shared(Mutex<Option<(u32, Arc<ThreadPool>)>>);
 
-/// Uses `threads` threads from now on, at least one.
+/// Sets the number of threads that a call may use, at least one.
 pub fn set_num_threads(threads: usize) {
     THREADS.store(threads.max(1), Ordering::Relaxed);
 }
 
-/// How many threads a call on a large tensor uses: what [`set_num_threads`] said, or else the
-/// environment variable `GRADWIRE_NUM_THREADS`, or else `OMP_NUM_THREADS` (of a list, its first
-/// number), or else the cores of the machine, eight at most (by then memory is the limit). What is
-/// not a number of threads is passed over; [`environment::complaints`] tells.
+/// The number of threads for a call on a large tensor: the value passed to [`set_num_threads`], or
+/// the environment variable `GRADWIRE_NUM_THREADS`, or `OMP_NUM_THREADS` (the first number of a list),
+/// or the number of cores, at most eight (more do not help, because memory is the limit). Invalid
+/// values are skipped; [`environment::complaints`] reports them.
 pub fn num_threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {

@@ -1,23 +1,23 @@
 //! Random numbers without a state: each is a function of a key and a position.
 //!
-//! A stream that hands out one number after the other would make a frame depend on the order in
-//! which entries are visited, and so on threads and vector widths. Here the number of an entry
-//! depends on what it is for and where the entry stands, and on nothing else: any level, any number
-//! of threads and a run resumed from a checkpoint draw the same.
+//! With a sequential generator, a frame would depend on the order in which entries are visited, and
+//! so on threads and vector widths. Here the random number of an entry depends only on its purpose and
+//! position: every SIMD level, every number of threads and a run resumed from a checkpoint draw the
+//! same numbers.
 //!
 //! Counter-based generators were proposed by Salmon, Moraes, Dror and Shaw, "Parallel Random
-//! Numbers: As Easy as 1, 2, 3", SC 2011. The function used here is lighter than theirs, and not for
-//! secrets: two rounds of a 32-bit finalizer, each followed by half of the key.
+//! Numbers: As Easy as 1, 2, 3", SC 2011. The function used here is lighter than theirs, and not
+//! cryptographic: two rounds of a 32-bit finalizer, each followed by half of the key.
 
-/// What a sequence of random numbers is for: seed, tensor, step and stream, mixed to 64 bits.
+/// The key of a sequence of random numbers: seed, tensor, step and stream, mixed to 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
 impl Key {
     /// The key of a tensor's numbers in one step.
     ///
-    /// `tensor` tells tensors apart that share a seed ([`tensor_id`]); `stream` tells apart those
-    /// who must not draw alike, such as ranks.
+    /// `tensor` distinguishes tensors that share a seed ([`tensor_id`]); `stream` distinguishes
+    /// ranks, or others that must draw different numbers.
     pub fn new(seed: u64, tensor: u64, step: u64, stream: u64) -> Self {
         let key = [tensor, step, stream].iter().fold(scramble(seed), |key, &word| {
             // Scrambled before it joins: small numbers must not cancel each other.
@@ -26,24 +26,24 @@ impl Key {
         Self(key)
     }
 
-    /// The key that these 64 bits are.
+    /// Makes a key of 64 bits.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// All that the numbers depend on, for a receiver that has to draw them again.
+    /// The bits of the key, with which a receiver can draw the same numbers.
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The number at a position: all of its 32 bits are as good as fair coins.
+    /// The random number at a position: 32 uniform bits.
     #[inline(always)]
     pub fn bits(self, position: u32) -> u32 {
         let (low, high) = (self.0 as u32, (self.0 >> 32) as u32);
         finalize(finalize(position.wrapping_add(low)).wrapping_add(high))
     }
 
-    /// The number at a position in [0, 1), a multiple of 2^-24: every one of those is as likely.
+    /// The random number at a position as a multiple of 2^-24 in [0, 1), all equally likely.
     #[inline(always)]
     pub fn unit(self, position: u32) -> f32 {
         (self.bits(position) >> 8) as f32 * CELL
@@ -83,7 +83,7 @@ impl Key {
 /// The distance of neighbouring numbers of [`Key::unit`].
 const CELL: f32 = 1.0 / 16_777_216.0;
 
-/// What tells tensors of these names apart: FNV-1a with 64 bits. Zero for no name.
+/// An identifier for the name of a tensor: FNV-1a with 64 bits. Zero for no name.
 pub fn tensor_id(name: &str) -> u64 {
     if name.is_empty() {
         return 0;

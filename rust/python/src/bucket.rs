@@ -25,33 +25,34 @@ thread_local! {
 /// Numbers that `encode_bucket` returns per piece.
 const COLUMNS: usize = 6;
 
-/// Encode the tensors of a bucket, and write their frames one after another.
+/// Encode the tensors of a bucket and write their frames one after another.
 ///
 /// Parameters
 /// ----------
 /// x : numpy.ndarray
 ///     The bucket, of one of the element types of `Codec.encode`.
 /// scale : float
-///     What entries are divided by first, in float32.
+///     Divisor of all entries before encoding, in float32.
 /// codecs, states : sequence
-///     Of each piece.
+///     Codec and state of each piece.
 /// ends : sequence of int
 ///     Where the pieces' entries begin and end: two numbers per piece.
 /// limits : sequence of int
-///     Bytes that each frame may take.
+///     Maximum size of each frame in bytes.
 /// positions : sequence
-///     For each piece None, or the entries that a sparsifier in Python has selected. Empty if none
-///     has.
+///     For each piece None, or the positions that a sparsifier in Python has selected. Empty if there
+///     are none.
 /// out : numpy.ndarray
-///     uint8, as long as all limits together.
+///     uint8, at least as long as the sum of the limits.
 ///
 /// Returns
 /// -------
 /// outcomes : numpy.ndarray
-///     int64, six numbers per piece that was encoded: bytes of the frame, entries sent, entries
-///     asked for or -1, entries trimmed, whether all of the input was zero, and nanoseconds.
+///     int64, six numbers per encoded piece: bytes of the frame, entries sent, entries asked for or
+///     -1, entries trimmed, whether all of the input was zero, and nanoseconds.
 /// error : Exception or None
-///     Why the next piece could not be encoded. Those before it are, and their states have moved on.
+///     Why the next piece could not be encoded. The pieces before it are encoded, and their states
+///     have advanced.
 #[pyfunction]
 #[pyo3(signature = (x, scale, codecs, states, ends, limits, positions, out, bfloat16=false))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
@@ -123,36 +124,36 @@ pub(crate) fn encode_bucket<'py>(
     Ok((to_numpy(py, "int64", &table(&outcomes))?, error))
 }
 
-/// Average the frames of all ranks, and write the tensors of a bucket.
+/// Average the frames of all ranks and write the tensors of a bucket.
 ///
 /// Parameters
 /// ----------
 /// data : bytes-like
-///     Where all the frames are.
+///     All frames.
 /// starts : sequence of int
-///     Where the first frame of each rank begins; the others follow it.
+///     Offset of the first frame of each rank; its other frames follow.
 /// sizes : sequence of sequence of int
 ///     Bytes of the frames of each rank, one per piece.
 /// ends : sequence of int
 ///     Where the pieces' entries begin and end: two numbers per piece.
 /// unused : sequence of bool
-///     Of each piece whether it is to become zero, whatever its frames say.
+///     For each piece, whether to set it to zero instead of decoding its frames.
 /// out : numpy.ndarray
 ///     The bucket, of one of the element types of `Codec.encode`.
 /// scale : float
-///     What averages are multiplied by.
+///     Factor of the averages.
 /// senders : bool
-///     Average over the ranks that sent an entry instead of all.
+///     Average over the ranks that sent an entry instead of all ranks.
 ///
 /// Returns
 /// -------
 /// numpy.ndarray
-///     int64, the nanoseconds that each piece took.
+///     int64, nanoseconds per piece.
 ///
 /// Raises
 /// ------
 /// GradwireError
-///     A frame is bad or of another length. The bucket may hold anything then.
+///     A frame is invalid or has another length. The contents of the bucket are then undefined.
 #[pyfunction]
 #[pyo3(signature = (data, starts, sizes, ends, unused, out, scale, senders, bfloat16=false))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
@@ -218,16 +219,16 @@ pub(crate) fn average_bucket<'py>(
 /// data : bytes-like
 ///     The frames.
 /// sizes : sequence of int
-///     Bytes of each.
+///     Size of each frame in bytes.
 /// positions : bool
-///     Whether to read where the entries are, too.
+///     Whether to read the positions as well.
 ///
 /// Returns
 /// -------
 /// values : numpy.ndarray
 ///     float32, the values of all frames, one after another.
 /// positions : numpy.ndarray
-///     uint32, where they are in the tensor of their frame; empty if not asked for.
+///     uint32, the positions of the values in their tensors; empty if not requested.
 #[pyfunction]
 pub(crate) fn read_bucket<'py>(
     data: &Bound<'py, PyAny>,
@@ -283,7 +284,7 @@ fn pairs(ends: &[usize]) -> PyResult<Vec<Range<usize>>> {
     if rest.is_empty() {
         return Ok(pairs.iter().map(|&[begin, end]| begin..end).collect());
     }
-    Err(PyValueError::new_err(format!("ends must be pairs, got {} numbers", ends.len())))
+    Err(PyValueError::new_err(format!("ends must be pairs of numbers, got {} numbers", ends.len())))
 }
 
 fn same_len(name: &str, len: usize, expected: usize) -> PyResult<()> {
@@ -294,5 +295,5 @@ fn same_len(name: &str, len: usize, expected: usize) -> PyResult<()> {
 }
 
 fn beyond(what: &str, at: usize, len: usize) -> PyErr {
-    PyValueError::new_err(format!("{what} begins at {at}, behind the end at {len}"))
+    PyValueError::new_err(format!("{what} begins at {at}, past the end at {len}"))
 }

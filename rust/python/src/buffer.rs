@@ -1,4 +1,4 @@
-//! Memory of Python objects as slices, and the other way round, by the buffer protocol.
+//! Memory of Python objects as slices, and slices as Python objects, by the buffer protocol.
 //!
 //! The only unsafe code of the bindings. What makes each slice valid:
 //!
@@ -7,9 +7,9 @@
 //! * Contiguity, item size, format and alignment are checked before a slice is made.
 //! * A slice that is written to is made from a buffer that was exported as writable, and never
 //!   while another slice of the same call covers any of its bytes ([`disjoint`]).
-//! * Other Python threads run meanwhile, and nothing in the protocol stops one from writing to an
-//!   array that is being encoded. That is the caller's to prevent, as in numpy and torch, and the
-//!   public documentation says so.
+//! * Other Python threads run meanwhile, and the protocol does not prevent them from writing to an
+//!   array that is being encoded. Callers must prevent that, as with numpy and torch, and the public
+//!   documentation says so.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -240,7 +240,9 @@ impl WritableTensor {
             return Ok(());
         }
         let Range { start, end } = range;
-        Err(PyValueError::new_err(format!("entries {start} to {end} of an array of {len}")))
+        Err(PyValueError::new_err(format!(
+            "entries {start} to {end} are outside an array of {len}"
+        )))
     }
 
     /// Elements that [`WritableTensor::check`] found to be there.

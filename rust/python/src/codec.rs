@@ -39,7 +39,9 @@ impl Codec {
     /// The `gradwire.Codec` that this is a part of.
     pub(crate) fn owner(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let owner = self.owner.bind(py).upgrade();
-        owner.map(Bound::unbind).ok_or_else(|| PyRuntimeError::new_err("the codec is gone"))
+        owner
+            .map(Bound::unbind)
+            .ok_or_else(|| PyRuntimeError::new_err("the codec no longer exists"))
     }
 
     /// Encode into `out` with the state given, or with a fresh one where nothing is remembered. If
@@ -165,7 +167,7 @@ impl Codec {
         if tensor.numel() != state.numel() {
             let of = state.name().map_or_else(String::new, |name| format!(" of '{name}'"));
             return Err(PyValueError::new_err(format!(
-                "x has {} elements, the state{of} {}",
+                "x has {} elements, but the state{of} has {}",
                 tensor.numel(),
                 state.numel()
             )));
@@ -178,7 +180,7 @@ impl Codec {
         let Ok(state) = object.cast::<State>() else {
             let class = object.get_type().name()?;
             return Err(PyTypeError::new_err(format!(
-                "state must be what codec.init_state returns, got {class}"
+                "state must be a gradwire.State from codec.init_state, got {class}"
             )));
         };
         let state = state.get();
@@ -186,7 +188,7 @@ impl Codec {
             let made_by = object.getattr("codec")?.repr()?;
             return Err(PyValueError::new_err(format!(
                 "the state belongs to another codec, {made_by}; only ratio, k or threshold may \
-                 change: make a new one with codec.init_state(x.size)"
+                 differ; make a new one with codec.init_state(x.size)"
             )));
         }
         Ok(state)
@@ -386,7 +388,7 @@ impl<'a> Job<'a> {
     fn exception(&self, py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
         match error {
             Error::LimitTooSmall { limit, need } => PyValueError::new_err(format!(
-                "{} is {limit} bytes, the smallest possible frame has {need}",
+                "{} is {limit} bytes, but the smallest possible frame has {need}",
                 self.limited_by
             )),
             Error::CalledOff => interrupt::raised(),

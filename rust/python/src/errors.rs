@@ -27,9 +27,8 @@ pub(crate) fn to_py(py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
 /// The exception for a state that another thread is using.
 pub(crate) fn state_in_use(py: Python<'_>, name: Option<&str>) -> PyErr {
     let which = name.map_or_else(String::new, |name| format!(" of '{name}'"));
-    let reason = format!(
-        "the state{which} is in use by another thread; give each thread, or each tensor, its own"
-    );
+    let reason =
+        format!("the state{which} is in use by another thread; use one state per thread or tensor");
     raise(py, "StateInUseError", (reason,))
 }
 

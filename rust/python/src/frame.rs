@@ -19,23 +19,23 @@ use crate::scratch::with_scratch;
 /// Entries that bytes from outside may claim unless the caller says otherwise: 1 GiB of float32.
 pub(crate) const DEFAULT_MAX_NUMEL: u64 = 1 << 28;
 
-/// One encoded tensor: an immutable buffer of bytes that describe themselves.
+/// One encoded tensor: an immutable, self-describing buffer of bytes.
 ///
-/// `codec.encode` makes frames. `Frame(data)` makes one of bytes that came over a wire or from a
-/// file: it copies them and checks lengths, limits and checksum. Whatever takes bytes takes a
-/// frame: `memoryview(frame)`, `file.write(frame)`, `socket.sendall(frame)`, `bytes(frame)`.
+/// `codec.encode` returns frames. `Frame(data)` makes one from bytes that were received or read from
+/// a file: it copies them and checks lengths, limits and checksum. A frame can be passed wherever
+/// bytes can: `memoryview(frame)`, `file.write(frame)`, `socket.sendall(frame)`, `bytes(frame)`.
 ///
 /// Parameters
 /// ----------
 /// data : bytes-like
-///     A whole frame and nothing after it.
+///     A complete frame and nothing after it.
 /// max_numel : int, optional
-///     The longest tensor to accept, `DEFAULT_MAX_NUMEL` entries by default.
+///     Maximum number of entries, `DEFAULT_MAX_NUMEL` by default.
 ///
 /// Raises
 /// ------
 /// CorruptFrameError, TruncatedFrameError, FrameTooLargeError, UnsupportedFrameError
-///     The bytes are not a whole frame, or not one to accept.
+///     The bytes are not a complete, valid frame, or one with too many entries.
 #[pyclass(frozen, extends = ReadOnlyBuffer, module = "gradwire")]
 pub(crate) struct Frame {
     numel: u64,
@@ -91,13 +91,13 @@ impl Frame {
         }))
     }
 
-    /// int: Entries of the tensor that was encoded.
+    /// int: Number of entries of the tensor that was encoded.
     #[getter]
     fn numel(&self) -> u64 {
         self.numel
     }
 
-    /// int: Entries in the frame.
+    /// int: Number of entries in the frame.
     #[getter]
     fn count(&self) -> u64 {
         self.count
@@ -134,7 +134,7 @@ impl Frame {
         to_numpy(slf.py(), "float32", &values)
     }
 
-    /// Return what the header says, as a dict of str and int.
+    /// Return the contents of the header as a dict of str and int.
     ///
     /// ``version``, ``dtype``, ``sparsifier``, ``quantizer``, ``exponent`` (values were multiplied
     /// by two to this power), ``coding`` and ``parameter`` (of the positions), ``numel``,

@@ -1,9 +1,8 @@
-//! Signals: Ctrl-C must not cost a frame.
+//! Signals: Ctrl-C must not lose a frame.
 //!
-//! Python runs the handler of a signal when it gets the word back. An encode that has committed by
-//! then has advanced the state, and the exception takes the frame away. So signals are asked for while
-//! the encode can still be undone: at its end where there are two buffers, and before the residual is
-//! overwritten where there is one.
+//! Python runs signal handlers when a call returns. By then an encode has advanced the state, and the
+//! exception would lose its frame. So signals are checked while the encode can still be undone: at its
+//! end if there are two buffers, and before the residual is overwritten if there is only one.
 
 use std::cell::RefCell;
 
@@ -47,8 +46,8 @@ pub(crate) fn handles_signals(py: Python<'_>) -> PyResult<bool> {
 pub(crate) fn carry(py: Python<'_>, error: &PyErr, name: &str, result: Bound<'_, PyAny>) {
     let exception = error.value(py);
     let note = format!(
-        "an encode with low_memory was past undoing: the state has advanced, and its frame is the \
-         attribute '{name}' of this exception"
+        "an encode with low_memory could no longer be undone: the state has advanced, and the \
+         result is the attribute '{name}' of this exception"
     );
     // An exception that takes neither is raised as it is.
     let _ = exception.setattr(name, result);

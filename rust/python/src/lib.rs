@@ -9,11 +9,11 @@
 //! | `state` | what changes from one encode to the next |
 //! | `frame` | frames, and decoding |
 //! | `errors` | the core's errors as the exceptions of `gradwire.errors` |
-//! | `scratch` | memory of each thread's calls, and how much is kept |
+//! | `scratch` | scratch memory that each thread keeps |
 //! | `interrupt` | signals that come during an encode |
-//! | `number` | numbers, refused by name where they are out of range |
+//! | `number` | numbers, with errors that name the argument |
 //!
-//! Every call that touches a whole tensor lets other Python threads run.
+//! Every call that processes a whole tensor lets other Python threads run.
 
 // Documentation of what Python sees is numpydoc, for readers of Python.
 #![allow(clippy::doc_markdown)]
@@ -57,7 +57,7 @@ mod _native {
     #[pymodule_export]
     const DEFAULT_MAX_NUMEL: u64 = crate::frame::DEFAULT_MAX_NUMEL;
 
-    /// Set how many threads one call may use, for the whole process.
+    /// Set the number of threads that one call may use, for the whole process.
     ///
     /// Results do not depend on it.
     ///
@@ -77,7 +77,7 @@ mod _native {
         }
     }
 
-    /// Return how many threads one call may use.
+    /// Return the number of threads that one call may use.
     #[pyfunction]
     fn get_num_threads() -> usize {
         pool::num_threads()
@@ -85,14 +85,15 @@ mod _native {
 
     /// Return the SIMD level in use: "scalar", "avx2", "avx512" or "neon".
     ///
-    /// It is the best of this CPU, or a lower one set by the environment variable GRADWIRE_SIMD.
+    /// This is the highest level of this CPU, unless the environment variable GRADWIRE_SIMD sets a
+    /// lower one.
     /// Results do not depend on it.
     #[pyfunction]
     fn simd_level() -> &'static str {
         simd::level().name()
     }
 
-    /// Return a sentence for each environment variable whose value is ignored.
+    /// Return a message for each environment variable whose value is ignored.
     #[pyfunction]
     fn environment_complaints() -> Vec<String> {
         environment::complaints()

@@ -1,7 +1,7 @@
-//! Numbers of Python, each refused by name where it is out of range.
+//! Extraction of Python numbers, with errors that name the argument.
 //!
-//! What the bindings extract by themselves answers an integer of any size with an `OverflowError`,
-//! which says neither what was wrong nor what was expected.
+//! By default an integer that is out of range raises an `OverflowError`, which says neither which
+//! argument was wrong nor what was expected.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -38,6 +38,6 @@ where
 fn shown(object: &Bound<'_, PyAny>) -> String {
     match object.repr().map(|repr| repr.to_string()) {
         Ok(text) if text.len() <= 40 => text,
-        _ => "one of more than 40 digits".to_owned(),
+        _ => "a number with more than 40 digits".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of each thread's calls, to be used again, and how much of it is kept.
+//! Scratch memory that each thread reuses from call to call, and how much of it is kept.
 
 use std::cell::RefCell;
 

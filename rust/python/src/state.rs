@@ -1,4 +1,4 @@
-//! The state of one tensor, shared between Python threads without ever waiting.
+//! The state of one tensor, shared between Python threads without blocking.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -78,7 +78,7 @@ impl State {
             Ok(guard) => Ok(guard),
             Err(TryLockError::WouldBlock) => Err(state_in_use(py, self.name())),
             Err(TryLockError::Poisoned(_)) => Err(PyRuntimeError::new_err(
-                "an earlier call with this state failed half-way; load a state_dict into a new one",
+                "an earlier call with this state failed halfway; load a state_dict into a new state",
             )),
         }
     }
@@ -252,8 +252,8 @@ impl State {
 /// Numbers by name.
 fn scalars_of(scalars: &Bound<'_, PyDict>) -> PyResult<Vec<(String, f64)>> {
     let entry = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
-        let name: String = number("a name among scalars", &name)?;
-        let value = number(&format!("'{name}' of scalars"), &value)?;
+        let name: String = number("a key of scalars", &name)?;
+        let value = number(&format!("'{name}' in scalars"), &value)?;
         Ok((name, value))
     };
     scalars.iter().map(entry).collect()

@@ -1,4 +1,4 @@
-//! From the frames of all ranks to their average.
+//! Averages the frames of all ranks.
 
 use half::{bf16, f16};
 
@@ -6,21 +6,21 @@ use crate::frame::{Frame, Scratch as Decoding};
 use crate::simd::in_standard_mode;
 use crate::{Result, room};
 
-/// Over whom entries are averaged.
+/// Which ranks an average is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mean {
     /// Over all ranks.
     Ranks,
-    /// Over those that sent the entry (Peng, Quesnelle and Kingma, arXiv 2411.19870).
+    /// Over the ranks that sent the entry (Peng, Quesnelle and Kingma, arXiv 2411.19870).
     Senders,
 }
 
 /// How frames are averaged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Average {
-    /// Over whom.
+    /// Which ranks the average is over.
     pub mean: Mean,
-    /// What the average is multiplied by: the loss scale that encoding took out.
+    /// Factor of the average: the loss scale that encoding divided by.
     pub scale: f64,
 }
 
@@ -38,7 +38,7 @@ pub enum Output<'a> {
 }
 
 impl Output<'_> {
-    /// Makes every element zero.
+    /// Sets every element to zero.
     pub fn clear(&mut self) {
         match self {
             Self::F32(x) => x.fill(0.0),
@@ -69,7 +69,7 @@ pub struct Scratch {
 }
 
 impl Average {
-    /// Writes the average of the tensors that the frames of all ranks stand for.
+    /// Writes the average of the tensors in the frames of all ranks.
     ///
     /// Frames are added up in float32 in the order given. `out` may hold anything after an error.
     pub fn write<'a>(

@@ -1,4 +1,4 @@
-//! From the gradients of a bucket to frames.
+//! Encodes the gradients of a bucket.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -14,22 +14,22 @@ use crate::{Error, Input, Result, room};
 pub struct Piece<'a> {
     /// How it is encoded.
     pub codec: &'a Codec,
-    /// Its state.
+    /// The state of the tensor.
     pub state: &'a mut State,
     /// Where its entries are in the bucket.
     pub range: Range<usize>,
-    /// Positions that were chosen elsewhere; none lets the codec select.
+    /// Positions that were selected elsewhere; with `None` the codec selects.
     pub support: Option<Support<'a>>,
-    /// Bytes that its frame may take.
+    /// Maximum size of its frame in bytes.
     pub limit: usize,
 }
 
-/// What the encode of one piece came to.
+/// The results of encoding one piece.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
     /// Bytes of the frame.
     pub nbytes: usize,
-    /// What the encode says of itself.
+    /// The results of the encode.
     pub encoded: Encoded,
     /// Whether every entry of the input was zero.
     pub zero: bool,
@@ -40,9 +40,8 @@ pub struct Outcome {
 /// Encodes the pieces of a bucket in their order, and writes the frames one after another into
 /// `out`. Entries are divided by `scale` first, in float32, if it is not 1.
 ///
-/// Stops at the first piece that cannot be encoded. The states of all pieces before it have moved
-/// on, and `outcomes`, which holds one for each of them in place of what was in it, says how many
-/// these are: the caller undoes them or keeps them.
+/// Stops at the first piece that cannot be encoded. The states of all pieces before it have advanced.
+/// `outcomes` then has one entry for each of these pieces, and the caller undoes or keeps them.
 pub fn encode(
     input: Input<'_>,
     scale: f32,
@@ -141,5 +140,5 @@ fn is_zero(input: Input<'_>) -> bool {
 }
 
 fn too_small() -> Error {
-    Error::argument("out is shorter than the limits of all pieces together")
+    Error::argument("out is shorter than the sum of the limits of all pieces")
 }

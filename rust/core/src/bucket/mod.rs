@@ -1,8 +1,8 @@
-//! Many tensors that lie one after another in one buffer, as DDP hands over gradients.
+//! Buckets: many tensors one after another in one buffer, as DDP passes gradients on.
 //!
-//! A layer of a few thousand entries takes a few microseconds to encode, so what a call costs by
-//! itself must not be paid per layer. [`encode`] writes the frames of a whole bucket one after
-//! another, [`average`] combines those of all ranks.
+//! A layer of a few thousand entries takes a few microseconds to encode, so the fixed cost of a call
+//! must not be paid per layer. [`encode`] writes the frames of a whole bucket one after another;
+//! [`average`] combines those of all ranks.
 
 mod average;
 mod encode;

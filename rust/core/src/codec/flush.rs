@@ -1,7 +1,7 @@
-//! Sending all that was left.
+//! Sends the whole residual.
 //!
-//! Dryden et al. (MLHPC 2016) add the residuals of all ranks up at the end of an epoch, and zero them:
-//! before an evaluation or a checkpoint nothing should be on its way.
+//! Dryden et al. (MLHPC 2016) add up the residuals of all ranks at the end of an epoch and set them to
+//! zero, so that nothing is unsent at an evaluation or a checkpoint.
 
 use super::{Codec, Encoded, State};
 use crate::frame::{self, Layout, SparsifierId};
@@ -26,7 +26,7 @@ impl Codec {
     pub fn write_rest(&self, state: &mut State, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         if state.residual().is_none() {
-            return Err(Error::argument("the codec has no memory: there is nothing to flush"));
+            return Err(Error::argument("the codec has no memory, so there is nothing to flush"));
         }
         let numel = state.numel();
         state.prepare(self, numel)?;

@@ -1,10 +1,10 @@
-//! Encoding entries at positions that somebody else chose.
+//! Encodes entries at given positions.
 //!
-//! The leader of an exchange selects for all ranks, and a sparsifier from outside of this crate
-//! selects for itself. Either way the transaction is that of a selection: the values are those of
-//! gradient and memory together, what is sent is subtracted as the receiver decodes it, and the
-//! state changes when nothing can go wrong any more. What the codec's own sparsifier knows of the
-//! tensor stays as it is.
+//! The positions come from the leader of an exchange, which selects for all ranks, or from a
+//! sparsifier outside of this crate. The transaction is the same as for a selection: the values are
+//! the sums of gradient and memory, what is sent is subtracted as the receiver decodes it, and the
+//! state changes only when nothing can fail any more. What the codec's own sparsifier tracks does not
+//! change.
 
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::HEADER_LEN;
@@ -60,7 +60,7 @@ impl Codec {
     ) -> Result<Encoded> {
         out.clear();
         if self.sparsifier == Sparsifier::All {
-            return Err(Error::argument("All sends every entry: it takes no positions"));
+            return Err(Error::argument("All sends every entry and takes no positions"));
         }
         support.check(input.len())?;
         state.prepare(self, input.len())?;

@@ -1,7 +1,7 @@
-//! Codecs: a sparsifier, a quantizer, a memory and an index coding, put together.
+//! Codecs, composed of a sparsifier, a quantizer, a memory and an index coding.
 //!
-//! A [`Codec`] says what is done and never changes. What changes from step to step is a [`State`]
-//! for each tensor. What is merely scratch is a [`Workspace`] for each thread.
+//! A [`Codec`] is immutable. What changes from step to step is in one [`State`] per tensor, scratch
+//! memory in one [`Workspace`] per thread.
 
 mod ahead;
 mod dense;
@@ -27,7 +27,7 @@ use crate::simd::{BLOCK, Kernels, in_standard_mode};
 use crate::sparsify::{RandomK, Sparsifier};
 use crate::{Error, Input, Result};
 
-/// A way to turn tensors into frames.
+/// Encodes tensors as frames.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Codec {
     sparsifier: Sparsifier,
@@ -36,21 +36,21 @@ pub struct Codec {
     indices: IndexCoding,
 }
 
-/// What an encode came to.
+/// The results of an encode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Encoded {
     /// Entries in the frame.
     pub count: u64,
-    /// Entries that the sparsifier was asked for, if it was asked for a number.
+    /// Entries that the sparsifier aimed for, if it aims for a number.
     pub target: Option<u64>,
     /// Entries up to this magnitude were left out (some of exactly this magnitude may be in).
     pub threshold: f32,
-    /// Entries that were selected, but left out again to fit the frame into its limit.
+    /// Entries that were selected but left out because of the frame's limit.
     pub trimmed: u64,
 }
 
 impl Codec {
-    /// A codec of these parts.
+    /// Composes a codec of these parts.
     pub fn new(
         sparsifier: Sparsifier,
         quantizer: Quantizer,
@@ -65,17 +65,17 @@ impl Codec {
         Ok(Self { sparsifier, quantizer, memory, indices })
     }
 
-    /// Which entries go.
+    /// Which entries are sent.
     pub fn sparsifier(&self) -> Sparsifier {
         self.sparsifier
     }
 
-    /// What values they take.
+    /// How their values are coded.
     pub fn quantizer(&self) -> Quantizer {
         self.quantizer
     }
 
-    /// What happens to the rest.
+    /// What happens to everything that is not sent.
     pub fn memory(&self) -> Memory {
         self.memory
     }
@@ -85,9 +85,8 @@ impl Codec {
         self.indices
     }
 
-    /// The state of a tensor of `numel` elements that nothing was encoded of yet. With
-    /// a memory it takes eight bytes an element: four with `low_memory`, and twice eight with momentum
-    /// correction.
+    /// Creates the state of a tensor of `numel` elements. With a memory it takes eight bytes per
+    /// element: four with `low_memory`, and sixteen with momentum correction.
     pub fn init_state(&self, numel: usize) -> Result<State> {
         if numel as u64 > MAX_NUMEL {
             return Err(Error::argument(format!(
@@ -115,10 +114,11 @@ impl Codec {
         })
     }
 
-    /// Encodes a tensor into a frame of at most `max_len` bytes, in place of what `out` held.
+    /// Encodes a tensor into a frame of at most `max_len` bytes, which replaces the contents of
+    /// `out`.
     ///
-    /// Where the frame would be longer, the smallest selected entries are left out and stay in the
-    /// residual. On any error the state is as before (but the encode before it can no longer be
+    /// If the frame would be longer, the smallest selected entries are left out and stay in the
+    /// residual. On an error the state does not change (but the encode before it can no longer be
     /// rolled back), and `out` is empty.
     pub fn encode_into(
         &self,
@@ -133,8 +133,8 @@ impl Codec {
                 in_standard_mode(|| self.encode_dense(input, state, max_len, workspace, out))
             }
             Sparsifier::Custom { .. } => Err(Error::argument(
-                "entries of a custom sparsifier are chosen elsewhere: give their positions to \
-                 encode_at",
+                "a custom sparsifier selects its entries outside of this crate: pass their \
+                 positions to encode_at",
             )),
             _ => in_standard_mode(|| self.encode_sparse(input, state, max_len, workspace, out)),
         });
@@ -161,33 +161,33 @@ impl Codec {
     }
 }
 
-/// Refuses what would be computed but mean nothing.
+/// Refuses combinations that could be computed but make no sense.
 fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
     match (sparsifier, memory) {
         (Sparsifier::All, Memory::MomentumCorrection(MomentumCorrection { masking: true, .. })) => {
             Err(Error::argument(
-                "momentum correction with masking and a sparsifier that sends every entry: all of \
-                 the momentum would be zero after each step; switch masking off, or leave the \
-                 momentum to the optimizer",
+                "momentum correction with masking needs a sparsifier that leaves out entries: if \
+                 every entry is sent, masking sets the momentum to zero in each step; turn masking \
+                 off, or leave momentum to the optimizer",
             ))
         }
         (Sparsifier::RandomK(RandomK { scaled: true, .. }), memory) if memory != Memory::None => {
             Err(Error::argument(
-                "scaled random-k has no memory: values times n / k are the input in expectation by \
-                 themselves, and a memory would give back what was never left out; use scaled off, \
-                 or memory none",
+                "scaled random-k cannot have a memory: values times n / k are already an unbiased \
+                 estimate of the input, and a memory would add the entries that are left out a \
+                 second time; turn scaled off, or use no memory",
             ))
         }
         _ => Ok(()),
     }
 }
 
-/// Refuses to send a magnitude that nobody says.
+/// Refuses a quantizer that takes a magnitude from a sparsifier without one.
 fn check_magnitude(sparsifier: Sparsifier, quantizer: Quantizer) -> Result<()> {
     let told = Quantizer::SignScale { magnitude: Magnitude::Selector };
     if quantizer == told && !sparsifier.tells_magnitude() {
         return Err(Error::argument(
-            "the sparsifier does not say what magnitude its entries have: send their mean",
+            "the sparsifier does not determine a magnitude of its entries; send their mean instead",
         ));
     }
     Ok(())

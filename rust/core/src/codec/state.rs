@@ -1,4 +1,4 @@
-//! All that changes from one encode of a tensor to the next.
+//! Everything that changes from one encode of a tensor to the next.
 
 use super::Codec;
 use crate::memory::{Buffers, Memory};
@@ -78,12 +78,12 @@ impl State {
         Self { tensor, stream, ..self }
     }
 
-    /// The key of what this step selects by chance: the same in every stream.
+    /// The key of this step's random selection: the same in every stream.
     pub(crate) fn selection_key(&self, seed: u64) -> Key {
         Key::new(seed, self.tensor, self.step, 0)
     }
 
-    /// The key of what this step rounds by chance: another in every stream.
+    /// The key of this step's stochastic rounding: different in every stream.
     pub(crate) fn rounding_key(&self, seed: u64) -> Key {
         // A stream of zero must not draw what selection does.
         Key::new(seed, self.tensor, self.step, !self.stream)
@@ -95,21 +95,21 @@ impl State {
         if numel != self.numel {
             let expected = self.numel;
             return Err(Error::argument(format!(
-                "the tensor has {numel} elements, the state was made for {expected}"
+                "the tensor has {numel} elements, but the state was created for {expected}"
             )));
         }
         let remembers = codec.memory() != Memory::None;
         if remembers != self.residual.is_some() {
-            let (given, wanted) = if remembers { ("no", "a") } else { ("a", "no") };
+            let (given, wanted) = if remembers { ("no", "one") } else { ("a", "none") };
             return Err(Error::argument(format!(
-                "the state has {given} residual, the codec's memory needs {wanted} residual: make \
-                 the state with init_state of this codec"
+                "the state has {given} residual, but the codec needs {wanted}; create the state with \
+                 init_state of this codec"
             )));
         }
         if has_momentum(codec.memory()) != self.momentum.is_some() {
             return Err(Error::argument(
-                "the codec has momentum correction and the state has not, or the other way round: \
-                 make the state with init_state of this codec",
+                "the codec has momentum correction and the state does not, or the reverse; create \
+                 the state with init_state of this codec",
             ));
         }
         Ok(())
@@ -227,13 +227,13 @@ impl State {
         if self.is_in_place() {
             return Err(Error::argument(
                 "there is nothing to roll back to: with low_memory an encode overwrites the \
-                 residual before it; use a codec with low_memory off",
+                 residual; use a codec without low_memory",
             ));
         }
         if !self.can_roll_back() {
             return Err(Error::argument(
-                "there is no encode to roll back: none was made since the last rollback, load, \
-                 reset or failed encode",
+                "there is no encode to roll back: none has succeeded since the last rollback, \
+                 load, reset or failed encode",
             ));
         }
         if let Some(tracked) = self.previous.take() {

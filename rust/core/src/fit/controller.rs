@@ -1,5 +1,5 @@
-//! How many stages the next encode of a tensor takes and what they aim at, learnt from what the
-//! last encodes achieved.
+//! How many stages the next encode of a tensor has, and what they aim at, based on what the last
+//! encodes achieved.
 
 use super::Distribution;
 use super::stages::{FIRST_RATIO, Plan, max_stages, split};
@@ -14,16 +14,17 @@ pub enum Mode {
     /// achieved/target ratio is above 1.2, one more if it is below 0.8.
     ///
     /// It assumes that fewer stages select fewer entries. That holds for tails lighter than the
-    /// law fitted; on heavier ones the ratio falls as stages are added, and the rule, which starts
-    /// from one stage, takes away what it has not got. It stays at 4 to 22 times the target (layers
-    /// of different scale, Student's t; exponential law at a ratio of 0.001).
+    /// fitted distribution. On heavier ones the ratio falls as stages are added, and the rule, which
+    /// starts from one stage, tries to remove stages that it does not have. It stays at 4 to 22 times
+    /// the target (layers of different scale, Student's t; exponential distribution at a ratio of
+    /// 0.001).
     Paper,
     /// Ours, described at [`Controller`].
     #[default]
     Adaptive,
-    /// Ours, without the body of the law: the first stage is a bound tracked from step to step
+    /// Ours, without the body of the distribution: the first stage is a bound tracked from step to step
     /// that about twice the wanted entries exceed, and only the tail above it is fitted. Costs one
-    /// read and no moments; on a step without history, or after a jump, selects exactly.
+    /// read and no moments; in a step without history, or after a jump, selects exactly.
     Tracking,
 }
 
@@ -31,12 +32,12 @@ pub enum Mode {
 ///
 /// [`Mode::Adaptive`] differs from the published controller in what there is to control. Its plans
 /// aim every stage at the target from the survivors there really are ([`Plan::aimed`]), so that of
-/// all errors only that of the last, short stage is left: a few per cent, on every law tried, from
-/// the first step on. What remains is a factor that changes slowly with the law of the tensor. An
-/// integrator in the logarithm takes it out: a quarter of each miss, more of one that repeats, and
-/// never more than an eighth for a single wild step. Scale does not matter to it at all. Where the
-/// aim has to be far from the target, early stages miss by so much that the last ones cannot make
-/// up for it; then a stage is added. It stays, since it costs next to nothing.
+/// all errors only that of the last, short stage is left: a few per cent, on every distribution
+/// tried, from the first step on. What remains is a factor that changes slowly with the distribution
+/// of the tensor. An integrator in the logarithm removes it: a quarter of each miss, more of one that
+/// repeats, and never more than an eighth for a single outlier. Scale does not matter. If the aim
+/// must be far from the target, early stages miss by so much that the last ones cannot make up for
+/// it; then a stage is added. It is kept, since it costs next to nothing.
 ///
 /// Some tensors have no threshold that a fit can find: a gap in the distribution just where the target
 /// is, or a tail so heavy that the fits of two steps have little in common. There a fit would be paid
@@ -74,7 +75,7 @@ const TOLERANCE: f64 = 0.2;
 
 /// The share of a miss, in logarithm, that the next aim makes up for.
 const GAIN: f64 = 0.25;
-/// The same for a miss of the band that follows another: then the law has changed.
+/// The same for a miss of the band that follows another: then the distribution has changed.
 const GAIN_AGAIN: f64 = 0.6;
 /// No single step counts for more than this miss, however wild it was.
 const WILD: f64 = 0.5;
@@ -97,7 +98,7 @@ const REST: u32 = 64;
 const LONGEST: u32 = 4;
 
 impl Controller {
-    /// A controller for a law and a target share `delta` of a tensor's entries.
+    /// A controller for a distribution and a target fraction `delta` of a tensor's entries.
     pub fn new(mode: Mode, distribution: Distribution, delta: f64) -> Self {
         let (stages, max) = match mode {
             Mode::Fixed(stages) => (stages.max(1), stages.max(1)),
@@ -228,7 +229,8 @@ impl Controller {
         ]
     }
 
-    /// Restores what [`Self::scalars`] gave, of a controller of the same mode, law and target.
+    /// Restores what [`Self::scalars`] gave, of a controller of the same mode, distribution and
+    /// target.
     /// Checks all of it before it changes anything.
     pub fn load_scalars(&mut self, scalars: &[(String, f64)]) -> Result<()> {
         let lowest = if let Mode::Fixed(_) = self.mode { self.max } else { 1 };
@@ -263,11 +265,11 @@ fn whole(scalars: &[(String, f64)], name: &str, low: u32, high: u32) -> Result<u
     if libm::trunc(value) == value {
         return Ok(value as u32);
     }
-    Err(Error::argument(format!("stage controller: '{name}' must be whole, got {value}")))
+    Err(Error::argument(format!("stage controller: '{name}' must be a whole number, got {value}")))
 }
 
 /// Stages of an aimed plan to begin with: the first, two short last ones, and between them as many
-/// as it takes for none to reach further than the law can be trusted to.
+/// as needed so that none reaches further than the fitted distribution can be trusted.
 fn start(distribution: Distribution, delta: f64) -> u32 {
     let reach = match distribution {
         Distribution::Exponential => 13.0,

@@ -1,4 +1,4 @@
-//! The exponential law: magnitudes of a double exponential (Laplace) variable.
+//! The exponential distribution: magnitudes of a double exponential (Laplace) variable.
 
 use super::Moments;
 

@@ -1,4 +1,4 @@
-//! The gamma law: magnitudes of a double gamma variable of shape `alpha` and scale `beta`.
+//! The gamma distribution: magnitudes of a double gamma variable of shape `alpha` and scale `beta`.
 
 use super::special::{digamma, ln_gamma_tail, trigamma};
 use super::{Moments, positive};

@@ -1,13 +1,13 @@
 //! Sparsity-inducing distributions (SIDs): from the moments of magnitudes to a threshold.
 //!
-//! SIDCo models the magnitudes of a gradient by a one-sided law, fits the law to a few moments and
-//! reads the threshold that keeps a share `delta` of the entries off its quantile. Far in the tail
+//! SIDCo models the magnitudes of a gradient by a one-sided distribution, fits it to a few moments and
+//! takes the threshold that keeps a fraction `delta` of the entries from its quantile. Far in the tail
 //! such a fit is poor, so it is repeated on what exceeds the last threshold (peaks over threshold):
-//! [`first_threshold`] starts, [`tail_threshold`] goes on, [`stages`] says which share each stage
-//! keeps and [`controller`] how many stages there are.
+//! [`first_threshold`] starts, [`tail_threshold`] continues, [`stages`] computes the fraction that
+//! each stage keeps, and [`controller`] the number of stages.
 //!
-//! All of it is scalar work on a handful of numbers in `f64`, through the `libm` crate alone: the
-//! platform's own logarithm would make thresholds, and so frames, differ between machines.
+//! All of this is scalar work on a few `f64` numbers, using only the `libm` crate: the platform's own
+//! logarithm would make thresholds, and so frames, differ between machines.
 //!
 //! Source: Abdelmoniem, Elzanaty, Alouini, Canini, "An Efficient Statistical-based Gradient
 //! Compression Technique for Distributed Training Systems" (SIDCo), Machine Learning and Systems 3, 2021.
@@ -78,7 +78,7 @@ impl Moments {
     }
 }
 
-/// The law that magnitudes are taken to follow.
+/// The assumed distribution of the magnitudes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Distribution {
     /// SIDCo-E: double exponential (Laplace) gradients, exponential at every stage.
@@ -97,20 +97,21 @@ impl Distribution {
         self == Self::Gamma
     }
 
-    /// Whether any stage reads [`Moments::sum_sq`]; the exponential law may leave it 0.
+    /// Whether any stage reads [`Moments::sum_sq`]; the exponential
+    /// distribution may leave it 0.
     pub fn needs_squares(self) -> bool {
         self != Self::Exponential
     }
 }
 
-/// The threshold above which a share `delta` of all `n` magnitudes is expected.
+/// The threshold above which a fraction `delta` of all `n` magnitudes is expected.
 ///
-/// `moments` are those of the non-zero magnitudes among the `n`. The law is fitted to them alone,
-/// for the share `min(1, delta * n / moments.count)`: a mass at zero belongs to no SID, and in the
-/// gamma law's logarithm it would be infinite. The answer is finite and `>= 0`; it is 0 when all
-/// non-zeros are wanted. It is `None` where nothing can be fitted (no non-zeros; no spread): the
-/// caller then has to select exactly. For the published fit, which takes zeros for entries like any
-/// other, give it [`Moments::with_zeros`].
+/// `moments` are those of the non-zero magnitudes among the `n`. The distribution is fitted only to
+/// them, for the fraction `min(1, delta * n / moments.count)`: no SID has a mass at zero, and the
+/// gamma distribution's logarithm of zero would be infinite. The result is finite and `>= 0`; it is 0
+/// if all non-zeros are wanted. It is `None` if nothing can be fitted (no non-zeros; no spread): the
+/// caller must then select exactly. For the published fit, which includes zeros, pass
+/// [`Moments::with_zeros`].
 pub fn first_threshold(dist: Distribution, moments: &Moments, n: u64, delta: f64) -> Option<f64> {
     if moments.count == 0 {
         return None;

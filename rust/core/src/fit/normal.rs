@@ -1,4 +1,4 @@
-//! The normal law: how far out a share of it lies.
+//! Quantiles of the normal distribution.
 
 use std::f64::consts::{PI, SQRT_2};
 

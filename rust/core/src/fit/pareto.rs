@@ -1,18 +1,20 @@
-//! The generalized Pareto law with survival `(1 + alpha x / beta)^(-1 / alpha)`, `x >= 0`.
+//! The generalized Pareto distribution, with survival function
+//! `(1 + alpha x / beta)^(-1 / alpha)` for `x >= 0`.
 
 use super::Moments;
 
 /// `eta` with `P(a > eta) = share`, shape and scale by the method of moments.
 ///
 /// The estimator gives `alpha < 1/2`. Negative shapes have bounded support, which is right for
-/// tails that a residual has cut off: the uniform law is `alpha = -1`.
+/// tails that a residual has cut off: the uniform distribution has `alpha = -1`.
 pub(super) fn quantile(moments: &Moments, share: f64) -> Option<f64> {
     let mean = moments.mean()?;
     let r = mean * mean / moments.variance(mean)?;
     Some(survival_inverse(0.5 * (1.0 - r), 0.5 * mean * (1.0 + r), share))
 }
 
-/// `(beta / alpha) (share^-alpha - 1)`, without the 0/0 at `alpha = 0`, the exponential law.
+/// `(beta / alpha) (share^-alpha - 1)`, without the 0/0 at `alpha = 0`, the exponential
+/// distribution.
 fn survival_inverse(alpha: f64, beta: f64, share: f64) -> f64 {
     let ln = -libm::log(share);
     if (alpha * ln).abs() < 1e-4 {

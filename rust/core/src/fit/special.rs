@@ -9,7 +9,7 @@ pub(super) struct Tail {
     pub(super) hazard: f64,
 }
 
-/// `ln Q(a, x)` for `a > 0`, `x > 0`: the share of a gamma law of shape `a` that exceeds `x`.
+/// `ln Q(a, x)` for `a > 0`, `x > 0`: the fraction of a gamma distribution of shape `a` above `x`.
 ///
 /// Lower series below `a + 1`, where it converges fast and `1 - P` loses nothing that matters;
 /// continued fraction above, which keeps its relative accuracy however small the tail.

@@ -1,4 +1,4 @@
-//! How a target share is split over the stages of one encode.
+//! How the target fraction is divided over the stages of one encode.
 
 /// The default share that stage 1 keeps where there is more than one stage (SIDCo's `FIRST_RATIO`).
 pub const FIRST_RATIO: f64 = 0.25;
@@ -50,10 +50,10 @@ enum Later {
 }
 
 /// What each of the last stages of an aimed plan keeps. A quantile that near is right for nearly any
-/// law, and the number of entries it starts from is known, not fitted.
+/// distribution, and the number of entries it starts from is known, not fitted.
 const LAST_RATIO: f64 = 0.7;
-/// How many last stages those are: the second makes up for what chance did in the first, which
-/// matters where few entries are wanted.
+/// How many last stages those are: the second corrects the random error of the first, which
+/// matters if few entries are wanted.
 const LAST: u32 = 2;
 
 impl Plan {

@@ -42,7 +42,7 @@ impl SparsifierId {
     pub const TRIMMED: Self = Self(10);
     /// The k largest magnitudes of each chunk.
     pub const CHUNK_TOP_K: Self = Self(5);
-    /// Positions drawn by chance.
+    /// Randomly drawn positions.
     pub const RANDOM_K: Self = Self(8);
     /// Positions chosen outside of this crate.
     pub const CUSTOM: Self = Self(11);
@@ -151,7 +151,9 @@ impl Header {
         if !exponents.contains(&self.exponent) {
             let exponent = self.exponent;
             let name = self.quantizer.name().unwrap_or_default();
-            return Err(Error::corrupt(format!("exponent {exponent} with {name} values")));
+            return Err(Error::corrupt(format!(
+                "exponent {exponent} is not allowed with {name} values"
+            )));
         }
         pack::check_len(self.coding, self.numel, self.count, self.index_len)
     }
@@ -196,7 +198,7 @@ pub(super) fn coding(id: u8, parameter: u8, section: &[u8]) -> Result<Option<Cod
         _ => return Ok(None),
     };
     if coding_id(coding).1 != parameter {
-        return Err(Error::corrupt(format!("parameter {parameter} for a coding without one")));
+        return Err(Error::corrupt(format!("parameter {parameter} with a coding that takes none")));
     }
     Ok(Some(coding))
 }

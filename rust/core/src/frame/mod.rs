@@ -1,11 +1,11 @@
-//! The wire format: one tensor, or what was selected of it, as self-describing bytes.
+//! The wire format: self-describing bytes of one tensor, or of the entries selected from it.
 //!
 //! `docs/frame-format.md` is the normative text. A frame is a [`Header`] of 48 bytes, the index
 //! section and the value section; a CRC-32C covers every other byte. [`write_into`] makes one,
 //! [`Frame::parse`] checks one, and a [`Frame`] adds itself to a tensor.
 //!
-//! Readers take any bytes: all is checked before anything is allocated in its size or written to
-//! the caller's memory.
+//! Readers are safe for untrusted bytes: everything is checked before memory in proportion to it is
+//! allocated, or the caller's memory is written.
 
 mod header;
 mod positions;

@@ -1,5 +1,5 @@
-//! The positions of a frame without its values: what one rank sends where all use its selection
-//! (`ScaleCom`, section 2). A message between processes of one version, not a format to keep.
+//! The positions of a frame without its values, which one rank sends if all use its selection
+//! (`ScaleCom`, section 2). A message between processes of the same version, not a stable format.
 //!
 //! | offset | bytes | content |
 //! |---:|---:|---|

@@ -1,4 +1,4 @@
-//! From a frame back to positions, values and tensors.
+//! Decodes frames to positions, values and tensors.
 
 use super::header::{CHECKSUM, HEADER_LEN, Header, MAGIC, VERSION};
 use crate::pack::{self, Blocks, Coding, LONGEST_BLOCK, MAX_NUMEL};
@@ -219,7 +219,9 @@ impl<'a> Frame<'a> {
         if self.coding.is_valid(self.section(), self.header.count) {
             return Ok(());
         }
-        Err(Error::corrupt("a value or a scale is not finite, or a code not one of its quantizer"))
+        Err(Error::corrupt(
+            "a value or scale is not finite, or a code is not valid for its quantizer",
+        ))
     }
 
     fn section(&self) -> Section<'_> {
@@ -265,7 +267,7 @@ struct Positions<'s> {
 /// The header and what follows it, once magic, version and flags are those of a known format.
 fn split_header(bytes: &[u8]) -> Result<(&[u8; HEADER_LEN], &[u8])> {
     if !bytes.iter().zip(&MAGIC).all(|(byte, magic)| byte == magic) {
-        return Err(Error::corrupt("no frame: the first bytes are not the magic number"));
+        return Err(Error::corrupt("not a frame: the first bytes are not the magic number"));
     }
     let unsupported = |what, found: u8| Error::Unsupported { what, found: u32::from(found) };
     if let Some(&version) = bytes.get(MAGIC.len())

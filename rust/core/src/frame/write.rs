@@ -1,4 +1,4 @@
-//! From positions and values to a frame.
+//! Writes frames from positions and values.
 
 use super::header::{CHECKSUM, HEADER_LEN, Header, SparsifierId, VERSION};
 use super::read::checksum;
@@ -160,7 +160,9 @@ fn seal(header: Header, out: &mut Vec<u8>, fill: impl FnOnce(&mut [u8], &mut [u8
 
 fn check_numel(numel: u64) -> Result<()> {
     if numel > MAX_NUMEL {
-        return Err(Error::argument(format!("{numel} elements, a frame takes up to {MAX_NUMEL}")));
+        return Err(Error::argument(format!(
+            "a frame has at most {MAX_NUMEL} elements, got {numel}"
+        )));
     }
     Ok(())
 }

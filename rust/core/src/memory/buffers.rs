@@ -1,4 +1,4 @@
-//! What a memory holds for each element: a pair of buffers, or one.
+//! The buffers of a memory: a pair, or a single one.
 
 use crate::buffer::Buffer;
 use crate::{Error, Result};

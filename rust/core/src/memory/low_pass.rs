@@ -2,19 +2,20 @@
 
 use crate::{Error, Result};
 
-/// A memory that takes in a part of each gradient only, so that the memories of different ranks
-/// stay alike and one of them can choose the entries for all.
+/// A memory that accumulates only a part of each gradient, so that the memories of different ranks
+/// stay similar and one rank can select the entries for all.
 ///
-/// With memory `m`, gradient `g`, `p = m + g` and what is sent `s` (zero where nothing is), the next
-/// memory is `(1 - beta) * m + beta * (p - s)`: of an entry that is not sent `m + beta * g`, of one
-/// that is sent exactly `(1 - beta) * m`. With `beta = 1` it is the plain residual, to the last bit.
+/// With memory `m`, gradient `g`, `p = m + g` and the sent values `s` (zero where nothing is sent),
+/// the next memory is `(1 - beta) * m + beta * (p - s)`: for an entry that is not sent
+/// `m + beta * g`, for one that is sent exactly `(1 - beta) * m`. With `beta = 1` it is the plain
+/// residual, to the last bit.
 ///
 /// Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang and Gopalakrishnan,
 /// "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed
 /// Training", NeurIPS 2020.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LowPass {
-    /// The share that is taken in, in (0, 1].
+    /// Filter coefficient, in (0, 1].
     pub beta: f32,
 }
 

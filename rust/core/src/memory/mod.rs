@@ -1,4 +1,4 @@
-//! Memory: what happens to the entries, and the parts of entries, that were not sent.
+//! Memory: what happens to the part of a tensor that was not sent.
 
 mod buffers;
 mod low_pass;
@@ -21,15 +21,15 @@ pub enum Memory {
     /// Distributed Training of Speech DNNs", Interspeech 2014; Stich et al., "Sparsified SGD with
     /// Memory", NeurIPS 2018.
     Residual {
-        /// What the residual is multiplied by before the gradient is added, in (0, 1].
+        /// Factor of the residual before the gradient is added, in (0, 1].
         decay: f32,
         /// One buffer instead of two. The same frames and the same residual, for half the memory;
         /// each encode reads the tensor and the residual once more, and none can be rolled back.
         low_memory: bool,
     },
-    /// A part of each gradient is remembered.
+    /// A low-pass filtered memory of what was not sent.
     LowPass(LowPass),
-    /// The velocity that momentum makes of gradients is remembered, and the momentum.
+    /// Momentum before selection; the memory holds momentum and velocity.
     MomentumCorrection(MomentumCorrection),
 }
 

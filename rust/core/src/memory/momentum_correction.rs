@@ -2,16 +2,16 @@
 
 use crate::{Error, Result};
 
-/// Momentum is applied to the local gradient, before entries are selected, and what is left over
-/// accumulates what momentum makes of it. The optimizer must not apply momentum again.
+/// Momentum is applied to the local gradient before entries are selected, and the result is
+/// accumulated in a velocity. The optimizer must not apply momentum again.
 ///
-/// With momentum `u`, velocity `v` and gradient `g`, entries are selected of the next `v`:
+/// With momentum `u`, velocity `v` and gradient `g`, entries are selected from the next `v`:
 ///
 /// * `u <- m * u + g`, `v <- v + u`, or
 /// * with Nesterov's momentum `u <- m * (u + g)`, `v <- v + u + g`.
 ///
-/// What is sent is subtracted from `v`. With masking `u` becomes zero there too: momentum that led
-/// to an entry that has been delivered must not go on pushing it (momentum factor masking).
+/// What is sent is subtracted from `v`. With masking, `u` is also set to zero there, so that stale
+/// momentum does not keep pushing entries that have been sent (momentum factor masking).
 ///
 /// Lin, Han, Mao, Wang and Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
 /// for Distributed Training", ICLR 2018, sections 3.2 (correction, clipping) and 3.3 (masking).
@@ -23,8 +23,8 @@ pub struct MomentumCorrection {
     pub nesterov: bool,
     /// Whether the momentum of an entry that is sent becomes zero.
     pub masking: bool,
-    /// The largest Euclidean norm of a gradient of this tensor; what is longer is scaled down to it
-    /// before all else. The paper clips the norm of the node's whole gradient instead, over all
+    /// Maximum Euclidean norm of the gradient of this tensor; if its norm is larger, the gradient is
+    /// scaled down first. The paper clips the norm of the node's whole gradient instead, over all
     /// tensors. Costs a read of the gradient.
     pub clip: Option<f32>,
 }

@@ -1,4 +1,4 @@
-//! One bit an element.
+//! Bitmap: one bit per element.
 
 use super::bits::{self, Ones, OnesReader};
 use crate::{Error, Result};

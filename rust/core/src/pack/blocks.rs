@@ -1,4 +1,4 @@
-//! Positions read back block by block, so that no reader has to hold all of them.
+//! Reads positions block by block, so that no reader has to hold all of them.
 
 use std::ops::Range;
 

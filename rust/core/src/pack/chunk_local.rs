@@ -1,8 +1,8 @@
 //! Chunk-local: positions counted from the start of their chunk, all in fields of one width.
 //!
-//! A section is the length of a chunk and the entries of a chunk, four bytes each, and then a field
-//! of `ceil(log2 length)` bits an entry. Which chunk an entry is of follows from its rank: every
-//! chunk has as many, a short last one as many as it has room for.
+//! A section has the length of a chunk and the number of entries per chunk, four bytes each, and then
+//! one field of `ceil(log2 length)` bits per entry. The chunk of an entry follows from its rank: every
+//! chunk has the same number of entries, a short last one as many of them as fit.
 
 use super::bits::{self, Fields};
 use crate::{Error, Result};

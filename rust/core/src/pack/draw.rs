@@ -1,7 +1,7 @@
-//! Seeded: positions that are drawn again by whoever reads them.
+//! Seeded: positions that the reader draws again.
 //!
-//! A section is how they are drawn, one byte, and the key, eight bytes; nothing else depends on how
-//! many there are.
+//! A section is one byte that says how they are drawn, and eight bytes of key. Its length does not
+//! depend on the number of positions.
 
 use std::ops::Range;
 
@@ -62,7 +62,9 @@ impl Draw {
         let kind = match kind {
             0 => DrawKind::Subset,
             1 => DrawKind::Run,
-            other => return Err(Error::corrupt(format!("positions drawn in the way {other}"))),
+            other => {
+                return Err(Error::corrupt(format!("unknown method {other} of drawing positions")));
+            }
         };
         Ok(Self { kind, key: Key::from_bits(u64::from_le_bytes(key)) })
     }

@@ -1,4 +1,4 @@
-//! Elias-Fano: `low_bits` of each position as they are, the rest as one unary vector.
+//! Elias-Fano: the `low_bits` of each position in binary, the rest as one unary vector.
 //!
 //! Bit `(index >> low_bits) + i` of the vector is set for the `i`-th position, so that the vector
 //! has `count + ((numel - 1) >> low_bits)` bits, `count` of them set.

@@ -1,24 +1,24 @@
-//! Index coding: strictly ascending positions to bits, near the information bound.
+//! Index coding: strictly ascending positions as bits, close to the information-theoretic bound.
 //!
-//! Codings are a bit stream, least significant bit first, zero-padded to a whole byte, some after a
-//! few bytes of parameters:
+//! Each coding is a bit stream, least significant bit first, zero-padded to a whole byte; some begin
+//! with a few bytes of parameters:
 //!
 //! | coding | stream |
 //! |---|---|
 //! | [`Coding::EliasFano`] | low bits of each position, then the high parts as one unary vector |
 //! | [`Coding::Rice`] | low bits of each gap, then the high parts as one unary vector |
-//! | [`Coding::Bitmap`] | one bit an element |
+//! | [`Coding::Bitmap`] | one bit per element |
 //! | [`Coding::None`] | nothing: every position is present, or none is |
-//! | [`Coding::ChunkLocal`] | positions in their chunk, in fields of one width |
-//! | [`Coding::Seeded`] | nothing but a key that positions are drawn with again |
+//! | [`Coding::ChunkLocal`] | positions within their chunk, in fields of one width |
+//! | [`Coding::Seeded`] | only a key, with which readers draw the positions again |
 //!
-//! Rice keeps its low bits and its unary codes apart, unlike the interleaved textbook form. The
-//! length is the same to the bit, but no code has to wait for the end of the one before it, so
-//! that Rice reads as fast as Elias-Fano does.
+//! Rice stores its low bits and its unary codes separately, unlike the interleaved textbook form. The
+//! length is the same to the bit, but a code can be read before the end of the previous one is known,
+//! so Rice reads as fast as Elias-Fano.
 //!
-//! At the same low width Rice is never longer than Elias-Fano: the sum of `gap >> b` is at most
-//! `(sum of gaps) >> b`. What Elias-Fano has over Rice is random access and a length known from
-//! the number of elements and entries alone.
+//! With the same number of low bits Rice is never longer than Elias-Fano: the sum of `gap >> b` is at
+//! most `(sum of gaps) >> b`. The advantages of Elias-Fano are random access and a length that depends
+//! only on the numbers of elements and entries.
 
 mod bitmap;
 mod bits;
@@ -248,7 +248,7 @@ pub(crate) fn check_len(coding: Coding, numel: u64, count: u64, len: u64) -> Res
     if let Coding::EliasFano { low_bits: width } | Coding::Rice { bits: width } = coding
         && width > MAX_LOW_BITS
     {
-        return Err(Error::corrupt(format!("low parts of {width} bits, the most is 31")));
+        return Err(Error::corrupt(format!("low parts have {width} bits, at most 31 are allowed")));
     }
     let allowed = lengths(coding, numel, count);
     if allowed.contains(&len) {

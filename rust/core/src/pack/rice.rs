@@ -1,4 +1,4 @@
-//! Rice: gaps between positions, `bits` of each as they are, the rest in unary.
+//! Rice: gaps between positions, the low `bits` of each in binary, the rest in unary.
 //!
 //! A gap is the number of positions skipped: `index - previous - 1`, counted from -1. In the unary
 //! vector each entry is `gap >> bits` zeros and a one.
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
             return Err(Error::corrupt(format!("Rice code holds {found} positions, not {count}")));
         }
         if (low_bits + end).div_ceil(8) != bytes.len() as u64 {
-            return Err(Error::corrupt("Rice code is longer than its positions"));
+            return Err(Error::corrupt("Rice code is longer than its positions need"));
         }
         let (upper, lows) = (upper.reader(), Fields::new(bytes, bits));
         Ok(Self { upper, lows, bits, numel, rank: 0, free: 0, next: 0 })

@@ -1,4 +1,4 @@
-//! The upper half of a float32.
+//! bfloat16: the upper half of a float32.
 
 use crate::simd::Kernels;
 

@@ -1,4 +1,5 @@
-//! Rounding by chance: up as often as the value is far from below, so that the mean is the value.
+//! Stochastic rounding: up with a probability equal to the distance from the level below, so that
+//! the expected result is the value.
 
 use crate::rng::Key;
 

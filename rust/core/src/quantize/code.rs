@@ -1,4 +1,4 @@
-//! Values to value sections.
+//! Codes values into value sections.
 
 use super::chance::Draw;
 use super::coding::SectionMut;

@@ -1,4 +1,4 @@
-//! How the values of one frame are coded: all that a reader has to know to decode them.
+//! How the values of a frame are coded: everything that a reader needs to decode them.
 
 use super::Grouping;
 use super::{Format, codebook, exponent, float8, power};
@@ -334,5 +334,5 @@ fn prologue<const N: usize>(section: &[u8]) -> Result<[u8; N]> {
     section
         .first_chunk()
         .copied()
-        .ok_or_else(|| Error::corrupt(format!("value section has {} bytes only", section.len())))
+        .ok_or_else(|| Error::corrupt(format!("value section has only {} bytes", section.len())))
 }

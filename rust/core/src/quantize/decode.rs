@@ -1,4 +1,4 @@
-//! Value sections back to values.
+//! Decodes value sections to values.
 
 use super::code::{Place, load};
 use super::coding::Section;

@@ -1,9 +1,10 @@
-//! A sign and a power of two by chance, so that the mean is the value: eight bits an entry.
+//! A sign and a randomly rounded power of two, unbiased: eight bits per entry.
 //!
-//! Horváth, Ho, Horváth, Sahu, Canini, Richtárik, "Natural Compression for Distributed Deep Learning", MSML
-//! 2022, definition 1. Theirs are the powers from 2^-109 to 2^18, wherever the values are. Here the
-//! 127 powers of a block end at the first that is not below its largest magnitude, so that nothing is
-//! too large, and only what is below 2^-126 of that goes to zero or to the smallest power, by chance.
+//! Horváth, Ho, Horváth, Sahu, Canini, Richtárik, "Natural Compression for Distributed
+//! Deep Learning", MSML 2022, definition 1. The paper always uses the powers from 2^-109 to 2^18. Here the largest of the
+//! 127 powers of a block is the smallest one that is not below the block's largest magnitude. So no
+//! value is too large, and only values below 2^-126 of that power are randomly rounded to zero or to
+//! the smallest power.
 
 use super::ValueCoding;
 use super::power;
@@ -20,7 +21,7 @@ const TOP: std::ops::RangeInclusive<i32> = -126..=127;
 
 pub(super) fn parse(prologue: [u8; PROLOGUE]) -> Result<ValueCoding> {
     match u32::from_le_bytes(prologue) {
-        0 => Err(Error::corrupt("exponents in blocks of 0")),
+        0 => Err(Error::corrupt("exponents in blocks of 0 entries")),
         block => Ok(ValueCoding::Exponent { block }),
     }
 }

@@ -1,4 +1,4 @@
-//! The scales of groups, from their values.
+//! Computes the scales of groups from their values.
 
 use super::{Basis, Magnitude, Norm, Quantizer, Scales, Summary, exponent, float8, store};
 use crate::simd::Kernels;

@@ -1,14 +1,13 @@
-//! 8-bit floats, each block of entries times a power of two of its own.
+//! 8-bit floats with one power of two per block of entries.
 //!
 //! Micikevicius et al., "FP8 Formats for Deep Learning", 2022, in the formats of the Open Compute
 //! Project ([`crate::simd::float8`]). E5M2 is the 1-5-2 format that Wang, Choi, Brand, Chen and
 //! Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating Point Numbers", NeurIPS 2018,
-//! train with. A scale per block is what Rouhani et al., "Microscaling Data Formats for Deep Learning",
-//! 2023, add. The scale is a power of two as it is there: products
-//! by it are exact, so that all that is lost is lost by the rounding to a code, and a frame that is
-//! encoded again comes out the same.
+//! train with. Scales per block follow Rouhani et al., "Microscaling Data Formats for Deep Learning",
+//! 2023. As there, the scale is a power of two: multiplying by it is exact, so the only error is that
+//! of rounding to a code, and encoding a decoded frame again gives the same frame.
 //!
-//! Codes are for the wire alone: readers add float32 values to float32 sums, never code to code.
+//! Codes are used only on the wire: readers add float32 values to float32 sums and never add codes.
 
 use super::ValueCoding;
 use super::chance::Draw;
@@ -22,7 +21,7 @@ pub enum Rounding {
     /// To the nearest code, ties to even.
     #[default]
     Nearest,
-    /// To one of the two by chance, so that the mean is the value.
+    /// Randomly to one of the two neighbours, without bias.
     Stochastic,
 }
 

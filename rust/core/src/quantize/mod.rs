@@ -1,21 +1,21 @@
-//! Quantizers: what values the selected entries take on the wire.
+//! Quantizers: how the values of the selected entries are coded.
 //!
 //! | quantizer | bits | scales | rounding |
 //! |---|---|---|---|
 //! | [`Quantizer::Float32`], [`Quantizer::BFloat16`], [`Quantizer::Float16`] | 32, 16 | none | to nearest, ties to even |
-//! | [`Quantizer::Float8`] | 8 | one a block of entries, or none | to nearest, ties to even, or by chance |
-//! | [`Quantizer::Exponent`] | 8 | one a block of entries | by chance |
-//! | [`Quantizer::Codebook`] | 1 to 4 | one to eight a block of entries | to the sign and the nearest |
-//! | [`Quantizer::Uniform`] | 2 to 8 | one a block of entries | by chance |
+//! | [`Quantizer::Float8`] | 8 | one per block of entries, or none | to nearest, ties to even, or stochastic |
+//! | [`Quantizer::Exponent`] | 8 | one per block of entries | stochastic |
+//! | [`Quantizer::Codebook`] | 1 to 4 | one to eight per block of entries | to the sign and the nearest magnitude |
+//! | [`Quantizer::Uniform`] | 2 to 8 | one per block of entries | stochastic |
 //! | [`Quantizer::SignScale`] | 1 | one | to the sign |
-//! | [`Quantizer::TwoMeans`] | 1 | two a column of positions | to the sign |
-//! | [`Quantizer::Ternary`] | 2 | one | by chance |
+//! | [`Quantizer::TwoMeans`] | 1 | two per column of positions | to the sign |
+//! | [`Quantizer::Ternary`] | 2 | one | stochastic |
 //!
 //! Rounding saturates at the largest finite value: a finite value never becomes infinite.
 //!
-//! A [`Quantizer`] is what a writer is told, a [`ValueCoding`] what a frame says. Each method has a
-//! file of its own with the same few functions: `scales` of a group from its [`Summary`], `code`
-//! and `values` of entries of a group, `parse` where a frame has parameters.
+//! A [`Quantizer`] holds the options of a writer, a [`ValueCoding`] what a frame records. Each method
+//! has its own file with the same few functions: `scales` of a group from its [`Summary`], `code` and
+//! `values` for the entries of a group, and `parse` if a frame has parameters.
 
 mod bfloat16;
 mod chance;
@@ -61,23 +61,23 @@ pub enum Quantizer {
     BFloat16,
     /// IEEE binary16, rounded to nearest even; saturates at 65504.
     Float16 {
-        /// Multiply by a power of two for each frame, so that the largest value just fits.
+        /// Multiply the values of each frame by a power of two, so that the largest one just fits.
         scaled: bool,
     },
     /// A floating-point number of eight bits, times a power of two for each block.
     ///
     /// Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
     Float8 {
-        /// Which bits are the exponent's.
+        /// How many bits the exponent and the mantissa have.
         format: Format,
         /// How values between two codes are rounded.
         rounding: Rounding,
-        /// Entries that share a power of two, at least one; none to round values as they are.
+        /// Entries that share a power of two, at least one; `None` rounds values unscaled.
         block: Option<u32>,
         /// What the random numbers begin from.
         seed: u64,
     },
-    /// A sign and a power of two, rounded by chance.
+    /// A sign and a power of two, stochastically rounded.
     ///
     /// Horváth et al., "Natural Compression for Distributed Deep Learning", MSML 2022.
     Exponent {
@@ -86,21 +86,21 @@ pub enum Quantizer {
     },
     /// A sign and one of a few magnitudes that are fitted to the values.
     ///
-    /// Sarfi et al., "Communication Efficient LLM Pre-training with `SparseLoCo`", 2025, have two bits.
+    /// Sarfi et al., "Communication Efficient LLM Pre-training with `SparseLoCo`", 2025, use two bits.
     Codebook {
-        /// Bits of an entry, sign and magnitude together, 1 to 4.
+        /// Bits per entry, including the sign, 1 to 4.
         bits: u8,
     },
-    /// A sign and a level of a uniform grid from zero to the norm of a block, rounded by chance.
+    /// A sign and a level of a uniform grid from zero to the norm of a block, stochastically rounded.
     ///
     /// Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
     /// NeurIPS 2017.
     Uniform {
-        /// Bits of an entry, sign and level together, 2 to 8.
+        /// Bits per entry, including the sign, 2 to 8.
         bits: u8,
         /// Entries that share a norm, at least one.
         block: u32,
-        /// What the grid reaches up to.
+        /// Upper end of the grid.
         norm: Norm,
         /// What the random numbers begin from.
         seed: u64,
@@ -113,32 +113,32 @@ pub enum Quantizer {
         /// Which magnitude.
         magnitude: Magnitude,
     },
-    /// One of two values, the means of a column's entries from zero up and of those below.
+    /// One of two values: the mean of a column's entries >= 0, or of those below zero.
     ///
     /// Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
     /// Distributed Training of Speech DNNs", Interspeech 2014.
     TwoMeans {
-        /// Positions in a column, at least one; none for one column of all.
+        /// Positions per column, at least one; `None` for a single column.
         column: Option<u32>,
     },
-    /// Minus, zero or plus one magnitude, rounded by chance.
+    /// Minus, zero or plus one magnitude, stochastically rounded.
     ///
     /// Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
     /// Learning", NeurIPS 2017.
     Ternary {
-        /// Clip values at so many standard deviations, if any.
+        /// Clip values at this many standard deviations; `None` for no clipping.
         clip: Option<f32>,
         /// What the random numbers begin from.
         seed: u64,
     },
 }
 
-/// What a quantizer is told besides the values.
+/// What a quantizer receives in addition to the values.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Hints {
-    /// Where the random numbers of this frame come from, if it has any.
+    /// The key of this frame's random numbers, if it has any.
     pub key: Option<Key>,
-    /// What the sparsifier says that the magnitude of its entries is.
+    /// The magnitude of the entries according to the sparsifier.
     pub magnitude: Option<f32>,
 }
 
@@ -181,7 +181,7 @@ impl Quantizer {
         }
     }
 
-    /// How frames of tensors of `numel` elements are coded, if their values reach up to `peak`.
+    /// The coding of a frame of a tensor of `numel` elements whose largest magnitude is `peak`.
     pub fn coding(self, numel: u64, peak: f32) -> ValueCoding {
         match self {
             Self::Float32 => ValueCoding::Float32,

@@ -1,9 +1,9 @@
-//! One bit an entry, its sign, and one magnitude for all.
+//! One bit per entry, its sign, and one magnitude for all entries.
 //!
 //! Karimireddy, Rebjock, Stich, Jaggi, "Error Feedback Fixes `SignSGD` and other Gradient Compression
 //! Schemes", ICML 2019, send the mean of magnitudes; Tang et al., "1-bit Adam", ICML 2021, the root
-//! of the mean square. One bit has no room for a zero: zeros count as positive, and what they are
-//! given too much is the memory's to take back.
+//! of the mean square. One bit cannot represent zero: zeros count as positive, and the memory
+//! corrects the error.
 
 use super::Summary;
 

@@ -1,9 +1,8 @@
-//! The numbers of groups, spread over their entries.
+//! Repeats the numbers of each group for each of its entries.
 //!
-//! Groups may be as short as one entry. A kernel called once for each of them would spend its time on
-//! being called, and one with an inner loop on entering it. So what a group is multiplied by is first
-//! written down for each of its entries. The kernels then run over a block of many groups in one
-//! loop.
+//! Groups may be as short as one entry. A kernel that is called once per group would spend its time on
+//! calls, and one with an inner loop on entering that loop. So the factor of a group is first written
+//! once for each of its entries; the kernels then run over a block of many groups in one loop.
 
 use super::code::Place;
 use super::{Grouping, ValueCoding};

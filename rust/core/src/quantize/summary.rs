@@ -1,8 +1,7 @@
-//! Sums over the values of a group, from which its scales follow.
-
+//! Sums over the values of a group, from which its scales are computed.
 //!
-//! Sums are float64, over [`CHUNK`] values each in sixteen lanes, chunk by chunk: the same whoever
-//! adds them up. A square of a float32 is exact in float64 and cannot overflow it.
+//! Sums are float64, over [`CHUNK`] values each in sixteen lanes, chunk by chunk: the result does not
+//! depend on how the work is divided. A square of a float32 is exact in float64 and cannot overflow it.
 
 use crate::scan::CHUNK;
 use crate::simd::Kernels;

@@ -1,8 +1,8 @@
-//! Minus, zero or plus one magnitude, by chance, so that the mean is the value.
+//! Minus, zero or plus one magnitude, randomly rounded without bias.
 //!
 //! Wen, Xu, Yan, Wu, Wang, Chen, Li, "TernGrad: Ternary Gradients to Reduce Communication in
-//! Distributed Deep Learning", NeurIPS 2017, algorithm 1 and section 3.3 (clipping). A value is one level of a
-//! grid, with a sign: it is rounded as by [`super::uniform`] with two bits.
+//! Distributed Deep Learning", NeurIPS 2017, algorithm 1 and section 3.3 (clipping). Values are
+//! rounded like those of [`super::uniform`] with two bits: a sign and a grid of one level.
 
 use super::Summary;
 

@@ -1,4 +1,4 @@
-//! One bit an entry: the mean of its column's values that are not below zero, or of those below.
+//! One bit per entry: the mean of its column's values that are not below zero, or of those below.
 //!
 //! Seide, Fu, Droppo, Li, Yu, "1-Bit Stochastic Gradient Descent and its Application to
 //! Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014. Means are taken over all
@@ -13,7 +13,7 @@ pub(super) const PROLOGUE: usize = 4;
 pub(super) fn parse(prologue: [u8; 8]) -> Result<ValueCoding> {
     let [a, b, c, d, ..] = prologue;
     match u32::from_le_bytes([a, b, c, d]) {
-        0 => Err(Error::corrupt("columns of no positions")),
+        0 => Err(Error::corrupt("columns of 0 positions")),
         column => Ok(ValueCoding::TwoMeans { column }),
     }
 }

@@ -1,8 +1,8 @@
-//! A sign and a level of a uniform grid, by chance, so that the mean is the value.
+//! A sign and a level of a uniform grid, randomly rounded without bias.
 //!
 //! Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient
-//! Quantization and Encoding", NeurIPS 2017, section 3.1, with a fixed number of bits a level. The level
-//! stands in the lower bits of a code, the sign in the highest ([`crate::simd::grid`]).
+//! Quantization and Encoding", NeurIPS 2017, section 3.1, with a fixed number of bits per level. The
+//! level is in the lower bits of a code, the sign in the highest ([`crate::simd::grid`]).
 
 use super::{Summary, ValueCoding};
 use crate::{Error, Result};

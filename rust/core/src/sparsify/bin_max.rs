@@ -1,13 +1,13 @@
-//! AdaComp: of each bin of entries, those that could soon be its largest.
+//! AdaComp: the entries of each bin that are close to its largest.
 //!
 //! Chen, Choi, Brand, Agrawal, Zhang and Gopalakrishnan, "AdaComp : Adaptive Residual Gradient
 //! Compression for Data-Parallel Distributed Training", AAAI 2018, section 3 (algorithm 2). With `G`
 //! the residual plus the new gradient `dW`, an entry is sent if `|G + (soft - 1) dW|` is at least the
-//! largest `|G|` of its bin: if it were as large with the same gradient once more. So each bin sends
-//! as many entries as it has large ones, and no threshold is needed.
+//! largest `|G|` of its bin; with `soft = 2`, if the same gradient once more would make it as large.
+//! The number of entries per bin depends on the data, and no threshold is needed.
 //!
-//! A bin of zeros sends nothing, although every entry of it passes that test. All entries are sent as
-//! one magnitude with the sign of `G`: the mean, over all bins, of their largest.
+//! A bin of zeros sends nothing, although all of its entries pass the test. All entries are sent as
+//! one magnitude with the sign of `G`: the mean, over all bins, of the largest magnitude.
 
 use super::Selected;
 use crate::scan::{Bins, Request, Totals};

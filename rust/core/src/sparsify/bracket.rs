@@ -1,9 +1,9 @@
 //! The k-th largest magnitude of a long list, between two magnitudes that a sample gives.
 //!
-//! R. Floyd and R. Rivest, "Expected Time Bounds for Selection", CACM 1975: the sample's order
-//! statistics on either side of the rank bracket the one that is wanted, one pass takes out what is
-//! inside the bracket and counts what is above it, and the rest of the search is among those few. A
-//! sample that misleads is found out by the counts, never trusted.
+//! R. Floyd and R. Rivest, "Expected Time Bounds for Selection", CACM 1975: two order
+//! statistics of the sample bracket the wanted one, one pass extracts the magnitudes inside the
+//! bracket and counts those above it, and the search continues among these few. The counts show if
+//! the bracket missed, so a bad sample cannot change the result.
 
 use super::radix::{Kth, pick};
 use crate::room;

@@ -2,15 +2,15 @@
 //!
 //! Shi, Chu, Cheung and See, "Understanding Top-k Sparsification in Distributed Deep Learning",
 //! arXiv 1911.08772, 2019, section 3.3 (Gaussian-k). Mean and standard deviation are those of the
-//! signed values. The threshold `mean + z * deviation` is the one that the wanted share of magnitudes
-//! would exceed; where the number found is far off, the threshold is halved or raised by a half.
+//! signed values. The threshold `mean + z * deviation` is one that the wanted fraction of magnitudes
+//! should exceed; if the number found is far off, the threshold is halved or raised by a half.
 //!
 //! The corrections follow `GaussianCompressor` in the authors' code (hclhkbu/GaussianK-SGD,
 //! `compression.py`). Its loop counts three times and corrects after each count, but sends what the
 //! last count found: the third correction is computed and never used. Two take effect.
 //!
-//! Where the corrections end with nothing selected from a tensor that is not zero, the wanted number
-//! is selected exactly: a tensor whose entries are all equal would otherwise never be sent.
+//! If nothing is selected from a non-zero tensor after the corrections, exactly the wanted number is
+//! selected: a tensor whose entries are all equal would otherwise never be sent.
 
 use super::largest::{self, Kept};
 use super::{Amount, Scanned, Selected, Tracker, topk};

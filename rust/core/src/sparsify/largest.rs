@@ -1,4 +1,4 @@
-//! The k entries of largest magnitude, exactly, from whatever the first read brought.
+//! Selects exactly the k entries of largest magnitude after the first read.
 
 use super::Scanned;
 use super::radix::{self, Search};

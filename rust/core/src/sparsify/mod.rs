@@ -1,7 +1,7 @@
-//! Sparsifiers: which entries go?
+//! Sparsifiers: which entries are sent.
 //!
-//! Zeros never go: they are what a missing entry means. Only [`RandomK`] sends what it has drawn,
-//! whatever that is: its ranks rely on having the same positions.
+//! Zeros are not sent, because a missing entry decodes to zero. [`RandomK`] is an exception: it sends
+//! every entry it has drawn, because ranks rely on having the same positions.
 
 mod bin_max;
 mod bracket;
@@ -47,11 +47,11 @@ pub enum Sparsifier {
         /// The threshold, finite and not negative.
         threshold: f32,
     },
-    /// The entries of largest magnitude, exactly; among equals those of lower position.
+    /// Exactly the entries of largest magnitude; ties go to the lower position.
     ///
     /// Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
     TopK {
-        /// How many.
+        /// How many entries.
         amount: Amount,
     },
     /// Entries above a threshold that SIDCo fits.
@@ -60,7 +60,7 @@ pub enum Sparsifier {
     SampledTopK(SampledTopK),
     /// AdaComp's entries, bin by bin.
     BinMax(BinMax),
-    /// Entries beyond a threshold for their sign.
+    /// Entries at or beyond the threshold for their sign.
     TwoSided(TwoSided),
     /// Entries above a threshold from a normal distribution.
     Gaussian(Gaussian),
@@ -68,17 +68,17 @@ pub enum Sparsifier {
     Trimmed(Trimmed),
     /// The largest entries of each chunk.
     ChunkTopK(ChunkTopK),
-    /// Entries at positions drawn by chance.
+    /// Entries at randomly drawn positions.
     ///
     /// Konečný, McMahan, Yu, Richtárik, Suresh, Bacon, "Federated Learning: Strategies for Improving
     /// Communication Efficiency", 2016 (random masks); Stich et al., "Sparsified SGD with Memory",
     /// NeurIPS 2018 (with a memory).
     RandomK(RandomK),
-    /// Entries that are chosen outside of this crate: encode them by [`Codec::encode_at`].
+    /// Entries that are selected outside of this crate: encode them with [`Codec::encode_at`].
     ///
     /// [`Codec::encode_at`]: crate::codec::Codec::encode_at
     Custom {
-        /// What tells one from another.
+        /// An identifier, to tell custom sparsifiers apart.
         id: u64,
     },
 }
@@ -86,14 +86,14 @@ pub enum Sparsifier {
 /// How many entries to keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
-    /// A share of the tensor's entries, in (0, 1], rounded down, but one entry at least.
+    /// A fraction of the tensor's entries, in (0, 1], rounded down, but at least one entry.
     Ratio(f64),
-    /// A number of entries, at least one.
+    /// A number of entries, at least 1.
     Count(u64),
 }
 
 impl Amount {
-    /// The number of entries of a tensor of `numel`.
+    /// The number of entries to keep of a tensor of `numel` elements.
     pub fn of(self, numel: usize) -> u64 {
         let numel = numel as u64;
         let wanted = match self {
@@ -114,7 +114,7 @@ impl Amount {
     }
 }
 
-/// What a sparsifier remembers of a tensor from one encode to the next.
+/// What a sparsifier remembers about a tensor from one encode to the next.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Tracker {
     /// A magnitude that a little more than the wanted entries exceeded the last time.
@@ -127,15 +127,15 @@ pub(crate) struct Tracker {
     pub controller: Option<Controller>,
 }
 
-/// What was selected; the entries themselves are the scanner's survivors.
+/// Results of a selection; the entries themselves are the scanner's survivors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Selected {
     /// How many entries were wanted.
     pub target: Option<u64>,
     /// Entries at most this large were left out.
     pub threshold: f32,
-    /// What the sparsifier says the magnitude of its entries is, for quantizers that send signs
-    /// alone.
+    /// The magnitude of its entries according to the sparsifier, for quantizers that send only
+    /// signs.
     pub magnitude: Option<f32>,
 }
 
@@ -205,7 +205,7 @@ impl Sparsifier {
         }
     }
 
-    /// The most entries that can be selected of a tensor.
+    /// The maximum number of entries that can be selected from a tensor.
     pub fn max_count(self, numel: usize) -> u64 {
         match self {
             Self::All | Self::Threshold { .. } | Self::BinMax(_) | Self::Custom { .. } => {
@@ -231,7 +231,7 @@ impl Sparsifier {
         }
     }
 
-    /// Whether the positions are drawn without a look at the entries.
+    /// Whether the positions are drawn without looking at the entries.
     pub fn is_drawn(self) -> bool {
         matches!(self, Self::RandomK(_))
     }

@@ -1,7 +1,7 @@
-//! Random-k: positions drawn by chance, the same on all ranks.
+//! Random-k: randomly drawn positions, the same on all ranks.
 //!
-//! What is sent does not depend on the data, so every entry drawn is sent, zeros too: ranks that
-//! drew the same positions can then add up their values alone.
+//! The selection does not depend on the data. Every drawn entry is sent, including zeros, so that
+//! ranks with the same positions can add up their values without exchanging positions.
 
 use super::{Amount, Scanned, Selected};
 use crate::Result;

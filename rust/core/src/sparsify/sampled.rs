@@ -3,14 +3,14 @@
 //! Lin, Han, Mao, Wang and Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
 //! for Distributed Training", ICLR 2018, section 5, with the parameters of the authors' code.
 //!
-//! The sample is of the sums that are about to be written, so that the read which writes them can
-//! compact by the threshold at once. A correction works on what was compacted; only where the
-//! threshold has to fall further than was foreseen is the tensor read once more.
+//! The sample is taken from the sums before they are written, so that the read which writes them can
+//! also compact the entries above the threshold. A correction works on the compacted entries; the
+//! tensor is read once more only if the threshold falls further than expected.
 //!
-//! Two things are not as in that code. It truncates what is too much by position, so that the end
-//! of a tensor is starved: here the largest go. And its threshold of zero, from a sample with too
-//! few non-zeros, selects the whole tensor: here it means that the sample has said nothing, and the
-//! largest entries are selected exactly.
+//! Two things differ from that code. It truncates excess entries by position, which starves the end
+//! of a tensor; here the largest entries are sent. And a sample with too few non-zeros gives it a
+//! threshold of zero, which selects the whole tensor; here the largest entries are then selected
+//! exactly.
 
 mod plan;
 

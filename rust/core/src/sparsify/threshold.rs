@@ -1,4 +1,4 @@
-//! A fixed threshold: one read finds all.
+//! A fixed threshold, in one read of the tensor.
 
 use crate::scan::Request;
 

@@ -2,8 +2,8 @@
 //!
 //! The read that adds the gradient to the residual also compacts the entries above a *tracked
 //! bound*, somewhat below the last step's k-th magnitude. If at least k survive, the k largest
-//! survivors are the k largest entries, whatever the bound was: it costs time when it is off, but
-//! never changes the result.
+//! survivors are the k largest entries, whatever the bound was: a bad bound costs time, but never
+//! changes the result.
 
 use super::largest::{self, Kept};
 use super::{Scanned, Selected, Tracker};

@@ -3,13 +3,13 @@
 //! Fang, Fu, Yang and Hsieh, "RedSync: Reducing Synchronization Bandwidth for Distributed Deep
 //! Learning Training System", JPDC 2019, section 5.1 (algorithms 2 and 3). Thresholds have the form
 //! `mean + r (max - mean)`. Trimming lowers `r` step by step until enough entries are above, and
-//! selects the wanted number of those exactly. The search halves an interval of `r` until the number
-//! above is acceptable, which spares that selection; on heavy tails it hardly ever finds one, and the
-//! exact selection decides.
+//! then selects exactly the wanted number of them. The search bisects `r` until the number above is
+//! acceptable, which avoids that selection; on heavy tails it hardly ever succeeds, and the exact
+//! selection decides.
 //!
-//! Both need mean and maximum first, that is a read of their own; here the read that gathers them
-//! also compacts above a bound tracked from the last step, so that a steady step is one read. The
-//! bound never changes what is selected.
+//! Both need mean and maximum first, which takes a separate read. Here the read that gathers them
+//! also compacts the entries above a bound tracked from the last step, so a steady step needs only
+//! one read. The bound never changes what is selected.
 
 use super::largest::{self, Kept};
 use super::{Amount, Scanned, Selected, Tracker, topk};

@@ -1,13 +1,15 @@
-//! Adaptive quantization: a threshold for either sign.
+//! Adaptive quantization: one threshold for each sign.
 //!
 //! Dryden, Jacobs, Moon and Van Essen, "Communication Quantization for Data-Parallel Training of
-//! Deep Neural Networks", MLHPC 2016, section 3.2. Of a sample, one entry in `proportion` is kept, the
-//! largest; the smallest kept entry of each sign is a threshold, and where a sign has none, the other
-//! one's is mirrored. Entries at or beyond them are sent: both thresholds are for the whole matrix.
+//! Deep Neural Networks", MLHPC 2016, section 3.2. One entry in `proportion` of a sample is kept,
+//! the largest ones. The smallest kept entry of each sign is the threshold for that sign; if a sign
+//! has none, the other threshold is mirrored. Entries at or beyond their threshold are sent. Both
+//! thresholds are for the whole matrix.
 //!
-//! A sample can be far off, so at most `4 n / proportion` entries go, the largest. (The authors' code
-//! drops the last columns, whatever they hold.) Where the sample has too few non-zeros, that code
-//! sends nothing; here the largest non-zeros go, for a sparse tensor would otherwise never be sent.
+//! A sample can be far off, so at most `4 n / proportion` entries are sent, the largest. (The authors'
+//! code drops the last columns, whatever they contain.) If the sample has too few non-zeros, that code
+//! sends nothing; here the largest non-zeros are sent, because a sparse tensor would otherwise never
+//! be sent.
 
 use super::{Scanned, Selected, Tracker, largest, narrow, topk};
 use crate::rng::Key;

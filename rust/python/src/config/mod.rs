@@ -1,6 +1,6 @@
-//! The plain dict that `gradwire.Codec.get_config` returns, as a codec of the core.
+//! Converts the plain dict that `gradwire.Codec.get_config` returns to a codec of the core.
 //!
-//! The Python classes have checked every option, with better words than could be found here.
+//! The Python classes have already checked every option, with better messages.
 
 mod memory;
 mod quantize;

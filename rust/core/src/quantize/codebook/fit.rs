@@ -1,9 +1,9 @@
-//! Magnitudes that are near to many: the means of clusters of the magnitudes of a block.
+//! Fits a few magnitudes to those of a block, by clustering.
 //!
-//! Lloyd, "Least Squares Quantization in PCM", IEEE Trans. Inf. Theory 1982 (written 1957): to make the
-//! squared error least, each value goes to its nearest magnitude and each magnitude is the mean of
-//! its values. In one dimension clusters are intervals, so that sums over them are differences of
-//! running sums: an iteration costs next to nothing once magnitudes are counted in cells.
+//! Lloyd, "Least Squares Quantization in PCM", IEEE Trans. Inf. Theory 1982 (written 1957): to
+//! minimize the squared error, each value is assigned to its nearest magnitude, and each magnitude is
+//! the mean of its values. In one dimension clusters are intervals, so sums over them are differences
+//! of running sums: an iteration costs next to nothing once magnitudes are counted in cells.
 
 use super::super::{Scales, peak};
 

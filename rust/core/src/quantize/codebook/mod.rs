@@ -1,10 +1,10 @@
-//! A sign and one of a few magnitudes, those that are nearest to the values of a block.
+//! A sign and one of a few magnitudes, fitted to the values of each block.
 //!
-//! Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with `SparseLoCo`", 2025, send
-//! the largest entries in two bits each: four bins of equal width around the mean of the values, each
-//! with the mean of what is in it. Values that were selected for their magnitude lie on both sides of
-//! zero and none of them near it, so that the bins in the middle serve nobody. Here one bit is the
-//! sign, and the others say which of the magnitudes that [`fit`] finds.
+//! Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with
+//! `SparseLoCo`", 2025, send the largest entries in two bits each: four bins of equal width around
+//! the mean of the values, each decoded to the mean of its values. Values that were selected for their magnitude lie on both sides
+//! of zero but not near it, so the bins in the middle are wasted. Here one bit is the sign, and the
+//! others select one of the magnitudes that [`fit`] finds.
 
 mod fit;
 

@@ -1,4 +1,4 @@
-//! Codes of one to eight bits, from one a byte to packed and back, least significant bit first.
+//! Codes of one to eight bits, from one per byte to packed and back, least significant bit first.
 //!
 //! Eight codes of `w` bits are `w` bytes. x86-64 has an instruction for either way; the plain form
 //! brings neighbours together in three steps.

@@ -1,7 +1,7 @@
-//! One of the two codes around `value * factor * again`, by chance, so that the mean is the value.
+//! Stochastic rounding of `value * factor * again` to one of the two neighbouring codes, unbiased.
 //!
-//! Value `i` draws the number at position `first + i` of the key, and goes up with exactly the
-//! probability that it should. A code is given for itself always.
+//! Value `i` draws the number at position `first + i` of the key, and is rounded up with exactly the
+//! right probability. A value that is a code always gives that code.
 
 use super::Format;
 use super::decode::widen;

@@ -1,9 +1,9 @@
-//! Values to levels of a uniform grid, randomly, and back; signs back to values.
+//! Stochastic rounding of values to levels of a uniform grid, and back; signs back to values.
 //!
 //! A code is one byte: the level in its lower bits, and above them a one for values below zero. The
-//! number that entry `i` is rounded by depends on the key and on `first + i` alone. It goes up with
-//! exactly the probability that it should, however small that is. Factors and scales are given for
-//! each entry, so that blocks of any size run through the same loop.
+//! random number of entry `i` depends only on the key and on `first + i`. The entry is rounded up with
+//! exactly the right probability, however small. Factors and scales are given for each entry, so that
+//! blocks of any size run through the same loop.
 
 use super::stamp::stamp;
 use super::{Pair, Scaling};
@@ -138,7 +138,7 @@ fn less(x: &mut [f32], sent: &[f32]) {
     }
 }
 
-/// Values to levels and signs, by chance.
+/// Values to randomly rounded levels, with signs.
 pub(in crate::simd) mod to_levels {
     use super::{Grid, Key, Pair, round, stamp};
     stamp!(

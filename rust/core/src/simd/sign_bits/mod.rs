@@ -1,8 +1,8 @@
 //! Signs of values, a bit each from the least significant up: one where a value is not below zero.
 //!
 //! `run` writes the bits. `left` writes them too, and subtracts from each value what its bit stands
-//! for: the first of the entry's pair where it is zero, the second where it is one. Eight values have a byte; where
-//! fewer are left, its upper bits are zero.
+//! for: the first of the entry's pair where it is zero, the second where it is one. A byte
+//! holds eight values; if fewer are left, its upper bits are zero.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;

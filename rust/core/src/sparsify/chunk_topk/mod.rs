@@ -5,7 +5,7 @@
 //! no bound to track and none to miss. Sums that are not written down are searched during the read.
 //!
 //! Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
-//! Distributed Training", NeurIPS 2020, section 3 (one entry a chunk); Sarfi et al., "Communication
+//! Distributed Training", NeurIPS 2020, section 3 (one entry per chunk); Sarfi et al., "Communication
 //! Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706, 2025 (several, of tiles).
 
 mod search;
@@ -59,7 +59,7 @@ impl ChunkTopK {
         if let Some(tile) = self.tile
             && (tile.rows == 0 || tile.columns == 0 || tile.width == 0)
         {
-            return Err(Error::argument("tiles and matrices have a row and a column at least"));
+            return Err(Error::argument("tiles and matrices need at least one row and one column"));
         }
         Ok(())
     }

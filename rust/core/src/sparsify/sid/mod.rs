@@ -5,14 +5,14 @@
 //!
 //! The read that adds the gradient to the residual takes the moments of the exceedances over the
 //! last step's first threshold, and compacts the entries above a bound that later stages are
-//! expected to reach; those stages then work on the survivors alone. Where there is no last step, or
+//! expected to reach; those stages then work on the survivors alone. If there is no last step, or
 //! its threshold has become useless, the first stage is fitted to the moments of all magnitudes, as
-//! published, and the tensor is read once more for the exceedances over what that gives. A bound
-//! that was too high costs another read, never another result: sums over survivors are the same to
-//! the last bit as sums over the tensor.
+//! published, and the tensor is read once more for the exceedances over the new threshold. A bound
+//! that was too high costs another read but never changes the result: sums over survivors equal sums
+//! over the tensor to the last bit.
 //!
-//! A fit outside the band costs the exact selection in addition. Where that happens most of the time,
-//! the controller sends the next steps straight to the exact selection, which is then all they cost.
+//! A fit outside the band costs the exact selection in addition. If that happens most of the time,
+//! the controller makes the next steps skip the fit and select exactly.
 //!
 //! [`Mode::Paper`] with no band is the published method, and follows the authors' code
 //! (sands-lab/SIDCo, `compression.py`, the classes with error compensation; `--stages -1`) but for
@@ -36,7 +36,7 @@ use crate::{Error, Result};
 pub struct Sid {
     /// The share of entries aimed at, in (0, 1].
     pub ratio: f64,
-    /// The law fitted.
+    /// The distribution fitted.
     pub distribution: Distribution,
     /// Who chooses the number of stages.
     pub mode: Mode,

@@ -30,7 +30,7 @@ pub(super) struct Fitted {
 type Tail = (f32, Moments);
 
 impl Sid {
-    /// The multi-stage fit; none where no law can be fitted.
+    /// The multi-stage fit; `None` if no distribution can be fitted.
     pub(super) fn fit(
         self,
         k: u64,
@@ -90,8 +90,8 @@ impl Sid {
     }
 }
 
-/// The first stage at last step's threshold. It need not be where the law would put it, because
-/// the number of entries above it is counted: between a third of the share wanted and three times
+/// The first stage at last step's threshold. It need not be where the fit would put it, because the
+/// number of entries above it is counted: anything from a third of the wanted fraction to three times
 /// as much will do.
 fn tracked(plan: &Plan, scanned: &Scanned<'_, '_>) -> Option<Tail> {
     let location = scanned.request.location.filter(|&location| location > 0.0)?;
