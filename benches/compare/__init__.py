@@ -1,1 +1,1 @@
-"""gradwire beside its peers and a plain copy, measured in one process: ``make bench``."""
+"""Measure gradwire, other implementations and a plain copy in one process: ``make bench``."""

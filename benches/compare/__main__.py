@@ -1,4 +1,4 @@
-"""Measure gradwire beside its peers: ``make bench``, or ``python -m benches.compare --help``."""
+"""Measure gradwire and its peers: ``make bench``, or ``python -m benches.compare --help``."""
 
 import argparse
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Tables in the documentation that a command prints: each between two comments that name it."""
+"""Tables in the documentation written by a command, each between two comments that name it."""
 
 from pathlib import Path
 

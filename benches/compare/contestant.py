@@ -1,8 +1,8 @@
 """What every contestant does in a round: one training step's worth of compression.
 
-An encode starts from a fresh gradient and the contestant's own residual and ends with what would
-go on the wire and the residual brought up to date. That is the whole job, for everyone: a
-selection alone is not something a training loop can use.
+An encode takes a new gradient and the contestant's own residual, and produces the bytes to send and
+the updated residual. All contestants do this whole job: a training loop cannot use a selection
+alone.
 """
 
 from abc import ABC, abstractmethod
@@ -31,23 +31,23 @@ class Contestant(ABC):
         self.target = max(1, int(numel * ratio))
 
     def settle(self, gradient: Array) -> None:  # noqa: B027
-        """Get over a start that takes more steps than the warm-up has, before any round."""
+        """Run the steps that a long start-up needs, before any round."""
 
     def ready(self, gradient: Array) -> None:  # noqa: B027
-        """Do what must happen before an encode of this gradient and is no part of it."""
+        """Prepare for the encode of this gradient, outside the time measured."""
 
     @abstractmethod
     def encode(self, gradient: Array) -> Any:
-        """Compress a gradient with error feedback and return what goes on the wire."""
+        """Compress a gradient with error feedback and return the message to send."""
 
     @abstractmethod
     def decode_add(self, wire: Any, out: Array) -> None:
-        """Add what came over the wire into a dense tensor."""
+        """Add a received message to a dense tensor."""
 
     @abstractmethod
     def nbytes(self, wire: Any) -> int:
-        """Return the bytes on the wire."""
+        """Return the number of bytes to send."""
 
     @abstractmethod
     def count(self, wire: Any) -> int:
-        """Return how many entries were sent."""
+        """Return the number of entries sent."""

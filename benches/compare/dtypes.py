@@ -1,8 +1,8 @@
-"""How fast tensors of other types are encoded, in bytes, beside float32.
+"""Compare the throughput of encoding tensors of other types with float32.
 
-By the bytes of the tensor alone a narrow type cannot keep up where there is a residual: that stays
-float32, and takes two thirds of a float32 encode's traffic. So the same times are also compared by
-all the bytes that have to move: the tensor, the residual read and written, a dense frame.
+By the bytes of the tensor alone a narrow type is slower if there is a residual: the residual is
+always float32, and accounts for two thirds of the traffic of a float32 encode. So the same times
+are also compared by all bytes moved: the tensor, the residual read and written, a dense frame.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ CODECS: dict[str, Callable[[], gradwire.Codec]] = {
 
 
 def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]:
-    """Return for each codec and type the throughput in bytes, as a share of float32's."""
+    """Return for each codec and type the throughput in bytes, relative to float32."""
     set_threads(threads)
     tick("drawing gradients")
     gradient = gradients(plan.HEADLINE_LAW, numel)[0]

@@ -1,12 +1,12 @@
 """Whole exchanges end to end: two processes, DDP over Gloo, over links of known speed.
 
-The model is 25 layers of 1000 x 1000 whose backward pass costs nothing but handing over its
-gradient: what is timed is the copy into DDP's bucket and the exchange. Everyone has one bucket of
-100 MB, so nobody overlaps anything: chains of collectives as PowerSGD's hook makes them run in
-another order on every rank once there are two buckets, and on Gloo the run then hangs or aborts.
+The model has 25 layers of 1000 x 1000, and its backward pass only hands over a gradient: the time
+measured is the copy into DDP's bucket and the exchange. All methods use one bucket of 100 MB, so
+nothing overlaps: with two buckets, PowerSGD's chained collectives run in a different order on every
+rank, and on Gloo the run hangs or aborts.
 
-Where the system lets us, the ranks live in network namespaces joined by a shaped pair of virtual
-devices, which the demo of the package makes; elsewhere over the loopback device alone.
+If the system allows it, the ranks run in network namespaces joined by a shaped link, as in the
+demo; otherwise they use the loopback device.
 """
 
 import json
@@ -71,7 +71,7 @@ class Rank:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """End the process, wherever it is: nothing in it needs an orderly end."""
+        """Kill the process; it needs no clean-up."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):

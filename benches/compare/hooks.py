@@ -1,10 +1,9 @@
-"""torch's own communication hooks for DDP as contestants: their code, run on a bucket of ours.
+"""torch's own communication hooks for DDP as contestants: their code, run on our own bucket.
 
-A process group of one rank stands in for the link, so that what is timed is the work of the
-hook alone. A hook is one piece: it compresses, reduces and decompresses in one call. All of that
-is counted as its encode, and nothing is left for each rank to decode. Its bytes are what a rank
-sends in a ring all-reduce of what the hook reduces, between two ranks. The `exchange` section runs
-the same hooks end to end.
+A process group of one rank replaces the link, so that only the work of the hook is timed. A hook
+compresses, reduces and decompresses in one call. All of that counts as its encode, and nothing
+remains to decode. Its bytes are those that a rank sends in a ring all-reduce, between two ranks, of
+the tensors that the hook reduces. The `exchange` section runs the same hooks end to end.
 """
 
 from typing import Any, ClassVar
@@ -36,7 +35,7 @@ def layers(flat: Tensor) -> list[Tensor]:
 
 
 class Bucket:
-    """What a hook asks of DDP's bucket."""
+    """The methods of DDP's bucket that a hook calls."""
 
     def __init__(self, numel: int) -> None:
         self.flat = torch.zeros(numel)

@@ -1,4 +1,4 @@
-"""Pieces of work that take turns, a copy at the head of each round: for what is no contest."""
+"""Run several cases in interleaved rounds, with a copy at the start of each round."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Tick = Callable[[str], None]
 
 @dataclass
 class Timing:
-    """The rounds of one piece of work, in seconds and in copies of the same round."""
+    """The rounds of one case, in seconds and in copies of the same round."""
 
     seconds: Spread = field(default_factory=Spread)
     copies: Spread = field(default_factory=Spread)
@@ -28,7 +28,7 @@ class Timing:
 def interleave(
     works: Mapping[str, Callable[[int], object]], copied: Array, rounds: int, tick: Tick
 ) -> tuple[Spread, dict[str, Timing]]:
-    """Run everything once a round and return the copy's times and everyone's.
+    """Run every case once per round; return the times of the copy and of all cases.
 
     Each work is told the number of the round. ``copied`` is the tensor that the copy copies.
     """

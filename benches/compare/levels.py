@@ -1,8 +1,8 @@
-"""The SIMD levels of this machine beside each other.
+"""Compare the SIMD levels of this machine.
 
-A process has one level, so each gets a process of its own, with tensors of its own that stay where
-they are. The processes take turns, one round each, and every figure is in copies of its own
-process and round. Frames have to be the same bytes on all levels; that is checked here too.
+A process has one level, so each level runs in its own process, with its own tensors. The processes
+take turns, one round each, and every figure is in copies of the same process and round. Frames must
+have the same bytes at all levels; that is checked too.
 """
 
 import json
@@ -60,7 +60,7 @@ class Worker:
 
 
 def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]:
-    """Return every level's times in copies, and its speed as a share of the highest level's."""
+    """Return every level's times in copies, and its speed relative to the highest level."""
     with ExitStack() as stack:
         workers = {}
         for name in NAMES:

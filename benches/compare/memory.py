@@ -1,8 +1,8 @@
-"""What an encode takes of this process's memory, where the system tells.
+"""Measure the memory that an encode needs, if the system reports it.
 
-Linux keeps the most that a process ever had resident, and forgets it on request. Pages that were
-only reserved do not count, and large pieces go back to the system as soon as they are free, so
-that differences are what the work really needed.
+Linux records the peak resident memory of a process, and resets it on request. Pages that were only
+reserved do not count, and large allocations return to the system as soon as they are freed, so that
+differences show what the work actually needed.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ FORGET = Path("/proc/self/clear_refs")
 
 
 def resident() -> int | None:
-    """Return the bytes that this process has resident now, or None where nobody says."""
+    """Return the resident memory of this process in bytes, or None if unknown."""
     return _read("VmRSS")
 
 
 def extra(work: Callable[[], object]) -> int | None:
-    """Return how many bytes more than before were resident at the worst moment of this work."""
+    """Return by how many bytes the resident memory rose at its peak during this work."""
     before = resident()
     if before is None:
         return None

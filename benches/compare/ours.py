@@ -11,7 +11,7 @@ from .contestant import Array, Contestant
 
 
 class Ours(Contestant):
-    """A codec after a few steps of its own: what a training loop sees from then on."""
+    """A codec in its steady state, after a few steps."""
 
     def __init__(self, numel: int, ratio: float) -> None:
         super().__init__(numel, ratio)

@@ -1,8 +1,8 @@
-"""The peers, each in the best form that its users get on a CPU, and each with error feedback.
+"""The peers, each in the best form available on a CPU, and each with error feedback.
 
-All of them keep one residual in place: add the gradient, select, take the values, put zero where
-they were. Positions go out as int32 and values as float32, 8 bytes an entry, which is what their
-implementations send at best.
+All of them keep one residual in place: add the gradient, select, take the values, and set their
+positions to zero. Positions are sent as int32 and values as float32, 8 bytes per entry, which is
+the least that their implementations send.
 """
 
 import math
@@ -22,14 +22,14 @@ from .contestant import Array, Contestant
 
 @dataclass
 class Entries:
-    """Positions and values, as the peers send them."""
+    """A message of positions and values, as the peers send it."""
 
     indices: Tensor
     values: Tensor
 
 
 class Selecting(Contestant):
-    """Error feedback around a selection in torch, with its large buffers made once."""
+    """Error feedback around a selection in torch, with large buffers that are reused."""
 
     def __init__(self, numel: int, ratio: float) -> None:
         super().__init__(numel, ratio)

@@ -1,9 +1,9 @@
-"""Which cases are run: every size, law, ratio and number of threads, but not all of them together.
+"""Choose the cases: every size, distribution, ratio and number of threads, in some combinations.
 
-Tensors of up to a million entries cost seconds and are crossed in full. At 25 M one thread gets
-every law and ratio, and more threads the law with the heaviest tails; at 100 M only that law, the
-smallest ratio and one thread are left. Whoever names sizes, ratios, laws or threads gets the full
-product of what was named.
+Tensors of up to a million entries take seconds and are measured in all combinations. At 25 M, one
+thread runs every distribution and ratio, and more threads only the distribution with the heaviest
+tails; at 100 M there are only that distribution, the smallest ratio and one thread. If sizes,
+ratios, distributions or threads are given, all their combinations are run.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def cases(chosen: argparse.Namespace, quick: bool = False) -> list[Case]:
-    """Return the cases in the order to run them, those that share their tensors in a row."""
+    """Return the cases in the order to run them; cases that share tensors are adjacent."""
     named = chosen.sizes, chosen.laws, chosen.ratios, chosen.threads
     axes = [given or usual for given, usual in zip(named, QUICK if quick else ALL, strict=True)]
     every = [Case(law, numel, ratio, threads) for numel, law, ratio, threads in product(*axes)]

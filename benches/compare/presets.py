@@ -1,6 +1,6 @@
-"""A row for every preset: it enters by being registered in `gradwire.presets.PRESETS`.
+"""Measure every preset registered in `gradwire.presets.PRESETS`.
 
-Each is built from its own ``example``, so that ratios and bits are those that its author chose.
+Each is built from its own ``example``, so that its author chooses ratios and bits.
 """
 
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ def aim(preset: Preset) -> float:
 
 
 def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]:
-    """Run all presets in one case, beside the casts that bfloat16 on the link would take."""
+    """Run all presets in one case, and the casts of a dense exchange in bfloat16."""
     case = Case(plan.HEADLINE_LAW, numel, 1.0, threads)
     kinds = [contestant(preset) for preset in PRESETS.values()]
     outcome = run(case, [*kinds, TorchHalf], rounds, tick)

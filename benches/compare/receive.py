@@ -1,4 +1,4 @@
-"""What a rank does with the frames it receives: decode and add, of one rank and of eight."""
+"""Measure what a rank does with received frames: decode and add, from one rank and from eight."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +46,7 @@ def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]
 
 
 def encoded(gradient: Array, ratio: float) -> list[gradwire.Frame]:
-    """Return frames of so many ranks: of the same law, at positions of their own."""
+    """Return the frames of several ranks, with the same distribution and different positions."""
     codec = gradwire.topk(ratio=ratio, memory=gradwire.memory.NoMemory())
     shift = gradient.size // RANKS
     return [codec.encode(np.roll(gradient, rank * shift)) for rank in range(RANKS)]

@@ -1,4 +1,4 @@
-"""What was measured, on what, with which versions: one JSON file a run."""
+"""Record results, machine and versions: one JSON file per run."""
 
 import datetime
 import json
@@ -47,7 +47,7 @@ def document(
     kinds: list[type[Contestant]],
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the whole run as what goes into the file."""
+    """Return the whole run as the content of the file."""
     whole = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": facts,
@@ -64,7 +64,7 @@ def document(
 
 
 def write(document: dict[str, Any], path: Path | None) -> Path:
-    """Write the run, by default under ``benches/results`` and named after the moment."""
+    """Write the run, by default to ``benches/results`` with a name made from the time."""
     path = path or FOLDER / f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H%M%SZ}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document) + "\n")
@@ -72,7 +72,7 @@ def write(document: dict[str, Any], path: Path | None) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a run, also of the time before sections and today's names of the laws."""
+    """Read a run, including old ones without sections and with other names of distributions."""
     document = dict(json.loads(path.read_text()))
     document.setdefault("sections", {})
     for outcome in document["outcomes"]:
@@ -85,7 +85,7 @@ def _with_links(outcome: Outcome) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Replace infinities, which JSON has not, by a word; round what no clock resolves."""
+    """Replace infinities, which JSON lacks, by a word; round to what clocks can resolve."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The parts of a run beside the contest of encodes: how each is measured and shown."""
+"""The sections of a run other than the contest of encodes: how each is measured and shown."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rich.table import Table
 from . import dtypes, exchange, layers, levels, presets, receive
 from .interleave import Tick
 
-# Of a section with so many entries, threads and rounds: what was measured, to be written as JSON.
+# Measures a section with a number of entries, threads and rounds; returns data to write as JSON.
 Measure = Callable[[int, int, int, Tick], dict[str, Any]]
 
 

@@ -1,10 +1,10 @@
-"""The tables that a person reads."""
+"""The tables printed by a run."""
 
 from rich.table import Table
 
 from .rounds import Outcome, Result
 
-# Whom every row is compared with, and the heading of that column.
+# The peers that every row is compared with, and the headings of their columns.
 PEERS = {
     "torch.topk": "topk",
     "torch.kthvalue": "kthvalue",
@@ -29,7 +29,7 @@ UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def encode_table(outcome: Outcome) -> Table:
-    """Return the times to encode, beside the copy and as multiples of each peer's speed."""
+    """Return the times to encode, in copies and as multiples of each peer's speed."""
     case = outcome.case
     table = Table(title=str(case), title_justify="left", caption_justify="left")
     table.add_column("encode with residual")
@@ -62,7 +62,7 @@ def encode_table(outcome: Outcome) -> Table:
 
 
 def memory(result: Result, numel: int) -> str:
-    """Return what a contestant takes beside the gradient; small tensors drown in the rest."""
+    """Return the memory that a contestant needs besides the gradient; small tensors are noise."""
     if result.held is None or result.extra is None or numel < MEMORY_FROM:
         return ""
     return f"{result.held / (4 * numel):.1f} + {result.extra / (4 * numel):.1f}"
@@ -76,7 +76,7 @@ def sent(result: Result, outcome: Outcome) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a time with three digits that mean something."""
+    """Return a time with three significant digits."""
     unit, size = next((u, s) for u, s in UNITS if seconds >= s or u == "µs")
     return f"{seconds / size:.3g} {unit}"
 
