@@ -164,7 +164,7 @@ def test_bad_options_of_sid_are_named(options, error, message):
     ("make", "error", "message"),
     [
         (lambda: SampledTopK(0.01, sample_ratio=0), ValueError, "sample_ratio must be"),
-        (lambda: SampledTopK(0.01, upper=1), ValueError, "upper must be more than 1"),
+        (lambda: SampledTopK(0.01, upper=1), ValueError, "upper must be greater than 1"),
         (lambda: SampledTopK(0.01, lower=1.0), ValueError, "lower must be less than 1"),
         (lambda: SampledTopK(0.01, strided=1), TypeError, "strided must be a bool"),  # type: ignore[arg-type]
         (lambda: SampledTopK(0.01, seed=-1), ValueError, "seed must be at least 0"),

@@ -153,7 +153,7 @@ def test_strom_sends_plus_or_minus_the_threshold():
     expected = np.where(np.abs(NORMAL) > 1.5, np.copysign(np.float32(1.5), NORMAL), 0)
     assert np.array_equal(sent, expected)
     assert np.array_equal(state.residual, NORMAL - sent)
-    with pytest.raises(ValueError, match="threshold must be more than 0"):
+    with pytest.raises(ValueError, match="threshold must be greater than 0"):
         gradwire.strom(0)
 
 

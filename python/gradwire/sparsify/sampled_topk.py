@@ -63,7 +63,7 @@ class SampledTopK(Part):
         _validate.boolean("resample", self.resample)
         upper = _validate.positive("upper", self.upper)
         if upper <= 1.0:
-            raise ValueError(f"upper must be more than 1, got {self.upper!r}")
+            raise ValueError(f"upper must be greater than 1, got {self.upper!r}")
         lower = _validate.unit_interval("lower", self.lower)
         if lower == 1.0:
             raise ValueError(f"lower must be less than 1, got {self.lower!r}")
