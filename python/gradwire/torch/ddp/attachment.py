@@ -187,8 +187,14 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
     switch = getattr(model, _SWITCH, None)
     if switch is not None and switch.handle is not None:
         raise ValueError("this model already has an attached codec; detach() its handle first")
-    if switch is None and getattr(model, "_comm_hooks", None):
+    if switch is None and any(hook is not gradwire_hook for hook, _ in _hooks(model)):
         raise ValueError("the model already has a communication hook, and DDP takes only one")
+
+
+def _hooks(model: Any) -> list[tuple[Any, Any]]:
+    """Return DDP's own list of hooks, each with its state."""
+    hooks: list[tuple[Any, Any]] = getattr(model, "_comm_hooks", [])
+    return hooks
 
 
 def _check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
@@ -216,6 +222,8 @@ def _switch(model: Any, over: dist.ProcessGroup) -> Switch:
     """Return the model's switch; register the hook the first time."""
     switch: Switch | None = getattr(model, _SWITCH, None)
     if switch is None:
+        # A copy of a model lists the hook of the original, but does not have it.
+        _hooks(model).clear()
         switch = Switch(over)
         try:
             model.register_comm_hook(switch, gradwire_hook)

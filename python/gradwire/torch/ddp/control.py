@@ -1,6 +1,7 @@
 """Control messages between steps: all ranks confirm that they call the same method."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -34,6 +35,7 @@ class Control:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self._lost: str | None = None
+        self._pid = os.getpid()
         # Kept until the group is destroyed: see all_gather.py.
         self._mine = torch.zeros(_NBYTES, dtype=torch.uint8)
         self._every = torch.zeros(_NBYTES * group.size(), dtype=torch.uint8)
@@ -52,7 +54,15 @@ class Control:
         """
         if self._lost is not None:
             raise ExchangeError(f"{name}: an earlier call closed the control channel: {self._lost}")
-        self._meet(name)
+        if os.getpid() != self._pid:
+            raise ExchangeError(f"{name}: this process was forked after attach(), and is no rank")
+        try:
+            self._meet(name)
+        except ExchangeError:
+            raise
+        except BaseException as error:  # Ctrl-C: other ranks may be in the middle of the act
+            self._lost = f"{name}: {type(error).__name__}: {error}"
+            raise
         try:
             yield self._group
         except ValueError:
@@ -68,7 +78,8 @@ class Control:
 
     def leave(self, name: str, timeout: timedelta) -> bool:
         """Meet the other ranks in a last act; return whether all came in time."""
-        if self._lost is not None or not is_registered(self._group):
+        forked = os.getpid() != self._pid  # the connections belong to the parent process
+        if self._lost is not None or forked or not is_registered(self._group):
             return False
         backend: Any = self._group._get_backend(torch.device("cpu"))
         backend._set_default_timeout(timeout)

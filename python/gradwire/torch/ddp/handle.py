@@ -208,7 +208,8 @@ class Handle:
         Parameters
         ----------
         rank : int, optional
-            Rank in the process group that receives the dict; None for all ranks.
+            Rank in the process group that receives the dict; None for all ranks. The same on
+            every rank.
 
         Returns
         -------
@@ -227,7 +228,7 @@ class Handle:
         if rank is not None:
             rank = _validate.integer("rank", rank, low=0, high=self.world_size - 1)
         mine = self.state_dict()
-        with self._control.act("gathered_state_dict()") as group:
+        with self._control.act(f"gathered_state_dict({rank})") as group:
             return gather(mine, group, rank)
 
     def resharded(self, world_size: int, policy: Policy = "sum-and-split") -> Resharded:
@@ -309,7 +310,7 @@ class Handle:
         """Return a report of what this rank sent, saved and spent: print it, or use `to_json`.
 
         Every residual is read once to compute its norm: about ten milliseconds for 25 million
-        entries.
+        entries. Any thread may call this, also during training.
 
         Parameters
         ----------
@@ -318,13 +319,15 @@ class Handle:
         residuals : bool
             Compute the norms of the residuals. If False, all norms are None.
         """
-        self._worker.drain()
-        report = figures.report(
-            self.codec,
-            self._parameters.values(),
-            self._exchange,
-            self._tallies,
-            residuals=residuals,
+        # In the sending thread: it would fail on a state that another thread is reading.
+        report = self._worker.between(
+            lambda: figures.report(
+                self.codec,
+                self._parameters.values(),
+                self._exchange,
+                self._tallies,
+                residuals=residuals,
+            )
         )
         if reset:
             figures.clear(self._exchange, self._tallies)

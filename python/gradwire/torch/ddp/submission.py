@@ -98,7 +98,9 @@ class Submission:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         buffer, index = bucket.buffer(), bucket.index()
         if self._worker.broken is not None:
-            error = ExchangeError(f"gradwire stopped after an earlier error: {self._worker.broken}")
+            first = self._worker.broken
+            text = f"gradwire stopped after an earlier error: {first}"
+            error = ExchangeError(text, getattr(first, "rank", None))
             if not in_backward():
                 raise error
             # Not raised here, which would leave DDP stuck half-way through its backward pass.

@@ -4,13 +4,17 @@ import os
 import queue
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from gradwire.torch.ddp.errors import ExchangeError, GradientError, fresh
 from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.jobs import Flight, Job, Step, spoil
 
 __all__ = ["Worker"]
+
+T = TypeVar("T")
 
 
 class Worker:
@@ -39,11 +43,13 @@ class Worker:
         self._exchange = exchange
         self._hold = hold
         self._whole = whole
-        self._jobs: queue.Queue[Job | None] = queue.Queue()
+        self._jobs: queue.Queue[Job | Callable[[], None] | None] = queue.Queue()
         self._flights: queue.Queue[Flight | None] = queue.Queue()
         self._step: Step | None = None
         self._sequence = 0
         self._pid = os.getpid()
+        self._ending = threading.Lock()
+        self._ended = False
         self.broken: BaseException | None = None
         self.last_error: BaseException | None = None
         self._threads = [
@@ -55,7 +61,31 @@ class Worker:
 
     def submit(self, job: Job) -> None:
         """Enqueue a bucket and return at once."""
+        if os.getpid() != self._pid:
+            raise ExchangeError("this process was forked after attach(): it is no rank")
         self._jobs.put(job)
+
+    def between(self, act: Callable[[], T]) -> T:
+        """Act where no bucket is under way, and return what that returns.
+
+        For what reads or undoes states: a state that one thread holds is an error in another, and
+        an error in the sending thread is one on all ranks.
+        """
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(act())
+            except BaseException as error:  # for the caller; this thread goes on
+                answer.set_exception(error)
+
+        if os.getpid() != self._pid:
+            return act()
+        with self._ending:
+            if self._ended:
+                return act()
+            self._jobs.put(run)
+        return answer.result()
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until every submitted bucket is done; return False after so many seconds."""
@@ -72,13 +102,13 @@ class Worker:
         """
         if not self.drain(timeout):
             return False
-        self._close(None)
+        self.between(lambda: self._close(None))
         return True
 
     def discard(self, step: Step) -> None:
         """Undo the last step, if it counted. Call it once, after `settle`."""
         if step.counted:
-            step.undo_all()
+            self.between(step.undo_all)
             step.counted = False
             self._exchange.times.steps_ever -= 1
 
@@ -102,7 +132,9 @@ class Worker:
         """End both threads once the queues are empty; return whether they ended in time."""
         if os.getpid() != self._pid:
             return False  # forked after attach(): no threads here, and locks may never be released
-        self._jobs.put(None)
+        with self._ending:
+            self._ended = True
+            self._jobs.put(None)
         for thread in self._threads:
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
@@ -111,8 +143,13 @@ class Worker:
 
     def _send(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._flights.put(self._launch(job))
+            if isinstance(job, Job):
+                self._flights.put(self._launch(job))
+            else:
+                self._flights.join()
+                job()
             self._jobs.task_done()
+            job = None  # what it refers to may be dropped while this thread waits
         self._flights.put(None)
         self._jobs.task_done()
 
@@ -126,7 +163,7 @@ class Worker:
             if self.broken is not None:
                 raise self.broken
             return self._exchange.start(job, sequence)
-        except Exception as error:  # the collective could not even be started
+        except BaseException as error:  # the collective could not even be started
             return Flight(job, sequence, error=error)
 
     def _close(self, following: Step | None) -> None:
@@ -150,17 +187,17 @@ class Worker:
                 self._exchange.receive(flight)
             except GradientError as error:
                 self.last_error = job.step.error = job.step.error or error
-            except Exception as error:
+            except BaseException as error:
                 self._break(job.step, error)
             try:
                 self._deliver(job)
-            except Exception as error:  # an unresolved future would hang the backward pass
+            except BaseException as error:  # an unresolved future would hang the backward pass
                 self._break(job.step, error)
                 self._resolve(job.step)
             self._flights.task_done()
         self._flights.task_done()
 
-    def _break(self, step: Step, error: Exception) -> None:
+    def _break(self, step: Step, error: BaseException) -> None:
         if self.broken is None:
             if not isinstance(error, ExchangeError):
                 text = f"gradwire failed on this rank: {type(error).__name__}: {error}"

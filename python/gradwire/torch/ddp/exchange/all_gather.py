@@ -95,7 +95,7 @@ class Gathered(Exchange):
         except GradientError as error:
             reason = reason_of(error, layout)
             slots.write_failure(view, layout, sequence, Status.NON_FINITE, reason)
-        except Exception as error:  # of any kind: the other ranks wait for this slot
+        except BaseException as error:  # of any kind: the other ranks wait for this slot
             text = f"{type(error).__name__}: {error}"
             slots.write_failure(view, layout, sequence, Status.FAILED, text)
 

@@ -92,7 +92,7 @@ class Led(Summed):
                 _RECORD.pack_into(message.data, place * _RECORD.size, len(positions), wanted)
                 at += len(positions)
                 chosen.made[index] = self._made(job, piece, frame, start)
-        except Exception as error:  # of any kind: the other ranks wait for this message
+        except BaseException as error:  # of any kind: the other ranks wait for this message
             chosen.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)
 

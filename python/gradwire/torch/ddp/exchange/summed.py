@@ -132,7 +132,7 @@ class Summed(Exchange):
             if chosen.error is not None:
                 raise chosen.error
             self._fill(job, vectors)
-        except Exception as error:  # of any kind: the other ranks wait for these vectors
+        except BaseException as error:  # of any kind: the other ranks wait for these vectors
             vectors.error = error
             vectors.values.zero_()
             vectors.head.clear(0)  # the check word is ignored after a failure
