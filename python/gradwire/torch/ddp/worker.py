@@ -89,6 +89,8 @@ class Worker:
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until every submitted bucket is done; return False after so many seconds."""
+        if os.getpid() != self._pid:
+            return True  # forked after attach(): nothing runs here, and locks may stay held
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(_join(each, deadline) for each in (self._jobs, self._flights))
 
