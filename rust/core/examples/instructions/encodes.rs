@@ -136,7 +136,7 @@ fn sparsifiers() -> Works {
     all
 }
 
-/// Every quantizer on all entries: without a residual, and with one.
+/// Every quantizer on all entries, without a residual and with one, and its frames decoded.
 fn quantizers() -> Works {
     let uniform = |bits| Quantizer::Uniform { bits, block: 512, norm: Norm::Max, seed: 1 };
     let mut all = Works::new();
@@ -149,10 +149,12 @@ fn quantizers() -> Works {
         ("ternary", Quantizer::Ternary { clip: None, seed: 1 }),
         ("sign and mean", Quantizer::SignScale { magnitude: Magnitude::Mean }),
         ("two means, columns of 1024", Quantizer::TwoMeans { column: Some(1024) }),
+        ("exponent", Quantizer::Exponent { seed: 1 }),
     ] {
         all.push((format!("dense {name}"), encode(Sparsifier::All, quantizer, Memory::None)));
-        let name = format!("dense {name} with residual");
-        all.push((name, encode(Sparsifier::All, quantizer, KEEP)));
+        let residual = format!("dense {name} with residual");
+        all.push((residual, encode(Sparsifier::All, quantizer, KEEP)));
+        all.push((format!("decode {name}"), decode_dense(quantizer, false)));
     }
     all
 }

@@ -126,8 +126,12 @@ fn restore(codes: &[u8], grid: Grid, scales: &[f32], out: &mut [f32]) {
 
 #[inline(always)]
 fn choose(codes: &[u8], [zeros, ones]: Pair<'_>, out: &mut [f32]) {
-    for ((out, &code), (&zero, &one)) in out.iter_mut().zip(codes).zip(zeros.iter().zip(ones)) {
-        *out = if code == 0 { zero } else { one };
+    for ((out, &code), (zero, one)) in out.iter_mut().zip(codes).zip(zeros.iter().zip(ones)) {
+        // By a mask: of a choice between two loads the compiler makes one load from either place,
+        // entry by entry.
+        let (zero, one, mask) =
+            (zero.to_bits(), one.to_bits(), u32::from(code != 0).wrapping_neg());
+        *out = f32::from_bits(zero ^ ((zero ^ one) & mask));
     }
 }
 

@@ -9,7 +9,8 @@ use std::arch::x86_64::{
 
 /// Magnitudes of sixteen values, the larger of each two.
 #[target_feature(enable = "avx2")]
-fn larger(x: &[f32; 16]) -> __m256i {
+#[inline]
+pub(in crate::simd) fn larger(x: &[f32; 16]) -> __m256i {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     // SAFETY: sixteen values are two vectors.
     let (a, b) = unsafe { (_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8))) };
@@ -27,6 +28,13 @@ fn peak(x: &[f32]) -> u32 {
     if !rest.is_empty() {
         peaks = _mm256_max_epu32(peaks, larger(&crate::simd::padded(rest)));
     }
+    largest(peaks)
+}
+
+/// The largest of eight lanes.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(in crate::simd) fn largest(peaks: __m256i) -> u32 {
     let four = _mm_max_epu32(_mm256_castsi256_si128(peaks), _mm256_extracti128_si256::<1>(peaks));
     let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
     let one = _mm_max_epu32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));

@@ -5,6 +5,9 @@
 //! float32 is exact in float64, and cannot overflow it. Where a value is not finite, the peak shows
 //! it and the sums mean nothing.
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 use super::stamp::stamp;
 use super::{LANES, padded, reduce};
 
@@ -160,41 +163,51 @@ fn each<const SIDES: bool, const SQUARES: bool>(x: &[f32], len: usize, out: &mut
 
 stamp!(fn(x: &[f32], lanes: &mut Lanes) => both);
 
-/// The summary of each group of `len` values in a row.
-pub(in crate::simd) mod groups {
-    use super::{Summary, each, stamp};
+/// Stamps a module with the summaries of each group of `len` values in a row: with the sums over
+/// sides or without them, and with squares or without.
+macro_rules! of_groups {
+    ($(#[$doc:meta])* $name:ident, $sides:literal, $squares:literal) => {
+        $(#[$doc])*
+        pub(in crate::simd) mod $name {
+            #[cfg(target_arch = "aarch64")]
+            pub(in crate::simd) use scalar as neon;
+            #[cfg(target_arch = "x86_64")]
+            pub(in crate::simd) use avx2 as avx512;
 
-    #[inline(always)]
-    fn both(x: &[f32], len: usize, out: &mut [Summary]) {
-        each::<true, true>(x, len, out);
-    }
+            pub(in crate::simd) mod scalar {
+                use crate::simd::summary::{Summary, each};
 
-    stamp!(fn(x: &[f32], len: usize, out: &mut [Summary]) => both);
+                pub(in crate::simd) fn run(x: &[f32], len: usize, out: &mut [Summary]) {
+                    each::<$sides, $squares>(x, len, out);
+                }
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            pub(in crate::simd) mod avx2 {
+                use crate::simd::summary::{Summary, x86};
+
+                pub(in crate::simd) fn run(x: &[f32], len: usize, out: &mut [Summary]) {
+                    // SAFETY: reached through the dispatch table alone, which hands out the levels
+                    // AVX2 and AVX-512 only where `Level::is_available` has found AVX2 on this CPU.
+                    unsafe { x86::of_groups::<$sides, $squares>(x, len, out) }
+                }
+            }
+        }
+    };
 }
 
-/// The same without squares.
-pub(in crate::simd) mod group_sides {
-    use super::{Summary, each, stamp};
-
-    #[inline(always)]
-    fn sides(x: &[f32], len: usize, out: &mut [Summary]) {
-        each::<true, false>(x, len, out);
-    }
-
-    stamp!(fn(x: &[f32], len: usize, out: &mut [Summary]) => sides);
-}
-
-/// The same of squares, count and peak alone.
-pub(in crate::simd) mod group_squares {
-    use super::{Summary, each, stamp};
-
-    #[inline(always)]
-    fn squares(x: &[f32], len: usize, out: &mut [Summary]) {
-        each::<false, true>(x, len, out);
-    }
-
-    stamp!(fn(x: &[f32], len: usize, out: &mut [Summary]) => squares);
-}
+of_groups!(
+    /// The summary of each group.
+    groups, true, true
+);
+of_groups!(
+    /// The same without squares.
+    group_sides, true, false
+);
+of_groups!(
+    /// The same of squares, count and peak alone.
+    group_squares, false, true
+);
 
 /// The same without squares, which stay what they were.
 pub(in crate::simd) mod sides {
