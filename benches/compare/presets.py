@@ -3,6 +3,7 @@
 Each is built from its own ``example``, so that its author chooses ratios and bits.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,21 @@ from .tables import span
 
 # Aims in copies: a codec that leaves out entries, and one that sends all in fewer bits.
 SPARSE_AIM, DENSE_AIM = 4.0, 2.5
+
+# Blocks that the examples do not have: 32 entries, as in microscaling formats.
+SMALL = 32
+ROWS = {
+    preset.name: preset
+    for preset in (
+        *PRESETS.values(),
+        *(
+            dataclasses.replace(
+                PRESETS[name], name=f"{name}, blocks of {SMALL}", example={"block": SMALL}
+            )
+            for name in ("float8", "qsgd")
+        ),
+    )
+}
 
 
 class OfPreset(Contestant):
@@ -59,7 +75,8 @@ def build(preset: Preset, numel: int) -> gradwire.Codec:
 
 
 def contestant(preset: Preset) -> type[OfPreset]:
-    attributes = {"name": preset.name, "setting": f"gradwire.{preset.call}", "preset": preset}
+    call = f"gradwire.{preset.build.__name__}{preset.call.removeprefix(preset.name)}"
+    attributes = {"name": preset.name, "setting": call, "preset": preset}
     return type(preset.name, (OfPreset,), attributes)
 
 
@@ -70,7 +87,7 @@ def aim(preset: Preset) -> float:
 def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]:
     """Run all presets in one case, and the casts of a dense exchange in bfloat16."""
     case = Case(plan.HEADLINE_LAW, numel, 1.0, threads)
-    kinds = [contestant(preset) for preset in PRESETS.values()]
+    kinds = [contestant(preset) for preset in ROWS.values()]
     outcome = run(case, [*kinds, TorchHalf], rounds, tick)
     return record(outcome, {kind.name: kind.setting for kind in kinds})
 
@@ -81,7 +98,7 @@ def record(outcome: Outcome, settings: Mapping[str, str]) -> dict[str, Any]:
         result.record()
         | {
             "setting": settings[result.name],
-            "aim_copies": aim(PRESETS[result.name]),
+            "aim_copies": aim(ROWS[result.name]),
             "break_even_bits_per_second": links[result.name],
         }
         for result in outcome.results
