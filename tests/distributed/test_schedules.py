@@ -77,3 +77,9 @@ def test_what_does_not_go_together_is_refused_on_all_ranks(two: Ranks) -> None:
         assert "rank 1 and rank 0 began an epoch with different epoch" in found["other epoch"]
         assert set(eval(found["untouched"]).values()) == {0.1}
         assert "detached" in found["detached"]
+
+
+def test_decisions_that_differ_between_ranks_are_not_loaded(short_lived: Ranks) -> None:
+    for text, step in short_lived.run("schedules.decided_otherwise"):
+        assert "different runs or steps" in text
+        assert step == 3

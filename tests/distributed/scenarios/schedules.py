@@ -17,6 +17,7 @@ from tests.distributed.scenarios.common import (
     Given,
     about,
     attached,
+    changed,
     fingerprint,
     gradients_of,
     integers,
@@ -190,3 +191,22 @@ def refusals(rank: int, world_size: int) -> dict[str, str]:
     except ValueError as error:
         found["detached"] = str(error)
     return found
+
+
+def decided_otherwise(rank: int, world_size: int) -> tuple[str, int]:
+    """Load a state in which one rank has taken other decisions than the other one."""
+    options = {"schedule": Accordion(low=0.5, high=0.01)}
+    with attached(network(), gradwire.topk(ratio=0.01), options=options) as (model, handle):
+        train(model, rank, range(2))
+        saved = handle.state_dict()
+        if rank == 1:
+            schedule = about(saved)["schedule"]
+            critical = dict.fromkeys(schedule["critical"], False)
+            saved = changed(saved, schedule=schedule | {"critical": critical})
+        text = ""
+        try:
+            handle.load_state_dict(saved)
+        except ValueError as error:
+            text = str(error)
+        train(model, rank, range(2, 3))
+        return text, handle.step

@@ -1,6 +1,7 @@
 """Saves and restores the states of all parameters, for the same or another number of ranks."""
 
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -82,7 +83,7 @@ def load(
     if len(set(known.values())) > 1:
         raise ValueError(
             "the ranks were given checkpoints of different runs or steps (world size, step, "
-            f"checksum of frame sizes, epoch): {known}"
+            f"checksum of frame sizes and schedule, epoch): {known}"
         )
     schedules = [schedule for _, schedule, _ in every if schedule is not None]
     _together(group, lambda: mine.complete([steps for _, _, steps in every], schedules))
@@ -162,7 +163,9 @@ class _Loading:
                 for name, total in by_rank[0].measured.items()
             }
         epoch = scheduler.check(self.schedule)
-        self.summary = (old_size, first.step, checksum(sorted(self.sizes.items())), epoch)
+        decided = json.dumps(self.schedule, sort_keys=True)  # other codecs would be other sizes
+        both = checksum((sorted(self.sizes.items()), decided))
+        self.summary = (old_size, first.step, both, epoch)
 
     def _fresh(self) -> None:
         for name, parameter in self._parameters.items():
