@@ -67,9 +67,9 @@ impl Codec {
         }
         // Its entries may have been read more than once, and then they were finite the first time.
         let reread = matches!(self.memory, Memory::None | Memory::LowPass(_));
-        let check = |workspace: &Workspace| match workspace.scanner.survivors().check() {
-            Err(_) if reread => Err(Error::Changed),
-            _ => Ok(()),
+        let check = |workspace: &Workspace| {
+            let changed = reread && workspace.scanner.survivors().check().is_err();
+            if changed { Err(Error::Changed) } else { Ok(()) }
         };
         check(workspace)?;
         let hints = self.hints(state, selected.magnitude);
