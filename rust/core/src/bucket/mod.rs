@@ -1,7 +1,7 @@
 //! Buckets: many tensors one after another in one buffer, as DDP passes gradients on.
 //!
 //! A layer of a few thousand entries takes a few microseconds to encode, so the fixed cost of a call
-//! must not be paid per layer. [`encode`] writes the frames of a whole bucket one after another;
+//! must not be paid per layer. [`encode()`] writes the frames of a whole bucket one after another;
 //! [`average`] combines those of all ranks.
 
 mod average;
