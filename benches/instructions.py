@@ -23,7 +23,7 @@ from typing import Any
 from .compare import blocks
 
 BLOCK = "instructions"
-COPY = 8.0  # bytes an element: read, and written past the cache
+COPY = 8.0  # bytes per element: read, and written past the cache
 LINE = 16  # elements of float32 in a cache line
 
 # Rows of `make bench` that measure the same thing, of 25 M entries on one thread.

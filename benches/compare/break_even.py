@@ -5,7 +5,7 @@ link, and nothing else is counted against it; in bf16 half of that, and the two 
 each rank encodes, sends its frame, and decodes both. With S and F the bytes sent dense and
 compressed, and t the extra seconds of the compressed way, the two take as long at
 
-    8 (S - F) / t    bits a second.
+    8 (S - F) / t    bits per second.
 
 Below that, compressing wins. Overlap with the backward pass helps both sides and is left out.
 """

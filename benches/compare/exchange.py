@@ -27,7 +27,7 @@ from .rounds import Spread
 from .tables import span
 
 RANKS = 2
-# In bits a second; None is as fast as the link goes.
+# Bits per second; None is unlimited.
 RATES = (1_000_000_000, 10_000_000_000, None)
 UNSHAPED = 200_000_000_000
 ROOT = Path(__file__).resolve().parents[2]

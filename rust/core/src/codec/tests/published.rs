@@ -52,7 +52,7 @@ fn adacomp_reaches_its_published_rates() {
         let (entries, real) = (share * f64::from(bin), 32.0 / (bits * share));
         println!(
             "bins of {bin}, soft {soft}: {entries:.2} entries a bin, {rate:.1} times smaller as \
-             counted, {real:.1} as sent ({bits:.2} bits an entry)"
+             counted, {real:.1} as sent ({bits:.2} bits per entry)"
         );
         assert!((0.9..1.1).contains(&(rate / expected)), "{bin} {soft}: {rate} for {expected}");
         // Positions among all entries take less than positions in a bin do, unless each bin has

@@ -17,7 +17,7 @@ pub(super) const PROLOGUE: usize = 8;
 /// How many bits a code may have: a sign alone up to eight magnitudes.
 pub(super) const BITS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Entries of a block that a writer makes: their magnitudes cost 0.016 bits an entry at two bits.
+/// Entries of a block that a writer makes: their magnitudes cost 0.016 bits per entry at two bits.
 pub(super) const BLOCK: u32 = 4096;
 
 pub(super) fn parse(prologue: [u8; PROLOGUE]) -> Result<ValueCoding> {
