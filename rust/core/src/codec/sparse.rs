@@ -66,7 +66,7 @@ impl Codec {
             workspace.scanner.survivors().check()?;
         }
         // Its entries may have been read more than once, and then they were finite the first time.
-        let reread = matches!(self.memory, Memory::None | Memory::LowPass(_));
+        let reread = in_place || matches!(self.memory, Memory::None | Memory::LowPass(_));
         let check = |workspace: &Workspace| {
             let changed = reread && workspace.scanner.survivors().check().is_err();
             if changed { Err(Error::Changed) } else { Ok(()) }
