@@ -67,8 +67,8 @@ _WHY = """\
   exceed. They send more or fewer than k entries, by an amount that varies from layer to layer.
 * **Fixed thresholds.** `threshold` and `strom` send every entry above a given value: many for one
   model, few for another. They need tuning per model; these runs use the same value for both.
-* **No error feedback.** `terngrad`, `qsgd`, `natural` and `float8` round stochastically and keep no
-  residual. They are unbiased but noisy, and fewer bits mean more noise.
+* **No error feedback.** `terngrad`, `qsgd` and `natural` round stochastically and keep no residual:
+  they are unbiased but noisy, and fewer bits mean more noise. `float8` rounds to the nearest code.
 * **Few bytes.** `adacomp` and `sparseloco` send the least. Compare them with `topk` at a smaller
   ratio, not with methods that send twice as much.
 
