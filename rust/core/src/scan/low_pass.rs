@@ -81,7 +81,7 @@ impl Paired for LowPass<'_> {
         Self: 's,
     {
         let Scratch { widened, sum, next } = scratch;
-        let gradient = self.gradient.float32(kernels, at, len, widened);
+        let gradient = self.gradient.float32_once(kernels, at, len, widened);
         (kernels.add)(&mut sum[..len], gradient, &self.memory[at..at + len], 1.0);
         self.remember(kernels, at, gradient, &mut next[..len]);
         (gradient, &sum[..len])
@@ -126,7 +126,7 @@ impl Source for LowPass<'_> {
         gather: Gather<'_>,
     ) -> Found {
         let Scratch { widened, sum, next } = scratch;
-        let gradient = self.gradient.float32(kernels, at, len, widened);
+        let gradient = self.gradient.float32_once(kernels, at, len, widened);
         let memory = &self.memory[at..at + len];
         let feedback =
             Feedback { residual: Some(memory), decay: 1.0, sum: &mut sum[..len], streams: false };

@@ -203,6 +203,27 @@ impl<'x> Field<'x> {
         }
         scratch
     }
+
+    /// As [`Field::float32`], but always in `widened`: what is used twice has to be read once, or
+    /// another thread could change it in between.
+    pub(super) fn float32_once<'a>(
+        &self,
+        kernels: &Kernels,
+        at: usize,
+        len: usize,
+        widened: &'a mut [f32],
+    ) -> &'a [f32]
+    where
+        'x: 'a,
+    {
+        match self.0 {
+            Input::F32(x) => {
+                widened[..len].copy_from_slice(&x[at..at + len]);
+                &widened[..len]
+            }
+            _ => self.float32(kernels, at, len, widened),
+        }
+    }
 }
 
 /// A gradient to which the residual is added; the sum is written down and read from there.
