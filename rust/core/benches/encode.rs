@@ -7,13 +7,13 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::Mode;
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::above::SLACK;
 use gradwire_core::simd::sweep::{Feedback, Gather};
 use gradwire_core::simd::{BLOCK, Kernels, available_levels, log_sum, moments};
-use gradwire_core::sparsify::{Amount, Sid, Sparsifier};
+use gradwire_core::sparsify::{Amount, Sid, Sparsifier, TopK};
 
 /// Laplace magnitudes with random signs, the same in every run (`SplitMix64`).
 fn laplace(len: usize, seed: u64) -> Vec<f32> {
@@ -77,7 +77,7 @@ fn kernels(c: &mut Criterion) {
 fn sparsifiers(ratio: f64) -> [(&'static str, Sparsifier); 4] {
     let sid = |mode| Sparsifier::Sid(Sid { mode, ..Sid::new(ratio) });
     [
-        ("top-k", Sparsifier::TopK { amount: Amount::Ratio(ratio) }),
+        ("top-k", Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) })),
         ("sid adaptive", sid(Mode::Adaptive)),
         ("sid tracking", sid(Mode::Tracking)),
         ("sid fixed 2", sid(Mode::Fixed(2))),
@@ -86,7 +86,7 @@ fn sparsifiers(ratio: f64) -> [(&'static str, Sparsifier); 4] {
 
 fn encodes(c: &mut Criterion) {
     for (len, low_memory) in [(1000, false), (1 << 20, false), (1 << 20, true)] {
-        let memory = Memory::Residual { decay: 1.0, low_memory };
+        let memory = Memory::Residual(Residual { decay: 1.0, low_memory });
         let kind = if low_memory { "encode in place" } else { "encode" };
         let gradients: Vec<_> = (0..4).map(|seed| laplace(len, seed)).collect();
         let mut group = c.benchmark_group(format!("{kind}/{len}"));

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::fit::Mode;
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection};
+use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual};
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Magnitude, Quantizer};
+use gradwire_core::quantize::{Magnitude, Quantizer, SignScale};
 use gradwire_core::simd::{Kernels, Level, available_levels};
 use gradwire_core::sparsify::{
-    Amount, BinMax, ChunkTopK, RandomK, SampledTopK, Sid, Sparsifier, Tile,
+    Amount, BinMax, ChunkTopK, RandomK, SampledTopK, Sid, Sparsifier, Tile, TopK,
 };
 use gradwire_core::{Input, Result};
 use rustix::time::{ClockId, clock_gettime};
@@ -41,7 +41,7 @@ fn student(len: usize, seed: u64) -> Vec<f32> {
 /// What is encoded: its name, with a ratio if it has one, and its codec.
 type Work = (String, Codec);
 
-const RESIDUAL: Memory = Memory::Residual { decay: 1.0, low_memory: false };
+const RESIDUAL: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
 
 fn work(name: &str, sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> Result<Work> {
     Ok((name.to_owned(), Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto)?))
@@ -68,8 +68,8 @@ fn at_ratio(ratio: f64) -> Result<Vec<Work>> {
         clip: None,
     });
     [
-        ("top-k", Sparsifier::TopK { amount }, Quantizer::Float32, RESIDUAL),
-        ("top-k-bf16", Sparsifier::TopK { amount }, Quantizer::BFloat16, RESIDUAL),
+        ("top-k", Sparsifier::TopK(TopK { amount }), Quantizer::Float32, RESIDUAL),
+        ("top-k-bf16", Sparsifier::TopK(TopK { amount }), Quantizer::BFloat16, RESIDUAL),
         ("sid-tracking", sid(Mode::Tracking), Quantizer::Float32, RESIDUAL),
         ("sid-adaptive", sid(Mode::Adaptive), Quantizer::Float32, RESIDUAL),
         ("random-k", Sparsifier::RandomK(random), Quantizer::Float32, RESIDUAL),
@@ -88,7 +88,7 @@ fn in_parts() -> Result<Vec<Work>> {
     let chunks = |chunk, k| Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile: None });
     let tile = Some(Tile { rows: 64, columns: 64, width: 5000 });
     let tiles = Sparsifier::ChunkTopK(ChunkTopK { chunk: 4096, k: 64, tile });
-    let sign = Quantizer::SignScale { magnitude: Magnitude::Selector };
+    let sign = Quantizer::SignScale(SignScale { magnitude: Magnitude::Selector });
     let low_pass = Memory::LowPass(LowPass { beta: 0.1 });
     [
         ("bins-of-50", bins(50), sign, RESIDUAL),

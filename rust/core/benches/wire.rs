@@ -5,12 +5,15 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_core::frame::{self, Frame, Layout, Scratch, SparsifierId};
 use gradwire_core::pack::{self, IndexCoding, Pattern};
-use gradwire_core::{Dtype, quantize::Quantizer};
+use gradwire_core::{
+    Dtype,
+    quantize::{Float16, Quantizer},
+};
 
 const NUMEL: u64 = 10_000_000;
 const DENSITIES: [f64; 3] = [1e-3, 1e-2, 1e-1];
 const QUANTIZERS: [Quantizer; 3] =
-    [Quantizer::Float32, Quantizer::BFloat16, Quantizer::Float16 { scaled: true }];
+    [Quantizer::Float32, Quantizer::BFloat16, Quantizer::Float16(Float16 { scaled: true })];
 const CODINGS: [IndexCoding; 3] = [IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
 
 /// Independent picks with this probability, the same in every run (`SplitMix64`).

@@ -17,7 +17,7 @@ mod laws;
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::fit::{Distribution, Mode};
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::sparsify::{Sid, Sparsifier};
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
 /// Runs a case and returns a cell of the table.
 fn run(case: Case, sid: Sid) -> Result<String> {
     let memory = if case.feedback {
-        Memory::Residual { decay: 1.0, low_memory: false }
+        Memory::Residual(Residual { decay: 1.0, low_memory: false })
     } else {
         Memory::None
     };

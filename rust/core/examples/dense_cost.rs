@@ -13,9 +13,12 @@ use std::time::Duration;
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Format, Magnitude, Norm, Quantizer, Rounding};
+use gradwire_core::quantize::{
+    Codebook, Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale,
+    Ternary, TwoMeans, Uniform,
+};
 use gradwire_core::rng::Key;
 use gradwire_core::simd::Kernels;
 use gradwire_core::sparsify::Sparsifier;
@@ -32,7 +35,7 @@ struct Case {
 }
 
 fn case(name: &'static str, quantizer: Quantizer, residual: bool, numel: usize) -> Result<Case> {
-    let feedback = Memory::Residual { decay: 1.0, low_memory: false };
+    let feedback = Memory::Residual(Residual { decay: 1.0, low_memory: false });
     let memory = if residual { feedback } else { Memory::None };
     let codec = Codec::new(Sparsifier::All, quantizer, memory, IndexCoding::Auto)?;
     let state = codec.init_state(numel)?;
@@ -40,34 +43,47 @@ fn case(name: &'static str, quantizer: Quantizer, residual: bool, numel: usize) 
 }
 
 fn cases(numel: usize) -> Result<Vec<Case>> {
-    let sign = |magnitude| Quantizer::SignScale { magnitude };
-    let uniform = |bits, norm| Quantizer::Uniform { bits, block: 512, norm, seed: 0 };
-    let uniform_of = |block, norm| Quantizer::Uniform { bits: 4, block, norm, seed: 0 };
-    let float8 =
-        |format, rounding| Quantizer::Float8 { format, rounding, block: Some(256), seed: 0 };
-    let float8_of = |block| Quantizer::Float8 {
-        format: Format::E4M3,
-        rounding: Rounding::Nearest,
-        block: Some(block),
-        seed: 0,
+    let sign = |magnitude| Quantizer::SignScale(SignScale { magnitude });
+    let uniform = |bits, norm| Quantizer::Uniform(Uniform { bits, block: 512, norm, seed: 0 });
+    let uniform_of = |block, norm| Quantizer::Uniform(Uniform { bits: 4, block, norm, seed: 0 });
+    let float8 = |format, rounding| {
+        Quantizer::Float8(Float8 { format, rounding, block: Some(256), seed: 0 })
     };
-    let columns = |column| Quantizer::TwoMeans { column: Some(column) };
+    let float8_of = |block| {
+        Quantizer::Float8(Float8 {
+            format: Format::E4M3,
+            rounding: Rounding::Nearest,
+            block: Some(block),
+            seed: 0,
+        })
+    };
+    let columns = |column| Quantizer::TwoMeans(TwoMeans { column: Some(column) });
     Ok(vec![
         case("float32", Quantizer::Float32, false, numel)?,
         case("bfloat16", Quantizer::BFloat16, false, numel)?,
         case("bfloat16, residual", Quantizer::BFloat16, true, numel)?,
-        case("float16, residual", Quantizer::Float16 { scaled: false }, true, numel)?,
-        case("float16 scaled, residual", Quantizer::Float16 { scaled: true }, true, numel)?,
+        case("float16, residual", Quantizer::Float16(Float16 { scaled: false }), true, numel)?,
+        case(
+            "float16 scaled, residual",
+            Quantizer::Float16(Float16 { scaled: true }),
+            true,
+            numel,
+        )?,
         case("sign, mean, residual", sign(Magnitude::Mean), true, numel)?,
         case("sign, rms, residual", sign(Magnitude::RootMeanSquare), true, numel)?,
         case(
             "two means of 1024, residual",
-            Quantizer::TwoMeans { column: Some(1024) },
+            Quantizer::TwoMeans(TwoMeans { column: Some(1024) }),
             true,
             numel,
         )?,
-        case("two means of all, residual", Quantizer::TwoMeans { column: None }, true, numel)?,
-        case("ternary", Quantizer::Ternary { clip: Some(2.5), seed: 0 }, false, numel)?,
+        case(
+            "two means of all, residual",
+            Quantizer::TwoMeans(TwoMeans { column: None }),
+            true,
+            numel,
+        )?,
+        case("ternary", Quantizer::Ternary(Ternary { clip: Some(2.5), seed: 0 }), false, numel)?,
         case("uniform 4 bits, l2", uniform(4, Norm::L2), false, numel)?,
         case("uniform 4 bits, max", uniform(4, Norm::Max), false, numel)?,
         case("uniform 8 bits, max", uniform(8, Norm::Max), false, numel)?,
@@ -76,8 +92,8 @@ fn cases(numel: usize) -> Result<Vec<Case>> {
         case("e4m3, residual", float8(Format::E4M3, Rounding::Nearest), true, numel)?,
         case("e5m2 stochastic", float8(Format::E5M2, Rounding::Stochastic), false, numel)?,
         case("e5m2 stochastic, residual", float8(Format::E5M2, Rounding::Stochastic), true, numel)?,
-        case("exponent", Quantizer::Exponent { seed: 0 }, false, numel)?,
-        case("exponent, residual", Quantizer::Exponent { seed: 0 }, true, numel)?,
+        case("exponent", Quantizer::Exponent(Exponent { seed: 0 }), false, numel)?,
+        case("exponent, residual", Quantizer::Exponent(Exponent { seed: 0 }), true, numel)?,
         case("e4m3, blocks of 32", float8_of(32), false, numel)?,
         case("e4m3, blocks of 32, residual", float8_of(32), true, numel)?,
         case("e4m3, blocks of 64", float8_of(64), false, numel)?,
@@ -86,7 +102,7 @@ fn cases(numel: usize) -> Result<Vec<Case>> {
         case("uniform 4 bits, l2, blocks of 32", uniform_of(32, Norm::L2), false, numel)?,
         case("two means of 32, residual", columns(32), true, numel)?,
         case("two means of 128, residual", columns(128), true, numel)?,
-        case("codebook 2 bits, residual", Quantizer::Codebook { bits: 2 }, true, numel)?,
+        case("codebook 2 bits, residual", Quantizer::Codebook(Codebook { bits: 2 }), true, numel)?,
     ])
 }
 

@@ -10,18 +10,18 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use gradwire_core::codec::{Codec, Workspace};
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection};
+use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::rng::Key;
 use gradwire_core::simd::Kernels;
-use gradwire_core::sparsify::{Amount, Sparsifier};
+use gradwire_core::sparsify::{Amount, Sparsifier, TopK};
 use gradwire_core::{Input, Result};
 
 fn memories() -> [(&'static str, Memory); 5] {
     let plain = MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
     [
-        ("residual", Memory::Residual { decay: 1.0, low_memory: false }),
+        ("residual", Memory::Residual(Residual { decay: 1.0, low_memory: false })),
         ("low pass", Memory::LowPass(LowPass { beta: 0.1 })),
         ("momentum correction", Memory::MomentumCorrection(plain)),
         ("with Nesterov's", {
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     let mut workspace = Workspace::with(Kernels::current(), 1);
     println!("{numel} elements, top-k, ratio 0.001, {rounds} rounds");
     for (name, memory) in memories() {
-        let sparsifier = Sparsifier::TopK { amount: Amount::Ratio(0.001) };
+        let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.001) });
         let codec = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto)?;
         let (mut state, mut frame) = (codec.init_state(numel)?, Vec::new());
         let (mut copies, mut encodes) = (Vec::new(), Vec::new());

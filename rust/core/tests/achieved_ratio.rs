@@ -7,7 +7,7 @@ mod laws;
 use gradwire_core::Input;
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::fit::{Distribution, FIRST_RATIO, Mode, Plan, split};
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::reference;
@@ -21,8 +21,11 @@ const LAWS: [Distribution; 3] =
 const BAND: std::ops::RangeInclusive<f64> = 0.8..=1.25;
 
 fn codec(sid: Sid, feedback: bool) -> Codec {
-    let memory =
-        if feedback { Memory::Residual { decay: 1.0, low_memory: false } } else { Memory::None };
+    let memory = if feedback {
+        Memory::Residual(Residual { decay: 1.0, low_memory: false })
+    } else {
+        Memory::None
+    };
     Codec::new(Sparsifier::Sid(sid), Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
 }
 

@@ -10,13 +10,13 @@ use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::{Distribution, Mode};
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::Kernels;
 use gradwire_core::sparsify::{
-    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Tile, TrimMethod,
-    Trimmed, TwoSided,
+    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Threshold, Tile,
+    TopK, TrimMethod, Trimmed, TwoSided,
 };
 
 thread_local! {
@@ -61,7 +61,7 @@ fn gradient(len: usize, step: u64) -> Vec<f32> {
 }
 
 fn sparsifiers() -> Vec<Sparsifier> {
-    let mut all = vec![Sparsifier::All, Sparsifier::Threshold { threshold: 0.9 }];
+    let mut all = vec![Sparsifier::All, Sparsifier::Threshold(Threshold { threshold: 0.9 })];
     for (chunk, k, tile) in [(100, 1, None), (4096, 64, None), (4096, 64, Some(64))] {
         let tile = tile.map(|rows| Tile { rows, columns: rows, width: 400 });
         all.push(Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile }));
@@ -71,7 +71,7 @@ fn sparsifiers() -> Vec<Sparsifier> {
         all.push(Sparsifier::RandomK(random));
     }
     for ratio in [0.001, 0.01, 0.1] {
-        all.push(Sparsifier::TopK { amount: Amount::Ratio(ratio) });
+        all.push(Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) }));
         for mode in [Mode::Adaptive, Mode::Tracking, Mode::Paper, Mode::Fixed(3)] {
             all.push(Sparsifier::Sid(Sid { mode, ..Sid::new(ratio) }));
         }
@@ -93,7 +93,7 @@ fn steady_steps_allocate_nothing() {
     let steps: Vec<_> = (0..40).map(|step| gradient(len, step)).collect();
     for (sparsifier, low_memory) in sparsifiers().into_iter().flat_map(|s| [(s, false), (s, true)])
     {
-        let memory = Memory::Residual { decay: 1.0, low_memory };
+        let memory = Memory::Residual(Residual { decay: 1.0, low_memory });
         let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
         let mut state = codec.init_state(len).unwrap();
         let mut workspace = Workspace::with(Kernels::current(), 1);

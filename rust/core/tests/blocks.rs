@@ -7,9 +7,9 @@
 use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Format, Norm, Quantizer, Rounding};
+use gradwire_core::quantize::{Float8, Format, Norm, Quantizer, Rounding, TwoMeans, Uniform};
 use gradwire_core::rng::Key;
 use gradwire_core::simd::grid::Grid;
 use gradwire_core::simd::{Kernels, Level, available_levels, reduce};
@@ -19,16 +19,17 @@ const SEED: u64 = 4;
 const LANES: usize = 16;
 
 fn quantizers(block: u32) -> Vec<Quantizer> {
-    let float8 =
-        |format, rounding| Quantizer::Float8 { format, rounding, block: Some(block), seed: SEED };
-    let uniform = |bits, norm| Quantizer::Uniform { bits, block, norm, seed: SEED };
+    let float8 = |format, rounding| {
+        Quantizer::Float8(Float8 { format, rounding, block: Some(block), seed: SEED })
+    };
+    let uniform = |bits, norm| Quantizer::Uniform(Uniform { bits, block, norm, seed: SEED });
     vec![
         float8(Format::E4M3, Rounding::Nearest),
         float8(Format::E5M2, Rounding::Nearest),
         float8(Format::E4M3, Rounding::Stochastic),
         uniform(8, Norm::Max),
         uniform(3, Norm::L2),
-        Quantizer::TwoMeans { column: Some(block) },
+        Quantizer::TwoMeans(TwoMeans { column: Some(block) }),
     ]
 }
 
@@ -65,8 +66,8 @@ fn sum(block: &[f32], of: impl Fn(f64) -> f64) -> f64 {
 fn scales(quantizer: Quantizer, block: &[f32]) -> Vec<f32> {
     let peak = block.iter().fold(0.0_f32, |peak, x| peak.max(x.abs()));
     match quantizer {
-        Quantizer::Float8 { .. } if peak == 0.0 => vec![0.0],
-        Quantizer::Float8 { format, .. } => {
+        Quantizer::Float8(Float8 { .. }) if peak == 0.0 => vec![0.0],
+        Quantizer::Float8(Float8 { format, .. }) => {
             let (largest, highest) = match format {
                 Format::E5M2 => (57344.0, 112),
                 Format::E4M3 => (448.0, 119),
@@ -74,8 +75,8 @@ fn scales(quantizer: Quantizer, block: &[f32]) -> Vec<f32> {
             let fits = |e: &i32| f64::from(peak) <= largest * 2.0_f64.powi(*e);
             vec![2.0_f64.powi((-149..highest).find(fits).unwrap_or(highest)) as f32]
         }
-        Quantizer::Uniform { norm: Norm::Max, .. } => vec![peak],
-        Quantizer::Uniform { .. } => {
+        Quantizer::Uniform(Uniform { norm: Norm::Max, .. }) => vec![peak],
+        Quantizer::Uniform(Uniform { .. }) => {
             vec![(sum(block, |x| x * x).sqrt() as f32).max(peak).min(f32::MAX)]
         }
         _ => {
@@ -93,7 +94,7 @@ fn code(quantizer: Quantizer, x: f32, scales: &[f32], key: Key, at: u32) -> (u8,
     let kernels = Kernels::of(Level::Scalar).unwrap();
     let (mut code, mut value, scale) = ([0], [0.0], scales[0]);
     match quantizer {
-        Quantizer::Float8 { format, rounding, .. } => {
+        Quantizer::Float8(Float8 { format, rounding, .. }) => {
             // Exact in float64, and rounded as a float32 product is.
             let inverse = if scale > 0.0 { 1.0 / f64::from(scale) } else { 0.0 };
             let lifted = [(f64::from(x) * inverse) as f32];
@@ -104,7 +105,7 @@ fn code(quantizer: Quantizer, x: f32, scales: &[f32], key: Key, at: u32) -> (u8,
             }
             (kernels.float8_decode)(&code, format, &[scale], &mut value);
         }
-        Quantizer::Uniform { bits, .. } => {
+        Quantizer::Uniform(Uniform { bits, .. }) => {
             let grid = Grid::new(bits);
             let [factor, shift] = grid.factors(scale);
             (kernels.to_levels)(&[x], grid, [&[factor], &[shift]], key, at, &mut code);
@@ -145,7 +146,7 @@ fn reference(quantizer: Quantizer, x: &[f32], block: usize, key: Key) -> (Vec<u8
 /// tensors are the reference's.
 fn holds_to_the_reference(quantizer: Quantizer, block: usize, numel: usize, widths: &[usize]) {
     let steps = [tensor(numel, 1), tensor(numel, 2)];
-    let kept = Memory::Residual { decay: 1.0, low_memory: false };
+    let kept = Memory::Residual(Residual { decay: 1.0, low_memory: false });
     for memory in [Memory::None, kept] {
         let codec = Codec::new(Sparsifier::All, quantizer, memory, IndexCoding::Auto).unwrap();
         let mut residual = vec![0.0_f32; numel];

@@ -9,13 +9,13 @@ use std::ptr;
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection};
+use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual};
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Norm, Quantizer};
+use gradwire_core::quantize::{Norm, Quantizer, TwoMeans, Uniform};
 use gradwire_core::simd::Kernels;
 use gradwire_core::sparsify::{
-    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Tile, TrimMethod,
-    Trimmed, TwoSided,
+    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Threshold, Tile,
+    TopK, TrimMethod, Trimmed, TwoSided,
 };
 use gradwire_core::{Error, Input, Result};
 
@@ -93,7 +93,7 @@ fn gradient(len: usize, step: u64) -> Vec<f32> {
 
 fn sparsifiers() -> Vec<Sparsifier> {
     let ratio = 0.01;
-    let mut all = vec![Sparsifier::All, Sparsifier::Threshold { threshold: 0.5 }];
+    let mut all = vec![Sparsifier::All, Sparsifier::Threshold(Threshold { threshold: 0.5 })];
     for (chunk, k, tile) in [(100, 1, None), (5000, 64, None), (70_000, 9, None), (1, 5, Some(64))]
     {
         let tile = tile.map(|rows| Tile { rows, columns: rows, width: 500 });
@@ -104,8 +104,8 @@ fn sparsifiers() -> Vec<Sparsifier> {
             all.push(Sparsifier::RandomK(RandomK { amount, block, seed: 1, scaled: false }));
         }
     }
-    all.push(Sparsifier::TopK { amount: Amount::Ratio(ratio) });
-    all.push(Sparsifier::TopK { amount: Amount::Ratio(0.5) });
+    all.push(Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) }));
+    all.push(Sparsifier::TopK(TopK { amount: Amount::Ratio(0.5) }));
     all.push(Sparsifier::Sid(Sid::new(ratio)));
     all.push(Sparsifier::SampledTopK(SampledTopK::new(ratio)));
     all.push(Sparsifier::Gaussian(Gaussian::new(ratio)));
@@ -116,7 +116,7 @@ fn sparsifiers() -> Vec<Sparsifier> {
 }
 
 fn memories(sparsifier: Sparsifier) -> Vec<Memory> {
-    let residual = |low_memory| Memory::Residual { decay: 0.9, low_memory };
+    let residual = |low_memory| Memory::Residual(Residual { decay: 0.9, low_memory });
     let masking = sparsifier != Sparsifier::All;
     let clip = Some(1.0);
     let correction = MomentumCorrection { momentum: 0.9, nesterov: false, masking, clip };
@@ -179,13 +179,15 @@ fn scales_of_long_groups_and_given_positions_fail_alike() {
     let x = gradient(N, 7);
     let positions: Vec<u32> = (0..N as u32).step_by(7).collect();
     let quantizers = [
-        Quantizer::TwoMeans { column: Some(40_000) },
-        Quantizer::Uniform { bits: 4, block: 20_000, norm: Norm::L2, seed: 3 },
+        Quantizer::TwoMeans(TwoMeans { column: Some(40_000) }),
+        Quantizer::Uniform(Uniform { bits: 4, block: 20_000, norm: Norm::L2, seed: 3 }),
     ];
     for quantizer in quantizers {
         for low_memory in [false, true] {
-            let memory = Memory::Residual { decay: 1.0, low_memory };
-            for sparsifier in [Sparsifier::All, Sparsifier::TopK { amount: Amount::Ratio(0.1) }] {
+            let memory = Memory::Residual(Residual { decay: 1.0, low_memory });
+            for sparsifier in
+                [Sparsifier::All, Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) })]
+            {
                 let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
                 let mut state = codec.init_state(N).unwrap();
                 let mut workspaces: Vec<_> =
@@ -227,8 +229,8 @@ fn scales_of_long_groups_and_given_positions_fail_alike() {
 
 #[test]
 fn a_state_is_made_and_flushed_or_not() {
-    for memory in memories(Sparsifier::Threshold { threshold: 1.0 }) {
-        let sparsifier = Sparsifier::Threshold { threshold: 1.0 };
+    for memory in memories(Sparsifier::Threshold(Threshold { threshold: 1.0 })) {
+        let sparsifier = Sparsifier::Threshold(Threshold { threshold: 1.0 });
         let codec = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
         let failed = every_allocation_fails("init", || codec.init_state(N).map(|_| ()), || ());
         assert!(failed > 0);
@@ -254,7 +256,8 @@ fn a_decode_fails_with_the_tensor_as_it_was() {
         [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap]
     {
         for sparsifier in sparsifiers() {
-            let (quantizer, memory) = (Quantizer::TwoMeans { column: Some(999) }, Memory::None);
+            let (quantizer, memory) =
+                (Quantizer::TwoMeans(TwoMeans { column: Some(999) }), Memory::None);
             let codec = Codec::new(sparsifier, quantizer, memory, indices).unwrap();
             let mut state = codec.init_state(N).unwrap();
             let (mut frame, mut workspace) = (Vec::new(), Workspace::default());

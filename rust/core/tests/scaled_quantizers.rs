@@ -8,17 +8,17 @@ mod laws;
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
-use gradwire_core::memory::Memory;
+use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Magnitude, Norm, Quantizer};
+use gradwire_core::quantize::{Magnitude, Norm, Quantizer, SignScale, Ternary, TwoMeans, Uniform};
 use gradwire_core::reference;
 use gradwire_core::simd::{Kernels, available_levels};
-use gradwire_core::sparsify::{Amount, Sparsifier};
+use gradwire_core::sparsify::{Amount, Sparsifier, Threshold, TopK};
 use gradwire_core::{Error, Input};
 use laws::{Case, Source};
 
-const TOP: Sparsifier = Sparsifier::TopK { amount: Amount::Ratio(0.05) };
-const RESIDUAL: Memory = Memory::Residual { decay: 1.0, low_memory: false };
+const TOP: Sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.05) });
+const RESIDUAL: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
 
 fn gradient(law: usize, numel: usize) -> Vec<f32> {
     let mut x = Vec::new();
@@ -70,7 +70,7 @@ fn onebit_takes_the_means_of_every_row_of_the_right_column() {
             *v = (*v + offset) * scale;
         }
     }
-    let quantizer = Quantizer::TwoMeans { column: Some(rows as u32) };
+    let quantizer = Quantizer::TwoMeans(TwoMeans { column: Some(rows as u32) });
     for memory in [Memory::None, RESIDUAL] {
         let frame = once(&codec(Sparsifier::All, quantizer, memory), &x);
         let (positions, values) = entries(&frame);
@@ -83,7 +83,7 @@ fn onebit_takes_the_means_of_every_row_of_the_right_column() {
 #[test]
 fn two_means_of_a_selection_are_those_of_its_columns() {
     let (x, column) = (gradient(4, 30_000), 700);
-    let codec = codec(TOP, Quantizer::TwoMeans { column: Some(column) }, RESIDUAL);
+    let codec = codec(TOP, Quantizer::TwoMeans(TwoMeans { column: Some(column) }), RESIDUAL);
     let mut state = codec.init_state(x.len()).unwrap();
     let (positions, values) = entries(&encode(&codec, &x, &mut state));
     let selected: Vec<f32> = positions.iter().map(|&p| x[p as usize]).collect();
@@ -99,13 +99,17 @@ fn two_means_of_a_selection_are_those_of_its_columns() {
 fn signs_go_with_the_mean_or_the_root_of_the_mean_square_or_what_the_selector_says() {
     let x = gradient(1, 5000);
     let send = |sparsifier, magnitude| {
-        entries(&once(&codec(sparsifier, Quantizer::SignScale { magnitude }, RESIDUAL), &x))
+        entries(&once(
+            &codec(sparsifier, Quantizer::SignScale(SignScale { magnitude }), RESIDUAL),
+            &x,
+        ))
     };
     let (_, values) = send(Sparsifier::All, Magnitude::Mean);
     assert_near(&values, &reference::sign_mean(&x));
     let (_, values) = send(Sparsifier::All, Magnitude::RootMeanSquare);
     assert_near(&values, &reference::sign_rms(&x));
-    let (positions, values) = send(Sparsifier::Threshold { threshold: 1.5 }, Magnitude::Selector);
+    let (positions, values) =
+        send(Sparsifier::Threshold(Threshold { threshold: 1.5 }), Magnitude::Selector);
     assert_eq!(positions, reference::above(&x, 1.5));
     assert!(positions.iter().zip(values).all(|(&p, v)| v == 1.5_f32.copysign(x[p as usize])));
     let (positions, values) = send(TOP, Magnitude::Mean);
@@ -115,18 +119,18 @@ fn signs_go_with_the_mean_or_the_root_of_the_mean_square_or_what_the_selector_sa
 
 #[test]
 fn a_magnitude_that_nobody_says_is_refused() {
-    let quantizer = Quantizer::SignScale { magnitude: Magnitude::Selector };
+    let quantizer = Quantizer::SignScale(SignScale { magnitude: Magnitude::Selector });
     for sparsifier in [Sparsifier::All, TOP] {
         let result = Codec::new(sparsifier, quantizer, RESIDUAL, IndexCoding::Auto);
         assert!(matches!(result, Err(Error::Argument { .. })));
     }
     for bad in [
-        Quantizer::Uniform { bits: 1, block: 8, norm: Norm::L2, seed: 0 },
-        Quantizer::Uniform { bits: 9, block: 8, norm: Norm::L2, seed: 0 },
-        Quantizer::Uniform { bits: 4, block: 0, norm: Norm::L2, seed: 0 },
-        Quantizer::TwoMeans { column: Some(0) },
-        Quantizer::Ternary { clip: Some(0.0), seed: 0 },
-        Quantizer::Ternary { clip: Some(f32::NAN), seed: 0 },
+        Quantizer::Uniform(Uniform { bits: 1, block: 8, norm: Norm::L2, seed: 0 }),
+        Quantizer::Uniform(Uniform { bits: 9, block: 8, norm: Norm::L2, seed: 0 }),
+        Quantizer::Uniform(Uniform { bits: 4, block: 0, norm: Norm::L2, seed: 0 }),
+        Quantizer::TwoMeans(TwoMeans { column: Some(0) }),
+        Quantizer::Ternary(Ternary { clip: Some(0.0), seed: 0 }),
+        Quantizer::Ternary(Ternary { clip: Some(f32::NAN), seed: 0 }),
     ] {
         let result = Codec::new(Sparsifier::All, bad, RESIDUAL, IndexCoding::Auto);
         assert!(matches!(result, Err(Error::Argument { .. })), "{bad:?}");
@@ -139,12 +143,19 @@ fn entries_really_take_two_b_and_one_bits() {
         let x = gradient(0, numel);
         let len = |quantizer| once(&codec(Sparsifier::All, quantizer, RESIDUAL), &x).len();
         let bits = |bits: usize| (numel * bits).div_ceil(8);
-        let sign = Quantizer::SignScale { magnitude: Magnitude::Mean };
+        let sign = Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean });
         assert_eq!(len(sign), HEADER_LEN + 4 + bits(1));
-        assert_eq!(len(Quantizer::TwoMeans { column: None }), HEADER_LEN + 4 + 8 + bits(1));
-        assert_eq!(len(Quantizer::Ternary { clip: None, seed: 1 }), HEADER_LEN + 4 + bits(2));
+        assert_eq!(
+            len(Quantizer::TwoMeans(TwoMeans { column: None })),
+            HEADER_LEN + 4 + 8 + bits(1)
+        );
+        assert_eq!(
+            len(Quantizer::Ternary(Ternary { clip: None, seed: 1 })),
+            HEADER_LEN + 4 + bits(2)
+        );
         for b in 2..=8 {
-            let quantizer = Quantizer::Uniform { bits: b, block: 100, norm: Norm::Max, seed: 1 };
+            let quantizer =
+                Quantizer::Uniform(Uniform { bits: b, block: 100, norm: Norm::Max, seed: 1 });
             let expected = HEADER_LEN + 8 + 4 * numel.div_ceil(100) + bits(usize::from(b));
             assert_eq!(len(quantizer), expected);
         }
@@ -203,7 +214,7 @@ fn uniform_is_unbiased_with_the_variance_of_its_grid() {
             let peak = block.iter().fold(0.0_f64, |peak, &v| peak.max(f64::from(v).abs()));
             if norm == Norm::L2 { squares.sqrt() } else { peak }
         };
-        let quantizer = Quantizer::Uniform { bits, block: block as u32, norm, seed: 5 };
+        let quantizer = Quantizer::Uniform(Uniform { bits, block: block as u32, norm, seed: 5 });
         holds_to_chance(quantizer, &x, f64::from((1 << (bits - 1)) - 1), scale);
     }
 }
@@ -213,14 +224,14 @@ fn ternary_is_unbiased_but_for_clipping_with_the_variance_of_its_grid() {
     let x = gradient(0, 3000);
     for clip in [Some(2.5), None] {
         let scale = reference::ternary_scale(&x, clip.map_or(f64::INFINITY, f64::from));
-        holds_to_chance(Quantizer::Ternary { clip, seed: 6 }, &x, 1.0, |_| scale);
+        holds_to_chance(Quantizer::Ternary(Ternary { clip, seed: 6 }), &x, 1.0, |_| scale);
     }
 }
 
 #[test]
 fn steps_streams_and_tensors_draw_apart_and_a_rolled_back_step_draws_again() {
     let x = gradient(0, 4000);
-    let quantizer = Quantizer::Uniform { bits: 3, block: 64, norm: Norm::Max, seed: 9 };
+    let quantizer = Quantizer::Uniform(Uniform { bits: 3, block: 64, norm: Norm::Max, seed: 9 });
     let codec = codec(Sparsifier::All, quantizer, Memory::None);
     let state = |tensor, stream| codec.init_state(x.len()).unwrap().identified(tensor, stream);
     let mut own = state(1, 0);
@@ -256,14 +267,14 @@ fn degenerate_tensors_are_sent_as_well_as_they_can_be() {
         vec![f32::MIN_POSITIVE; 17],
     ];
     let quantizers = [
-        Quantizer::Uniform { bits: 4, block: 10, norm: Norm::L2, seed: 0 },
-        Quantizer::Uniform { bits: 2, block: 64, norm: Norm::Max, seed: 0 },
-        Quantizer::SignScale { magnitude: Magnitude::Mean },
-        Quantizer::SignScale { magnitude: Magnitude::RootMeanSquare },
-        Quantizer::TwoMeans { column: Some(10) },
-        Quantizer::TwoMeans { column: None },
-        Quantizer::Ternary { clip: Some(2.5), seed: 0 },
-        Quantizer::Ternary { clip: None, seed: 0 },
+        Quantizer::Uniform(Uniform { bits: 4, block: 10, norm: Norm::L2, seed: 0 }),
+        Quantizer::Uniform(Uniform { bits: 2, block: 64, norm: Norm::Max, seed: 0 }),
+        Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
+        Quantizer::SignScale(SignScale { magnitude: Magnitude::RootMeanSquare }),
+        Quantizer::TwoMeans(TwoMeans { column: Some(10) }),
+        Quantizer::TwoMeans(TwoMeans { column: None }),
+        Quantizer::Ternary(Ternary { clip: Some(2.5), seed: 0 }),
+        Quantizer::Ternary(Ternary { clip: None, seed: 0 }),
     ];
     for x in &tensors {
         for quantizer in quantizers {
@@ -288,8 +299,9 @@ fn degenerate_tensors_are_sent_as_well_as_they_can_be() {
     }
     // All equal is what every one of them can say exactly: blocks reach up to their only magnitude.
     let equal = vec![-0.3; 500];
-    for quantizer in
-        quantizers.into_iter().filter(|q| !matches!(q, Quantizer::Uniform { norm: Norm::L2, .. }))
+    for quantizer in quantizers
+        .into_iter()
+        .filter(|q| !matches!(q, Quantizer::Uniform(Uniform { norm: Norm::L2, .. })))
     {
         let (_, values) = entries(&once(&codec(Sparsifier::All, quantizer, RESIDUAL), &equal));
         assert!(values.iter().all(|v| (v + 0.3).abs() < 1e-7), "{quantizer:?}");
@@ -301,14 +313,17 @@ fn what_is_not_finite_is_found_wherever_it_is_and_nothing_changes() {
     let n = 200_000;
     let x = gradient(0, n);
     for quantizer in [
-        Quantizer::TwoMeans { column: Some(1000) },
-        Quantizer::TwoMeans { column: None },
-        Quantizer::Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 0 },
-        Quantizer::SignScale { magnitude: Magnitude::Mean },
+        Quantizer::TwoMeans(TwoMeans { column: Some(1000) }),
+        Quantizer::TwoMeans(TwoMeans { column: None }),
+        Quantizer::Uniform(Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 0 }),
+        Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
     ] {
         for low_memory in [false, true] {
-            let codec =
-                codec(Sparsifier::All, quantizer, Memory::Residual { decay: 1.0, low_memory });
+            let codec = codec(
+                Sparsifier::All,
+                quantizer,
+                Memory::Residual(Residual { decay: 1.0, low_memory }),
+            );
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &x, &mut state);
             let before = state.residual().unwrap().to_vec();
@@ -328,13 +343,13 @@ fn groups_that_straddle_chunks_and_threads_give_the_same_bytes() {
     let n = 700_001;
     let steps = [gradient(0, n), gradient(1, n)];
     for quantizer in [
-        Quantizer::TwoMeans { column: Some(65_537) },
-        Quantizer::TwoMeans { column: Some(65_536) },
-        Quantizer::TwoMeans { column: Some(1001) },
-        Quantizer::Uniform { bits: 5, block: 33, norm: Norm::L2, seed: 1 },
-        Quantizer::Uniform { bits: 3, block: 300_000, norm: Norm::Max, seed: 1 },
-        Quantizer::SignScale { magnitude: Magnitude::Mean },
-        Quantizer::Ternary { clip: Some(2.5), seed: 2 },
+        Quantizer::TwoMeans(TwoMeans { column: Some(65_537) }),
+        Quantizer::TwoMeans(TwoMeans { column: Some(65_536) }),
+        Quantizer::TwoMeans(TwoMeans { column: Some(1001) }),
+        Quantizer::Uniform(Uniform { bits: 5, block: 33, norm: Norm::L2, seed: 1 }),
+        Quantizer::Uniform(Uniform { bits: 3, block: 300_000, norm: Norm::Max, seed: 1 }),
+        Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
+        Quantizer::Ternary(Ternary { clip: Some(2.5), seed: 2 }),
     ] {
         for memory in [RESIDUAL, Memory::None] {
             let codec = codec(Sparsifier::All, quantizer, memory);
@@ -363,9 +378,9 @@ fn groups_that_straddle_chunks_and_threads_give_the_same_bytes() {
 fn selections_with_scales_are_trimmed_to_a_limit() {
     let x = gradient(0, 20_000);
     for quantizer in [
-        Quantizer::TwoMeans { column: Some(500) },
-        Quantizer::Uniform { bits: 4, block: 64, norm: Norm::Max, seed: 1 },
-        Quantizer::SignScale { magnitude: Magnitude::Mean },
+        Quantizer::TwoMeans(TwoMeans { column: Some(500) }),
+        Quantizer::Uniform(Uniform { bits: 4, block: 64, norm: Norm::Max, seed: 1 }),
+        Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
     ] {
         let codec = codec(TOP, quantizer, RESIDUAL);
         let whole = once(&codec, &x).len();

@@ -7,7 +7,7 @@ use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
 use gradwire_core::memory::Memory;
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Format, Norm, Quantizer, Rounding};
+use gradwire_core::quantize::{Exponent, Float8, Format, Norm, Quantizer, Rounding, Uniform};
 use gradwire_core::rng::tensor_id;
 use gradwire_core::sparsify::{Amount, RandomK, Sparsifier};
 use gradwire_core::{Error, Input};
@@ -100,18 +100,15 @@ fn writers_keep_the_sign_of_a_zero_but_where_a_level_has_none() {
         values.iter().map(|v: &f32| v.to_bits()).collect::<Vec<_>>()
     };
     let one = 1.0_f32.to_bits();
-    let float8 = |format| Quantizer::Float8 {
-        format,
-        rounding: Rounding::Nearest,
-        block: Some(256),
-        seed: 0,
+    let float8 = |format| {
+        Quantizer::Float8(Float8 { format, rounding: Rounding::Nearest, block: Some(256), seed: 0 })
     };
     let kept = vec![one, MINUS_ZERO, MINUS_ZERO];
     assert_eq!(write(float8(Format::E4M3)), kept);
     assert_eq!(write(float8(Format::E5M2)), kept);
-    assert_eq!(write(Quantizer::Exponent { seed: 0 }), kept);
+    assert_eq!(write(Quantizer::Exponent(Exponent { seed: 0 })), kept);
     for bits in [2, 8] {
-        let uniform = Quantizer::Uniform { bits, block: 512, norm: Norm::Max, seed: 0 };
+        let uniform = Quantizer::Uniform(Uniform { bits, block: 512, norm: Norm::Max, seed: 0 });
         assert_eq!(write(uniform), [one, 0, 0]);
     }
 }
@@ -276,7 +273,7 @@ fn positions_are_drawn_with_the_key_of_the_step_without_a_stream() {
 
 #[test]
 fn values_are_rounded_with_the_key_of_the_step_and_the_stream_inverted() {
-    let quantizer = Quantizer::Uniform { bits: 2, block: 512, norm: Norm::Max, seed: 11 };
+    let quantizer = Quantizer::Uniform(Uniform { bits: 2, block: 512, norm: Norm::Max, seed: 11 });
     let codec = Codec::new(Sparsifier::All, quantizer, Memory::None, IndexCoding::Auto).unwrap();
     let mut x = vec![0.5; 100];
     x[0] = 1.0;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use gradwire_core::codec::{self, Encoded, Support};
-use gradwire_core::memory::Memory;
-use gradwire_core::quantize::Quantizer;
+use gradwire_core::memory::{Memory, Residual};
+use gradwire_core::quantize::{Quantizer, Uniform};
 use gradwire_core::simd::in_standard_mode;
 use gradwire_core::sparsify::{
-    ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
+    ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Threshold, TopK, Trimmed, TwoSided,
 };
 use gradwire_core::{Dtype, Error, Result};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -106,7 +106,7 @@ impl Codec {
 
     /// Whether an encode overwrites the residual that it reads.
     fn is_in_place(&self) -> bool {
-        matches!(self.inner.memory(), Memory::Residual { low_memory: true, .. })
+        matches!(self.inner.memory(), Memory::Residual(Residual { low_memory: true, .. }))
     }
 
     /// As `run`, to a new frame.
@@ -416,8 +416,8 @@ impl<'a> Job<'a> {
 /// Whether two codecs differ in nothing but how much they send.
 fn same_kind(a: &codec::Codec, b: &codec::Codec) -> bool {
     let sparsifiers = match (a.sparsifier(), b.sparsifier()) {
-        (Sparsifier::Threshold { .. }, Sparsifier::Threshold { .. })
-        | (Sparsifier::TopK { .. }, Sparsifier::TopK { .. }) => true,
+        (Sparsifier::Threshold(Threshold { .. }), Sparsifier::Threshold(Threshold { .. }))
+        | (Sparsifier::TopK(TopK { .. }), Sparsifier::TopK(TopK { .. })) => true,
         (Sparsifier::Sid(a), Sparsifier::Sid(b)) => Sid { ratio: b.ratio, ..a } == b,
         (Sparsifier::SampledTopK(a), Sparsifier::SampledTopK(b)) => {
             SampledTopK { ratio: b.ratio, ..a } == b
@@ -434,9 +434,10 @@ fn same_kind(a: &codec::Codec, b: &codec::Codec) -> bool {
         (a, b) => a == b,
     };
     let quantizers = match (a.quantizer(), b.quantizer()) {
-        (Quantizer::Uniform { bits, .. }, Quantizer::Uniform { block, norm, seed, .. }) => {
-            a.quantizer() == Quantizer::Uniform { bits, block, norm, seed }
-        }
+        (
+            Quantizer::Uniform(Uniform { bits, .. }),
+            Quantizer::Uniform(Uniform { block, norm, seed, .. }),
+        ) => a.quantizer() == Quantizer::Uniform(Uniform { bits, block, norm, seed }),
         (a, b) => a == b,
     };
     sparsifiers && quantizers && (a.memory(), a.indices()) == (b.memory(), b.indices())

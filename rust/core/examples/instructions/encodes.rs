@@ -3,11 +3,15 @@
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::Mode;
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection};
+use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual};
 use gradwire_core::pack::IndexCoding;
-use gradwire_core::quantize::{Format, Magnitude, Norm, Quantizer, Rounding};
+use gradwire_core::quantize::{
+    Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale, Ternary,
+    TwoMeans, Uniform,
+};
 use gradwire_core::sparsify::{
-    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Trimmed, TwoSided,
+    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, TopK, Trimmed,
+    TwoSided,
 };
 use gradwire_core::{Dtype, Input};
 use half::{bf16, f16};
@@ -17,8 +21,8 @@ use crate::{Prepare, Works, laplace};
 /// Long enough for the work that does not grow with the tensor to vanish.
 const NUMEL: usize = 1 << 20;
 
-const KEEP: Memory = Memory::Residual { decay: 1.0, low_memory: false };
-const IN_PLACE: Memory = Memory::Residual { decay: 1.0, low_memory: true };
+const KEEP: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
+const IN_PLACE: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: true });
 
 /// A tensor of some type of elements.
 enum Tensor {
@@ -78,7 +82,7 @@ fn encode_of(
 /// Reads a frame of exact top-k and adds it to a tensor.
 fn decode_add(ratio: f64) -> Prepare {
     Box::new(move || {
-        let top = Sparsifier::TopK { amount: Amount::Ratio(ratio) };
+        let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) });
         let codec = Codec::new(top, Quantizer::Float32, Memory::None, IndexCoding::Auto)?;
         let mut state = codec.init_state(NUMEL)?;
         let (mut workspace, mut bytes) = (Workspace::default(), Vec::new());
@@ -97,7 +101,7 @@ fn decode_add(ratio: f64) -> Prepare {
 fn sparsifiers() -> Works {
     let mut all = Works::new();
     for ratio in [0.001, 0.01, 0.1] {
-        let top = Sparsifier::TopK { amount: Amount::Ratio(ratio) };
+        let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) });
         let sid = |mode| Sparsifier::Sid(Sid { mode, ..Sid::new(ratio) });
         for (name, sparsifier, memory) in [
             ("topk", top, KEEP),
@@ -111,7 +115,7 @@ fn sparsifiers() -> Works {
         all.push((format!("decode and add, {ratio}"), decode_add(ratio)));
     }
     let amount = Amount::Ratio(0.01);
-    let top = Sparsifier::TopK { amount };
+    let top = Sparsifier::TopK(TopK { amount });
     let chunks = ChunkTopK { chunk: 4096, k: 41, tile: None };
     let random = RandomK { amount, block: false, seed: 1, scaled: false };
     let correction =
@@ -138,18 +142,18 @@ fn sparsifiers() -> Works {
 
 /// Every quantizer on all entries, without a residual and with one, and its frames decoded.
 fn quantizers() -> Works {
-    let uniform = |bits| Quantizer::Uniform { bits, block: 512, norm: Norm::Max, seed: 1 };
+    let uniform = |bits| Quantizer::Uniform(Uniform { bits, block: 512, norm: Norm::Max, seed: 1 });
     let mut all = Works::new();
     for (name, quantizer) in [
         ("bf16", Quantizer::BFloat16),
-        ("f16", Quantizer::Float16 { scaled: false }),
+        ("f16", Quantizer::Float16(Float16 { scaled: false })),
         ("uniform, 2 bits", uniform(2)),
         ("uniform, 4 bits", uniform(4)),
         ("uniform, 8 bits", uniform(8)),
-        ("ternary", Quantizer::Ternary { clip: None, seed: 1 }),
-        ("sign and mean", Quantizer::SignScale { magnitude: Magnitude::Mean }),
-        ("two means, columns of 1024", Quantizer::TwoMeans { column: Some(1024) }),
-        ("exponent", Quantizer::Exponent { seed: 1 }),
+        ("ternary", Quantizer::Ternary(Ternary { clip: None, seed: 1 })),
+        ("sign and mean", Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean })),
+        ("two means, columns of 1024", Quantizer::TwoMeans(TwoMeans { column: Some(1024) })),
+        ("exponent", Quantizer::Exponent(Exponent { seed: 1 })),
     ] {
         all.push((format!("dense {name}"), encode(Sparsifier::All, quantizer, Memory::None)));
         let residual = format!("dense {name} with residual");
@@ -182,13 +186,10 @@ fn decode_dense(quantizer: Quantizer, adds: bool) -> Prepare {
 
 /// Quantizers whose scales belong to blocks of a few entries, and the frames that they make.
 fn blocks() -> Works {
-    let float8 = |rounding, block| Quantizer::Float8 {
-        format: Format::E4M3,
-        rounding,
-        block: Some(block),
-        seed: 1,
+    let float8 = |rounding, block| {
+        Quantizer::Float8(Float8 { format: Format::E4M3, rounding, block: Some(block), seed: 1 })
     };
-    let uniform = |norm, block| Quantizer::Uniform { bits: 4, block, norm, seed: 1 };
+    let uniform = |norm, block| Quantizer::Uniform(Uniform { bits: 4, block, norm, seed: 1 });
     let mut all = Works::new();
     for block in [32, 64, 128, 256] {
         for (name, quantizer) in [
@@ -196,7 +197,7 @@ fn blocks() -> Works {
             ("e4m3 by chance", float8(Rounding::Stochastic, block)),
             ("uniform, 4 bits, max", uniform(Norm::Max, block)),
             ("uniform, 4 bits, l2", uniform(Norm::L2, block)),
-            ("two means", Quantizer::TwoMeans { column: Some(block) }),
+            ("two means", Quantizer::TwoMeans(TwoMeans { column: Some(block) })),
         ] {
             let name = format!("{name}, blocks of {block}");
             let dense = encode(Sparsifier::All, quantizer, Memory::None);
@@ -213,7 +214,7 @@ fn blocks() -> Works {
 /// Exact top-k of tensors of other types than float32, and a dense frame.
 fn dtypes() -> Works {
     let mut all = Works::new();
-    let top = Sparsifier::TopK { amount: Amount::Ratio(0.001) };
+    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.001) });
     for (name, dtype) in
         [("bfloat16", Dtype::BF16), ("float16", Dtype::F16), ("float64", Dtype::F64)]
     {

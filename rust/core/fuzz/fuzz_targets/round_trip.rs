@@ -3,11 +3,11 @@
 
 use gradwire_core::frame::{self, Frame, Layout, SparsifierId};
 use gradwire_core::pack::{IndexCoding, Pattern};
-use gradwire_core::{Dtype, quantize::Quantizer};
+use gradwire_core::{Dtype, quantize::{Quantizer, Float16}};
 
 libfuzzer_sys::fuzz_target!(|input: (u8, Vec<(u16, f32)>, u16)| {
     let (choice, entries, after) = input;
-    let quantizers = [Quantizer::Float32, Quantizer::BFloat16, Quantizer::Float16 { scaled: true }];
+    let quantizers = [Quantizer::Float32, Quantizer::BFloat16, Quantizer::Float16(Float16 { scaled: true })];
     let codings = [IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
     let quantizer = quantizers[usize::from(choice) % 3];
     let indices = codings[usize::from(choice) / 3 % 3];

@@ -3,23 +3,23 @@ use half::{bf16, f16};
 use super::*;
 use crate::codec::{Codec, State, Workspace};
 use crate::frame::{Frame, Scratch as Decoding};
-use crate::memory::Memory;
+use crate::memory::{Memory, Residual};
 use crate::pack::IndexCoding;
 use crate::quantize::Quantizer;
 use crate::simd::testing;
-use crate::sparsify::{Amount, Sparsifier};
+use crate::sparsify::{Amount, Sparsifier, Threshold, TopK};
 use crate::{Error, Input};
 
 const LENGTHS: [usize; 5] = [300, 1, 0, 2000, 77];
 
 fn codec(sparsifier: Sparsifier) -> Codec {
-    let memory = Memory::Residual { decay: 1.0, low_memory: false };
+    let memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
     Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
 }
 
 fn codecs() -> [Codec; 5] {
-    let top = codec(Sparsifier::TopK { amount: Amount::Ratio(0.1) });
-    let threshold = codec(Sparsifier::Threshold { threshold: 0.3 });
+    let top = codec(Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) }));
+    let threshold = codec(Sparsifier::Threshold(Threshold { threshold: 0.3 }));
     [top, threshold, top, codec(Sparsifier::All), threshold]
 }
 
@@ -149,7 +149,7 @@ fn a_bad_piece_leaves_those_before_it_encoded_and_all_others_as_they_were() {
 }
 
 fn frames_of_ranks(ranks: u64) -> (Vec<Vec<u8>>, Vec<Vec<f32>>) {
-    let codec = codec(Sparsifier::TopK { amount: Amount::Ratio(0.3) });
+    let codec = codec(Sparsifier::TopK(TopK { amount: Amount::Ratio(0.3) }));
     let (mut frames, mut tensors) = (Vec::new(), Vec::new());
     for rank in 0..ranks {
         let x: Vec<f32> = testing::tensor(500, rank).iter().map(|v| v.clamp(-2.0, 2.0)).collect();

@@ -5,7 +5,7 @@
 //! receiver decodes. The buffers become the memory when the state commits.
 
 use super::{Codec, State, Workspace, non_finite};
-use crate::memory::{Memory, MomentumCorrection};
+use crate::memory::{Memory, MomentumCorrection, Residual};
 use crate::quantize::{Decoder, Quantizer, ValueCoding};
 use crate::scan::{
     Accumulated, Corrected, Correcting, Field, LowPass, Paired, Preview, Request, Scanner, Totals,
@@ -40,7 +40,9 @@ impl Codec {
         let Some(residual) = &state.residual else { return View::Plain(gradient) };
         let residual = residual.as_slice();
         match (self.memory, &state.momentum) {
-            (Memory::Residual { decay, .. }, _) => View::Sum(Preview { gradient, residual, decay }),
+            (Memory::Residual(Residual { decay, .. }), _) => {
+                View::Sum(Preview { gradient, residual, decay })
+            }
             (Memory::MomentumCorrection(correction), Some(momentum)) => {
                 let (momentum, rule) = (momentum.as_slice(), rule(correction, scale));
                 View::Corrected(Corrected { gradient, momentum, velocity: residual, rule })
@@ -52,7 +54,7 @@ impl Codec {
     /// The same after [`Codec::accumulate`], from where it takes the fewest reads.
     pub(super) fn written<'a>(&self, input: Input<'a>, state: &'a State) -> View<'a> {
         match (&state.residual, self.memory) {
-            (Some(residual), Memory::Residual { .. } | Memory::MomentumCorrection(_)) => {
+            (Some(residual), Memory::Residual(Residual { .. }) | Memory::MomentumCorrection(_)) => {
                 View::Plain(Field::plain(residual.next()))
             }
             _ => self.view(input, state, 1.0),
@@ -126,7 +128,7 @@ impl Codec {
     pub(super) fn sink<'a>(&self, input: Input<'a>, state: &'a mut State, scale: f32) -> Sink<'a> {
         let gradient = Field(input);
         match (self.memory, &mut state.residual, &mut state.momentum) {
-            (Memory::Residual { decay, .. }, Some(residual), _) => {
+            (Memory::Residual(Residual { decay, .. }), Some(residual), _) => {
                 let (residual, sum) = residual.begin();
                 Sink::Residual(Accumulated::new(gradient, residual, decay, sum))
             }
@@ -158,7 +160,9 @@ impl Codec {
         let Some(residual) = &mut state.residual else { return };
         let survivors = workspace.scanner.survivors();
         let (indices, values) = (survivors.indices(), survivors.values());
-        if let (Quantizer::Float32, Memory::Residual { .. }) = (self.quantizer, self.memory) {
+        if let (Quantizer::Float32, Memory::Residual(Residual { .. })) =
+            (self.quantizer, self.memory)
+        {
             let next = residual.next_mut();
             for &index in indices {
                 next[index as usize] = 0.0;

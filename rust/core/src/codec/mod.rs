@@ -20,11 +20,11 @@ pub use workspace::Workspace;
 use crate::frame::{self, Layout};
 use crate::memory::{Memory, MomentumCorrection};
 use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
-use crate::quantize::{Hints, Magnitude, Quantizer};
+use crate::quantize::{Hints, Magnitude, Quantizer, SignScale};
 use crate::rng::Key;
 use crate::scan::{self, Source};
 use crate::simd::{BLOCK, Kernels, in_standard_mode};
-use crate::sparsify::{RandomK, Sparsifier};
+use crate::sparsify::{Custom, RandomK, Sparsifier};
 use crate::{Error, Input, Result};
 
 /// Encodes tensors as frames.
@@ -132,7 +132,7 @@ impl Codec {
             Sparsifier::All => {
                 in_standard_mode(|| self.encode_dense(input, state, max_len, workspace, out))
             }
-            Sparsifier::Custom { .. } => Err(Error::argument(
+            Sparsifier::Custom(Custom { .. }) => Err(Error::argument(
                 "a custom sparsifier selects its entries outside of this crate: pass their \
                  positions to encode_at",
             )),
@@ -184,7 +184,7 @@ fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
 
 /// Refuses a quantizer that takes a magnitude from a sparsifier without one.
 fn check_magnitude(sparsifier: Sparsifier, quantizer: Quantizer) -> Result<()> {
-    let told = Quantizer::SignScale { magnitude: Magnitude::Selector };
+    let told = Quantizer::SignScale(SignScale { magnitude: Magnitude::Selector });
     if quantizer == told && !sparsifier.tells_magnitude() {
         return Err(Error::argument(
             "the sparsifier does not determine a magnitude of its entries; send their mean instead",

@@ -1,7 +1,7 @@
 //! Everything that changes from one encode of a tensor to the next.
 
 use super::Codec;
-use crate::memory::{Buffers, Memory};
+use crate::memory::{Buffers, Memory, Residual};
 use crate::rng::Key;
 use crate::simd::{Kernels, in_standard_mode, reduce, summary};
 use crate::sparsify::{Sparsifier, Tracker};
@@ -51,7 +51,9 @@ impl State {
     pub(super) fn new(codec: &Codec, numel: usize) -> Result<Self> {
         let residual = match codec.memory() {
             Memory::None => None,
-            Memory::Residual { low_memory, .. } => Some(Buffers::zeros(numel, low_memory)?),
+            Memory::Residual(Residual { low_memory, .. }) => {
+                Some(Buffers::zeros(numel, low_memory)?)
+            }
             Memory::LowPass(_) | Memory::MomentumCorrection(_) => {
                 Some(Buffers::zeros(numel, false)?)
             }
@@ -119,7 +121,7 @@ impl State {
     /// The encode before it can no longer be undone.
     pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
         self.check(codec, numel)?;
-        if !matches!(codec.memory(), Memory::Residual { .. }) {
+        if !matches!(codec.memory(), Memory::Residual(Residual { .. })) {
             self.buffers().try_for_each(Buffers::make_apart)?;
         }
         self.previous = None;

@@ -4,14 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::pack::{Coding, IndexCoding, Pattern};
-use crate::quantize::Quantizer;
+use crate::quantize::{Float16, Quantizer};
 use crate::{Dtype, Error};
 
 const QUANTIZERS: [Quantizer; 4] = [
     Quantizer::Float32,
     Quantizer::BFloat16,
-    Quantizer::Float16 { scaled: false },
-    Quantizer::Float16 { scaled: true },
+    Quantizer::Float16(Float16 { scaled: false }),
+    Quantizer::Float16(Float16 { scaled: true }),
 ];
 
 fn layout(quantizer: Quantizer, indices: IndexCoding) -> Layout {

@@ -10,6 +10,15 @@ use super::ValueCoding;
 use super::power;
 use crate::{Error, Result};
 
+/// A sign and a power of two, stochastically rounded.
+///
+/// Horváth et al., "Natural Compression for Distributed Deep Learning", MSML 2022.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exponent {
+    /// What the random numbers begin from.
+    pub seed: u64,
+}
+
 /// Entries of a block that a writer makes: what a cache can hold, for one read of the tensor.
 pub(super) const BLOCK: u32 = 2048;
 

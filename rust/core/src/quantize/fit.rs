@@ -1,6 +1,9 @@
 //! Computes the scales of groups from their values.
 
-use super::{Basis, Magnitude, Norm, Quantizer, Scales, Summary, exponent, float8, store};
+use super::{
+    Basis, Codebook, Exponent, Float8, Magnitude, Norm, Quantizer, Scales, SignScale, Summary,
+    Ternary, TwoMeans, Uniform, exponent, float8, store,
+};
 use crate::simd::Kernels;
 
 /// Groups that are summed up before their scales are found.
@@ -10,14 +13,14 @@ impl Quantizer {
     /// What the scales of a group follow from.
     pub(crate) fn basis(self) -> Basis {
         match self {
-            Self::Float8 { .. }
-            | Self::Exponent { .. }
-            | Self::Uniform { norm: Norm::Max, .. }
-            | Self::Ternary { clip: None, .. } => Basis::Peak,
-            Self::Uniform { norm: Norm::L2, .. }
-            | Self::SignScale { magnitude: Magnitude::RootMeanSquare } => Basis::Squares,
-            Self::TwoMeans { .. } | Self::SignScale { .. } => Basis::Sides,
-            Self::Codebook { .. } => Basis::Values,
+            Self::Float8(Float8 { .. })
+            | Self::Exponent(Exponent { .. })
+            | Self::Uniform(Uniform { norm: Norm::Max, .. })
+            | Self::Ternary(Ternary { clip: None, .. }) => Basis::Peak,
+            Self::Uniform(Uniform { norm: Norm::L2, .. })
+            | Self::SignScale(SignScale { magnitude: Magnitude::RootMeanSquare }) => Basis::Squares,
+            Self::TwoMeans(TwoMeans { .. }) | Self::SignScale(SignScale { .. }) => Basis::Sides,
+            Self::Codebook(Codebook { .. }) => Basis::Values,
             _ => Basis::Sums,
         }
     }
@@ -79,8 +82,8 @@ impl Quantizer {
     #[inline]
     pub(super) fn scale_of_peak(self, peak: f32) -> f32 {
         match self {
-            Self::Float8 { format, .. } => float8::scale(peak, format),
-            Self::Exponent { .. } => exponent::scale(peak),
+            Self::Float8(Float8 { format, .. }) => float8::scale(peak, format),
+            Self::Exponent(Exponent { .. }) => exponent::scale(peak),
             _ => peak,
         }
     }

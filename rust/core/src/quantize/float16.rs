@@ -3,6 +3,13 @@
 use super::{BLOCK, SCALE_EXPONENTS};
 use crate::simd::Kernels;
 
+/// IEEE binary16, rounded to nearest even; saturates at 65504.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Float16 {
+    /// Multiply the values of each frame by a power of two, so that the largest one just fits.
+    pub scaled: bool,
+}
+
 /// The exponent `e` such that values are multiplied by `2^e` before they are rounded.
 ///
 /// The largest one that keeps the largest magnitude, `peak`, at or below 65504, but not below -112:

@@ -15,6 +15,21 @@ use super::power;
 pub use crate::simd::float8::Format;
 use crate::simd::{Kernels, Pair, Scaling};
 
+/// A floating-point number of eight bits, times a power of two for each block.
+///
+/// Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Float8 {
+    /// How many bits the exponent and the mantissa have.
+    pub format: Format,
+    /// How values between two codes are rounded.
+    pub rounding: Rounding,
+    /// Entries that share a power of two, at least one; `None` rounds values unscaled.
+    pub block: Option<u32>,
+    /// What the random numbers begin from.
+    pub seed: u64,
+}
+
 /// How values between two codes are rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Rounding {

@@ -38,15 +38,20 @@ mod two_means;
 mod uniform;
 
 pub(crate) use code::{Coder, Place, Room, encode, store};
+pub use codebook::Codebook;
 pub use coding::{QuantizerId, ValueCoding};
 pub(crate) use coding::{Section, SectionMut};
 pub(crate) use decode::Decoder;
-pub use float8::{Format, Rounding};
+pub use exponent::Exponent;
+pub use float8::{Float8, Format, Rounding};
+pub use float16::Float16;
 pub(crate) use groups::Grouping;
-pub use sign_scale::Magnitude;
+pub use sign_scale::{Magnitude, SignScale};
 pub(crate) use spread::LONGEST;
 pub(crate) use summary::Summary;
-pub use uniform::Norm;
+pub use ternary::Ternary;
+pub use two_means::TwoMeans;
+pub use uniform::{Norm, Uniform};
 
 use crate::rng::Key;
 use crate::{Error, Result};
@@ -59,78 +64,22 @@ pub enum Quantizer {
     Float32,
     /// The upper 16 bits of a float32, rounded to nearest even; saturates at the largest finite value.
     BFloat16,
-    /// IEEE binary16, rounded to nearest even; saturates at 65504.
-    Float16 {
-        /// Multiply the values of each frame by a power of two, so that the largest one just fits.
-        scaled: bool,
-    },
+    /// IEEE binary16, scaled if wanted.
+    Float16(Float16),
     /// A floating-point number of eight bits, times a power of two for each block.
-    ///
-    /// Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
-    Float8 {
-        /// How many bits the exponent and the mantissa have.
-        format: Format,
-        /// How values between two codes are rounded.
-        rounding: Rounding,
-        /// Entries that share a power of two, at least one; `None` rounds values unscaled.
-        block: Option<u32>,
-        /// What the random numbers begin from.
-        seed: u64,
-    },
+    Float8(Float8),
     /// A sign and a power of two, stochastically rounded.
-    ///
-    /// Horváth et al., "Natural Compression for Distributed Deep Learning", MSML 2022.
-    Exponent {
-        /// What the random numbers begin from.
-        seed: u64,
-    },
+    Exponent(Exponent),
     /// A sign and one of a few magnitudes that are fitted to the values.
-    ///
-    /// Sarfi et al., "Communication Efficient LLM Pre-training with `SparseLoCo`", 2025, use two bits.
-    Codebook {
-        /// Bits per entry, including the sign, 1 to 4.
-        bits: u8,
-    },
+    Codebook(Codebook),
     /// A sign and a level of a uniform grid from zero to the norm of a block, stochastically rounded.
-    ///
-    /// Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
-    /// NeurIPS 2017.
-    Uniform {
-        /// Bits per entry, including the sign, 2 to 8.
-        bits: u8,
-        /// Entries that share a norm, at least one.
-        block: u32,
-        /// Upper end of the grid.
-        norm: Norm,
-        /// What the random numbers begin from.
-        seed: u64,
-    },
+    Uniform(Uniform),
     /// The sign, and one magnitude for all entries.
-    ///
-    /// Karimireddy et al., "Error Feedback Fixes `SignSGD` and other Gradient Compression Schemes",
-    /// ICML 2019.
-    SignScale {
-        /// Which magnitude.
-        magnitude: Magnitude,
-    },
+    SignScale(SignScale),
     /// One of two values: the mean of a column's entries >= 0, or of those below zero.
-    ///
-    /// Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
-    /// Distributed Training of Speech DNNs", Interspeech 2014.
-    TwoMeans {
-        /// Positions per column, at least one; `None` for a single column.
-        column: Option<u32>,
-    },
+    TwoMeans(TwoMeans),
     /// Minus, zero or plus one magnitude, stochastically rounded.
-    ///
-    /// Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
-    /// Learning", NeurIPS 2017.
-    Ternary {
-        /// Clip values at this many standard deviations; `None` for no clipping.
-        clip: Option<f32>,
-        /// What the random numbers begin from.
-        seed: u64,
-    },
+    Ternary(Ternary),
 }
 
 /// What a quantizer receives in addition to the values.
@@ -151,19 +100,22 @@ pub const SCALE_EXPONENTS: std::ops::RangeInclusive<i16> = -112..=164;
 impl Quantizer {
     pub(crate) fn check(self) -> Result<()> {
         match self {
-            Self::Uniform { bits, .. } if !uniform::BITS.contains(&bits) => {
+            Self::Uniform(Uniform { bits, .. }) if !uniform::BITS.contains(&bits) => {
                 Err(Error::argument(format!("bits must be 2 to 8, got {bits}")))
             }
-            Self::Uniform { block: 0, .. } | Self::Float8 { block: Some(0), .. } => {
+            Self::Uniform(Uniform { block: 0, .. })
+            | Self::Float8(Float8 { block: Some(0), .. }) => {
                 Err(Error::argument("block must be at least 1, got 0"))
             }
-            Self::Codebook { bits } if !codebook::BITS.contains(&bits) => {
+            Self::Codebook(Codebook { bits }) if !codebook::BITS.contains(&bits) => {
                 Err(Error::argument(format!("bits must be 1 to 4, got {bits}")))
             }
-            Self::TwoMeans { column: Some(0) } => {
+            Self::TwoMeans(TwoMeans { column: Some(0) }) => {
                 Err(Error::argument("column must be at least 1, got 0"))
             }
-            Self::Ternary { clip: Some(clip), .. } if !(clip > 0.0 && clip.is_finite()) => {
+            Self::Ternary(Ternary { clip: Some(clip), .. })
+                if !(clip > 0.0 && clip.is_finite()) =>
+            {
                 Err(Error::argument(format!("clip must be finite and above 0, got {clip}")))
             }
             _ => Ok(()),
@@ -173,10 +125,10 @@ impl Quantizer {
     /// The seed of its random numbers, if it draws any.
     pub fn seed(self) -> Option<u64> {
         match self {
-            Self::Uniform { seed, .. }
-            | Self::Ternary { seed, .. }
-            | Self::Exponent { seed }
-            | Self::Float8 { rounding: Rounding::Stochastic, seed, .. } => Some(seed),
+            Self::Uniform(Uniform { seed, .. })
+            | Self::Ternary(Ternary { seed, .. })
+            | Self::Exponent(Exponent { seed })
+            | Self::Float8(Float8 { rounding: Rounding::Stochastic, seed, .. }) => Some(seed),
             _ => None,
         }
     }
@@ -186,32 +138,34 @@ impl Quantizer {
         match self {
             Self::Float32 => ValueCoding::Float32,
             Self::BFloat16 => ValueCoding::BFloat16,
-            Self::Float16 { scaled } => {
+            Self::Float16(Float16 { scaled }) => {
                 let exponent = scaled.then(|| float16::scale_exponent(peak));
                 ValueCoding::Float16 { exponent }
             }
-            Self::Float8 { format, block, .. } => ValueCoding::Float8 { format, block },
-            Self::Exponent { .. } => ValueCoding::Exponent { block: exponent::BLOCK },
-            Self::Codebook { bits } => ValueCoding::Codebook { bits, block: codebook::BLOCK },
-            Self::Uniform { bits, block, .. } => ValueCoding::Uniform { bits, block },
-            Self::SignScale { .. } => ValueCoding::SignScale,
-            Self::TwoMeans { column } => {
+            Self::Float8(Float8 { format, block, .. }) => ValueCoding::Float8 { format, block },
+            Self::Exponent(Exponent { .. }) => ValueCoding::Exponent { block: exponent::BLOCK },
+            Self::Codebook(Codebook { bits }) => {
+                ValueCoding::Codebook { bits, block: codebook::BLOCK }
+            }
+            Self::Uniform(Uniform { bits, block, .. }) => ValueCoding::Uniform { bits, block },
+            Self::SignScale(SignScale { .. }) => ValueCoding::SignScale,
+            Self::TwoMeans(TwoMeans { column }) => {
                 let column = column.unwrap_or(numel.clamp(1, u64::from(u32::MAX)) as u32);
                 ValueCoding::TwoMeans { column }
             }
-            Self::Ternary { .. } => ValueCoding::Ternary,
+            Self::Ternary(Ternary { .. }) => ValueCoding::Ternary,
         }
     }
 
     /// Whether [`Quantizer::coding`] depends on the largest magnitude.
     pub(crate) fn needs_peak(self) -> bool {
-        self == Self::Float16 { scaled: true }
+        self == Self::Float16(Float16 { scaled: true })
     }
 
     /// The scales of a group of these values, where nothing less will do.
     fn scales_of(self, values: &[f32]) -> Scales {
         match self {
-            Self::Codebook { bits } => codebook::scales(bits, values),
+            Self::Codebook(Codebook { bits }) => codebook::scales(bits, values),
             _ => Scales::default(),
         }
     }
@@ -220,14 +174,19 @@ impl Quantizer {
     pub(crate) fn scales(self, summary: &Summary, magnitude: Option<f32>) -> Scales {
         let mut scales = Scales::default();
         match self {
-            Self::Float32 | Self::BFloat16 | Self::Float16 { .. } | Self::Codebook { .. } => {}
-            Self::Float8 { .. } | Self::Exponent { .. } => {
+            Self::Float32
+            | Self::BFloat16
+            | Self::Float16(Float16 { .. })
+            | Self::Codebook(Codebook { .. }) => {}
+            Self::Float8(Float8 { .. }) | Self::Exponent(Exponent { .. }) => {
                 scales[0] = self.scale_of_peak(summary.peak());
             }
-            Self::Uniform { norm, .. } => scales[0] = uniform::scale(summary, norm),
-            Self::SignScale { magnitude: which } => scales[0] = which.scale(summary, magnitude),
-            Self::TwoMeans { .. } => [scales[0], scales[1]] = two_means::scales(summary),
-            Self::Ternary { clip, .. } => scales[0] = ternary::scale(summary, clip),
+            Self::Uniform(Uniform { norm, .. }) => scales[0] = uniform::scale(summary, norm),
+            Self::SignScale(SignScale { magnitude: which }) => {
+                scales[0] = which.scale(summary, magnitude)
+            }
+            Self::TwoMeans(TwoMeans { .. }) => [scales[0], scales[1]] = two_means::scales(summary),
+            Self::Ternary(Ternary { clip, .. }) => scales[0] = ternary::scale(summary, clip),
         }
         scales
     }

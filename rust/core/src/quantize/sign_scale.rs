@@ -7,6 +7,16 @@
 
 use super::Summary;
 
+/// The sign, and one magnitude for all entries.
+///
+/// Karimireddy et al., "Error Feedback Fixes `SignSGD` and other Gradient Compression Schemes",
+/// ICML 2019.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SignScale {
+    /// Which magnitude.
+    pub magnitude: Magnitude,
+}
+
 /// Which magnitude goes with the signs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Magnitude {

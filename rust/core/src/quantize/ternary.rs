@@ -6,6 +6,18 @@
 
 use super::Summary;
 
+/// Minus, zero or plus one magnitude, stochastically rounded.
+///
+/// Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
+/// Learning", NeurIPS 2017.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ternary {
+    /// Clip values at this many standard deviations; `None` for no clipping.
+    pub clip: Option<f32>,
+    /// What the random numbers begin from.
+    pub seed: u64,
+}
+
 /// Bits of a code.
 pub(super) const BITS: u8 = 2;
 

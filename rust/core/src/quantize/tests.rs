@@ -8,14 +8,14 @@ use super::*;
 const ALL: [Quantizer; 4] = [
     Quantizer::Float32,
     Quantizer::BFloat16,
-    Quantizer::Float16 { scaled: false },
-    Quantizer::Float16 { scaled: true },
+    Quantizer::Float16(Float16 { scaled: false }),
+    Quantizer::Float16(Float16 { scaled: true }),
 ];
 
 /// The coding with this exponent, where it has one.
 fn coding(quantizer: Quantizer, exponent: i16) -> ValueCoding {
     match quantizer {
-        Quantizer::Float16 { scaled } => {
+        Quantizer::Float16(Float16 { scaled }) => {
             ValueCoding::Float16 { exponent: scaled.then_some(exponent) }
         }
         other => other.coding(0, 0.0),
@@ -79,8 +79,8 @@ fn every_finite_code_decodes_as_the_half_crate_says_and_comes_back() {
         assert_eq!(encode(quantizer, 0, &values), bytes, "{quantizer:?}");
     };
     check(Quantizer::BFloat16, |c| bf16::from_bits(c).to_f32());
-    check(Quantizer::Float16 { scaled: false }, |c| f16::from_bits(c).to_f32());
-    check(Quantizer::Float16 { scaled: true }, |c| f16::from_bits(c).to_f32());
+    check(Quantizer::Float16(Float16 { scaled: false }), |c| f16::from_bits(c).to_f32());
+    check(Quantizer::Float16(Float16 { scaled: true }), |c| f16::from_bits(c).to_f32());
 }
 
 #[test]
@@ -91,7 +91,11 @@ fn every_code_is_finite_or_not_as_ieee_says() {
         let is_bf16 = bf16::from_bits(code).is_finite();
         assert_eq!(all_finite(Quantizer::BFloat16, &bytes), is_bf16, "{code:#06x}");
         let is_f16 = f16::from_bits(code).is_finite();
-        assert_eq!(all_finite(Quantizer::Float16 { scaled: true }, &bytes), is_f16, "{code:#06x}");
+        assert_eq!(
+            all_finite(Quantizer::Float16(Float16 { scaled: true }), &bytes),
+            is_f16,
+            "{code:#06x}"
+        );
     }
     for (value, finite) in [(f32::MAX, true), (f32::INFINITY, false), (f32::NAN, false)] {
         let mut bytes = vec![0; 4 * 300];
@@ -102,7 +106,7 @@ fn every_code_is_finite_or_not_as_ieee_says() {
 
 #[test]
 fn the_largest_values_saturate() {
-    let halves = Quantizer::Float16 { scaled: false };
+    let halves = Quantizer::Float16(Float16 { scaled: false });
     let past = [65504.0, 65519.9, 65520.0, 1e6, f32::MAX];
     assert!(round(halves, &past).iter().all(|&v| v == 65504.0));
     assert!(round(halves, &past.map(|v| -v)).iter().all(|&v| v == -65504.0));
@@ -110,7 +114,7 @@ fn the_largest_values_saturate() {
     assert_eq!(round(Quantizer::BFloat16, &[f32::MAX, -f32::MAX]), [largest, -largest]);
     // Scaled codes reach up to 65504 * 2^112 and no further.
     let largest = 65504.0 * 2_f32.powi(112);
-    let scaled = Quantizer::Float16 { scaled: true };
+    let scaled = Quantizer::Float16(Float16 { scaled: true });
     assert_eq!(round(scaled, &[f32::MAX, -f32::MAX]), [largest, -largest]);
 }
 
@@ -125,7 +129,7 @@ fn zeros_need_no_scale_and_keep_their_sign() {
 
 #[test]
 fn the_scale_puts_the_largest_magnitude_just_below_the_largest_code() {
-    let scaled = Quantizer::Float16 { scaled: true };
+    let scaled = Quantizer::Float16(Float16 { scaled: true });
     for (value, exponent) in [
         (1.0, 15),
         (65504.0, 0),
@@ -144,7 +148,7 @@ fn the_scale_puts_the_largest_magnitude_just_below_the_largest_code() {
 /// Every subnormal is a whole number of the smallest one, and the scaled codes keep 11 bits of it.
 #[test]
 fn subnormals_are_scaled_exactly() {
-    let scaled = Quantizer::Float16 { scaled: true };
+    let scaled = Quantizer::Float16(Float16 { scaled: true });
     let values: Vec<f32> = (0..=2048).map(f32::from_bits).collect();
     assert_eq!(bits(&round(scaled, &values)), bits(&values));
 }
@@ -163,14 +167,14 @@ proptest! {
     fn float16_is_the_nearest_and_saturates(value in finite()) {
         let nearest = f16::from_f32(value);
         let expected = if nearest.is_finite() { nearest } else { f16::MAX.copysign(nearest) };
-        let codes = encode(Quantizer::Float16 { scaled: false }, 0, &[value]);
+        let codes = encode(Quantizer::Float16(Float16 { scaled: false }), 0, &[value]);
         prop_assert_eq!(codes, expected.to_le_bytes());
     }
 
     /// The scale is right against float64, where products by powers of two are exact.
     #[test]
     fn scaled_float16_is_the_nearest_of_the_scaled(values in prop::collection::vec(finite(), 1..20)) {
-        let quantizer = Quantizer::Float16 { scaled: true };
+        let quantizer = Quantizer::Float16(Float16 { scaled: true });
         let exponent = scale_exponent(quantizer, &values);
         prop_assert!(SCALE_EXPONENTS.contains(&exponent));
         let power = 2_f64.powi(exponent.into());
@@ -205,7 +209,7 @@ proptest! {
     /// the smallest code.
     #[test]
     fn the_error_is_half_a_unit(values in prop::collection::vec(finite(), 1..40)) {
-        let scaled = Quantizer::Float16 { scaled: true };
+        let scaled = Quantizer::Float16(Float16 { scaled: true });
         let smallest = 2_f64.powi(-24 - i32::from(scale_exponent(scaled, &values)));
         for (quantizer, relative, absolute) in [
             (Quantizer::Float32, 0.0, 0.0),

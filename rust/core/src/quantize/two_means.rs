@@ -7,6 +7,16 @@
 use super::{Summary, ValueCoding};
 use crate::{Error, Result};
 
+/// One of two values: the mean of a column's entries >= 0, or of those below zero.
+///
+/// Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
+/// Distributed Training of Speech DNNs", Interspeech 2014.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TwoMeans {
+    /// Positions per column, at least one; `None` for a single column.
+    pub column: Option<u32>,
+}
+
 /// Bytes of parameters: the length of a column.
 pub(super) const PROLOGUE: usize = 4;
 

@@ -7,6 +7,22 @@
 use super::{Summary, ValueCoding};
 use crate::{Error, Result};
 
+/// A sign and a level of a uniform grid from zero to the norm of a block, stochastically rounded.
+///
+/// Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+/// NeurIPS 2017.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uniform {
+    /// Bits per entry, including the sign, 2 to 8.
+    pub bits: u8,
+    /// Entries that share a norm, at least one.
+    pub block: u32,
+    /// Upper end of the grid.
+    pub norm: Norm,
+    /// What the random numbers begin from.
+    pub seed: u64,
+}
+
 /// What the grid of a block reaches up to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Norm {

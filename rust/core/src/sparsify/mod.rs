@@ -6,6 +6,7 @@
 mod bin_max;
 mod bracket;
 mod chunk_topk;
+mod custom;
 mod gaussian;
 mod largest;
 mod radix;
@@ -19,11 +20,14 @@ mod two_sided;
 
 pub use bin_max::BinMax;
 pub use chunk_topk::{ChunkTopK, Tile};
+pub use custom::Custom;
 pub use gaussian::Gaussian;
 pub(crate) use largest::narrow;
 pub use random_k::RandomK;
 pub use sampled::{Plan, SampledTopK};
 pub use sid::Sid;
+pub use threshold::Threshold;
+pub use topk::TopK;
 pub use trimmed::{Method as TrimMethod, Trimmed};
 pub use two_sided::TwoSided;
 
@@ -40,20 +44,9 @@ pub enum Sparsifier {
     /// Every entry.
     All,
     /// Entries whose magnitude is strictly above a threshold.
-    ///
-    /// Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
-    /// Interspeech 2015.
-    Threshold {
-        /// The threshold, finite and not negative.
-        threshold: f32,
-    },
-    /// Exactly the entries of largest magnitude; ties go to the lower position.
-    ///
-    /// Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
-    TopK {
-        /// How many entries.
-        amount: Amount,
-    },
+    Threshold(Threshold),
+    /// Exactly the entries of largest magnitude.
+    TopK(TopK),
     /// Entries above a threshold that SIDCo fits.
     Sid(Sid),
     /// Entries above a threshold taken from a sample, as in Deep Gradient Compression.
@@ -74,13 +67,8 @@ pub enum Sparsifier {
     /// Communication Efficiency", 2016 (random masks); Stich et al., "Sparsified SGD with Memory",
     /// NeurIPS 2018 (with a memory).
     RandomK(RandomK),
-    /// Entries that are selected outside of this crate: encode them with [`Codec::encode_at`].
-    ///
-    /// [`Codec::encode_at`]: crate::codec::Codec::encode_at
-    Custom {
-        /// An identifier, to tell custom sparsifiers apart.
-        id: u64,
-    },
+    /// Entries that are selected outside of this crate.
+    Custom(Custom),
 }
 
 /// How many entries to keep.
@@ -153,11 +141,13 @@ pub(crate) struct Scanned<'a, 's> {
 impl Sparsifier {
     pub(crate) fn check(self) -> Result<()> {
         match self {
-            Self::Threshold { threshold } if !(threshold >= 0.0 && threshold.is_finite()) => {
+            Self::Threshold(Threshold { threshold })
+                if !(threshold >= 0.0 && threshold.is_finite()) =>
+            {
                 Err(Error::argument(format!("threshold must be finite and >= 0, got {threshold}")))
             }
-            Self::All | Self::Threshold { .. } | Self::Custom { .. } => Ok(()),
-            Self::TopK { amount } => amount.check(),
+            Self::All | Self::Threshold(Threshold { .. }) | Self::Custom(Custom { .. }) => Ok(()),
+            Self::TopK(TopK { amount }) => amount.check(),
             Self::Sid(sid) => sid.check(),
             Self::SampledTopK(sampled) => sampled.check(),
             Self::BinMax(bin_max) => bin_max.check(),
@@ -172,8 +162,8 @@ impl Sparsifier {
     pub(crate) fn id(self) -> SparsifierId {
         match self {
             Self::All => SparsifierId::ALL,
-            Self::Threshold { .. } => SparsifierId::THRESHOLD,
-            Self::TopK { .. } => SparsifierId::TOP_K,
+            Self::Threshold(Threshold { .. }) => SparsifierId::THRESHOLD,
+            Self::TopK(TopK { .. }) => SparsifierId::TOP_K,
             Self::Sid(_) => SparsifierId::SID,
             Self::SampledTopK(_) => SparsifierId::SAMPLED_TOP_K,
             Self::BinMax(_) => SparsifierId::BIN_MAX,
@@ -182,7 +172,7 @@ impl Sparsifier {
             Self::Trimmed(_) => SparsifierId::TRIMMED,
             Self::ChunkTopK(_) => SparsifierId::CHUNK_TOP_K,
             Self::RandomK(_) => SparsifierId::RANDOM_K,
-            Self::Custom { .. } => SparsifierId::CUSTOM,
+            Self::Custom(Custom { .. }) => SparsifierId::CUSTOM,
         }
     }
 
@@ -208,10 +198,11 @@ impl Sparsifier {
     /// The maximum number of entries that can be selected from a tensor.
     pub fn max_count(self, numel: usize) -> u64 {
         match self {
-            Self::All | Self::Threshold { .. } | Self::BinMax(_) | Self::Custom { .. } => {
-                numel as u64
-            }
-            Self::TopK { amount } => amount.of(numel),
+            Self::All
+            | Self::Threshold(Threshold { .. })
+            | Self::BinMax(_)
+            | Self::Custom(Custom { .. }) => numel as u64,
+            Self::TopK(TopK { amount }) => amount.of(numel),
             Self::Sid(sid) => sid.max_count(numel),
             Self::SampledTopK(sampled) => sampled.target(numel),
             Self::TwoSided(two_sided) => two_sided.max_count(numel),
@@ -255,7 +246,7 @@ impl Sparsifier {
 
     /// Whether [`Selected::magnitude`] says something.
     pub(crate) fn tells_magnitude(self) -> bool {
-        matches!(self, Self::Threshold { .. } | Self::BinMax(_))
+        matches!(self, Self::Threshold(Threshold { .. }) | Self::BinMax(_))
     }
 
     /// The tracker of a new tensor.
@@ -288,11 +279,13 @@ impl Sparsifier {
         scratch: &mut Vec<u32>,
     ) -> Request {
         match self {
-            Self::All | Self::RandomK(_) | Self::Custom { .. } => Request::default(),
+            Self::All | Self::RandomK(_) | Self::Custom(Custom { .. }) => Request::default(),
             Self::ChunkTopK(chunks) => chunks.request(),
             Self::BinMax(bin_max) => bin_max.request(),
-            Self::Threshold { threshold } => threshold::request(threshold),
-            Self::TopK { amount } => topk::request(amount.of(numel), numel, tracker, at, scratch),
+            Self::Threshold(Threshold { threshold }) => threshold::request(threshold),
+            Self::TopK(TopK { amount }) => {
+                topk::request(amount.of(numel), numel, tracker, at, scratch)
+            }
             Self::Sid(sid) => sid.request(numel, tracker, at, scratch),
             Self::SampledTopK(sampled) => sampled.request(numel, tracker, key, at, scratch),
             Self::TwoSided(two_sided) => two_sided.request(numel, tracker, key, at, scratch),
@@ -305,13 +298,13 @@ impl Sparsifier {
     pub(crate) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let numel = scanned.numel();
         match self {
-            Self::All | Self::Custom { .. } => {
+            Self::All | Self::Custom(Custom { .. }) => {
                 Selected { target: None, threshold: 0.0, magnitude: None }
             }
-            Self::Threshold { threshold } => {
+            Self::Threshold(Threshold { threshold }) => {
                 Selected { target: None, threshold, magnitude: Some(threshold) }
             }
-            Self::TopK { amount } => topk::select(amount.of(numel), tracker, scanned),
+            Self::TopK(TopK { amount }) => topk::select(amount.of(numel), tracker, scanned),
             Self::Sid(sid) => sid.select(tracker, scanned),
             Self::SampledTopK(sampled) => sampled.select(tracker, scanned),
             Self::BinMax(bin_max) => bin_max.select(&scanned.totals, numel),

@@ -6,8 +6,17 @@
 //! changes the result.
 
 use super::largest::{self, Kept};
-use super::{Scanned, Selected, Tracker};
+use super::{Amount, Scanned, Selected, Tracker};
 use crate::scan::Request;
+
+/// Exactly the entries of largest magnitude; ties go to the lower position.
+///
+/// Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TopK {
+    /// How many entries.
+    pub amount: Amount,
+}
 
 pub(super) fn request(
     k: u64,

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use gradwire_core::Dtype;
 use gradwire_core::frame::{self, Layout, SparsifierId};
 use gradwire_core::pack::{Chunks, Coding, Draw, DrawKind, IndexCoding, Pattern};
-use gradwire_core::quantize::{Format, Magnitude, Norm, Quantizer, Rounding};
+use gradwire_core::quantize::{
+    Codebook, Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale,
+    Ternary, TwoMeans, Uniform,
+};
 use gradwire_core::rng::Key;
 use serde_json::Value;
 
@@ -115,9 +118,9 @@ fn quantizer(name: &str, options: &Value) -> Quantizer {
     match name {
         "float32" => Quantizer::Float32,
         "bfloat16" => Quantizer::BFloat16,
-        "float16" => Quantizer::Float16 { scaled: false },
-        "float16_scaled" => Quantizer::Float16 { scaled: true },
-        "float8" => Quantizer::Float8 {
+        "float16" => Quantizer::Float16(Float16 { scaled: false }),
+        "float16_scaled" => Quantizer::Float16(Float16 { scaled: true }),
+        "float8" => Quantizer::Float8(Float8 {
             format: match options["format"].as_str().unwrap() {
                 "e5m2" => Format::E5M2,
                 "e4m3" => Format::E4M3,
@@ -126,26 +129,29 @@ fn quantizer(name: &str, options: &Value) -> Quantizer {
             rounding: Rounding::Nearest,
             block: options["block"].as_u64().map(|block| block as u32),
             seed: 0,
-        },
-        "uniform" => Quantizer::Uniform {
+        }),
+        "uniform" => Quantizer::Uniform(Uniform {
             bits: options["bits"].as_u64().unwrap() as u8,
             block: options["block"].as_u64().unwrap() as u32,
             norm: if options["norm"] == "l2" { Norm::L2 } else { Norm::Max },
             seed: 0,
-        },
+        }),
         "sign-scale" => {
             let mean = options["scale"] == "mean";
             let magnitude = if mean { Magnitude::Mean } else { Magnitude::RootMeanSquare };
-            Quantizer::SignScale { magnitude }
+            Quantizer::SignScale(SignScale { magnitude })
         }
-        "two-means" => {
-            Quantizer::TwoMeans { column: Some(options["column"].as_u64().unwrap() as u32) }
+        "two-means" => Quantizer::TwoMeans(TwoMeans {
+            column: Some(options["column"].as_u64().unwrap() as u32),
+        }),
+        "ternary" => Quantizer::Ternary(Ternary {
+            clip: options["clip"].as_f64().map(|clip| clip as f32),
+            seed: 0,
+        }),
+        "codebook" => {
+            Quantizer::Codebook(Codebook { bits: options["bits"].as_u64().unwrap() as u8 })
         }
-        "ternary" => {
-            Quantizer::Ternary { clip: options["clip"].as_f64().map(|clip| clip as f32), seed: 0 }
-        }
-        "codebook" => Quantizer::Codebook { bits: options["bits"].as_u64().unwrap() as u8 },
-        "exponent" => Quantizer::Exponent { seed: 0 },
+        "exponent" => Quantizer::Exponent(Exponent { seed: 0 }),
         other => panic!("quantizer {other}"),
     }
 }

@@ -4,8 +4,8 @@ use gradwire_core::fit::Distribution;
 use gradwire_core::fit::controller::Mode;
 use gradwire_core::rng::tensor_id;
 use gradwire_core::sparsify::{
-    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Tile, TrimMethod,
-    Trimmed, TwoSided,
+    Amount, BinMax, ChunkTopK, Custom, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Threshold,
+    Tile, TopK, TrimMethod, Trimmed, TwoSided,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -15,8 +15,10 @@ use super::{get, kind, unknown};
 pub(super) fn sparsifier(part: &Bound<'_, PyDict>) -> PyResult<Sparsifier> {
     Ok(match kind(part)?.as_str() {
         "all" => Sparsifier::All,
-        "threshold" => Sparsifier::Threshold { threshold: get::<f64>(part, "threshold")? as f32 },
-        "topk" => Sparsifier::TopK { amount: amount(part)? },
+        "threshold" => {
+            Sparsifier::Threshold(Threshold { threshold: get::<f64>(part, "threshold")? as f32 })
+        }
+        "topk" => Sparsifier::TopK(TopK { amount: amount(part)? }),
         "sid" => Sparsifier::Sid(Sid {
             ratio: get(part, "ratio")?,
             distribution: distribution(&get::<String>(part, "distribution")?)?,
@@ -64,7 +66,7 @@ pub(super) fn sparsifier(part: &Bound<'_, PyDict>) -> PyResult<Sparsifier> {
             seed: get(part, "seed")?,
             scaled: get(part, "scaled")?,
         }),
-        "custom" => Sparsifier::Custom { id: tensor_id(&get::<String>(part, "name")?) },
+        "custom" => Sparsifier::Custom(Custom { id: tensor_id(&get::<String>(part, "name")?) }),
         other => return Err(unknown("sparsifier", other)),
     })
 }

@@ -64,8 +64,8 @@ fn one_buffer_of_streamed_size_gives_what_two_give() {
     let n = (1 << 21) + 4321;
     for sparsifier in [Sparsifier::All, sid(0.001, Distribution::Gamma)] {
         let run = |low_memory| {
-            let memory = Memory::Residual { decay: 0.9, low_memory };
-            let quantizer = Quantizer::Float16 { scaled: true };
+            let memory = Memory::Residual(Residual { decay: 0.9, low_memory });
+            let quantizer = Quantizer::Float16(Float16 { scaled: true });
             let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
             let mut state = codec.init_state(n).unwrap();
             let frames: Vec<_> =
@@ -80,7 +80,7 @@ fn one_buffer_of_streamed_size_gives_what_two_give() {
 fn frames_are_trimmed_to_a_limit_and_the_rest_is_kept() {
     let n = 50_000;
     let x = gradient(n, 9);
-    let sparsifier = Sparsifier::TopK { amount: Amount::Ratio(0.05) };
+    let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.05) });
     for (quantizer, memory) in QUANTIZERS.iter().flat_map(|&q| [(q, FEEDBACK), (q, LOW_MEMORY)]) {
         let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
         let (whole, _) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
@@ -149,8 +149,8 @@ fn other_dtypes_are_read_as_float32_and_named_in_the_frame() {
 #[test]
 fn decay_shrinks_what_is_remembered() {
     for low_memory in [false, true] {
-        let memory = Memory::Residual { decay: 0.5, low_memory };
-        let sparsifier = Sparsifier::TopK { amount: Amount::Count(1) };
+        let memory = Memory::Residual(Residual { decay: 0.5, low_memory });
+        let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
         let codec = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
         let mut state = codec.init_state(3).unwrap();
         encode(&codec, &[4.0, 2.0, -1.0], &mut state);
@@ -185,7 +185,7 @@ fn fused_feedback_gives_the_bytes_of_adding_first() {
 fn tensors_that_are_streamed_past_the_caches_conserve_too() {
     let n = (1 << 21) + 77;
     let steps: Vec<Vec<f32>> = (0..2).map(|s| gradient(n, 5 + s)).collect();
-    let top = Sparsifier::TopK { amount: Amount::Ratio(0.001) };
+    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.001) });
     for sparsifier in [top, sid(0.01, Distribution::Gamma), Sparsifier::All] {
         let codec =
             Codec::new(sparsifier, Quantizer::BFloat16, FEEDBACK, IndexCoding::Auto).unwrap();

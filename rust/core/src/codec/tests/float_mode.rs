@@ -48,7 +48,7 @@ fn frames_and_residuals_are_those_of_the_standard_mode() {
 fn threads_do_not_matter_in_any_mode() {
     let n = 6 * CHUNK + 77;
     let steps: Vec<_> = (0..2).map(|seed| tiny(n, seed)).collect();
-    let threshold = Sparsifier::Threshold { threshold: 1e-39 };
+    let threshold = Sparsifier::Threshold(Threshold { threshold: 1e-39 });
     for sparsifier in [threshold, Sparsifier::All, sid(0.01, Distribution::Gamma)] {
         let quantizer = Quantizer::Float32;
         let codec = Codec::new(sparsifier, quantizer, FEEDBACK, IndexCoding::Auto).unwrap();
@@ -61,7 +61,7 @@ fn threads_do_not_matter_in_any_mode() {
 
 #[test]
 fn states_are_saved_and_loaded_to_the_last_bit() {
-    let sparsifier = Sparsifier::TopK { amount: Amount::Ratio(0.01) };
+    let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.01) });
     let codec = Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
     let mut state = codec.init_state(1000).unwrap();
     encode(&codec, &tiny(1000, 1), &mut state);
@@ -78,7 +78,7 @@ fn states_are_saved_and_loaded_to_the_last_bit() {
 
 #[test]
 fn errors_leave_the_mode_as_it_was() {
-    let sparsifier = Sparsifier::TopK { amount: Amount::Ratio(0.1) };
+    let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) });
     let codec = Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
     let mut state = codec.init_state(100).unwrap();
     // That checks the mode.

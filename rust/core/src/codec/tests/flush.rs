@@ -19,7 +19,7 @@ fn all_memories() -> Vec<Memory> {
 fn a_flush_sends_the_residual_exactly_and_leaves_zeros() {
     for n in [0, 1, 1000] {
         for memory in all_memories() {
-            let sparsifier = Sparsifier::TopK { amount: Amount::Ratio(0.01) };
+            let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.01) });
             let codec =
                 Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
             let mut state = codec.init_state(n).unwrap();

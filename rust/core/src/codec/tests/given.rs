@@ -49,9 +49,9 @@ fn levels_and_threads_agree_on_given_positions() {
     let n = 300_000;
     let positions: Vec<u32> = (0..n as u32).step_by(997).collect();
     let codec = Codec::new(
-        Sparsifier::TopK { amount: Amount::Count(1) },
-        Quantizer::Float16 { scaled: true },
-        Memory::Residual { decay: 0.9, low_memory: false },
+        Sparsifier::TopK(TopK { amount: Amount::Count(1) }),
+        Quantizer::Float16(Float16 { scaled: true }),
+        Memory::Residual(Residual { decay: 0.9, low_memory: false }),
         IndexCoding::Auto,
     );
     let codec = codec.unwrap();
@@ -176,7 +176,9 @@ fn a_limit_trims_where_it_may_and_is_an_error_where_not() {
 #[test]
 fn a_preview_is_what_is_encoded_and_changes_nothing() {
     let n = 5000;
-    for memory in [Memory::Residual { decay: 0.9, low_memory: false }, LOW_MEMORY, Memory::None] {
+    for memory in
+        [Memory::Residual(Residual { decay: 0.9, low_memory: false }), LOW_MEMORY, Memory::None]
+    {
         for codec in codecs(memory) {
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &gradient(n, 1), &mut state);
@@ -204,7 +206,7 @@ fn a_preview_is_what_is_encoded_and_changes_nothing() {
 
 #[test]
 fn what_is_chosen_elsewhere_is_encoded_at_positions_alone() {
-    let sparsifier = Sparsifier::Custom { id: 1 };
+    let sparsifier = Sparsifier::Custom(Custom { id: 1 });
     let codec = Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
     let (mut state, mut workspace) = (codec.init_state(4).unwrap(), Workspace::default());
     let x = [4.0, 3.0, 2.0, 1.0];

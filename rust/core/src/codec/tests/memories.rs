@@ -73,7 +73,8 @@ fn bytes_and_memory_agree_on_every_level_and_thread_count() {
     let few = vec![low_pass(0.3), Memory::MomentumCorrection(CORRECTION)];
     for (n, memories) in [(130, memories()), (300_000, few)] {
         for codec in memories.into_iter().flat_map(codecs) {
-            let few = matches!(codec.sparsifier(), Sparsifier::TopK { amount: Amount::Count(5) });
+            let few =
+                matches!(codec.sparsifier(), Sparsifier::TopK(TopK { amount: Amount::Count(5) }));
             let gamma = codec.sparsifier() == sid(0.01, Distribution::Gamma);
             let all = codec.sparsifier() == Sparsifier::All;
             if n > 130 && (codec.quantizer() != Quantizer::BFloat16 || !(few || gamma || all)) {
@@ -105,7 +106,7 @@ fn bytes_and_memory_agree_on_every_level_and_thread_count() {
 fn tensors_that_are_streamed_give_what_small_pieces_give() {
     // Beyond what sources write past the caches; entries above a threshold know nothing of others.
     let n = (1 << 21) + 77;
-    let sparsifier = Sparsifier::Threshold { threshold: 0.2 };
+    let sparsifier = Sparsifier::Threshold(Threshold { threshold: 0.2 });
     let masked = Memory::MomentumCorrection(CORRECTION);
     for memory in [low_pass(0.3), masked] {
         let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
@@ -236,7 +237,7 @@ fn sent_and_left_make_the_momentum_of_the_sum_of_gradients() {
 fn clipping_scales_to_the_norm_and_leaves_shorter_gradients_alone() {
     let memory =
         |clip| Memory::MomentumCorrection(MomentumCorrection { clip: Some(clip), ..CORRECTION });
-    let top = Sparsifier::TopK { amount: Amount::Count(1) };
+    let top = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
     let make = |clip| Codec::new(top, Quantizer::Float32, memory(clip), IndexCoding::Auto).unwrap();
     let x = [3.0, 4.0, 0.0];
     for (clip, expected) in [(5.0, [3.0, 4.0, 0.0]), (2.5, [1.5, 2.0, 0.0])] {
@@ -346,7 +347,7 @@ fn memories_without_meaning_are_refused() {
         let result = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto);
         assert!(matches!(result, Err(Error::Argument { .. })), "{memory:?}");
     };
-    let top = Sparsifier::TopK { amount: Amount::Count(1) };
+    let top = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
     for beta in [0.0, -1.0, 1.1, f32::NAN] {
         refused(top, low_pass(beta));
     }
@@ -363,7 +364,7 @@ fn memories_without_meaning_are_refused() {
 
 #[test]
 fn a_state_goes_with_the_memory_that_it_was_made_for() {
-    let top = Sparsifier::TopK { amount: Amount::Count(1) };
+    let top = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
     let make = |memory| Codec::new(top, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
     let corrected = make(Memory::MomentumCorrection(CORRECTION));
     let residual = make(FEEDBACK);

@@ -18,11 +18,16 @@ use super::*;
 use crate::Dtype;
 use crate::fit::{Distribution, Mode};
 use crate::frame::{Frame, Scratch};
-use crate::quantize::{Format, Magnitude, Norm, Rounding};
+use crate::memory::Residual;
+use crate::quantize::{
+    Codebook, Exponent, Float8, Float16, Format, Magnitude, Norm, Rounding, SignScale, Ternary,
+    TwoMeans, Uniform,
+};
 use crate::reference;
 use crate::simd::{Kernels, available_levels, testing};
 use crate::sparsify::{
-    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, TrimMethod, Trimmed, TwoSided,
+    Amount, BinMax, ChunkTopK, Custom, Gaussian, RandomK, SampledTopK, Sid, Threshold, TopK,
+    TrimMethod, Trimmed, TwoSided,
 };
 
 thread_local! {
@@ -45,9 +50,9 @@ fn sid(ratio: f64, distribution: Distribution) -> Sparsifier {
 
 fn sparsifiers() -> Vec<Sparsifier> {
     let mut all = vec![Sparsifier::All];
-    all.extend([0.0, 0.1, 1e9].map(|threshold| Sparsifier::Threshold { threshold }));
-    all.extend([1e-4, 0.01, 0.3, 1.0].map(|r| Sparsifier::TopK { amount: Amount::Ratio(r) }));
-    all.extend([1, 5, 1 << 40].map(|k| Sparsifier::TopK { amount: Amount::Count(k) }));
+    all.extend([0.0, 0.1, 1e9].map(|threshold| Sparsifier::Threshold(Threshold { threshold })));
+    all.extend([1e-4, 0.01, 0.3, 1.0].map(|r| Sparsifier::TopK(TopK { amount: Amount::Ratio(r) })));
+    all.extend([1, 5, 1 << 40].map(|k| Sparsifier::TopK(TopK { amount: Amount::Count(k) })));
     for law in [Distribution::Exponential, Distribution::Gamma, Distribution::GeneralizedPareto] {
         all.extend([1e-3, 0.01, 0.1, 0.5].map(|ratio| sid(ratio, law)));
     }
@@ -93,31 +98,31 @@ fn estimated() -> Vec<Sparsifier> {
 const QUANTIZERS: [Quantizer; 4] = [
     Quantizer::Float32,
     Quantizer::BFloat16,
-    Quantizer::Float16 { scaled: true },
-    Quantizer::Float16 { scaled: false },
+    Quantizer::Float16(Float16 { scaled: true }),
+    Quantizer::Float16(Float16 { scaled: false }),
 ];
 
 /// Those that have scales.
 const SCALED: [Quantizer; 15] = [
-    Quantizer::Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 1 },
-    Quantizer::Uniform { bits: 3, block: 100, norm: Norm::Max, seed: 2 },
-    Quantizer::Uniform { bits: 8, block: 100_000, norm: Norm::Max, seed: 2 },
-    Quantizer::SignScale { magnitude: Magnitude::Mean },
-    Quantizer::SignScale { magnitude: Magnitude::RootMeanSquare },
-    Quantizer::TwoMeans { column: Some(77) },
-    Quantizer::TwoMeans { column: None },
-    Quantizer::Ternary { clip: Some(2.5), seed: 3 },
+    Quantizer::Uniform(Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 1 }),
+    Quantizer::Uniform(Uniform { bits: 3, block: 100, norm: Norm::Max, seed: 2 }),
+    Quantizer::Uniform(Uniform { bits: 8, block: 100_000, norm: Norm::Max, seed: 2 }),
+    Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
+    Quantizer::SignScale(SignScale { magnitude: Magnitude::RootMeanSquare }),
+    Quantizer::TwoMeans(TwoMeans { column: Some(77) }),
+    Quantizer::TwoMeans(TwoMeans { column: None }),
+    Quantizer::Ternary(Ternary { clip: Some(2.5), seed: 3 }),
     float8(Format::E4M3, Rounding::Nearest, Some(256)),
     float8(Format::E5M2, Rounding::Stochastic, Some(7)),
     float8(Format::E5M2, Rounding::Nearest, Some(100_000)),
     float8(Format::E4M3, Rounding::Stochastic, None),
-    Quantizer::Exponent { seed: 4 },
-    Quantizer::Codebook { bits: 2 },
-    Quantizer::Codebook { bits: 4 },
+    Quantizer::Exponent(Exponent { seed: 4 }),
+    Quantizer::Codebook(Codebook { bits: 2 }),
+    Quantizer::Codebook(Codebook { bits: 4 }),
 ];
 
 const fn float8(format: Format, rounding: Rounding, block: Option<u32>) -> Quantizer {
-    Quantizer::Float8 { format, rounding, block, seed: 5 }
+    Quantizer::Float8(Float8 { format, rounding, block, seed: 5 })
 }
 
 fn codecs(memory: Memory) -> Vec<Codec> {
@@ -138,9 +143,9 @@ fn codecs(memory: Memory) -> Vec<Codec> {
 }
 
 fn scaled_codecs(memory: Memory) -> Vec<Codec> {
-    let top = Sparsifier::TopK { amount: Amount::Ratio(0.03) };
+    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.03) });
     let mut codecs = Vec::new();
-    for sparsifier in [Sparsifier::All, Sparsifier::Threshold { threshold: 0.0 }, top] {
+    for sparsifier in [Sparsifier::All, Sparsifier::Threshold(Threshold { threshold: 0.0 }), top] {
         for quantizer in SCALED {
             codecs.push(Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap());
         }
@@ -148,8 +153,8 @@ fn scaled_codecs(memory: Memory) -> Vec<Codec> {
     codecs
 }
 
-const FEEDBACK: Memory = Memory::Residual { decay: 1.0, low_memory: false };
-const LOW_MEMORY: Memory = Memory::Residual { decay: 1.0, low_memory: true };
+const FEEDBACK: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
+const LOW_MEMORY: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: true });
 
 fn encode(codec: &Codec, x: &[f32], state: &mut State) -> (Vec<u8>, Encoded) {
     let (mut out, mut workspace) = (Vec::new(), Workspace::default());

@@ -4,7 +4,7 @@ use super::*;
 use crate::quantize::Magnitude;
 use crate::rng::Key;
 
-const TOLD: Quantizer = Quantizer::SignScale { magnitude: Magnitude::Selector };
+const TOLD: Quantizer = Quantizer::SignScale(SignScale { magnitude: Magnitude::Selector });
 
 /// Independent normal numbers, by Box and Muller.
 fn normal(n: usize, seed: u64) -> Vec<f32> {
@@ -87,7 +87,7 @@ fn adaptive_columns_take_their_means_and_a_sixtieth_of_the_bytes() {
     let (rows, columns) = (4096, 24);
     let n = rows * columns;
     let sparsifier = Sparsifier::TwoSided(TwoSided::new(32.0));
-    let means = Quantizer::TwoMeans { column: Some(rows as u32) };
+    let means = Quantizer::TwoMeans(TwoMeans { column: Some(rows as u32) });
     let codec = Codec::new(sparsifier, means, FEEDBACK, IndexCoding::Auto).unwrap();
     let mut state = codec.init_state(n).unwrap();
     for step in 0..6 {
@@ -125,7 +125,7 @@ fn adaptive_columns_take_their_means_and_a_sixtieth_of_the_bytes() {
 #[test]
 fn strom_sends_plus_or_minus_the_threshold() {
     let n = 20_000;
-    let sparsifier = Sparsifier::Threshold { threshold: 1.5 };
+    let sparsifier = Sparsifier::Threshold(Threshold { threshold: 1.5 });
     let codec = Codec::new(sparsifier, TOLD, FEEDBACK, IndexCoding::Auto).unwrap();
     let mut state = codec.init_state(n).unwrap();
     let x = normal(n, 3);
@@ -140,12 +140,12 @@ fn strom_sends_plus_or_minus_the_threshold() {
 
 #[test]
 fn presets_of_signs_conserve_and_agree_on_every_level_and_thread_count() {
-    let means = Quantizer::TwoMeans { column: Some(1000) };
+    let means = Quantizer::TwoMeans(TwoMeans { column: Some(1000) });
     let codecs = [
         (Sparsifier::BinMax(BinMax { bin: 50, soft: 2.0 }), TOLD),
         (Sparsifier::BinMax(BinMax { bin: 500, soft: 2.0 }), TOLD),
         (Sparsifier::TwoSided(TwoSided::new(32.0)), means),
-        (Sparsifier::Threshold { threshold: 0.2 }, TOLD),
+        (Sparsifier::Threshold(Threshold { threshold: 0.2 }), TOLD),
     ]
     .map(|(sparsifier, quantizer)| {
         Codec::new(sparsifier, quantizer, FEEDBACK, IndexCoding::Auto).unwrap()

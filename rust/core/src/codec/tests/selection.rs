@@ -23,7 +23,7 @@ fn top_k_is_exact_whatever_the_bound_was() {
         for k in [1, 7, n / 100 + 1, n / 3 + 1, n] {
             let amount = Amount::Count(k as u64);
             let codec = Codec::new(
-                Sparsifier::TopK { amount },
+                Sparsifier::TopK(TopK { amount }),
                 Quantizer::Float32,
                 Memory::None,
                 IndexCoding::Auto,
@@ -51,7 +51,7 @@ fn top_k_is_exact_whatever_the_bound_was() {
 fn a_threshold_selects_what_is_strictly_above() {
     let x = gradient(10_000, 5);
     for threshold in [0.0, 0.01, 0.25, 3.0] {
-        let sparsifier = Sparsifier::Threshold { threshold };
+        let sparsifier = Sparsifier::Threshold(Threshold { threshold });
         let codec =
             Codec::new(sparsifier, Quantizer::Float32, Memory::None, IndexCoding::Auto).unwrap();
         let (frame, _) = encode(&codec, &x, &mut codec.init_state(x.len()).unwrap());

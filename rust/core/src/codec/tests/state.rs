@@ -152,7 +152,7 @@ fn a_saved_state_goes_on_bit_for_bit() {
 #[test]
 fn a_float64_beyond_float32_is_not_finite() {
     let x = [1.0f64, 1e39];
-    let sparsifier = Sparsifier::TopK { amount: Amount::Count(1) };
+    let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
     let codec = Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
     let mut state = codec.init_state(2).unwrap();
     let result = codec.encode_into(
@@ -167,7 +167,7 @@ fn a_float64_beyond_float32_is_not_finite() {
 
 #[test]
 fn a_state_of_another_shape_or_memory_is_refused_and_another_ratio_is_not() {
-    let top = |ratio| Sparsifier::TopK { amount: Amount::Ratio(ratio) };
+    let top = |ratio| Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) });
     let make = |sparsifier, memory| {
         Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
     };
@@ -196,15 +196,15 @@ fn meaningless_parts_are_refused() {
         assert!(matches!(result, Err(Error::Argument { .. })));
     };
     for ratio in [0.0, -0.1, 1.1, f64::NAN, f64::INFINITY] {
-        refused(Sparsifier::TopK { amount: Amount::Ratio(ratio) }, Memory::None);
+        refused(Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) }), Memory::None);
         refused(Sparsifier::Sid(Sid::new(ratio)), Memory::None);
     }
-    refused(Sparsifier::TopK { amount: Amount::Count(0) }, Memory::None);
+    refused(Sparsifier::TopK(TopK { amount: Amount::Count(0) }), Memory::None);
     for threshold in [-1.0, f32::NAN, f32::INFINITY] {
-        refused(Sparsifier::Threshold { threshold }, Memory::None);
+        refused(Sparsifier::Threshold(Threshold { threshold }), Memory::None);
     }
     for decay in [0.0, 1.5, f32::NAN] {
-        refused(Sparsifier::All, Memory::Residual { decay, low_memory: false });
+        refused(Sparsifier::All, Memory::Residual(Residual { decay, low_memory: false }));
     }
     let base = Sid::new(0.01);
     refused(Sparsifier::Sid(Sid { first_ratio: 1.0, ..base }), Memory::None);
@@ -215,7 +215,7 @@ fn meaningless_parts_are_refused() {
 
 #[test]
 fn the_norm_of_the_residual_is_its_sum_of_squares_in_float64() {
-    let top = Sparsifier::TopK { amount: Amount::Count(1) };
+    let top = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
     let codec = Codec::new(top, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
     for len in [0, 1, 15, 16, 17, 100_000] {
         let x: Vec<f32> = (0..len).map(|i| (i as f32 - 5.0) * 1e30).collect();

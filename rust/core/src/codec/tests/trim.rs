@@ -24,7 +24,7 @@ fn beside_a_bitmap_as_many_entries_stay_as_there_is_room_for() {
     let n = 80_000;
     let x = gradient(n, 1);
     for quantizer in [Quantizer::Float32, Quantizer::BFloat16, SCALED[0], SCALED[3]] {
-        let sparsifier = Sparsifier::TopK { amount: Amount::Ratio(0.3) };
+        let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.3) });
         let codec = Codec::new(sparsifier, quantizer, FEEDBACK, IndexCoding::Bitmap).unwrap();
         let bitmap = n / 8;
         for limit in [48, 100, bitmap, bitmap + 60, bitmap + 100, bitmap + 1000, bitmap + 2900] {
@@ -45,7 +45,7 @@ fn no_frame_is_written_more_than_a_few_times_and_little_room_is_left() {
         for (ratio, quantizer) in
             [(1.0, Quantizer::Float32), (0.3, SCALED[0]), (0.3, SCALED[3]), (0.01, SCALED[6])]
         {
-            let sparsifier = Sparsifier::TopK { amount: Amount::Ratio(ratio) };
+            let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) });
             let codec = Codec::new(sparsifier, quantizer, FEEDBACK, indices).unwrap();
             let whole = trimmed(&codec, &x, usize::MAX).1;
             for share in 1..40 {

@@ -11,6 +11,15 @@ mod fit;
 use super::{Scales, ValueCoding};
 use crate::{Error, Result};
 
+/// A sign and one of a few magnitudes that are fitted to the values.
+///
+/// Sarfi et al., "Communication Efficient LLM Pre-training with `SparseLoCo`", 2025, use two bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Codebook {
+    /// Bits per entry, including the sign, 1 to 4.
+    pub bits: u8,
+}
+
 /// Bytes of parameters: the bits of a code, three zeros, and the entries of a block.
 pub(super) const PROLOGUE: usize = 8;
 
