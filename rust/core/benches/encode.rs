@@ -41,20 +41,20 @@ fn kernels(c: &mut Criterion) {
         let Some(kernels) = Kernels::of(level) else { continue };
         let name = |kernel: &str| BenchmarkId::new(kernel, level.name());
         group.bench_function(name("add"), |b| {
-            b.iter(|| (kernels.add)(&mut sum, black_box(&x), &residual, 1.0));
+            b.iter(|| kernels.add(&mut sum, black_box(&x), &residual, 1.0));
         });
-        group.bench_function(name("peak"), |b| b.iter(|| (kernels.peak)(black_box(&x))));
+        group.bench_function(name("peak"), |b| b.iter(|| kernels.peak(black_box(&x))));
         let mut lanes = moments::Lanes::default();
         group.bench_function(name("moments"), |b| {
-            b.iter(|| (kernels.moments)(black_box(&x), 1.0, &mut lanes));
+            b.iter(|| kernels.moments(black_box(&x), 1.0, &mut lanes));
         });
         let mut logs = log_sum::Lanes::default();
         group.bench_function(name("log_sum"), |b| {
-            b.iter(|| (kernels.log_sum)(black_box(&x), &mut logs));
+            b.iter(|| kernels.log_sum(black_box(&x), &mut logs));
         });
         for (share, bound) in [("0.1 %", 6.9_f32), ("1 %", 4.6), ("10 %", 2.3)] {
             group.bench_function(name(&format!("above {share}")), |b| {
-                b.iter(|| (kernels.above)(black_box(&x), bound, 0, &mut indices, &mut values));
+                b.iter(|| kernels.above(black_box(&x), bound, 0, &mut indices, &mut values));
             });
         }
         for wanted in [false, true] {
@@ -66,7 +66,7 @@ fn kernels(c: &mut Criterion) {
                     let moments = wanted.then_some((1.0, &mut lanes));
                     let (indices, values) = (&mut indices[..], &mut values[..]);
                     let gather = Gather { moments, bound: 6.9, base: 0, indices, values };
-                    (kernels.sweep)(Input::F32(black_box(&x)), Some(feedback), gather)
+                    kernels.sweep(Input::F32(black_box(&x)), Some(feedback), gather)
                 });
             });
         }

@@ -169,7 +169,7 @@ fn main() -> Result<()> {
         }
     }
     let least = plain.iter().min().map_or(0.0, Duration::as_secs_f64);
-    println!("{numel} elements, {rounds} rounds, {:?}", Kernels::current().level);
+    println!("{numel} elements, {rounds} rounds, {:?}", Kernels::current().level());
     println!("copy: {:.2} ms", 1e3 * least);
     println!("{:<36} {:>13} {:>18}", "", "encode", "decode and add");
     for case in &cases {

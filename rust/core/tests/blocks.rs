@@ -99,17 +99,17 @@ fn code(quantizer: Quantizer, x: f32, scales: &[f32], key: Key, at: u32) -> (u8,
             let inverse = if scale > 0.0 { 1.0 / f64::from(scale) } else { 0.0 };
             let lifted = [(f64::from(x) * inverse) as f32];
             if rounding == Rounding::Nearest {
-                (kernels.float8_nearest)(&lifted, format, [&[1.0]; 2], &mut code);
+                kernels.float8_nearest(&lifted, format, [&[1.0]; 2], &mut code);
             } else {
-                (kernels.float8_stochastic)(&lifted, format, [&[1.0]; 2], key, at, &mut code);
+                kernels.float8_stochastic(&lifted, format, [&[1.0]; 2], key, at, &mut code);
             }
-            (kernels.float8_decode)(&code, format, &[scale], &mut value);
+            kernels.float8_decode(&code, format, &[scale], &mut value);
         }
         Quantizer::Uniform(Uniform { bits, .. }) => {
             let grid = Grid::new(bits);
             let [factor, shift] = grid.factors(scale);
-            (kernels.to_levels)(&[x], grid, [&[factor], &[shift]], key, at, &mut code);
-            (kernels.from_levels)(&code, grid, &[scale], &mut value);
+            kernels.to_levels(&[x], grid, [&[factor], &[shift]], key, at, &mut code);
+            kernels.from_levels(&code, grid, &[scale], &mut value);
         }
         _ => {
             code = [u8::from(x >= 0.0)];

@@ -42,11 +42,7 @@ fn sweep(bound: f32, wanted: bool) -> Prepare {
             let moments = wanted.then_some((1.0, &mut lanes));
             let (indices, values) = (&mut indices[..], &mut values[..]);
             let gather = Gather { moments, bound, base: 0, indices, values };
-            black_box((Kernels::current().sweep)(
-                Input::F32(black_box(&x)),
-                Some(feedback),
-                gather,
-            ));
+            black_box(Kernels::current().sweep(Input::F32(black_box(&x)), Some(feedback), gather));
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))
@@ -58,13 +54,7 @@ fn above(bound: f32) -> Prepare {
         let x = laplace(BLOCK, 1);
         let (mut indices, mut values) = (vec![0; BLOCK + SLACK], vec![0.0; BLOCK + SLACK]);
         let work = move || {
-            black_box((Kernels::current().above)(
-                black_box(&x),
-                bound,
-                0,
-                &mut indices,
-                &mut values,
-            ));
+            black_box(Kernels::current().above(black_box(&x), bound, 0, &mut indices, &mut values));
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))
@@ -77,7 +67,7 @@ fn refine(bound: f32) -> Prepare {
         let (mut indices, mut values) = ((0..BLOCK as u32).collect::<Vec<_>>(), x.clone());
         let work = move || {
             values.copy_from_slice(&x);
-            black_box((Kernels::current().refine)(&mut indices, &mut values, bound));
+            black_box(Kernels::current().refine(&mut indices, &mut values, bound));
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))
@@ -90,9 +80,9 @@ fn narrow(to_f16: bool) -> Prepare {
         let work = move || {
             let kernels = Kernels::current();
             if to_f16 {
-                (kernels.narrow_f16)(black_box(&x), 1.0, &mut codes);
+                kernels.narrow_f16(black_box(&x), 1.0, &mut codes);
             } else {
-                (kernels.narrow_bf16)(black_box(&x), &mut codes);
+                kernels.narrow_bf16(black_box(&x), &mut codes);
             }
             Ok(())
         };
@@ -105,7 +95,7 @@ fn widen() -> Prepare {
         let x: Vec<_> = laplace(BLOCK, 1).into_iter().map(f16::from_f32).collect();
         let mut out = vec![0.0; BLOCK];
         let work = move || {
-            (Kernels::current().widen_f16)(black_box(&x), &mut out);
+            Kernels::current().widen_f16(black_box(&x), &mut out);
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))
@@ -129,7 +119,7 @@ fn bins(bin: usize) -> Prepare {
         let (x, sums) = (laplace(BLOCK, 1), laplace(BLOCK, 2));
         let (mut peaks, mut picked) = (vec![0; BLOCK.div_ceil(bin)], vec![0.0; BLOCK]);
         let work = move || {
-            (Kernels::current().bins)(black_box(&x), &sums, 1.0, bin, &mut peaks, &mut picked);
+            Kernels::current().bins(black_box(&x), &sums, 1.0, bin, &mut peaks, &mut picked);
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))
@@ -138,14 +128,14 @@ fn bins(bin: usize) -> Prepare {
 
 pub fn all() -> Works {
     let mut all: Works = vec![
-        ("add".into(), kernel(|k, x, out| (k.add)(&mut out[..BLOCK], x, x, 1.0))),
-        ("peak".into(), kernel(|k, x, _| _ = black_box((k.peak)(x)))),
-        ("stream".into(), kernel(|k, x, out| (k.stream)(&mut out[..BLOCK], x))),
+        ("add".into(), kernel(|k, x, out| k.add(&mut out[..BLOCK], x, x, 1.0))),
+        ("peak".into(), kernel(|k, x, _| _ = black_box(k.peak(x)))),
+        ("stream".into(), kernel(|k, x, out| k.stream(&mut out[..BLOCK], x))),
         (
             "moments".into(),
             kernel(|k, x, _| {
                 let mut lanes = moments::Lanes::default();
-                (k.moments)(x, 1.0, &mut lanes);
+                k.moments(x, 1.0, &mut lanes);
                 black_box(lanes);
             }),
         ),
@@ -153,7 +143,7 @@ pub fn all() -> Works {
             "log_sum".into(),
             kernel(|k, x, _| {
                 let mut lanes = log_sum::Lanes::default();
-                (k.log_sum)(x, &mut lanes);
+                k.log_sum(x, &mut lanes);
                 black_box(lanes);
             }),
         ),
@@ -161,7 +151,7 @@ pub fn all() -> Works {
             "total".into(),
             kernel(|k, x, _| {
                 let mut lanes = total::Lanes::default();
-                (k.total)(x, &mut lanes);
+                k.total(x, &mut lanes);
                 black_box(lanes);
             }),
         ),
@@ -172,18 +162,18 @@ pub fn all() -> Works {
         ("narrow to float16".into(), narrow(true)),
         (
             "float8, nearest".into(),
-            codes(|k, x, out| (k.float8_nearest)(x, float8::Format::E4M3, [&LIFT, &ONES], out)),
+            codes(|k, x, out| k.float8_nearest(x, float8::Format::E4M3, [&LIFT, &ONES], out)),
         ),
         (
             "float8, stochastic".into(),
             codes(|k, x, out| {
                 let (format, key) = (float8::Format::E4M3, Key::new(1, 2, 3, 4));
-                (k.float8_stochastic)(x, format, [&LIFT, &ONES], key, 0, out);
+                k.float8_stochastic(x, format, [&LIFT, &ONES], key, 0, out);
             }),
         ),
         (
             "exponent".into(),
-            codes(|k, x, out| (k.exponent_encode)(x, &ONES, Key::new(1, 2, 3, 4), 0, out)),
+            codes(|k, x, out| k.exponent_encode(x, &ONES, Key::new(1, 2, 3, 4), 0, out)),
         ),
     ];
     for (share, bound) in BOUNDS {

@@ -60,6 +60,6 @@ fn main() -> Result<()> {
         work()?;
     }
     measured(&mut *work)?;
-    println!("{elements} {}", Kernels::current().level.name());
+    println!("{elements} {}", Kernels::current().level().name());
     Ok(())
 }

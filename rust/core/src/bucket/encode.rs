@@ -115,9 +115,9 @@ impl Scratch {
 fn unscale(kernels: &Kernels, input: Input<'_>, scale: f32, out: &mut [f32]) {
     match input {
         Input::F32(x) => out.copy_from_slice(x),
-        Input::F64(x) => (kernels.widen_f64)(x, out),
-        Input::F16(x) => (kernels.widen_f16)(x, out),
-        Input::BF16(x) => (kernels.widen_bf16)(x, out),
+        Input::F64(x) => kernels.widen_f64(x, out),
+        Input::F16(x) => kernels.widen_f16(x, out),
+        Input::BF16(x) => kernels.widen_bf16(x, out),
     }
     for value in out {
         *value /= scale;

@@ -128,7 +128,7 @@ impl Rounded for Field<'_> {
             _ => self.block(job.kernels, at, len, scratch),
         };
         job.coder.code(block, coded.place, coded.codes, coded.room);
-        if job.group.is_some() { 0 } else { (job.kernels.peak)(block) }
+        if job.group.is_some() { 0 } else { job.kernels.peak(block) }
     }
 }
 
@@ -143,7 +143,7 @@ impl<S: Remembered> Rounded for S {
     ) -> u32 {
         let block = self.take(job.kernels, at, len, scratch);
         // Groups were summed up in a read of their own: this one may have found something else.
-        let peak = (job.kernels.peak)(block);
+        let peak = job.kernels.peak(block);
         job.coder.code_left(block, coded.place, coded.codes, coded.room);
         self.keep(job.kernels, at, block);
         peak
@@ -296,7 +296,7 @@ impl Job {
             let coded = Coded { codes, place, room: &mut room };
             peak = peak.max(source.round(self, at, len, coded, &mut scratch));
         }
-        (self.kernels.fence)();
+        self.kernels.fence();
         peak
     }
 
@@ -318,7 +318,7 @@ impl Job {
                     values[from - at..][..len].copy_from_slice(block);
                 }
                 let values = &values[..len];
-                return (self.quantizer.fit(values, told), (self.kernels.peak)(values));
+                return (self.quantizer.fit(values, told), self.kernels.peak(values));
             }
             basis => summarize(self.kernels, source, basis, at, len, scratch),
         };

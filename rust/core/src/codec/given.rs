@@ -176,7 +176,7 @@ impl Codec {
             let block = view.block(kernels, at, len, &mut scratch);
             let out = &mut out[at..at + len];
             out.copy_from_slice(block);
-            peak = peak.max((kernels.peak)(out));
+            peak = peak.max(kernels.peak(out));
         }
         if peak >= NON_FINITE { Err(non_finite(&view, kernels)) } else { Ok(()) }
     }

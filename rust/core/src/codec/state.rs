@@ -187,7 +187,7 @@ impl State {
     pub fn residual_norm(&self) -> Option<f64> {
         let norm = |residual| {
             let mut lanes = summary::Lanes::default();
-            (Kernels::current().squares)(residual, &mut lanes);
+            Kernels::current().squares(residual, &mut lanes);
             reduce(&lanes.squares).sqrt()
         };
         self.residual().map(|residual| in_standard_mode(|| norm(residual)))

@@ -110,10 +110,10 @@ pub(super) fn summarize<S: Source>(
         source.fetch(kernels, from + STEP);
         let block = source.block(kernels, from, size, scratch);
         match basis {
-            Basis::Peak => lanes.peak = lanes.peak.max((kernels.peak)(block)),
-            Basis::Sides => (kernels.sides)(block, &mut lanes),
-            Basis::Squares => (kernels.squares)(block, &mut lanes),
-            Basis::Sums | Basis::Values => (kernels.summary)(block, &mut lanes),
+            Basis::Peak => lanes.peak = lanes.peak.max(kernels.peak(block)),
+            Basis::Sides => kernels.sides(block, &mut lanes),
+            Basis::Squares => kernels.squares(block, &mut lanes),
+            Basis::Sums | Basis::Values => kernels.summary(block, &mut lanes),
         }
     }
     lanes.into()

@@ -174,7 +174,7 @@ impl<'a> Frame<'a> {
             for (i, out) in out.chunks_mut(LONGEST).enumerate() {
                 let values = &mut block[..out.len()];
                 decoder.decode(i * LONGEST, None, values);
-                (kernels.add_scaled)(out, values, scale);
+                kernels.add_scaled(out, values, scale);
             }
             return Ok(());
         }

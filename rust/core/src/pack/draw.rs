@@ -208,7 +208,7 @@ fn draw_marks(words: &Words, count: u64, marks: &mut [u32]) {
     while missing > 0 {
         // At most as many as are missing: no draw is one too many.
         let drawn = &mut drawn[..missing.min(BATCH as u64) as usize];
-        (kernels.draws)(key, at, below, drawn);
+        kernels.draws(key, at, below, drawn);
         at = at.wrapping_add(drawn.len() as u32);
         for &position in drawn.iter().filter(|&&position| position != NONE) {
             let (mark, bit) = (&mut marks[position as usize / 32], 1 << (position % 32));

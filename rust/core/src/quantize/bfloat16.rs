@@ -4,7 +4,7 @@ use crate::simd::Kernels;
 
 pub(super) fn encode(values: &[f32], out: &mut [u8]) {
     let (codes, _) = out.as_chunks_mut();
-    (Kernels::current().narrow_bf16)(values, codes);
+    Kernels::current().narrow_bf16(values, codes);
 }
 
 pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {

@@ -119,7 +119,7 @@ impl Coder {
             }
             // Signs are the same whatever the scales are.
             ValueCoding::SignScale | ValueCoding::TwoMeans { .. } => {
-                (self.kernels.sign_bits)(values, out);
+                self.kernels.sign_bits(values, out);
             }
             _ => return false,
         }
@@ -131,13 +131,13 @@ impl Coder {
         let Room { codes, factors, multiples, .. } = room;
         match self.coding {
             ValueCoding::BFloat16 => {
-                (self.kernels.narrow_bf16_left)(values, out.as_chunks_mut().0);
+                self.kernels.narrow_bf16_left(values, out.as_chunks_mut().0);
             }
             ValueCoding::SignScale | ValueCoding::TwoMeans { .. } => {
                 let len = values.len();
                 let pair =
                     multiples.over(self.kernels, self.coding, place, len, ValueCoding::multiples);
-                (self.kernels.sign_bits_left)(values, pair, out);
+                self.kernels.sign_bits_left(values, pair, out);
             }
             ValueCoding::Float8 { .. }
             | ValueCoding::Exponent { .. }
@@ -164,12 +164,12 @@ impl Coder {
                 match self.coding {
                     ValueCoding::Codebook { bits, .. } => {
                         let codes = &mut room.codes[..values.len()];
-                        (self.kernels.unpack)(out, u32::from(bits), codes);
+                        self.kernels.unpack(out, u32::from(bits), codes);
                         decode::from_codebook(self.coding, codes, place, sent);
                     }
                     _ => _ = self.coding.decode_plain(out, sent),
                 }
-                (self.kernels.subtract)(values, sent);
+                self.kernels.subtract(values, sent);
             }
         }
     }
@@ -186,7 +186,7 @@ impl Coder {
             8 => make(out),
             bits => {
                 make(&mut codes[..len]);
-                (self.kernels.pack)(&codes[..len], bits, out);
+                self.kernels.pack(&codes[..len], bits, out);
             }
         }
     }
@@ -196,7 +196,7 @@ impl Coder {
         let (kernels, draw) = (self.kernels, Draw::of(self.hints.key, place.drawn as u32));
         let Draw { key, first, .. } = draw;
         let levels = |bits, to, codes: &mut [u8]| {
-            (kernels.to_levels)(values, Grid::new(bits), to, key, first, codes);
+            kernels.to_levels(values, Grid::new(bits), to, key, first, codes);
         };
         if let ValueCoding::Codebook { bits, .. } = self.coding {
             return self.code_by_codebook(bits, values, place, codes);
@@ -207,7 +207,7 @@ impl Coder {
                 float8::code(kernels, format, values, to, draw, codes);
             }
             ValueCoding::Exponent { .. } => {
-                (kernels.exponent_encode)(values, to[0], key, first, codes);
+                kernels.exponent_encode(values, to[0], key, first, codes);
             }
             ValueCoding::Uniform { bits, .. } => levels(bits, to, codes),
             ValueCoding::Ternary => {
@@ -227,14 +227,14 @@ impl Coder {
                 float8::left(kernels, format, values, scaling, draw, codes);
             }
             ValueCoding::Exponent { .. } => {
-                (kernels.exponent_left)(values, scaling, key, first, codes);
+                kernels.exponent_left(values, scaling, key, first, codes);
             }
             ValueCoding::Uniform { bits, .. } => {
-                (kernels.to_levels_left)(values, Grid::new(bits), scaling, key, first, codes);
+                kernels.to_levels_left(values, Grid::new(bits), scaling, key, first, codes);
             }
             ValueCoding::Ternary => {
                 let grid = Grid::new(ternary::BITS);
-                (kernels.to_levels_left)(values, grid, scaling, key, first, codes);
+                kernels.to_levels_left(values, grid, scaling, key, first, codes);
                 ternary::from_levels(codes);
             }
             _ => {}

@@ -48,7 +48,7 @@ impl<'a> Decoder<'a> {
         let codes = match coding.code_bits() {
             8 => bytes,
             bits => {
-                (kernels.unpack)(bytes, bits, unpacked);
+                kernels.unpack(bytes, bits, unpacked);
                 if *coding == ValueCoding::Ternary {
                     ternary::to_levels(unpacked);
                 }
@@ -61,17 +61,17 @@ impl<'a> Decoder<'a> {
         let pair = multiples.over(kernels, *coding, place, out.len(), ValueCoding::multiples);
         match *coding {
             ValueCoding::Float8 { format, .. } => {
-                (kernels.float8_decode)(codes, format, pair[0], out);
+                kernels.float8_decode(codes, format, pair[0], out);
             }
-            ValueCoding::Exponent { .. } => (kernels.exponent_decode)(codes, pair[0], out),
+            ValueCoding::Exponent { .. } => kernels.exponent_decode(codes, pair[0], out),
             ValueCoding::Uniform { bits, .. } => {
-                (kernels.from_levels)(codes, Grid::new(bits), pair[0], out);
+                kernels.from_levels(codes, Grid::new(bits), pair[0], out);
             }
             ValueCoding::Ternary => {
-                (kernels.from_levels)(codes, Grid::new(ternary::BITS), pair[0], out);
+                kernels.from_levels(codes, Grid::new(ternary::BITS), pair[0], out);
             }
             ValueCoding::SignScale | ValueCoding::TwoMeans { .. } => {
-                (kernels.one_of_two)(codes, pair, out);
+                kernels.one_of_two(codes, pair, out);
             }
             _ => {}
         }

@@ -41,17 +41,17 @@ impl Quantizer {
                 for (values, out) in values.chunks(len).zip(scales.chunks_mut(each)) {
                     store(&self.fit(values, told)[..each], out);
                 }
-                return (kernels.peak)(values);
+                return kernels.peak(values);
             }
-            Basis::Sides => kernels.group_sides,
-            Basis::Squares => kernels.group_squares,
-            Basis::Sums => kernels.group_summaries,
+            Basis::Sides => Kernels::group_sides,
+            Basis::Squares => Kernels::group_squares,
+            Basis::Sums => Kernels::group_summaries,
         };
         let (mut peak, mut summaries) = (0, [Summary::default(); MANY]);
         let spans = values.chunks(MANY * len).zip(scales.chunks_mut(MANY * each));
         for (values, scales) in spans {
             let groups = values.len().div_ceil(len);
-            summarize(values, len, &mut summaries[..groups]);
+            summarize(kernels, values, len, &mut summaries[..groups]);
             for (summary, out) in summaries[..groups].iter().zip(scales.chunks_mut(each)) {
                 store(&self.scales(summary, told)[..each], out);
                 peak = peak.max(summary.peak);
@@ -69,7 +69,7 @@ impl Quantizer {
     ) -> u32 {
         let (mut peak, mut peaks) = (0, [0; MANY]);
         for (values, scales) in values.chunks(MANY * len).zip(scales.chunks_mut(MANY)) {
-            (kernels.group_peaks)(values, len, &mut peaks);
+            kernels.group_peaks(values, len, &mut peaks);
             for (scale, &bits) in scales.iter_mut().zip(&peaks) {
                 *scale = self.scale_of_peak(f32::from_bits(bits)).to_le_bytes();
                 peak = peak.max(bits);

@@ -34,30 +34,30 @@ pub(super) fn scale_exponent(peak: f32) -> i16 {
 
 pub(super) fn encode(exponent: i16, values: &[f32], out: &mut [u8]) {
     let (codes, _) = out.as_chunks_mut();
-    let narrow = Kernels::current().narrow_f16;
+    let kernels = Kernels::current();
     if let Some(factor) = normal_power(i64::from(exponent)) {
-        narrow(values, factor, codes);
+        kernels.narrow_f16(values, factor, codes);
         return;
     }
     let mut scaled = [0.0; BLOCK];
     for (values, codes) in values.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)) {
         let scaled = &mut scaled[..values.len()];
         scale(i64::from(exponent), values, scaled);
-        narrow(scaled, 1.0, codes);
+        kernels.narrow_f16(scaled, 1.0, codes);
     }
 }
 
 pub(super) fn decode(exponent: i16, bytes: &[u8], out: &mut [f32]) {
     let (codes, _) = bytes.as_chunks();
-    let widen = Kernels::current().decode_f16;
+    let kernels = Kernels::current();
     if let Some(factor) = normal_power(-i64::from(exponent)) {
-        widen(codes, factor, out);
+        kernels.decode_f16(codes, factor, out);
         return;
     }
     let mut plain = [0.0; BLOCK];
     for (out, codes) in out.chunks_mut(BLOCK).zip(codes.chunks(BLOCK)) {
         let plain = &mut plain[..codes.len()];
-        widen(codes, 1.0, plain);
+        kernels.decode_f16(codes, 1.0, plain);
         scale(-i64::from(exponent), plain, out);
     }
 }

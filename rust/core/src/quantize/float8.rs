@@ -92,9 +92,9 @@ pub(super) fn code(
     codes: &mut [u8],
 ) {
     if draw.by_chance {
-        (kernels.float8_stochastic)(values, format, factors, draw.key, draw.first, codes);
+        kernels.float8_stochastic(values, format, factors, draw.key, draw.first, codes);
     } else {
-        (kernels.float8_nearest)(values, format, factors, codes);
+        kernels.float8_nearest(values, format, factors, codes);
     }
 }
 
@@ -108,9 +108,9 @@ pub(super) fn left(
     codes: &mut [u8],
 ) {
     if draw.by_chance {
-        (kernels.float8_stochastic_left)(values, format, scaling, draw.key, draw.first, codes);
+        kernels.float8_stochastic_left(values, format, scaling, draw.key, draw.first, codes);
     } else {
-        (kernels.float8_nearest_left)(values, format, scaling, codes);
+        kernels.float8_nearest_left(values, format, scaling, codes);
     }
 }
 

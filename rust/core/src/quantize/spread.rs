@@ -82,10 +82,10 @@ impl Spread {
             let (mut one, mut other) = ([0.0; MANY], [1.0; MANY]);
             let (one, other) = (&mut one[..groups], &mut other[..groups]);
             numbers(coding, scales(place, each, group, groups), one, other);
-            (kernels.spread)(one, size, skip, &mut self.tables[0][at..]);
+            kernels.spread(one, size, skip, &mut self.tables[0][at..]);
             self.plain &= other.iter().all(|&number| number == 1.0);
             if !self.plain {
-                (kernels.spread)(other, size, skip, &mut self.tables[1][at..]);
+                kernels.spread(other, size, skip, &mut self.tables[1][at..]);
             }
             at += groups * size - skip;
             (group, skip) = (group + groups, 0);

@@ -14,7 +14,7 @@ impl Summary {
         let (kernels, mut summary) = (Kernels::current(), Self::default());
         for chunk in values.chunks(CHUNK) {
             let mut lanes = Lanes::default();
-            (kernels.summary)(chunk, &mut lanes);
+            kernels.summary(chunk, &mut lanes);
             summary.add(&lanes.into());
         }
         summary

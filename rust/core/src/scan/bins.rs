@@ -87,7 +87,7 @@ impl Paired for Accumulated<'_> {
         let gradient = self.gradient.float32(kernels, at, len, widened);
         let sum = &mut sum[..len];
         let residual = self.residual.unwrap_or(self.sum);
-        (kernels.add)(sum, gradient, &residual[at..at + len], self.decay);
+        kernels.add(sum, gradient, &residual[at..at + len], self.decay);
         write(kernels, &mut self.sum[at..at + len], sum, self.streams);
         (gradient, sum)
     }
@@ -205,7 +205,7 @@ impl<S: Paired> Reader<S> {
             }
             part.sums.push(Moments { sum, ..Moments::default() });
         }
-        (self.kernels.fence)();
+        self.kernels.fence();
     }
 
     /// Picks from the whole bins of a block; the sum of their maxima.
@@ -213,7 +213,7 @@ impl<S: Paired> Reader<S> {
         let Bins { bin, ahead } = self.bins;
         let (gradient, sums) = self.source.add(self.kernels, at, len, &mut self.scratch);
         let (peaks, picked) = (&mut self.peaks[..len.div_ceil(bin)], &mut self.picked[..len]);
-        (self.kernels.bins)(gradient, sums, ahead, bin, peaks, picked);
+        self.kernels.bins(gradient, sums, ahead, bin, peaks, picked);
         part.take_in(self.kernels, picked, self.start + at);
         let mut sum = 0.0;
         for &mut peak in peaks {
@@ -230,14 +230,14 @@ impl<S: Paired> Reader<S> {
         let mut peak = 0;
         for (at, len) in blocks.clone() {
             let (_, sums) = self.source.add(self.kernels, at, len, &mut self.scratch);
-            peak = peak.max((self.kernels.peak)(sums));
+            peak = peak.max(self.kernels.peak(sums));
         }
         part.peak = part.peak.max(peak);
         let least = f32::from_bits(peak);
         for (at, len) in blocks {
             let (gradient, sums) = self.source.again(self.kernels, at, len, &mut self.scratch);
             let picked = &mut self.picked[..len];
-            (self.kernels.pick)(gradient, sums, self.bins.ahead, least, picked);
+            self.kernels.pick(gradient, sums, self.bins.ahead, least, picked);
             part.take_in(self.kernels, picked, self.start + at);
         }
         f64::from(least)
@@ -248,7 +248,7 @@ impl Part {
     /// Keeps the entries of a block that are not zero.
     fn take_in(&mut self, kernels: &Kernels, picked: &[f32], base: usize) {
         let Some((indices, values)) = self.survivors.room(picked.len()) else { return };
-        let count = (kernels.above)(picked, 0.0, base as u32, indices, values);
+        let count = kernels.above(picked, 0.0, base as u32, indices, values);
         self.survivors.admit(count);
     }
 }

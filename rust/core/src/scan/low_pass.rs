@@ -37,10 +37,10 @@ impl<'a> LowPass<'a> {
         let range = at..at + gradient.len();
         let (memory, target) = (&self.memory[range.clone()], &mut self.next[range]);
         if self.streams {
-            (kernels.add)(next, memory, gradient, self.filter.beta);
-            (kernels.stream)(target, next);
+            kernels.add(next, memory, gradient, self.filter.beta);
+            kernels.stream(target, next);
         } else {
-            (kernels.add)(target, memory, gradient, self.filter.beta);
+            kernels.add(target, memory, gradient, self.filter.beta);
         }
     }
 
@@ -82,7 +82,7 @@ impl Paired for LowPass<'_> {
     {
         let Scratch { widened, sum, next } = scratch;
         let gradient = self.gradient.float32_once(kernels, at, len, widened);
-        (kernels.add)(&mut sum[..len], gradient, &self.memory[at..at + len], 1.0);
+        kernels.add(&mut sum[..len], gradient, &self.memory[at..at + len], 1.0);
         self.remember(kernels, at, gradient, &mut next[..len]);
         (gradient, &sum[..len])
     }
@@ -96,7 +96,7 @@ impl Paired for LowPass<'_> {
     ) -> (&'s [f32], &'s [f32]) {
         let Scratch { widened, sum, .. } = scratch;
         let gradient = self.gradient.float32(kernels, at, len, widened);
-        (kernels.add)(&mut sum[..len], gradient, &self.memory[at..at + len], 1.0);
+        kernels.add(&mut sum[..len], gradient, &self.memory[at..at + len], 1.0);
         (gradient, &sum[..len])
     }
 }
@@ -130,7 +130,7 @@ impl Source for LowPass<'_> {
         let memory = &self.memory[at..at + len];
         let feedback =
             Feedback { residual: Some(memory), decay: 1.0, sum: &mut sum[..len], streams: false };
-        let found = (kernels.sweep)(Input::F32(gradient), Some(feedback), gather);
+        let found = kernels.sweep(Input::F32(gradient), Some(feedback), gather);
         self.remember(kernels, at, gradient, &mut next[..len]);
         found
     }

@@ -263,7 +263,7 @@ impl Part {
             self.read_chunk(kernels, &mut source, start, at..at + len, request);
             at += len;
         }
-        (kernels.fence)();
+        kernels.fence();
     }
 
     fn read_chunk<S: Source>(
@@ -294,10 +294,10 @@ impl Part {
             self.survivors.admit(found.count);
             self.complete &= request.bound.is_none() || self.survivors.len() <= request.cap;
             if request.logs {
-                (kernels.log_sum)(source.swept(kernels, at, len, scratch), &mut logs);
+                kernels.log_sum(source.swept(kernels, at, len, scratch), &mut logs);
             }
             if request.signed {
-                (kernels.total)(source.swept(kernels, at, len, scratch), &mut signed);
+                kernels.total(source.swept(kernels, at, len, scratch), &mut signed);
             }
         }
         if request.location.is_some() {

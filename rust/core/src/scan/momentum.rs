@@ -29,7 +29,7 @@ impl Corrected<'_> {
         let Scratch { widened, sum, next } = scratch;
         let gradient = self.gradient.float32(kernels, at, len, widened);
         let momentum = &self.momentum[at..at + len];
-        (kernels.momentum)(&mut next[..len], &mut sum[..len], gradient, momentum, self.rule);
+        kernels.momentum(&mut next[..len], &mut sum[..len], gradient, momentum, self.rule);
     }
 
     /// The next velocity of a block, after [`Corrected::step`] and in place of the next momentum.
@@ -41,7 +41,7 @@ impl Corrected<'_> {
         scratch: &'s mut Scratch,
     ) -> &'s mut [f32] {
         let (sum, next) = (&scratch.sum[..len], &mut scratch.next[..len]);
-        (kernels.add)(next, sum, &self.velocity[at..at + len], 1.0);
+        kernels.add(next, sum, &self.velocity[at..at + len], 1.0);
         next
     }
 }
@@ -69,7 +69,7 @@ impl Source for Corrected<'_> {
         scratch: &mut Scratch,
         gather: Gather<'_>,
     ) -> Found {
-        (kernels.sweep)(Input::F32(self.block(kernels, at, len, scratch)), None, gather)
+        kernels.sweep(Input::F32(self.block(kernels, at, len, scratch)), None, gather)
     }
 
     fn swept<'a>(
@@ -193,7 +193,7 @@ impl Source for Correcting<'_> {
             sum: &mut self.velocity[at..at + len],
             streams: self.streams,
         };
-        (kernels.sweep)(Input::F32(sum), Some(feedback), gather)
+        kernels.sweep(Input::F32(sum), Some(feedback), gather)
     }
 
     fn swept<'a>(

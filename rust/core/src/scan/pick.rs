@@ -98,7 +98,7 @@ impl Part {
             let len = step.min(source.len() - at);
             self.pick_from(kernels, &mut source, start, (at, len), pick);
         }
-        (kernels.fence)();
+        kernels.fence();
     }
 
     /// Picks from whole parts.
@@ -123,7 +123,7 @@ impl Part {
             }
             &local.floats[..]
         };
-        self.peak = self.peak.max((kernels.peak)(sums));
+        self.peak = self.peak.max(kernels.peak(sums));
         pick.pick(kernels, sums, start + at, &mut local.bits, survivors);
     }
 }

@@ -45,7 +45,7 @@ impl<'x> Preview<'x> {
         let Scratch { widened, sum, .. } = scratch;
         let gradient = self.gradient.float32(kernels, at, len, widened);
         let sum = &mut sum[..len];
-        (kernels.add)(sum, gradient, &self.residual[at..at + len], self.decay);
+        kernels.add(sum, gradient, &self.residual[at..at + len], self.decay);
         (gradient, sum)
     }
 }
@@ -102,7 +102,7 @@ impl Source for Preview<'_> {
             sum: &mut scratch.sum[..len],
             streams: false,
         };
-        (kernels.sweep)(self.gradient.0.range(at..at + len), Some(feedback), gather)
+        kernels.sweep(self.gradient.0.range(at..at + len), Some(feedback), gather)
     }
 
     fn swept<'a>(

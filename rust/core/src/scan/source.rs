@@ -53,7 +53,7 @@ pub(crate) const STEP: usize = BLOCK / 4;
 /// Asks for up to [`STEP`] elements; behind the end there is nothing to ask for.
 pub(super) fn fetch(kernels: &Kernels, x: &[f32], at: usize) {
     if let Some(rest) = x.get(at..) {
-        (kernels.fetch)(&rest[..STEP.min(rest.len())]);
+        kernels.fetch(&rest[..STEP.min(rest.len())]);
     }
 }
 
@@ -74,7 +74,7 @@ pub(crate) trait Remembered: Source {
 
 /// Writes a block, past the caches if asked to.
 pub(super) fn write(kernels: &Kernels, target: &mut [f32], block: &[f32], streams: bool) {
-    if streams { (kernels.stream)(target, block) } else { target.copy_from_slice(block) }
+    if streams { kernels.stream(target, block) } else { target.copy_from_slice(block) }
 }
 
 /// Three blocks of scratch memory: for elements made float32, for their sums, and for what a memory
@@ -150,7 +150,7 @@ impl Source for Field<'_> {
         _scratch: &mut Scratch,
         gather: Gather<'_>,
     ) -> Found {
-        (kernels.sweep)(self.0.range(at..at + len), None, gather)
+        kernels.sweep(self.0.range(at..at + len), None, gather)
     }
 
     fn swept<'a>(
@@ -197,9 +197,9 @@ impl<'x> Field<'x> {
         let scratch = &mut widened[..len];
         match self.0 {
             Input::F32(x) => return &x[range],
-            Input::F64(x) => (kernels.widen_f64)(&x[range], scratch),
-            Input::F16(x) => (kernels.widen_f16)(&x[range], scratch),
-            Input::BF16(x) => (kernels.widen_bf16)(&x[range], scratch),
+            Input::F64(x) => kernels.widen_f64(&x[range], scratch),
+            Input::F16(x) => kernels.widen_f16(&x[range], scratch),
+            Input::BF16(x) => kernels.widen_bf16(&x[range], scratch),
         }
         scratch
     }
@@ -309,7 +309,7 @@ impl Source for Accumulated<'_> {
             sum: &mut self.sum[at..at + len],
             streams: self.streams,
         };
-        (kernels.sweep)(gradient, Some(feedback), gather)
+        kernels.sweep(gradient, Some(feedback), gather)
     }
 
     fn swept<'a>(

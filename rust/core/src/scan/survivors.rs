@@ -155,7 +155,7 @@ impl Survivors {
     /// Keeps the entries whose magnitude is above a bound.
     pub fn keep_above(&mut self, kernels: &Kernels, bound: f32) {
         let (indices, values) = (&mut self.indices[..self.len], &mut self.values[..self.len]);
-        self.len = (kernels.refine)(indices, values, bound);
+        self.len = kernels.refine(indices, values, bound);
     }
 
     /// Keeps the entries that are not between two bounds.
@@ -176,10 +176,10 @@ impl Survivors {
         let (indices, late_indices) = self.indices[..self.len].split_at_mut(end);
         let (values, late_values) = self.values[..self.len].split_at_mut(end);
         let front = match bound.to_bits().checked_sub(1) {
-            Some(below) => (kernels.refine)(indices, values, f32::from_bits(below)),
+            Some(below) => kernels.refine(indices, values, f32::from_bits(below)),
             None => end,
         };
-        let back = (kernels.refine)(late_indices, late_values, bound);
+        let back = kernels.refine(late_indices, late_values, bound);
         self.indices.copy_within(end..end + back, front);
         self.values.copy_within(end..end + back, front);
         self.len = front + back;

@@ -63,7 +63,7 @@ impl View<'_> {
                 field.float32(kernels, at, out.len(), out);
             }
             Self::Sum(Preview { gradient: Field(Input::F32(x)), residual, decay }) => {
-                (kernels.add)(out, &x[range.clone()], &residual[range], *decay);
+                kernels.add(out, &x[range.clone()], &residual[range], *decay);
             }
             _ => {
                 let mut scratch = Scratch::default();

@@ -1,7 +1,5 @@
 //! Instruction-set levels: which this CPU has, and which one to use.
 
-use std::sync::OnceLock;
-
 use crate::environment;
 
 /// An instruction-set level. All levels give the same bytes; they differ in speed alone.
@@ -79,17 +77,14 @@ pub fn available_levels() -> Vec<Level> {
     Level::ALL.into_iter().filter(|level| level.is_available()).collect()
 }
 
-/// The level in use: the highest available one, unless the environment variable `GRADWIRE_SIMD`
-/// names a lower one. A name that is unknown, or not available here, is ignored, because the variable
-/// may only lower the level; [`environment::complaints`] then says so.
-pub fn level() -> Level {
-    static LEVEL: OnceLock<Level> = OnceLock::new();
-    *LEVEL.get_or_init(|| {
-        let wanted = environment::value(environment::SIMD);
-        let named = wanted.as_deref().and_then(Level::from_name).filter(|l| l.is_available());
-        let highest = available_levels().into_iter().next_back().unwrap_or(Level::Scalar);
-        named.unwrap_or(highest)
-    })
+/// The highest available level, unless the environment variable `GRADWIRE_SIMD` names a lower one. A
+/// name that is unknown, or not available here, is ignored, because the variable may only lower the
+/// level; [`environment::complaints`] then says so.
+pub(super) fn preferred() -> Level {
+    let wanted = environment::value(environment::SIMD);
+    let named = wanted.as_deref().and_then(Level::from_name).filter(|l| l.is_available());
+    let highest = available_levels().into_iter().next_back().unwrap_or(Level::Scalar);
+    named.unwrap_or(highest)
 }
 
 #[cfg(test)]
@@ -101,7 +96,7 @@ mod tests {
         let levels = available_levels();
         assert_eq!(levels[0], Level::Scalar);
         assert!(levels.windows(2).all(|w| w[0] < w[1]));
-        assert!(levels.contains(&level()));
+        assert!(levels.contains(&preferred()));
     }
 
     #[test]

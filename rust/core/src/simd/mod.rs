@@ -69,17 +69,14 @@ mod stamp;
 pub mod stream;
 pub mod summary;
 pub mod sweep;
+mod table;
 pub mod total;
 pub mod widen;
 pub mod window;
 
-use half::{bf16, f16};
-
-use crate::Input;
-use crate::rng::Key;
-
 pub use float_mode::in_standard_mode;
-pub use level::{Level, available_levels, level};
+pub use level::{Level, available_levels};
+pub use table::{Kernels, level};
 
 /// Lanes that a sum is spread over, on every level.
 pub const LANES: usize = 16;
@@ -98,225 +95,6 @@ pub struct Scaling<'a> {
     pub to: Pair<'a>,
     /// To come back from codes.
     pub back: &'a [f32],
-}
-
-/// The type of [`above`].
-pub type Above = fn(&[f32], f32, u32, &mut [u32], &mut [f32]) -> usize;
-
-/// The type of [`window`].
-pub type Window = fn(&[f32], u32, u32, &mut [u32]) -> (usize, usize);
-
-/// The type of [`bins`].
-pub type Bins = fn(&[f32], &[f32], f32, usize, &mut [u32], &mut [f32]);
-
-/// The type of [`momentum`].
-pub type Move = fn(&mut [f32], &mut [f32], &[f32], &[f32], momentum::Rule);
-
-/// The type of [`leaders`].
-pub type Leaders = fn(&[f32], usize, u32, &mut [u32], &mut [f32]) -> usize;
-
-/// The kernels of one level.
-#[derive(Debug)]
-pub struct Kernels {
-    /// The level these are compiled for.
-    pub level: Level,
-    /// See [`add`].
-    pub add: fn(&mut [f32], &[f32], &[f32], f32),
-    /// See [`add`].
-    pub add_scaled: fn(&mut [f32], &[f32], f32),
-    /// See [`peak`].
-    pub peak: fn(&[f32]) -> u32,
-    /// See [`peak`].
-    pub group_peaks: fn(&[f32], usize, &mut [u32]),
-    /// See [`moments`].
-    pub moments: fn(&[f32], f32, &mut moments::Lanes),
-    /// See [`momentum`].
-    pub momentum: Move,
-    /// See [`kth`].
-    pub kth: fn(&[u32], usize, usize) -> u32,
-    /// See [`leaders`].
-    pub leaders: Leaders,
-    /// See [`maxima`].
-    pub maxima: fn(&[f32], &mut [u32]),
-    /// See [`log_sum`].
-    pub log_sum: fn(&[f32], &mut log_sum::Lanes),
-    /// See [`above`].
-    pub above: Above,
-    /// See [`bins`].
-    pub bins: Bins,
-    /// See [`draws`].
-    pub draws: fn(Key, u32, u32, &mut [u32]),
-    /// See [`bins::pick`].
-    pub pick: fn(&[f32], &[f32], f32, f32, &mut [f32]),
-    /// See [`exponent`].
-    pub exponent_encode: fn(&[f32], &[f32], Key, u32, &mut [u8]),
-    /// See [`exponent`].
-    pub exponent_left: fn(&mut [f32], Scaling<'_>, Key, u32, &mut [u8]),
-    /// See [`exponent`].
-    pub exponent_decode: fn(&[u8], &[f32], &mut [f32]),
-    /// See [`float8`].
-    pub float8_nearest: fn(&[f32], float8::Format, Pair<'_>, &mut [u8]),
-    /// See [`float8`].
-    pub float8_nearest_left: fn(&mut [f32], float8::Format, Scaling<'_>, &mut [u8]),
-    /// See [`float8`].
-    pub float8_stochastic: float8::Stochastic,
-    /// See [`float8`].
-    pub float8_stochastic_left: float8::StochasticLeft,
-    /// See [`float8`].
-    pub float8_decode: fn(&[u8], float8::Format, &[f32], &mut [f32]),
-    /// See [`fields`].
-    pub pack: fn(&[u8], u32, &mut [u8]),
-    /// See [`fields`].
-    pub unpack: fn(&[u8], u32, &mut [u8]),
-    /// See [`grid`].
-    pub to_levels: fn(&[f32], grid::Grid, Pair<'_>, Key, u32, &mut [u8]),
-    /// See [`grid`].
-    pub to_levels_left: fn(&mut [f32], grid::Grid, Scaling<'_>, Key, u32, &mut [u8]),
-    /// See [`grid`].
-    pub from_levels: fn(&[u8], grid::Grid, &[f32], &mut [f32]),
-    /// See [`grid`].
-    pub one_of_two: fn(&[u8], Pair<'_>, &mut [f32]),
-    /// See [`grid`].
-    pub subtract: fn(&mut [f32], &[f32]),
-    /// See [`summary`].
-    pub summary: fn(&[f32], &mut summary::Lanes),
-    /// See [`summary`].
-    pub sides: fn(&[f32], &mut summary::Lanes),
-    /// See [`summary`].
-    pub squares: fn(&[f32], &mut summary::Lanes),
-    /// See [`summary`].
-    pub group_summaries: fn(&[f32], usize, &mut [summary::Summary]),
-    /// See [`summary`].
-    pub group_sides: fn(&[f32], usize, &mut [summary::Summary]),
-    /// See [`summary`].
-    pub group_squares: fn(&[f32], usize, &mut [summary::Summary]),
-    /// See [`narrow`].
-    pub narrow_f16: fn(&[f32], f32, &mut [[u8; 2]]),
-    /// See [`narrow`].
-    pub narrow_bf16: fn(&[f32], &mut [[u8; 2]]),
-    /// See [`narrow`].
-    pub narrow_bf16_left: fn(&mut [f32], &mut [[u8; 2]]),
-    /// See [`refine`].
-    pub refine: fn(&mut [u32], &mut [f32], f32) -> usize,
-    /// See [`stream`].
-    pub stream: fn(&mut [f32], &[f32]),
-    /// See [`stream`].
-    pub fence: fn(),
-    /// See [`fetch`].
-    pub fetch: fn(&[f32]),
-    /// See [`sign_bits`].
-    pub sign_bits: fn(&[f32], &mut [u8]),
-    /// See [`sign_bits`].
-    pub sign_bits_left: fn(&mut [f32], Pair<'_>, &mut [u8]),
-    /// See [`spread`].
-    pub spread: fn(&[f32], usize, usize, &mut [f32]),
-    /// See [`sweep`].
-    pub sweep: fn(Input<'_>, Option<sweep::Feedback<'_>>, sweep::Gather<'_>) -> sweep::Found,
-    /// See [`total`].
-    pub total: fn(&[f32], &mut total::Lanes),
-    /// See [`widen`].
-    pub widen_f64: fn(&[f64], &mut [f32]),
-    /// See [`widen`].
-    pub widen_f16: fn(&[f16], &mut [f32]),
-    /// See [`widen::from_f16`].
-    pub decode_f16: fn(&[[u8; 2]], f32, &mut [f32]),
-    /// See [`widen`].
-    pub widen_bf16: fn(&[bf16], &mut [f32]),
-    /// See [`window`].
-    pub window: Window,
-}
-
-macro_rules! table {
-    ($level:expr, $module:ident) => {
-        Kernels {
-            level: $level,
-            add: add::$module::run,
-            add_scaled: add::scaled::$module::run,
-            peak: peak::$module::run,
-            group_peaks: peak::groups::$module::run,
-            moments: moments::$module::run,
-            momentum: momentum::$module::run,
-            kth: kth::$module::run,
-            leaders: leaders::$module::run,
-            maxima: maxima::$module::run,
-            log_sum: log_sum::$module::run,
-            above: above::$module::run,
-            bins: bins::$module::run,
-            draws: draws::$module::run,
-            pick: bins::pick::$module::run,
-            exponent_encode: exponent::encode::$module::run,
-            exponent_left: exponent::encode::left::$module::run,
-            exponent_decode: exponent::decode::$module::run,
-            float8_nearest: float8::nearest::$module::run,
-            float8_nearest_left: float8::nearest::left::$module::run,
-            float8_stochastic: float8::stochastic::$module::run,
-            float8_stochastic_left: float8::stochastic::left::$module::run,
-            float8_decode: float8::decode::$module::run,
-            pack: fields::$module::pack,
-            unpack: fields::$module::unpack,
-            to_levels: grid::to_levels::$module::run,
-            to_levels_left: grid::to_levels_left::$module::run,
-            from_levels: grid::from_levels::$module::run,
-            one_of_two: grid::one_of_two::$module::run,
-            subtract: grid::subtract::$module::run,
-            summary: summary::$module::run,
-            sides: summary::sides::$module::run,
-            squares: summary::squares::$module::run,
-            group_summaries: summary::groups::$module::run,
-            group_sides: summary::group_sides::$module::run,
-            group_squares: summary::group_squares::$module::run,
-            narrow_f16: narrow::$module::run,
-            narrow_bf16: narrow::to_bf16::$module::run,
-            narrow_bf16_left: narrow::to_bf16::left::$module::run,
-            refine: refine::$module::run,
-            stream: stream::$module::run,
-            fence: stream::$module::fence,
-            fetch: fetch::$module::run,
-            sign_bits: sign_bits::$module::run,
-            sign_bits_left: sign_bits::$module::left,
-            spread: spread::$module::run,
-            sweep: sweep::$module::run,
-            total: total::$module::run,
-            widen_f64: widen::from_f64::$module::run,
-            widen_f16: widen::from_f16::$module::run,
-            decode_f16: widen::from_f16::$module::decode,
-            widen_bf16: widen::from_bf16::$module::run,
-            window: window::$module::run,
-        }
-    };
-}
-
-static SCALAR: Kernels = table!(Level::Scalar, scalar);
-#[cfg(target_arch = "x86_64")]
-static AVX2: Kernels = table!(Level::Avx2, avx2);
-#[cfg(target_arch = "x86_64")]
-static AVX512: Kernels = table!(Level::Avx512, avx512);
-#[cfg(target_arch = "aarch64")]
-static NEON: Kernels = table!(Level::Neon, neon);
-
-impl Kernels {
-    /// The kernels of a level, if this CPU can run them.
-    pub fn of(level: Level) -> Option<&'static Self> {
-        if !level.is_available() {
-            return None;
-        }
-        match level {
-            Level::Scalar => Some(&SCALAR),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => Some(&AVX2),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Some(&AVX512),
-            #[cfg(target_arch = "aarch64")]
-            Level::Neon => Some(&NEON),
-            #[allow(unreachable_patterns)]
-            _ => None,
-        }
-    }
-
-    /// The kernels in use: those of [`level()`].
-    pub fn current() -> &'static Self {
-        Self::of(level()).unwrap_or(&SCALAR)
-    }
 }
 
 /// What is left of a block after its whole lanes, with zeros behind it.
@@ -378,7 +156,7 @@ pub(crate) mod testing {
     pub(crate) fn levels_and_lengths(mut check: impl FnMut(&'static Kernels, Vec<f32>)) {
         for level in available_levels() {
             let kernels = Kernels::of(level).expect("listed as available");
-            assert_eq!(kernels.level, level);
+            assert_eq!(kernels.level(), level);
             for len in (0..=130).chain([1000, 1024]) {
                 check(kernels, tensor(len, len as u64 + 1));
             }

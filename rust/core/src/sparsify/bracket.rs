@@ -36,7 +36,7 @@ pub(super) fn find(
     let room = values.len() / 4;
     let (mut inside, mut above) = (0, 0);
     for block in values.chunks(BLOCK) {
-        let found = (kernels.window)(block, low, high, &mut scratch[inside..]);
+        let found = kernels.window(block, low, high, &mut scratch[inside..]);
         inside += found.0;
         above += found.1 as u64;
         if inside > room {

@@ -127,7 +127,7 @@ pub(super) fn find(
         return Ok(pick(scratch, rank));
     }
     let lowest = magnitudes.clone().fold(u32::MAX, u32::min);
-    let highest = (kernels.peak)(values);
+    let highest = kernels.peak(values);
     // The bin of each magnitude: bits above the lowest, as fine as the bins allow.
     let width = u32::BITS - (highest - lowest).leading_zeros();
     let shift = width.saturating_sub(BINS.trailing_zeros());

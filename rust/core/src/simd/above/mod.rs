@@ -37,9 +37,9 @@ mod tests {
             for bound in [0.0f32, 1e-40, 0.2, 0.25, 0.45, 1e29, f32::MAX] {
                 let mut indices = vec![u32::MAX; x.len() + SLACK];
                 let mut values = vec![f32::NAN; x.len() + SLACK];
-                let count = (kernels.above)(&x, bound, 7, &mut indices, &mut values);
+                let count = kernels.above(&x, bound, 7, &mut indices, &mut values);
                 let hits = || x.iter().enumerate().filter(|(_, v)| v.abs() > bound);
-                assert_eq!(count, hits().count(), "{:?} {} {bound}", kernels.level, x.len());
+                assert_eq!(count, hits().count(), "{:?} {} {bound}", kernels.level(), x.len());
                 for (j, (i, v)) in hits().enumerate() {
                     assert_eq!(indices[j], 7 + i as u32);
                     assert_eq!(values[j].to_bits(), v.to_bits());
@@ -52,6 +52,6 @@ mod tests {
     #[should_panic(expected = "outputs of above hold the input and the slack")]
     fn refuses_outputs_that_are_too_short() {
         let kernels = crate::simd::Kernels::current();
-        (kernels.above)(&[1.0; 64], 0.0, 0, &mut [0; 64], &mut [0.0; 64]);
+        kernels.above(&[1.0; 64], 0.0, 0, &mut [0; 64], &mut [0.0; 64]);
     }
 }

@@ -37,16 +37,16 @@ mod tests {
             let residual = tensor(gradient.len(), 99);
             for decay in [1.0f32, 0.9, 0.0] {
                 let mut out = vec![f32::NAN; gradient.len()];
-                (kernels.add)(&mut out, &gradient, &residual, decay);
+                kernels.add(&mut out, &gradient, &residual, decay);
                 for i in 0..out.len() {
                     let product = decay * residual[i];
                     let expected = gradient[i] + product;
-                    assert_eq!(out[i].to_bits(), expected.to_bits(), "{:?} {i}", kernels.level);
+                    assert_eq!(out[i].to_bits(), expected.to_bits(), "{:?} {i}", kernels.level());
                 }
                 let mut sum = gradient.clone();
-                (kernels.add_scaled)(&mut sum, &residual, decay);
+                kernels.add_scaled(&mut sum, &residual, decay);
                 let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(&sum), bits(&out), "{:?}", kernels.level);
+                assert_eq!(bits(&sum), bits(&out), "{:?}", kernels.level());
             }
         });
     }

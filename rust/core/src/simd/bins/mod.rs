@@ -46,14 +46,14 @@ mod tests {
                 for ahead in [0.0, 1.0, 0.5] {
                     let mut peaks = vec![u32::MAX; sums.len().div_ceil(bin)];
                     let mut picked = vec![f32::NAN; sums.len()];
-                    (kernels.bins)(&gradient, &sums, ahead, bin, &mut peaks, &mut picked);
+                    kernels.bins(&gradient, &sums, ahead, bin, &mut peaks, &mut picked);
                     for (b, whole) in sums.chunks(bin).enumerate() {
                         let most = whole.iter().fold(0.0f32, |most, v| most.max(v.abs()));
                         assert_eq!(f32::from_bits(peaks[b]), most);
                         for i in b * bin..b * bin + whole.len() {
                             let large = (sums[i] + ahead * gradient[i]).abs() >= most;
                             let expected = if large && most > 0.0 { sums[i] } else { 0.0 };
-                            assert_eq!(picked[i], expected, "{:?} {bin} {i}", kernels.level);
+                            assert_eq!(picked[i], expected, "{:?} {bin} {i}", kernels.level());
                         }
                     }
                 }

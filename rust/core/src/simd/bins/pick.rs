@@ -35,10 +35,10 @@ mod tests {
             let gradient = tensor(sums.len(), 19);
             let (mut peaks, mut expected) = ([0], vec![0.0; sums.len()]);
             let bin = sums.len().max(1);
-            (kernels.bins)(&gradient, &sums, 1.0, bin, &mut peaks, &mut expected);
+            kernels.bins(&gradient, &sums, 1.0, bin, &mut peaks, &mut expected);
             let mut picked = vec![f32::NAN; sums.len()];
-            (kernels.pick)(&gradient, &sums, 1.0, f32::from_bits(peaks[0]), &mut picked);
-            assert_eq!(picked, expected, "{:?}", kernels.level);
+            kernels.pick(&gradient, &sums, 1.0, f32::from_bits(peaks[0]), &mut picked);
+            assert_eq!(picked, expected, "{:?}", kernels.level());
         });
     }
 }

@@ -36,12 +36,12 @@ mod tests {
             for numel in [1_u64, 2, 25_000_000, (1 << 31) + 1, u64::from(u32::MAX)] {
                 let at = u32::MAX - 50;
                 let mut out = vec![7; x.len()];
-                (kernels.draws)(key, at, numel as u32, &mut out);
+                kernels.draws(key, at, numel as u32, &mut out);
                 for (i, &position) in out.iter().enumerate() {
                     let product = u64::from(key.bits(at.wrapping_add(i as u32))) * numel;
                     let taken = product % (1 << 32) >= (1 << 32) % numel;
                     let expected = if taken { (product >> 32) as u32 } else { NONE };
-                    assert_eq!(position, expected, "{:?} {numel} {i}", kernels.level);
+                    assert_eq!(position, expected, "{:?} {numel} {i}", kernels.level());
                 }
             }
         });

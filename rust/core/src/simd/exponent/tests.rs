@@ -7,10 +7,10 @@ use crate::simd::{Kernels, Level, Scaling, available_levels};
 fn encode(kernels: &Kernels, values: &[f32], factor: f32, key: Key, first: u32) -> Vec<u8> {
     let mut codes = vec![0xAA; values.len()];
     let factors = vec![factor; values.len()];
-    (kernels.exponent_encode)(values, &factors, key, first, &mut codes);
+    kernels.exponent_encode(values, &factors, key, first, &mut codes);
     let (mut left, mut again) = (values.to_vec(), vec![0xAA; values.len()]);
     let scaling = Scaling { to: [&factors; 2], back: &vec![0.5; values.len()] };
-    (kernels.exponent_left)(&mut left, scaling, key, first, &mut again);
+    kernels.exponent_left(&mut left, scaling, key, first, &mut again);
     assert_eq!(again, codes);
     let sent = decode(kernels, &codes, 0.5);
     for ((left, value), sent) in left.iter().zip(values).zip(sent) {
@@ -21,7 +21,7 @@ fn encode(kernels: &Kernels, values: &[f32], factor: f32, key: Key, first: u32) 
 
 fn decode(kernels: &Kernels, codes: &[u8], scale: f32) -> Vec<f32> {
     let mut values = vec![f32::NAN; codes.len()];
-    (kernels.exponent_decode)(codes, &vec![scale; codes.len()], &mut values);
+    kernels.exponent_decode(codes, &vec![scale; codes.len()], &mut values);
     values
 }
 

@@ -85,16 +85,16 @@ mod tests {
                 let codes: Vec<u8> = (0..len).map(|i| ((i * 0x9E37) >> 3) as u8 & mask).collect();
                 let bits = len * width as usize;
                 let mut bytes = vec![0xAA; bits.div_ceil(8)];
-                (kernels.pack)(&codes, width, &mut bytes);
+                kernels.pack(&codes, width, &mut bytes);
                 let mut expected = vec![0; bytes.len()];
                 for at in 0..bits {
                     let one = codes[at / width as usize] >> (at % width as usize) & 1;
                     expected[at / 8] |= one << (at % 8);
                 }
-                assert_eq!(bytes, expected, "{:?} {width} {len}", kernels.level);
+                assert_eq!(bytes, expected, "{:?} {width} {len}", kernels.level());
                 let mut back = vec![0xFF; len];
-                (kernels.unpack)(&bytes, width, &mut back);
-                assert_eq!(back, codes, "{:?} {width} {len}", kernels.level);
+                kernels.unpack(&bytes, width, &mut back);
+                assert_eq!(back, codes, "{:?} {width} {len}", kernels.level());
                 assert!(is_padded(&bytes, width, len as u64));
                 if !bits.is_multiple_of(8) {
                     *bytes.last_mut().unwrap() |= 0x80;

@@ -20,15 +20,6 @@ pub(in crate::simd) mod decode;
 pub(in crate::simd) mod nearest;
 pub(in crate::simd) mod stochastic;
 
-use super::{Pair, Scaling};
-use crate::rng::Key;
-
-/// The type of [`stochastic`].
-pub type Stochastic = fn(&[f32], Format, Pair<'_>, Key, u32, &mut [u8]);
-
-/// The type of [`stochastic::left`].
-pub type StochasticLeft = fn(&mut [f32], Format, Scaling<'_>, Key, u32, &mut [u8]);
-
 /// How the seven bits beside the sign are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Format {

@@ -50,10 +50,10 @@ fn nearest(kernels: &Kernels, values: &[f32], format: Format, factors: [f32; 2])
     let mut codes = vec![0xAA; values.len()];
     let factors = factors.map(|factor| vec![factor; values.len()]);
     let to = [&factors[0][..], &factors[1][..]];
-    (kernels.float8_nearest)(values, format, to, &mut codes);
+    kernels.float8_nearest(values, format, to, &mut codes);
     let (mut left, mut again) = (values.to_vec(), vec![0xAA; values.len()]);
     let scaling = Scaling { to, back: &vec![0.25; values.len()] };
-    (kernels.float8_nearest_left)(&mut left, format, scaling, &mut again);
+    kernels.float8_nearest_left(&mut left, format, scaling, &mut again);
     assert_eq!(again, codes);
     assert_left(kernels, &left, values, format, &codes);
     codes
@@ -72,10 +72,10 @@ fn by_chance(kernels: &Kernels, values: &[f32], format: Format, key: Key, first:
     let back = vec![0.25; values.len()];
     let ones = vec![1.0; values.len()];
     let to = [&ones[..]; 2];
-    (kernels.float8_stochastic)(values, format, to, key, first, &mut codes);
+    kernels.float8_stochastic(values, format, to, key, first, &mut codes);
     let (mut left, mut again) = (values.to_vec(), vec![0xAA; values.len()]);
     let scaling = Scaling { to, back: &back };
-    (kernels.float8_stochastic_left)(&mut left, format, scaling, key, first, &mut again);
+    kernels.float8_stochastic_left(&mut left, format, scaling, key, first, &mut again);
     assert_eq!(again, codes);
     assert_left(kernels, &left, values, format, &codes);
     codes
@@ -83,7 +83,7 @@ fn by_chance(kernels: &Kernels, values: &[f32], format: Format, key: Key, first:
 
 fn decode(kernels: &Kernels, codes: &[u8], format: Format, scale: f32) -> Vec<f32> {
     let mut values = vec![f32::NAN; codes.len()];
-    (kernels.float8_decode)(codes, format, &vec![scale; codes.len()], &mut values);
+    kernels.float8_decode(codes, format, &vec![scale; codes.len()], &mut values);
     values
 }
 

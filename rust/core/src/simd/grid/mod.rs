@@ -200,15 +200,15 @@ mod tests {
                 let grid = Grid::new(bits);
                 let to = grid.factors(scale).map(|factor| vec![factor; x.len()]);
                 let (to, back) = ([&to[0][..], &to[1][..]], vec![scale; x.len()]);
-                (kernels.to_levels)(&x, grid, to, key, 7, &mut codes);
+                kernels.to_levels(&x, grid, to, key, 7, &mut codes);
                 let mut expected = vec![0; x.len()];
                 round(&x, grid, to, key, 7, &mut expected);
-                assert_eq!(codes, expected, "{:?} {bits} {scale}", kernels.level);
+                assert_eq!(codes, expected, "{:?} {bits} {scale}", kernels.level());
                 let mut values = vec![f32::NAN; x.len()];
-                (kernels.from_levels)(&codes, grid, &back, &mut values);
+                kernels.from_levels(&codes, grid, &back, &mut values);
                 let (mut left, mut again) = (x.clone(), vec![0xFF; x.len()]);
                 let scaling = Scaling { to, back: &back };
-                (kernels.to_levels_left)(&mut left, grid, scaling, key, 7, &mut again);
+                kernels.to_levels_left(&mut left, grid, scaling, key, 7, &mut again);
                 assert_eq!(again, codes);
                 for ((left, x), value) in left.iter().zip(&x).zip(&values) {
                     assert_eq!(left.to_bits(), (x - value).to_bits());
@@ -242,7 +242,7 @@ mod tests {
                         let first = position_of(key, low).wrapping_sub(20);
                         let mut codes = [0xFF; 37];
                         let to = [&[1.0; 37][..]; 2];
-                        (kernels.to_levels)(&[-share; 37], grid, to, key, first, &mut codes);
+                        kernels.to_levels(&[-share; 37], grid, to, key, first, &mut codes);
                         assert!(codes[20] == 0 || codes[20] == 3);
                         ups += u32::from(codes[20] == 3);
                     }
@@ -262,12 +262,12 @@ mod tests {
             let codes: Vec<u8> = x.iter().map(|&x| u8::from(x >= 0.0)).collect();
             let mut values = vec![f32::NAN; x.len()];
             let pairs = [-2.0, 3.0].map(|v| (0..x.len()).map(|i| v * i as f32).collect::<Vec<_>>());
-            (kernels.one_of_two)(&codes, [&pairs[0], &pairs[1]], &mut values);
+            kernels.one_of_two(&codes, [&pairs[0], &pairs[1]], &mut values);
             for (i, (&v, &x)) in values.iter().zip(&x).enumerate() {
                 assert_eq!(v, i as f32 * if x < 0.0 { -2.0 } else { 3.0 });
             }
             let left: Vec<f32> = x.iter().zip(&values).map(|(x, v)| x - v).collect();
-            (kernels.subtract)(&mut x, &values);
+            kernels.subtract(&mut x, &values);
             assert_eq!(x, left);
         });
     }

@@ -44,8 +44,8 @@ mod tests {
             sorted.sort_unstable_by(|a, b| b.cmp(a));
             for k in [1, 2, x.len() / 3, x.len() / 2, x.len()] {
                 if (1..=x.len()).contains(&k) {
-                    assert_eq!((kernels.kth)(&bits, k, 0), sorted[k - 1], "{k} of {}", x.len());
-                    let bound = (kernels.kth)(&bits, k, 5);
+                    assert_eq!(kernels.kth(&bits, k, 0), sorted[k - 1], "{k} of {}", x.len());
+                    let bound = kernels.kth(&bits, k, 5);
                     let reach = bits.iter().filter(|&&b| b >= bound).count();
                     assert!(reach >= k && (reach <= k + 5 || bound == sorted[k - 1]));
                 }

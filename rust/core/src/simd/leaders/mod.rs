@@ -51,9 +51,9 @@ mod tests {
                 let expected = largest_of_chunks(&x, chunk, 1);
                 let room = x.len().div_ceil(chunk);
                 let (mut indices, mut values) = (vec![9; room], vec![f32::NAN; room]);
-                let count = (kernels.leaders)(&x, chunk, 1000, &mut indices, &mut values);
+                let count = kernels.leaders(&x, chunk, 1000, &mut indices, &mut values);
                 let found: Vec<u32> = indices[..count].iter().map(|i| i - 1000).collect();
-                assert_eq!(found, expected, "{:?} {} {chunk}", kernels.level, x.len());
+                assert_eq!(found, expected, "{:?} {} {chunk}", kernels.level(), x.len());
                 let same = |(&i, v): (&u32, &f32)| x[i as usize].to_bits() == v.to_bits();
                 assert!(found.iter().zip(&values).all(same));
             }

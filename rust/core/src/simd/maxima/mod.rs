@@ -29,11 +29,11 @@ mod tests {
         levels_and_lengths(|kernels, x| {
             for columns in [1, 3, 16, 48, 128] {
                 let mut out = vec![77; columns];
-                (kernels.maxima)(&x, &mut out);
+                kernels.maxima(&x, &mut out);
                 for (j, &found) in out.iter().enumerate() {
                     let column = x.iter().skip(j).step_by(columns);
                     let expected = column.fold(0.0_f32, |m, v| m.max(v.abs())).to_bits();
-                    assert_eq!(found, expected, "{:?} {} {columns}", kernels.level, x.len());
+                    assert_eq!(found, expected, "{:?} {} {columns}", kernels.level(), x.len());
                 }
             }
         });

@@ -105,8 +105,8 @@ mod tests {
                     expected.push(i as u32, *v, location);
                 }
                 let mut lanes = Lanes::default();
-                (kernels.moments)(&x, location, &mut lanes);
-                assert_eq!(lanes, expected, "{:?} {} {location}", kernels.level, x.len());
+                kernels.moments(&x, location, &mut lanes);
+                assert_eq!(lanes, expected, "{:?} {} {location}", kernels.level(), x.len());
                 let above = x.iter().filter(|v| v.abs() > location);
                 assert_eq!(lanes.count(), above.clone().count() as u64);
                 let sum: f64 = above.map(|v| f64::from(v.abs() - location)).sum();

@@ -66,11 +66,11 @@ mod tests {
             for (nesterov, scale) in [(false, 1.0), (true, 1.0), (false, 0.3), (true, 0.3)] {
                 let rule = Rule { momentum: 0.9, nesterov, scale };
                 let (mut next, mut update) = (vec![f32::NAN; n], vec![f32::NAN; n]);
-                (kernels.momentum)(&mut next, &mut update, &gradient, &momentum, rule);
+                kernels.momentum(&mut next, &mut update, &gradient, &momentum, rule);
                 for i in 0..n {
                     let (u, w) = rule.of(gradient[i], momentum[i]);
                     let given = (next[i].to_bits(), update[i].to_bits());
-                    assert_eq!(given, (u.to_bits(), w.to_bits()), "{:?} {i}", kernels.level);
+                    assert_eq!(given, (u.to_bits(), w.to_bits()), "{:?} {i}", kernels.level());
                 }
             }
         });

@@ -31,7 +31,7 @@ mod tests {
         levels_and_lengths(|kernels, x| {
             for factor in [1.0f32, 65536.0, 1e-3, f32::MIN_POSITIVE] {
                 let mut codes = vec![[0xAA; 2]; x.len()];
-                (kernels.narrow_f16)(&x, factor, &mut codes);
+                kernels.narrow_f16(&x, factor, &mut codes);
                 for (value, code) in x.iter().zip(&codes) {
                     let expected = f16::from_f32((value * factor).clamp(-MAX, MAX));
                     assert_eq!(*code, expected.to_le_bytes(), "{value} * {factor}");
@@ -46,7 +46,7 @@ mod tests {
         levels_and_lengths(|kernels, x| {
             let x: Vec<f32> = values.iter().copied().cycle().take(x.len()).collect();
             let mut codes = vec![[0; 2]; x.len()];
-            (kernels.narrow_f16)(&x, 1.0, &mut codes);
+            kernels.narrow_f16(&x, 1.0, &mut codes);
             for (value, code) in x.iter().zip(&codes) {
                 let code = f16::from_le_bytes(*code);
                 assert!(code.is_finite());

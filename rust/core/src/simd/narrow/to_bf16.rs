@@ -51,14 +51,14 @@ mod tests {
                 *last = f32::MAX;
             }
             let mut codes = vec![[0xAA; 2]; x.len()];
-            (kernels.narrow_bf16)(&x, &mut codes);
+            kernels.narrow_bf16(&x, &mut codes);
             for (value, code) in x.iter().zip(&codes) {
                 let expected = bf16::from_f32(*value);
                 let expected = if expected.is_finite() { expected } else { bf16::MAX };
                 assert_eq!(*code, expected.to_le_bytes(), "{value}");
             }
             let (mut left, mut again) = (x.clone(), vec![[0xAA; 2]; x.len()]);
-            (kernels.narrow_bf16_left)(&mut left, &mut again);
+            kernels.narrow_bf16_left(&mut left, &mut again);
             assert_eq!(again, codes);
             for ((left, value), code) in left.iter().zip(&x).zip(codes) {
                 let expected = value - bf16::from_le_bytes(code).to_f32();

@@ -22,9 +22,9 @@ mod tests {
             for bound in [0.0f32, 1e-40, 0.2, 0.25, 0.45, 1e29, f32::MAX, f32::INFINITY] {
                 let mut values = x.clone();
                 let mut indices: Vec<u32> = (0..x.len() as u32).map(|i| 3 * i + 1).collect();
-                let count = (kernels.refine)(&mut indices, &mut values, bound);
+                let count = kernels.refine(&mut indices, &mut values, bound);
                 let hits = || x.iter().enumerate().filter(|(_, v)| v.abs() > bound);
-                assert_eq!(count, hits().count(), "{:?} {} {bound}", kernels.level, x.len());
+                assert_eq!(count, hits().count(), "{:?} {} {bound}", kernels.level(), x.len());
                 for (j, (i, v)) in hits().enumerate() {
                     assert_eq!(indices[j], 3 * i as u32 + 1);
                     assert_eq!(values[j].to_bits(), v.to_bits());

@@ -38,15 +38,15 @@ mod tests {
         levels_and_lengths(|kernels, x| {
             let codes: Vec<u8> = x.iter().map(|&x| u8::from(x >= 0.0)).collect();
             let mut expected = vec![0xAA; x.len().div_ceil(8)];
-            (kernels.pack)(&codes, 1, &mut expected);
+            kernels.pack(&codes, 1, &mut expected);
             let mut bits = vec![0xAA; expected.len()];
-            (kernels.sign_bits)(&x, &mut bits);
-            assert_eq!(bits, expected, "{:?} {}", kernels.level, x.len());
+            kernels.sign_bits(&x, &mut bits);
+            assert_eq!(bits, expected, "{:?} {}", kernels.level(), x.len());
             let (mut left, mut again) = (x.clone(), vec![0xAA; expected.len()]);
             let pairs =
                 [-0.5, 0.25].map(|v| (0..x.len()).map(|i| v * i as f32).collect::<Vec<_>>());
-            (kernels.sign_bits_left)(&mut left, [&pairs[0], &pairs[1]], &mut again);
-            assert_eq!(again, expected, "{:?} {}", kernels.level, x.len());
+            kernels.sign_bits_left(&mut left, [&pairs[0], &pairs[1]], &mut again);
+            assert_eq!(again, expected, "{:?} {}", kernels.level(), x.len());
             for (i, (left, x)) in left.iter().zip(&x).enumerate() {
                 let sent = i as f32 * if *x >= 0.0 { 0.25 } else { -0.5 };
                 assert_eq!(left.to_bits(), (x - sent).to_bits());

@@ -35,7 +35,7 @@ mod tests {
                     let numbers: Vec<f32> = (0..groups).map(|group| group as f32).collect();
                     let entries = groups * len - skip;
                     let mut out = vec![f32::NAN; entries + LANES - 1];
-                    (kernels.spread)(&numbers, len, skip, &mut out);
+                    kernels.spread(&numbers, len, skip, &mut out);
                     let expected = (skip..groups * len).map(|i| (i / len) as f32);
                     assert!(out[..entries].iter().copied().eq(expected), "{len} {groups} {skip}");
                 }

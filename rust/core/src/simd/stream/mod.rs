@@ -34,8 +34,8 @@ mod tests {
             for offset in [0, 1, 3, 16] {
                 let mut buffer = Buffer::zeros(x.len() + offset + 5).unwrap();
                 let out = &mut buffer.as_mut_slice()[offset..offset + x.len()];
-                (kernels.stream)(out, &x);
-                (kernels.fence)();
+                kernels.stream(out, &x);
+                kernels.fence();
                 let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(out), bits(&x));
                 assert!(buffer.as_slice()[..offset].iter().all(|v| *v == 0.0));

@@ -224,28 +224,31 @@ pub(in crate::simd) mod squares {
 #[cfg(test)]
 mod tests {
     use super::{LANES, Lanes, Summary};
+    use crate::simd::Kernels;
     use crate::simd::testing::levels_and_lengths;
+
+    type Each = fn(&Kernels, &[f32], usize, &mut [Summary]);
 
     #[test]
     fn each_group_has_the_sums_of_its_own() {
         levels_and_lengths(|kernels, x| {
             for len in (1..=70).chain([300]) {
-                let summaries = |kernel: fn(&[f32], &mut Lanes)| {
+                let summaries = |kernel: fn(&Kernels, &[f32], &mut Lanes)| {
                     let each = x.chunks(len).map(|group| {
                         let mut lanes = Lanes::default();
-                        kernel(group, &mut lanes);
+                        kernel(kernels, group, &mut lanes);
                         Summary::from(lanes)
                     });
                     each.collect::<Vec<_>>()
                 };
                 for (kernel, expected) in [
-                    (kernels.group_summaries, summaries(kernels.summary)),
-                    (kernels.group_sides, summaries(kernels.sides)),
-                    (kernels.group_squares, summaries(kernels.squares)),
+                    (Kernels::group_summaries as Each, summaries(Kernels::summary)),
+                    (Kernels::group_sides, summaries(Kernels::sides)),
+                    (Kernels::group_squares, summaries(Kernels::squares)),
                 ] {
                     let mut found = vec![Summary::default(); expected.len()];
-                    kernel(&x, len, &mut found);
-                    assert_eq!(found, expected, "{:?} {len}", kernels.level);
+                    kernel(kernels, &x, len, &mut found);
+                    assert_eq!(found, expected, "{:?} {len}", kernels.level());
                 }
             }
         });
@@ -263,13 +266,13 @@ mod tests {
                 expected.peak = expected.peak.max(v.abs().to_bits());
             }
             let mut lanes = Lanes::default();
-            (kernels.summary)(&x, &mut lanes);
-            assert_eq!(lanes, expected, "{:?} {}", kernels.level, x.len());
+            kernels.summary(&x, &mut lanes);
+            assert_eq!(lanes, expected, "{:?} {}", kernels.level(), x.len());
             let mut parts = Lanes::default();
-            (kernels.sides)(&x, &mut parts);
+            kernels.sides(&x, &mut parts);
             assert_eq!(parts, Lanes { squares: [0.0; LANES], ..expected });
             let mut parts = Lanes::default();
-            (kernels.squares)(&x, &mut parts);
+            kernels.squares(&x, &mut parts);
             let Lanes { squares, count, peak, .. } = expected;
             assert_eq!(parts, Lanes { squares, count, peak, ..Lanes::default() });
         });

@@ -102,8 +102,8 @@ mod tests {
             indices: &mut indices,
             values: &mut values,
         };
-        let found = (kernels.sweep)(x, feedback, gather);
-        (kernels.fence)();
+        let found = kernels.sweep(x, feedback, gather);
+        kernels.fence();
         let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         indices.truncate(found.count);
         values.truncate(found.count);
@@ -122,16 +122,16 @@ mod tests {
         let location = location(bound);
         let mut sum = vec![0.0; x.len()];
         if adds {
-            (kernels.add)(&mut sum, x, &tensor(x.len(), 31), 0.9);
+            kernels.add(&mut sum, x, &tensor(x.len(), 31), 0.9);
         }
         let block = if adds { &sum } else { x };
         let mut lanes = moments::Lanes::default();
         if sums {
-            (kernels.moments)(block, location, &mut lanes);
+            kernels.moments(block, location, &mut lanes);
         }
         let (mut indices, mut values) = (vec![0; x.len() + SLACK], vec![0.0; x.len() + SLACK]);
-        let count = (kernels.above)(block, bound, 5, &mut indices, &mut values);
-        let found = Found { peak: (kernels.peak)(block), count };
+        let count = kernels.above(block, bound, 5, &mut indices, &mut values);
+        let found = Found { peak: kernels.peak(block), count };
         let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         indices.truncate(count);
         values.truncate(count);

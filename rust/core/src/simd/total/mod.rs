@@ -42,12 +42,12 @@ mod tests {
     fn is_the_sum_lane_by_lane_on_every_level() {
         levels_and_lengths(|kernels, x| {
             let mut lanes = Lanes::default();
-            (kernels.total)(&x, &mut lanes);
+            kernels.total(&x, &mut lanes);
             let mut naive = [0.0; LANES];
             for (i, &value) in x.iter().enumerate() {
                 naive[i % LANES] += f64::from(value);
             }
-            assert_eq!(lanes, Lanes(naive), "{:?} {}", kernels.level, x.len());
+            assert_eq!(lanes, Lanes(naive), "{:?} {}", kernels.level(), x.len());
             assert_eq!(lanes.sum(), reduce(&naive));
         });
     }

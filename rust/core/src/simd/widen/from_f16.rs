@@ -92,7 +92,7 @@ mod tests {
             for skip in 0..9 {
                 let all = &codes(skip)[usize::from(skip)..];
                 let mut out = vec![0.0; all.len()];
-                (kernels.widen_f16)(all, &mut out);
+                kernels.widen_f16(all, &mut out);
                 for (wide, half) in out.iter().zip(all) {
                     assert_eq!(wide.to_bits(), half.to_f32().to_bits(), "{:#x}", half.to_bits());
                 }
@@ -109,7 +109,7 @@ mod tests {
                 for len in (0..=130).chain([codes.len()]) {
                     let codes = &codes[codes.len() - len..];
                     let mut out = vec![0.0; len];
-                    (kernels.decode_f16)(codes, factor, &mut out);
+                    kernels.decode_f16(codes, factor, &mut out);
                     for (value, code) in out.iter().zip(codes) {
                         let expected = f16::from_le_bytes(*code).to_f32() * factor;
                         assert_eq!(value.to_bits(), expected.to_bits(), "{code:?} * {factor}");

@@ -42,7 +42,7 @@ mod tests {
         let all: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
         for level in available_levels() {
             let mut out = vec![0.0; all.len()];
-            (Kernels::of(level).unwrap().widen_bf16)(&all, &mut out);
+            Kernels::of(level).unwrap().widen_bf16(&all, &mut out);
             for (wide, narrow) in out.iter().zip(&all) {
                 assert_eq!(wide.to_bits(), u32::from(narrow.to_bits()) << 16);
             }
@@ -54,7 +54,7 @@ mod tests {
         levels_and_lengths(|kernels, x| {
             let wide: Vec<f64> = x.iter().map(|&v| f64::from(v) * (1.0 + 1e-9) + 1e-300).collect();
             let mut out = vec![0.0; wide.len()];
-            (kernels.widen_f64)(&wide, &mut out);
+            kernels.widen_f64(&wide, &mut out);
             for (o, w) in out.iter().zip(&wide) {
                 assert_eq!(o.to_bits(), (*w as f32).to_bits());
             }

@@ -29,10 +29,10 @@ mod tests {
             {
                 let (low, high) = (low.to_bits(), high.to_bits());
                 let mut out = vec![u32::MAX; x.len() + SLACK];
-                let (inside, above) = (kernels.window)(&x, low, high, &mut out);
+                let (inside, above) = kernels.window(&x, low, high, &mut out);
                 let expected: Vec<u32> =
                     all.iter().copied().filter(|bits| (low + 1..=high).contains(bits)).collect();
-                assert_eq!(out[..inside], expected, "{:?} {}", kernels.level, x.len());
+                assert_eq!(out[..inside], expected, "{:?} {}", kernels.level(), x.len());
                 assert_eq!(above, all.iter().filter(|bits| **bits > high).count());
             }
         });

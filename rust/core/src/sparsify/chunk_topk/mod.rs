@@ -196,6 +196,6 @@ fn search_chunks(view: &View<'_>, chunk: usize, k: usize, share: Share<'_>) {
 /// Adds the largest of each chunk of `x`, which begins at position `base`.
 fn leaders(kernels: &Kernels, x: &[f32], chunk: usize, base: u32, survivors: &mut Survivors) {
     let Some((indices, values)) = survivors.room(x.len().div_ceil(chunk)) else { return };
-    let count = (kernels.leaders)(x, chunk, base, indices, values);
+    let count = kernels.leaders(x, chunk, base, indices, values);
     survivors.admit(count);
 }

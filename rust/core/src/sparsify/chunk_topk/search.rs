@@ -28,18 +28,18 @@ pub(super) fn largest(
         if !survivors.admit_memory(room::resize(bits, columns)) {
             return;
         }
-        (kernels.maxima)(x, bits);
-        (kernels.kth)(bits, k, k / 8)
+        kernels.maxima(x, bits);
+        kernels.kth(bits, k, k / 8)
     } else {
         if !survivors.admit_memory(magnitudes(x, bits)) {
             return;
         }
-        (kernels.kth)(bits, k, 0)
+        kernels.kth(bits, k, 0)
     };
     let Some((indices, values)) = survivors.room(x.len()) else { return };
     // Above the magnitude just below the bound; above zero is all that can go.
     let below = f32::from_bits(bound.saturating_sub(1));
-    let found = (kernels.above)(x, below, base, indices, values);
+    let found = kernels.above(x, below, base, indices, values);
     let (indices, values) = (&mut indices[..found], &mut values[..found]);
     let mut kept = found;
     if found > k {
@@ -47,7 +47,7 @@ pub(super) fn largest(
             survivors.fail(error);
             return;
         }
-        let kth = (kernels.kth)(bits, k, 0);
+        let kth = kernels.kth(bits, k, 0);
         let above = bits.iter().filter(|&&b| b > kth).count();
         let mut ties = k - above;
         kept = 0;
