@@ -126,10 +126,9 @@ class NonFiniteError(GradwireError, ValueError):
         self.name = name
 
     def __str__(self) -> str:
-        where = "the tensor" if self.name is None else f"tensor {self.name!r}"
         return (
-            f"{where} has {self.count} non-finite value(s), the first at position {self.first}; "
-            "nothing was encoded, and the state is unchanged"
+            f"{_tensor(self.name)} has {self.count} non-finite value(s), the first at position "
+            f"{self.first}; nothing was encoded, and the state is unchanged"
         )
 
 
@@ -150,9 +149,8 @@ class InputChangedError(GradwireError, RuntimeError):
         self.name = name
 
     def __str__(self) -> str:
-        where = "the tensor" if self.name is None else f"tensor {self.name!r}"
         return (
-            f"{where} changed while it was being encoded, so nothing was encoded; "
+            f"{_tensor(self.name)} changed while it was being encoded, so nothing was encoded; "
             "do not write to it from another thread during the call, or encode a copy"
         )
 
@@ -182,3 +180,7 @@ class PluginError(GradwireError):
 
     def __str__(self) -> str:
         return f"preset {self.preset!r} from {self.distribution} cannot be used: {self.reason}"
+
+
+def _tensor(name: str | None) -> str:
+    return "the tensor" if name is None else f"tensor {name!r}"

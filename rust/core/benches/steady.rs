@@ -21,22 +21,12 @@ use gradwire_core::sparsify::{
 use gradwire_core::{Input, Result};
 use rustix::time::{ClockId, clock_gettime};
 
+#[path = "../tests/tensors/mod.rs"]
+mod tensors;
+use tensors::student;
+
 /// Steps of each state before it is measured: a tracked bound has settled by then.
 const WARM_UP: usize = 8;
-
-/// Student's t with three degrees of freedom, the same in every run: R. Bailey, "Polar Generation
-/// of Random Variates with the t-Distribution", Math. Comp. 1994.
-fn student(len: usize, seed: u64) -> Vec<f32> {
-    let uniform = |i: u64| {
-        let mut x = (i ^ seed << 40).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((x >> 40) as f32 + 0.5) / (1 << 24) as f32
-    };
-    let radius = |u: f32| (3.0 * (u.powf(-2.0 / 3.0) - 1.0)).sqrt();
-    let angle = |v: f32| (v * std::f32::consts::TAU).cos();
-    (0..len as u64).map(|i| 1e-3 * radius(uniform(2 * i)) * angle(uniform(2 * i + 1))).collect()
-}
 
 /// What is encoded: its name, with a ratio if it has one, and its codec.
 type Work = (String, Codec);

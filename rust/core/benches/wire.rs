@@ -10,22 +10,20 @@ use gradwire_core::{
     quantize::{Float16, Quantizer},
 };
 
+#[path = "../tests/tensors/mod.rs"]
+mod tensors;
+use tensors::hash;
+
 const NUMEL: u64 = 10_000_000;
 const DENSITIES: [f64; 3] = [1e-3, 1e-2, 1e-1];
 const QUANTIZERS: [Quantizer; 3] =
     [Quantizer::Float32, Quantizer::BFloat16, Quantizer::Float16(Float16 { scaled: true })];
 const CODINGS: [IndexCoding; 3] = [IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
 
-/// Independent picks with this probability, the same in every run (`SplitMix64`).
+/// Independent picks with this probability, the same in every run.
 fn support(density: f64) -> Vec<u32> {
     let below = (density * 2_f64.powi(64)) as u64;
-    let hash = |i: u64| {
-        let mut x = i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    };
-    (0..NUMEL).filter(|&i| hash(i) < below).map(|i| i as u32).collect()
+    (0..NUMEL).filter(|&i| hash(i, 0) < below).map(|i| i as u32).collect()
 }
 
 fn values(count: usize) -> Vec<f32> {

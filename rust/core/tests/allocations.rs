@@ -19,6 +19,9 @@ use gradwire_core::sparsify::{
     TopK, TrimMethod, Trimmed, TwoSided,
 };
 
+mod tensors;
+use tensors::bell;
+
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
@@ -47,17 +50,6 @@ fn allocations(work: impl FnOnce()) -> usize {
     let before = ALLOCATIONS.with(Cell::get);
     work();
     ALLOCATIONS.with(Cell::get) - before
-}
-
-/// Bell-shaped values, another set for each step.
-fn gradient(len: usize, step: u64) -> Vec<f32> {
-    let hash = |i: u64| {
-        let mut x = (i ^ step << 40).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x ^ (x >> 27)
-    };
-    let uniform = |word: u64| (word & 0xFFFF) as f32 / 65536.0 - 0.5;
-    (0..len as u64).map(|i| uniform(hash(i)) * uniform(hash(i) >> 16) * 4.0).collect()
 }
 
 fn sparsifiers() -> Vec<Sparsifier> {
@@ -90,7 +82,7 @@ fn sparsifiers() -> Vec<Sparsifier> {
 #[test]
 fn steady_steps_allocate_nothing() {
     let len = 200_000;
-    let steps: Vec<_> = (0..40).map(|step| gradient(len, step)).collect();
+    let steps: Vec<_> = (0..40).map(|step| bell(len, step)).collect();
     for (sparsifier, low_memory) in sparsifiers().into_iter().flat_map(|s| [(s, false), (s, true)])
     {
         let memory = Memory::Residual(Residual { decay: 1.0, low_memory });

@@ -19,6 +19,9 @@ use gradwire_core::sparsify::{
 };
 use gradwire_core::{Error, Input, Result};
 
+mod tensors;
+use tensors::bell;
+
 /// Allocations below this size are not of the size of any data.
 const LARGE: usize = 1024;
 
@@ -81,16 +84,6 @@ fn every_allocation_fails(
     usize::MAX
 }
 
-fn gradient(len: usize, step: u64) -> Vec<f32> {
-    let hash = |i: u64| {
-        let mut x = (i ^ step << 40).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x ^ (x >> 27)
-    };
-    let uniform = |word: u64| (word & 0xFFFF) as f32 / 65536.0 - 0.5;
-    (0..len as u64).map(|i| uniform(hash(i)) * uniform(hash(i) >> 16) * 4.0).collect()
-}
-
 fn sparsifiers() -> Vec<Sparsifier> {
     let ratio = 0.01;
     let mut all = vec![Sparsifier::All, Sparsifier::Threshold(Threshold { threshold: 0.5 })];
@@ -139,7 +132,7 @@ const N: usize = 150_000;
 
 #[test]
 fn an_encode_fails_with_the_state_as_it_was() {
-    let steps: Vec<_> = (0..3).map(|step| gradient(N, step)).collect();
+    let steps: Vec<_> = (0..3).map(|step| bell(N, step)).collect();
     for sparsifier in sparsifiers() {
         for memory in memories(sparsifier) {
             let codec =
@@ -176,7 +169,7 @@ fn an_encode_fails_with_the_state_as_it_was() {
 
 #[test]
 fn scales_of_long_groups_and_given_positions_fail_alike() {
-    let x = gradient(N, 7);
+    let x = bell(N, 7);
     let positions: Vec<u32> = (0..N as u32).step_by(7).collect();
     let quantizers = [
         Quantizer::TwoMeans(TwoMeans { column: Some(40_000) }),
@@ -235,7 +228,7 @@ fn a_state_is_made_and_flushed_or_not() {
         let failed = every_allocation_fails("init", || codec.init_state(N).map(|_| ()), || ());
         assert!(failed > 0);
         let mut state = codec.init_state(N).unwrap();
-        state.set_residual(&gradient(N, 1)).unwrap();
+        state.set_residual(&bell(N, 1)).unwrap();
         // What there is is used again: without any memory at all.
         let before = all_of(&state);
         let state = std::cell::RefCell::new(state);
@@ -251,7 +244,7 @@ fn a_state_is_made_and_flushed_or_not() {
 
 #[test]
 fn a_decode_fails_with_the_tensor_as_it_was() {
-    let x = gradient(N, 9);
+    let x = bell(N, 9);
     for indices in
         [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap]
     {

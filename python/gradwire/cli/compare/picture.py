@@ -118,14 +118,7 @@ def _name_points(axes: Any, methods: Sequence[Summary]) -> None:
 
 def _place(axes: Any, summary: Summary, taken: Sequence[Bbox]) -> Bbox:
     renderer = axes.figure.canvas.get_renderer()
-    name = axes.annotate(
-        summary.label,
-        (summary.bytes_per_step, 100 * summary.accuracy),
-        xytext=(0, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=9,
-    )
+    name = _name(axes, summary)
     best: tuple[float, Bbox, dict[str, Any]] | None = None
     for distance in _DISTANCES:
         for angle in _ANGLES:
@@ -144,23 +137,22 @@ def _place(axes: Any, summary: Summary, taken: Sequence[Bbox]) -> Bbox:
     # A line connects a name to its point unless they are adjacent.
     if where.pop("far"):
         name.remove()
-        name = axes.annotate(
-            summary.label,
-            (summary.bytes_per_step, 100 * summary.accuracy),
-            xytext=(0, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": "#808080",
-                "linewidth": 0.6,
-                "shrinkA": 1,
-                "shrinkB": 3,
-            },
-        )
+        line = {"color": "#808080", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3}
+        name = _name(axes, summary, arrowprops={"arrowstyle": "-", **line})
     name.set(**where)
     return box
+
+
+def _name(axes: Any, summary: Summary, **options: Any) -> Any:
+    return axes.annotate(
+        summary.label,
+        (summary.bytes_per_step, 100 * summary.accuracy),
+        xytext=(0, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
+        **options,
+    )
 
 
 def _offset(angle: int, distance: int) -> dict[str, Any]:

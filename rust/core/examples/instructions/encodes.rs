@@ -16,7 +16,8 @@ use gradwire_core::sparsify::{
 use gradwire_core::{Dtype, Input};
 use half::{bf16, f16};
 
-use crate::{Prepare, Works, laplace};
+use crate::tensors::laplace;
+use crate::{Prepare, Works};
 
 /// Long enough for the work that does not grow with the tensor to vanish.
 const NUMEL: usize = 1 << 20;

@@ -9,7 +9,8 @@ use gradwire_core::simd::sweep::{Feedback, Gather};
 use gradwire_core::simd::{BLOCK, Kernels, float8, log_sum, moments, total};
 use half::f16;
 
-use crate::{Prepare, Works, laplace};
+use crate::tensors::laplace;
+use crate::{Prepare, Works};
 
 /// Bounds that 0.1 %, 1 % and 10 % of Laplace magnitudes are above.
 const BOUNDS: [(&str, f32); 3] = [("0.001", 6.9), ("0.01", 4.6), ("0.1", 2.3)];

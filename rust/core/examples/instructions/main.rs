@@ -6,6 +6,8 @@
 
 mod encodes;
 mod kernels;
+#[path = "../../tests/tensors/mod.rs"]
+mod tensors;
 
 use gradwire_core::simd::Kernels;
 use gradwire_core::{Result, pool};
@@ -24,22 +26,6 @@ type Works = Vec<(String, Prepare)>;
 #[inline(never)]
 fn measured(work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     work()
-}
-
-/// Laplace magnitudes with random signs, the same in every run (`SplitMix64`).
-fn laplace(len: usize, seed: u64) -> Vec<f32> {
-    let hash = |i: u64| {
-        let mut x = (i ^ seed << 40).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    };
-    (0..len as u64)
-        .map(|i| {
-            let uniform = ((hash(i) >> 40) as f32 + 0.5) / (1 << 24) as f32;
-            if hash(i) & 1 == 0 { uniform.ln() } else { -uniform.ln() }
-        })
-        .collect()
 }
 
 fn main() -> Result<()> {
