@@ -9,10 +9,10 @@ from gradwire.cli.training.accordion import measure
 from gradwire.schedule import Accordion
 
 
-def test_accordion_sends_less_than_half_of_its_low_setting_at_its_accuracy() -> None:
+def test_accordion_sends_a_third_of_its_low_setting_at_its_accuracy() -> None:
     low, scheduled = measure(Accordion(0.5, 0.02, interval=1))
     assert low.accuracy > 0.975
     # A difference of two images out of 359 is noise.
     assert scheduled.accuracy > low.accuracy - 0.006
-    # Which epochs are critical depends on the processor: 2.5 and 3.6 times fewer were measured.
-    assert low.bytes_per_step >= 2 * scheduled.bytes_per_step
+    # Which epochs are critical depends on the processor and the seed: 4.2 to 5.4 were measured.
+    assert low.bytes_per_step >= 3 * scheduled.bytes_per_step
