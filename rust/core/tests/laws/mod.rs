@@ -99,7 +99,8 @@ impl Law {
         }
     }
 
-    fn draw(self, rng: &mut Rng) -> f64 {
+    /// One entry.
+    pub fn draw(self, rng: &mut Rng) -> f64 {
         match self {
             Self::HalfZeros if rng.bits() & 1 == 0 => 0.0,
             Self::Laplace | Self::HalfZeros => rng.sign() * rng.exponential(),
