@@ -254,6 +254,7 @@ impl Job {
     }
 
     fn run<S: Rounded>(self, mut source: S, mut part: Part<'_>) -> u32 {
+        let _streaming = self.kernels.streaming();
         let (mut scratch, mut room) = (Scratch::default(), Room::default());
         let (mut peak, mut fitted) = (0, 0);
         let bits = self.coder.coding.code_bits() as usize;
@@ -296,7 +297,6 @@ impl Job {
             let coded = Coded { codes, place, room: &mut room };
             peak = peak.max(source.round(self, at, len, coded, &mut scratch));
         }
-        self.kernels.fence();
         peak
     }
 

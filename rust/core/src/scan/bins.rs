@@ -184,6 +184,7 @@ impl<S: Paired> Reader<S> {
     }
 
     fn read(mut self, part: &mut Part) {
+        let _streaming = self.kernels.streaming();
         part.peak = 0;
         part.sums.clear();
         part.survivors.clear();
@@ -205,7 +206,6 @@ impl<S: Paired> Reader<S> {
             }
             part.sums.push(Moments { sum, ..Moments::default() });
         }
-        self.kernels.fence();
     }
 
     /// Picks from the whole bins of a block; the sum of their maxima.

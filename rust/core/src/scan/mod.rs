@@ -249,6 +249,7 @@ impl Part {
         start: usize,
         request: &Request,
     ) {
+        let _streaming = kernels.streaming();
         self.peak = 0;
         self.sums.clear();
         self.complete = true;
@@ -263,7 +264,6 @@ impl Part {
             self.read_chunk(kernels, &mut source, start, at..at + len, request);
             at += len;
         }
-        kernels.fence();
     }
 
     fn read_chunk<S: Source>(

@@ -89,6 +89,7 @@ fn spread<S: Paired>(
 impl Part {
     /// Reads a share of the tensor that begins at position `start`.
     fn pick<S: Paired>(&mut self, kernels: &Kernels, mut source: S, start: usize, pick: impl Pick) {
+        let _streaming = kernels.streaming();
         self.peak = 0;
         self.sums.clear();
         self.survivors.clear();
@@ -98,7 +99,6 @@ impl Part {
             let len = step.min(source.len() - at);
             self.pick_from(kernels, &mut source, start, (at, len), pick);
         }
-        kernels.fence();
     }
 
     /// Picks from whole parts.

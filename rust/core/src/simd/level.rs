@@ -16,7 +16,7 @@ pub enum Level {
 }
 
 impl Level {
-    const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
+    pub(super) const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
 
     /// The name that `GRADWIRE_SIMD` takes.
     pub fn name(self) -> &'static str {
@@ -106,5 +106,21 @@ mod tests {
             assert_eq!(Level::from_name(&level.name().to_uppercase()), Some(level));
         }
         assert_eq!(Level::from_name("avx1024"), None);
+    }
+
+    /// By the kernel's list of this CPU's features, which asks the CPU by itself.
+    #[test]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[cfg_attr(miri, ignore = "there is no list of features")]
+    fn a_level_is_there_where_the_cpu_has_its_features() {
+        const AVX2: &[&str] = &["avx2", "bmi1", "bmi2", "f16c", "abm", "popcnt"];
+        const AVX512: &[&str] = &["avx512f", "avx512bw", "avx512dq", "avx512vl"];
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+        let flags = cpus.lines().find(|line| line.starts_with("flags")).unwrap();
+        let has =
+            |wanted: &[&str]| wanted.iter().all(|w| flags.split_whitespace().any(|f| f == *w));
+        assert_eq!(Level::Avx2.is_available(), has(AVX2));
+        assert_eq!(Level::Avx512.is_available(), has(AVX2) && has(AVX512));
+        assert!(!Level::Neon.is_available());
     }
 }

@@ -17,7 +17,8 @@ use crate::rng::Key;
 /// calls it, and an entry in the table of every level.
 macro_rules! kernels {
     ($($(#[$doc:meta])*
-        fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $($path:ident)::+ [$run:ident];)*) => {
+        $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?
+            = $($path:ident)::+ [$run:ident];)*) => {
         /// The kernels of one level.
         ///
         /// To have one is the proof that this CPU runs its level: fields are private to this module,
@@ -32,7 +33,7 @@ macro_rules! kernels {
         impl Kernels {
             $($(#[$doc])*
             #[inline]
-            pub fn $name(&self, $($arg: $ty),*) $(-> $ret)? {
+            $vis fn $name(&self, $($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the functions of a table need the CPU features of its level, and nothing
                 // else. `of` has found them on this CPU before it handed out these kernels.
                 unsafe { (self.$name)($($arg),*) }
@@ -49,109 +50,109 @@ macro_rules! kernels {
 
 kernels! {
     /// `out = gradient + decay * residual`: see [`add`].
-    fn add(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) = add[run];
+    pub fn add(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) = add[run];
     /// `out += scale * values`: see [`add`].
-    fn add_scaled(out: &mut [f32], values: &[f32], scale: f32) = add::scaled[run];
+    pub fn add_scaled(out: &mut [f32], values: &[f32], scale: f32) = add::scaled[run];
     /// The bits of the largest magnitude: see [`peak`].
-    fn peak(x: &[f32]) -> u32 = peak[run];
+    pub fn peak(x: &[f32]) -> u32 = peak[run];
     /// The same of each group of `len` entries: see [`peak`].
-    fn group_peaks(x: &[f32], len: usize, peaks: &mut [u32]) = peak::groups[run];
+    pub fn group_peaks(x: &[f32], len: usize, peaks: &mut [u32]) = peak::groups[run];
     /// Sums of exceedances over a location and of their squares: see [`moments`].
-    fn moments(x: &[f32], location: f32, lanes: &mut moments::Lanes) = moments[run];
+    pub fn moments(x: &[f32], location: f32, lanes: &mut moments::Lanes) = moments[run];
     /// The next momentum, and what it adds to the velocity: see [`momentum`].
-    fn momentum(next: &mut [f32], update: &mut [f32], gradient: &[f32], momentum: &[f32], rule: momentum::Rule) = momentum[run];
+    pub fn momentum(next: &mut [f32], update: &mut [f32], gradient: &[f32], momentum: &[f32], rule: momentum::Rule) = momentum[run];
     /// The k-th largest of a short list: see [`kth`].
-    fn kth(bits: &[u32], k: usize, slack: usize) -> u32 = kth[run];
+    pub fn kth(bits: &[u32], k: usize, slack: usize) -> u32 = kth[run];
     /// The largest entry of each chunk: see [`leaders`].
-    fn leaders(x: &[f32], chunk: usize, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize = leaders[run];
+    pub fn leaders(x: &[f32], chunk: usize, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize = leaders[run];
     /// The largest magnitude of each column: see [`maxima`].
-    fn maxima(x: &[f32], out: &mut [u32]) = maxima[run];
+    pub fn maxima(x: &[f32], out: &mut [u32]) = maxima[run];
     /// The sum of the logarithms of magnitudes: see [`log_sum`].
-    fn log_sum(x: &[f32], lanes: &mut log_sum::Lanes) = log_sum[run];
+    pub fn log_sum(x: &[f32], lanes: &mut log_sum::Lanes) = log_sum[run];
     /// Compacts the entries above a bound, and says how many they are: see [`above`].
-    fn above(x: &[f32], bound: f32, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize = above[run];
+    pub fn above(x: &[f32], bound: f32, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize = above[run];
     /// Picks what AdaComp sends of each bin: see [`bins`].
-    fn bins(gradient: &[f32], sums: &[f32], ahead: f32, bin: usize, peaks: &mut [u32], picked: &mut [f32]) = bins[run];
+    pub fn bins(gradient: &[f32], sums: &[f32], ahead: f32, bin: usize, peaks: &mut [u32], picked: &mut [f32]) = bins[run];
     /// Picks what AdaComp sends of one bin: see [`bins::pick`].
-    fn pick(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picked: &mut [f32]) = bins::pick[run];
+    pub fn pick(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picked: &mut [f32]) = bins::pick[run];
     /// Random positions below a number: see [`draws`].
-    fn draws(key: Key, at: u32, numel: u32, out: &mut [u32]) = draws[run];
+    pub fn draws(key: Key, at: u32, numel: u32, out: &mut [u32]) = draws[run];
     /// Values to powers of two, randomly: see [`exponent`].
-    fn exponent_encode(values: &[f32], factors: &[f32], key: Key, first: u32, codes: &mut [u8]) = exponent::encode[run];
+    pub fn exponent_encode(values: &[f32], factors: &[f32], key: Key, first: u32, codes: &mut [u8]) = exponent::encode[run];
     /// The same, and what is left of each value: see [`exponent`].
-    fn exponent_left(values: &mut [f32], scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = exponent::encode::left[run];
+    pub fn exponent_left(values: &mut [f32], scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = exponent::encode::left[run];
     /// Powers of two back to values: see [`exponent`].
-    fn exponent_decode(codes: &[u8], scales: &[f32], out: &mut [f32]) = exponent::decode[run];
+    pub fn exponent_decode(codes: &[u8], scales: &[f32], out: &mut [f32]) = exponent::decode[run];
     /// Values to the nearest 8-bit floats: see [`float8`].
-    fn float8_nearest(values: &[f32], format: float8::Format, factors: Pair<'_>, codes: &mut [u8]) = float8::nearest[run];
+    pub fn float8_nearest(values: &[f32], format: float8::Format, factors: Pair<'_>, codes: &mut [u8]) = float8::nearest[run];
     /// The same, and what is left of each value: see [`float8`].
-    fn float8_nearest_left(values: &mut [f32], format: float8::Format, scaling: Scaling<'_>, codes: &mut [u8]) = float8::nearest::left[run];
+    pub fn float8_nearest_left(values: &mut [f32], format: float8::Format, scaling: Scaling<'_>, codes: &mut [u8]) = float8::nearest::left[run];
     /// Values to 8-bit floats, randomly: see [`float8`].
-    fn float8_stochastic(values: &[f32], format: float8::Format, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = float8::stochastic[run];
+    pub fn float8_stochastic(values: &[f32], format: float8::Format, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = float8::stochastic[run];
     /// The same, and what is left of each value: see [`float8`].
-    fn float8_stochastic_left(values: &mut [f32], format: float8::Format, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = float8::stochastic::left[run];
+    pub fn float8_stochastic_left(values: &mut [f32], format: float8::Format, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = float8::stochastic::left[run];
     /// 8-bit floats back to values: see [`float8`].
-    fn float8_decode(codes: &[u8], format: float8::Format, scales: &[f32], out: &mut [f32]) = float8::decode[run];
+    pub fn float8_decode(codes: &[u8], format: float8::Format, scales: &[f32], out: &mut [f32]) = float8::decode[run];
     /// Codes of so many bits from bytes to packed: see [`fields`].
-    fn pack(codes: &[u8], width: u32, out: &mut [u8]) = fields[pack];
+    pub fn pack(codes: &[u8], width: u32, out: &mut [u8]) = fields[pack];
     /// Codes of so many bits from packed to bytes: see [`fields`].
-    fn unpack(bytes: &[u8], width: u32, out: &mut [u8]) = fields[unpack];
+    pub fn unpack(bytes: &[u8], width: u32, out: &mut [u8]) = fields[unpack];
     /// Values to levels of a grid, randomly: see [`grid`].
-    fn to_levels(x: &[f32], grid: grid::Grid, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels[run];
+    pub fn to_levels(x: &[f32], grid: grid::Grid, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels[run];
     /// The same, and what is left of each value: see [`grid`].
-    fn to_levels_left(x: &mut [f32], grid: grid::Grid, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels_left[run];
+    pub fn to_levels_left(x: &mut [f32], grid: grid::Grid, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels_left[run];
     /// Levels of a grid back to values: see [`grid`].
-    fn from_levels(codes: &[u8], grid: grid::Grid, scales: &[f32], out: &mut [f32]) = grid::from_levels[run];
+    pub fn from_levels(codes: &[u8], grid: grid::Grid, scales: &[f32], out: &mut [f32]) = grid::from_levels[run];
     /// The first of an entry's pair for a code of zero, the second for one: see [`grid`].
-    fn one_of_two(codes: &[u8], pairs: Pair<'_>, out: &mut [f32]) = grid::one_of_two[run];
+    pub fn one_of_two(codes: &[u8], pairs: Pair<'_>, out: &mut [f32]) = grid::one_of_two[run];
     /// `x -= sent`: see [`grid`].
-    fn subtract(x: &mut [f32], sent: &[f32]) = grid::subtract[run];
+    pub fn subtract(x: &mut [f32], sent: &[f32]) = grid::subtract[run];
     /// Sums of either side and of squares: see [`summary`].
-    fn summary(x: &[f32], lanes: &mut summary::Lanes) = summary[run];
+    pub fn summary(x: &[f32], lanes: &mut summary::Lanes) = summary[run];
     /// The same without squares: see [`summary`].
-    fn sides(x: &[f32], lanes: &mut summary::Lanes) = summary::sides[run];
+    pub fn sides(x: &[f32], lanes: &mut summary::Lanes) = summary::sides[run];
     /// Sums of squares: see [`summary`].
-    fn squares(x: &[f32], lanes: &mut summary::Lanes) = summary::squares[run];
+    pub fn squares(x: &[f32], lanes: &mut summary::Lanes) = summary::squares[run];
     /// The summary of each group of `len` entries: see [`summary`].
-    fn group_summaries(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::groups[run];
+    pub fn group_summaries(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::groups[run];
     /// The same without squares: see [`summary`].
-    fn group_sides(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_sides[run];
+    pub fn group_sides(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_sides[run];
     /// The same of squares: see [`summary`].
-    fn group_squares(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_squares[run];
+    pub fn group_squares(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_squares[run];
     /// Values times a factor to float16: see [`narrow`].
-    fn narrow_f16(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) = narrow[run];
+    pub fn narrow_f16(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) = narrow[run];
     /// Values to bfloat16: see [`narrow`].
-    fn narrow_bf16(values: &[f32], codes: &mut [[u8; 2]]) = narrow::to_bf16[run];
+    pub fn narrow_bf16(values: &[f32], codes: &mut [[u8; 2]]) = narrow::to_bf16[run];
     /// The same, and what is left of each value: see [`narrow`].
-    fn narrow_bf16_left(values: &mut [f32], codes: &mut [[u8; 2]]) = narrow::to_bf16::left[run];
+    pub fn narrow_bf16_left(values: &mut [f32], codes: &mut [[u8; 2]]) = narrow::to_bf16::left[run];
     /// Drops the entries of a list that are not above a bound: see [`refine`].
-    fn refine(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize = refine[run];
-    /// Copies past the caches: see [`stream`].
-    fn stream(out: &mut [f32], x: &[f32]) = stream[run];
-    /// Orders what was streamed before what follows: see [`stream`].
-    fn fence() = stream[fence];
+    pub fn refine(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize = refine[run];
+    /// Copies past the caches, while [`Kernels::streaming`] is held: see [`stream`].
+    pub fn stream(out: &mut [f32], x: &[f32]) = stream[run];
+    /// Orders what was streamed before what follows: what [`Streaming`](stream::Streaming) ends with.
+    pub(super) fn fence() = stream[fence];
     /// Has a block brought to the caches: see [`fetch`].
-    fn fetch(block: &[f32]) = fetch[run];
+    pub fn fetch(block: &[f32]) = fetch[run];
     /// Values to signs, a bit each: see [`sign_bits`].
-    fn sign_bits(x: &[f32], bytes: &mut [u8]) = sign_bits[run];
+    pub fn sign_bits(x: &[f32], bytes: &mut [u8]) = sign_bits[run];
     /// The same, and what one of two values leaves: see [`sign_bits`].
-    fn sign_bits_left(x: &mut [f32], pairs: Pair<'_>, bytes: &mut [u8]) = sign_bits[left];
+    pub fn sign_bits_left(x: &mut [f32], pairs: Pair<'_>, bytes: &mut [u8]) = sign_bits[left];
     /// The number of a group for each of its entries: see [`spread`].
-    fn spread(numbers: &[f32], len: usize, skip: usize, out: &mut [f32]) = spread[run];
+    pub fn spread(numbers: &[f32], len: usize, skip: usize, out: &mut [f32]) = spread[run];
     /// Adds the residual and gathers peak, moments and survivors: see [`sweep`].
-    fn sweep(x: Input<'_>, feedback: Option<sweep::Feedback<'_>>, gather: sweep::Gather<'_>) -> sweep::Found = sweep[run];
+    pub fn sweep(x: Input<'_>, feedback: Option<sweep::Feedback<'_>>, gather: sweep::Gather<'_>) -> sweep::Found = sweep[run];
     /// The sum of the values: see [`total`].
-    fn total(x: &[f32], lanes: &mut total::Lanes) = total[run];
+    pub fn total(x: &[f32], lanes: &mut total::Lanes) = total[run];
     /// Float64 to float32: see [`widen`].
-    fn widen_f64(x: &[f64], out: &mut [f32]) = widen::from_f64[run];
+    pub fn widen_f64(x: &[f64], out: &mut [f32]) = widen::from_f64[run];
     /// Float16 to float32: see [`widen`].
-    fn widen_f16(x: &[f16], out: &mut [f32]) = widen::from_f16[run];
+    pub fn widen_f16(x: &[f16], out: &mut [f32]) = widen::from_f16[run];
     /// Codes of float16 to float32, times a factor: see [`widen::from_f16`].
-    fn decode_f16(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) = widen::from_f16[decode];
+    pub fn decode_f16(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) = widen::from_f16[decode];
     /// Bfloat16 to float32: see [`widen`].
-    fn widen_bf16(x: &[bf16], out: &mut [f32]) = widen::from_bf16[run];
+    pub fn widen_bf16(x: &[bf16], out: &mut [f32]) = widen::from_bf16[run];
     /// Takes the magnitudes inside a window out of a list: see [`window`].
-    fn window(values: &[f32], low: u32, high: u32, out: &mut [u32]) -> (usize, usize) = window[run];
+    pub fn window(values: &[f32], low: u32, high: u32, out: &mut [u32]) -> (usize, usize) = window[run];
 }
 
 static SCALAR: Kernels = table!(Scalar, scalar);
@@ -197,4 +198,59 @@ impl Kernels {
 /// The level in use: that of [`Kernels::current`].
 pub fn level() -> Level {
     Kernels::current().level()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::simd::available_levels;
+
+    #[test]
+    fn every_level_of_this_cpu_has_kernels_of_its_own_and_no_other_level_has_any() {
+        let available = available_levels();
+        for level in Level::ALL {
+            let kernels = Kernels::of(level);
+            assert_eq!(kernels.is_some(), available.contains(&level), "{level:?}");
+            assert!(kernels.is_none_or(|kernels| kernels.level() == level));
+        }
+        for level in available.iter().filter(|level| **level != Level::Scalar) {
+            let (one, scalar) = (Kernels::of(*level).unwrap(), Kernels::of(Level::Scalar).unwrap());
+            assert!(!std::ptr::eq(one, scalar));
+        }
+    }
+
+    #[test]
+    fn the_kernels_in_use_are_found_once() {
+        assert!(std::ptr::eq(Kernels::current(), Kernels::current()));
+        assert_eq!(level(), Kernels::current().level());
+    }
+
+    thread_local! {
+        static FENCES: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Kernels that count their fences.
+    fn counting() -> Kernels {
+        Kernels { fence: || FENCES.set(FENCES.get() + 1), ..table!(Scalar, scalar) }
+    }
+
+    #[test]
+    fn a_fence_ends_streaming_once_also_in_a_panic() {
+        let kernels = counting();
+        let streaming = kernels.streaming();
+        kernels.stream(&mut [0.0], &[1.0]);
+        assert_eq!(FENCES.get(), 0);
+        drop(streaming);
+        assert_eq!(FENCES.get(), 1);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _streaming = kernels.streaming();
+            // Of two lengths.
+            kernels.stream(&mut [0.0], &[1.0, 2.0]);
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(FENCES.get(), 2);
+    }
 }

@@ -3,8 +3,12 @@
 //! A plain store first reads the line that it overwrites, and evicts others to keep it; a streaming
 //! store does neither. It pays where source and destination are larger than the caches, which the
 //! caller knows. Streaming needs a destination that begins on a cache line; others are copied as
-//! usual. Before other threads read what was streamed, the thread that did it calls the kernel's
-//! `fence`.
+//! usual. Other threads may read what was streamed once the thread that did it has given up its
+//! [`Streaming`].
+
+use std::marker::PhantomData;
+
+use super::Kernels;
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -23,6 +27,29 @@ pub(in crate::simd) mod scalar {
     pub(in crate::simd) fn fence() {}
 }
 
+/// What a thread holds while it streams. To give it up, also in a panic, puts everything streamed
+/// before what the thread does next, as other threads see it.
+#[derive(Debug)]
+#[must_use = "what is streamed after it is gone is in no order"]
+pub struct Streaming<'k> {
+    kernels: &'k Kernels,
+    /// A fence orders the stores of its own thread alone: this stays there.
+    stays: PhantomData<*const ()>,
+}
+
+impl Kernels {
+    /// Held by a thread for as long as it streams.
+    pub fn streaming(&self) -> Streaming<'_> {
+        Streaming { kernels: self, stays: PhantomData }
+    }
+}
+
+impl Drop for Streaming<'_> {
+    fn drop(&mut self) {
+        self.kernels.fence();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::buffer::Buffer;
@@ -34,8 +61,9 @@ mod tests {
             for offset in [0, 1, 3, 16] {
                 let mut buffer = Buffer::zeros(x.len() + offset + 5).unwrap();
                 let out = &mut buffer.as_mut_slice()[offset..offset + x.len()];
+                let streaming = kernels.streaming();
                 kernels.stream(out, &x);
-                kernels.fence();
+                drop(streaming);
                 let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(out), bits(&x));
                 assert!(buffer.as_slice()[..offset].iter().all(|v| *v == 0.0));

@@ -28,7 +28,7 @@ pub struct Feedback<'a> {
     /// As many elements as the gradient.
     pub sum: &'a mut [f32],
     /// Whether to write past the caches, which is not done in place: what was just read is in them.
-    /// If so, end with the kernel `fence`.
+    /// If so, hold [`Kernels::streaming`](super::Kernels::streaming).
     pub streams: bool,
 }
 
