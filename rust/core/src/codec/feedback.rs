@@ -8,13 +8,12 @@ use super::{Codec, State, Workspace, non_finite};
 use crate::memory::{Memory, MomentumCorrection, Residual};
 use crate::quantize::{Decoder, Quantizer, ValueCoding};
 use crate::scan::{
-    Accumulated, Corrected, Correcting, Field, LowPass, Paired, Preview, Request, Scanner, Totals,
-    View,
+    Accumulated, Corrected, Correcting, Entries, Field, LowPass, Paired, Preview, Request, Scanner,
+    Totals, View,
 };
 use crate::simd::BLOCK;
 use crate::simd::momentum::Rule;
 use crate::simd::peak::NON_FINITE;
-use crate::sparsify::Sparsifier;
 use crate::{Error, Input, Result};
 
 impl Codec {
@@ -25,7 +24,7 @@ impl Codec {
             return Ok(1.0);
         };
         let gradient = Field(input);
-        let totals = scanner.scan(gradient, &Request { location: Some(0.0), ..Request::default() });
+        let totals = scanner.scan(gradient, &Request::moments(0.0));
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&gradient, scanner.kernels));
         }
@@ -79,10 +78,8 @@ impl Codec {
                 read(sum, request, scanner)
             }
             // The sums are nowhere afterwards: they had to be added up again to be searched.
-            Sink::LowPass(filter) => match self.sparsifier {
-                Sparsifier::ChunkTopK(chunks) if request.parts => {
-                    scanner.scan_picking(filter, chunks)
-                }
+            Sink::LowPass(filter) => match request.entries {
+                Entries::Chunks(chunks) => scanner.scan_chunks(filter, chunks),
                 _ => read(filter, request, scanner),
             },
             Sink::Correcting(mut velocity) => {
@@ -100,10 +97,8 @@ impl Codec {
         request: &Request,
         scanner: &mut Scanner,
     ) -> Totals {
-        match (self.view(input, state, 1.0), self.sparsifier) {
-            (View::Sum(sum), Sparsifier::ChunkTopK(chunks)) if request.parts => {
-                scanner.scan_picking(sum, chunks)
-            }
+        match (self.view(input, state, 1.0), request.entries) {
+            (View::Sum(sum), Entries::Chunks(chunks)) => scanner.scan_chunks(sum, chunks),
             (View::Sum(sum), _) => read(sum, request, scanner),
             (view, _) => scanner.scan(view, request),
         }
@@ -211,9 +206,9 @@ pub(super) enum Sink<'a> {
 
 /// The first read, bin by bin if that is wanted.
 fn read<S: Paired>(source: S, request: &Request, scanner: &mut Scanner) -> Totals {
-    match request.bins {
-        Some(bins) => scanner.scan_bins(source, bins),
-        None => scanner.scan(source, request),
+    match request.entries {
+        Entries::Bins(bins) => scanner.scan_bins(source, bins),
+        _ => scanner.scan(source, request),
     }
 }
 

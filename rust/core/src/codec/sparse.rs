@@ -13,9 +13,9 @@ use crate::frame::{self, HEADER_LEN, Layout};
 use crate::memory::Memory;
 use crate::pack::{IndexCoding, Pattern};
 use crate::quantize::{Hints, ValueCoding};
-use crate::scan::{Source, Totals, View};
+use crate::scan::{Entries, Source, Totals, View};
 use crate::simd::peak::NON_FINITE;
-use crate::sparsify::{Scanned, Sparsifier, narrow};
+use crate::sparsify::{Scanned, Unread, Wanted};
 use crate::{Error, Input, Result};
 
 /// How often a frame that is too long is written again with entries in proportion.
@@ -42,8 +42,9 @@ impl Codec {
         self.sparsifier.make_room(numel, keys)?;
         let key = state.selection_key(self.sparsifier.seed());
         let pattern = self.sparsifier.pattern(key);
-        let request = self.sparsifier.request(numel, &tracker, key, |i| view.at(i), keys);
-        let unread = self.sparsifier.is_drawn() && self.memory == Memory::None;
+        let mut unread = Unread { tensor: view, tracker: &tracker, key, scratch: keys };
+        let Wanted { request, thresholds } = self.sparsifier.wanted(&mut unread);
+        let unread = request.entries == Entries::Unseen && self.memory == Memory::None;
         let totals = if unread {
             // The entries drawn are all that is read.
             Totals::default()
@@ -59,7 +60,8 @@ impl Codec {
             return Err(non_finite(&field, workspace.scanner.kernels));
         }
         let Workspace { scanner, keys, .. } = workspace;
-        let mut scanned = Scanned { field, request, totals, pattern, scanner, scratch: keys };
+        let scratch = keys;
+        let mut scanned = Scanned { field, request, thresholds, totals, pattern, scanner, scratch };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
         workspace.scanner.survivors().check_memory()?;
         if unread {
@@ -107,11 +109,11 @@ impl Codec {
         out: &mut Vec<u8>,
     ) -> Result<(ValueCoding, u64)> {
         let Workspace { scanner, keys, .. } = workspace;
-        let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
-        let (numel, selected) = (field.len() as u64, survivors.len());
+        let (numel, selected) = (field.len() as u64, scanner.survivors().len());
         let mut written = 0;
         loop {
             written += 1;
+            let survivors = scanner.survivors();
             survivors.check_memory()?;
             let (indices, values) = (survivors.indices(), survivors.values());
             let coding = frame::write_checked(layout, hints, numel, Some(indices), values, out)?;
@@ -129,14 +131,7 @@ impl Codec {
                 let guess = (survivors.len() as f64 * room) as usize;
                 sure.max(guess.min(survivors.len() - 1) as u64)
             };
-            match (self.sparsifier, layout.pattern) {
-                (Sparsifier::RandomK(random), Pattern::Drawn(draw)) => {
-                    random.gather(draw, field, fewer, survivors, keys);
-                }
-                _ => {
-                    narrow(survivors, fewer, kernels, keys);
-                }
-            }
+            self.sparsifier.leave(fewer, layout.pattern, field, scanner, keys);
         }
     }
 

@@ -44,9 +44,6 @@ fn has_momentum(memory: Memory) -> bool {
     matches!(memory, Memory::MomentumCorrection(_))
 }
 
-/// The name under which a controller's scalars are saved.
-const CONTROLLER: &str = "controller.";
-
 impl State {
     pub(super) fn new(codec: &Codec, numel: usize) -> Result<Self> {
         let residual = match codec.memory() {
@@ -261,15 +258,7 @@ impl State {
 
     fn tracked_scalars(&self) -> Vec<(String, f64)> {
         let mut scalars = vec![("step".to_owned(), self.step as f64)];
-        let Tracker { bound, threshold, location, .. } = self.tracked.tracker;
-        let tracked = [("bound", bound), ("threshold", threshold), ("location", location)];
-        for (name, value) in tracked {
-            scalars.extend(value.map(|value| (name.to_owned(), f64::from(value))));
-        }
-        if let Some(controller) = &self.tracked.tracker.controller {
-            let own = controller.scalars().into_iter();
-            scalars.extend(own.map(|(name, value)| (format!("{CONTROLLER}{name}"), value)));
-        }
+        scalars.extend(self.tracked.tracker.scalars());
         scalars
     }
 
@@ -279,29 +268,13 @@ impl State {
     }
 
     fn load(&mut self, scalars: &[(String, f64)]) -> Result<()> {
-        let get = |name: &str| scalars.iter().find(|(n, _)| n == name).map(|&(_, value)| value);
-        let step = get("step").ok_or_else(|| Error::argument("the state has no 'step'"))?;
+        let step = scalars.iter().find(|(name, _)| name == "step").map(|&(_, value)| value);
+        let step = step.ok_or_else(|| Error::argument("the state has no 'step'"))?;
         if !((0.0..9e15).contains(&step) && libm::trunc(step) == step) {
             return Err(Error::argument(format!("'step' must be a whole number, got {step}")));
         }
-        let magnitude = |name: &str| match get(name) {
-            Some(value) if !(value >= 0.0 && (value as f32).is_finite()) => {
-                Err(Error::argument(format!("'{name}' must be finite and >= 0, got {value}")))
-            }
-            value => Ok(value.map(|value| value as f32)),
-        };
-        let (bound, threshold) = (magnitude("bound")?, magnitude("threshold")?);
-        let location = magnitude("location")?;
-        let mut controller = self.tracked.tracker.controller.clone();
-        if let Some(controller) = &mut controller {
-            let own: Vec<_> = scalars
-                .iter()
-                .filter_map(|(name, value)| Some((name.strip_prefix(CONTROLLER)?.into(), *value)))
-                .collect();
-            controller.load_scalars(&own)?;
-        }
+        self.tracked.tracker.load(scalars)?;
         self.step = step as u64;
-        self.tracked.tracker = Tracker { bound, threshold, location, controller };
         self.previous = None;
         Ok(())
     }

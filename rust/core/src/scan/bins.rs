@@ -14,7 +14,7 @@ use crate::room;
 use crate::simd::{BLOCK, Kernels, LANES};
 
 /// What to pick.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Bins {
     /// Elements of a bin.
     pub bin: usize,
@@ -138,7 +138,7 @@ impl Scanner {
             Some(pool) => pool.install(|| spread(kernels, source, 0, bins, parts)),
             None => spread(kernels, source, 0, bins, parts),
         }
-        let everything = super::Request { bound: Some(0.0), cap: usize::MAX, ..Default::default() };
+        let everything = super::Request::above(0.0, usize::MAX);
         self.collect(width, &everything)
     }
 }

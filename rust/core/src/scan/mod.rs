@@ -6,21 +6,24 @@
 //! many threads took part.
 
 mod bins;
+mod chunks;
 mod low_pass;
 mod momentum;
-mod pick;
 mod preview;
+mod request;
 mod sample;
+mod search;
 mod share;
 mod source;
 mod survivors;
 mod view;
 
 pub(crate) use bins::{Bins, Paired};
+pub(crate) use chunks::{Chunks, LONGEST_CHUNK};
 pub(crate) use low_pass::LowPass;
 pub(crate) use momentum::{Corrected, Correcting};
-pub(crate) use pick::{LONGEST_PART, Pick};
 pub(crate) use preview::Preview;
+pub(crate) use request::{Entries, Request};
 pub(crate) use sample::{MOST_LOOKED_AT, jitter, magnitude_above};
 pub(crate) use share::{Local, Share};
 pub(crate) use source::{Accumulated, Field, Remembered, STEP, Scratch, Source};
@@ -37,35 +40,6 @@ use crate::simd::{self, BLOCK, Kernels, log_sum, moments, total};
 /// Elements whose sums are added up before they join those of other chunks. A multiple of the
 /// block, and what one thread takes at least.
 pub(crate) const CHUNK: usize = 32 * BLOCK;
-
-/// What to gather while reading.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Request {
-    /// Moments of the exceedances over this location; over zero, of the magnitudes.
-    pub location: Option<f32>,
-    /// The sum of logarithms too, of the magnitudes. They are taken of what was written, so the
-    /// source of such a scan must not stream.
-    pub logs: bool,
-    /// The sum of the values with their signs, of what was written too.
-    pub signed: bool,
-    /// Entries whose magnitude is above this bound.
-    pub bound: Option<f32>,
-    /// How many entries to keep at most: beyond that, none are.
-    pub cap: usize,
-    /// Pick entries bin by bin instead of all above; the sum of moments is that of the maxima.
-    pub bins: Option<Bins>,
-    /// Select part by part while reading, if the sums are not written; nothing to the scan.
-    pub parts: bool,
-    /// What the sparsifier decided on before the read; nothing to the scan.
-    pub thresholds: Option<(f32, f32)>,
-}
-
-impl Request {
-    /// Whether what was written is read again while it is in the cache.
-    pub fn reads_back(&self) -> bool {
-        self.logs || self.signed || self.bins.is_some_and(Bins::reads_back)
-    }
-}
 
 /// What was gathered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -194,10 +168,10 @@ impl Scanner {
             let failed = parts[i].survivors.check_memory();
             parts[0].survivors.admit_memory(failed);
         }
-        let mut complete = request.bound.is_some() && parts.iter().all(|part| part.complete);
-        if request.bound.is_some() {
+        let mut complete = false;
+        if let Entries::Above { cap, .. } = request.entries {
             let found: usize = parts.iter().map(|part| part.survivors.len()).sum();
-            complete &= found <= request.cap;
+            complete = parts.iter().all(|part| part.complete) && found <= cap;
             let (first, rest) = parts.split_at_mut(1);
             let survivors = &mut first[0].survivors;
             if complete {
@@ -253,8 +227,8 @@ impl Part {
         self.peak = 0;
         self.sums.clear();
         self.complete = true;
-        if request.bound.is_some() {
-            self.survivors.restart(request.cap, source.len());
+        if let Entries::Above { cap, .. } = request.entries {
+            self.survivors.restart(cap, source.len());
         }
         let chunks = if request.location.is_some() { source.len().div_ceil(CHUNK) } else { 0 };
         self.survivors.admit_memory(room::reserve(&mut self.sums, chunks));
@@ -277,6 +251,10 @@ impl Part {
         let mut lanes = moments::Lanes::default();
         let mut logs = log_sum::Lanes::default();
         let mut signed = total::Lanes::default();
+        let (above, cap) = match request.entries {
+            Entries::Above { bound, cap } => (bound, cap),
+            _ => (f32::INFINITY, usize::MAX),
+        };
         let scratch = &mut *self.scratch;
         for at in range.clone().step_by(BLOCK) {
             let len = BLOCK.min(range.end - at);
@@ -285,14 +263,14 @@ impl Part {
                 self.complete = false;
                 return;
             };
-            let bound = request.bound.filter(|_| self.complete).unwrap_or(f32::INFINITY);
+            let bound = if self.complete { above } else { f32::INFINITY };
             let base = (start + at) as u32;
             let moments = request.location.map(|location| (location, &mut lanes));
             let gather = Gather { moments, bound, base, indices, values };
             let found = source.sweep(kernels, at, len, scratch, gather);
             self.peak = self.peak.max(found.peak);
             self.survivors.admit(found.count);
-            self.complete &= request.bound.is_none() || self.survivors.len() <= request.cap;
+            self.complete &= self.survivors.len() <= cap;
             if request.logs {
                 kernels.log_sum(source.swept(kernels, at, len, scratch), &mut logs);
             }

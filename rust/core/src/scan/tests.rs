@@ -18,11 +18,7 @@ const ALL: Request = Request {
     location: Some(0.3),
     logs: true,
     signed: true,
-    bound: Some(0.3),
-    cap: usize::MAX,
-    bins: None,
-    parts: false,
-    thresholds: None,
+    entries: Entries::Above { bound: 0.3, cap: usize::MAX },
 };
 
 #[test]
@@ -57,9 +53,12 @@ fn finds_what_a_filter_finds() {
 fn sums_over_survivors_equal_sums_over_everything() {
     let x = tensor(5 * CHUNK + 77, 7);
     let mut scanner = Scanner::new(Kernels::current(), Some(2));
-    scanner.scan(Field::plain(&x), &Request { bound: Some(0.1), ..ALL });
+    scanner.scan(
+        Field::plain(&x),
+        &Request { entries: Entries::Above { bound: 0.1, cap: usize::MAX }, ..ALL },
+    );
     let from_survivors = tail_of(scanner.survivors(), 0.3);
-    let request = Request { location: Some(0.3), ..Request::default() };
+    let request = Request::moments(0.3);
     let from_everything = scanner.scan(Field::plain(&x), &request).moments;
     assert_eq!(from_survivors, Moments { zeros: 0, ..from_everything });
 }
@@ -68,7 +67,7 @@ fn sums_over_survivors_equal_sums_over_everything() {
 fn too_many_survivors_are_given_up_whole() {
     let x = vec![1.0; 3 * CHUNK];
     for mut scanner in scanners() {
-        let request = Request { cap: 1000, ..ALL };
+        let request = Request { entries: Entries::Above { bound: 0.3, cap: 1000 }, ..ALL };
         assert!(!scanner.scan(Field::plain(&x), &request).complete);
         assert_eq!(scanner.survivors().len(), 0);
     }

@@ -10,7 +10,7 @@
 //! one magnitude with the sign of `G`: the mean, over all bins, of the largest magnitude.
 
 use super::Selected;
-use crate::scan::{Bins, Request, Totals};
+use crate::scan::{Bins, Entries, Request, Totals};
 use crate::{Error, Result};
 
 /// AdaComp's selection.
@@ -36,7 +36,7 @@ impl BinMax {
 
     pub(super) fn request(self) -> Request {
         let bins = Bins { bin: self.bin as usize, ahead: self.soft - 1.0 };
-        Request { bins: Some(bins), ..Request::default() }
+        Request::of(Entries::Bins(bins))
     }
 
     /// The survivors of that read are the selection; what is left is their magnitude.

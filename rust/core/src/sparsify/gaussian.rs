@@ -13,7 +13,7 @@
 //! selected: a tensor whose entries are all equal would otherwise never be sent.
 
 use super::largest::{self, Kept};
-use super::{Amount, Scanned, Selected, Tracker, topk};
+use super::{Amount, Scanned, Selected, Tracker, Unread, topk};
 use crate::fit::{Moments, normal};
 use crate::scan::Request;
 use crate::{Error, Result};
@@ -61,15 +61,10 @@ impl Gaussian {
         self.band.map_or(numel as u64, |(_, high)| most(high))
     }
 
-    pub(super) fn request(
-        self,
-        numel: usize,
-        tracker: &Tracker,
-        at: impl Fn(usize) -> f32,
-        scratch: &mut Vec<u32>,
-    ) -> Request {
-        let top = topk::request(self.target(numel), numel, tracker, at, scratch);
-        Request { location: Some(0.0), signed: true, cap: cap(self.target(numel), numel), ..top }
+    pub(super) fn request(self, unread: &mut Unread<'_>) -> Request {
+        let (k, numel) = (self.target(unread.numel()), unread.numel());
+        let bound = topk::request(k, unread).bound().unwrap_or(0.0);
+        Request { location: Some(0.0), signed: true, ..Request::above(bound, cap(k, numel)) }
     }
 
     pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
@@ -151,7 +146,7 @@ fn keep(threshold: f32, scanned: &mut Scanned<'_, '_>) -> Kept {
     if !scanned.covers(threshold) {
         scanned.compact(threshold, usize::MAX);
     }
-    let bound = scanned.request.bound.unwrap_or(0.0);
+    let bound = scanned.request.bound().unwrap_or(0.0);
     let kernels = scanned.scanner.kernels;
     let survivors = scanned.scanner.survivors_mut();
     let kept = Kept { threshold, bound, survivors: survivors.len() };

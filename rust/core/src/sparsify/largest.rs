@@ -2,7 +2,7 @@
 
 use super::Scanned;
 use super::radix::{self, Search};
-use crate::scan::{Scratch, Source, Survivors, magnitude_above};
+use crate::scan::{Scratch, Source, Survivors, View, magnitude_above};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, Kernels};
 
@@ -21,14 +21,10 @@ pub(super) fn aim(k: u64, numel: usize) -> f64 {
 }
 
 /// A bound to begin with for the `k` largest of a tensor that nothing is known of.
-pub(super) fn first_bound(
-    k: u64,
-    numel: usize,
-    at: impl Fn(usize) -> f32,
-    scratch: &mut Vec<u32>,
-) -> f32 {
+pub(super) fn first_bound(k: u64, tensor: View<'_>, scratch: &mut Vec<u32>) -> f32 {
+    let numel = tensor.len();
     let aim = aim(k, numel);
-    if aim >= numel as f64 { 0.0 } else { magnitude_above(numel, aim, at, scratch) }
+    if aim >= numel as f64 { 0.0 } else { magnitude_above(numel, aim, |i| tensor.at(i), scratch) }
 }
 
 /// Keeps the `k` largest magnitudes of the tensor, ties by lower position, and says what
@@ -41,14 +37,13 @@ pub(super) fn first_bound(
 pub(super) fn keep(k: u64, scanned: &mut Scanned<'_, '_>) -> Kept {
     let numel = scanned.numel();
     if !suffices(k, scanned) {
-        let field = scanned.field;
-        let bound = first_bound(k, numel, |i| field.at(i), scanned.scratch);
+        let bound = first_bound(k, scanned.field, scanned.scratch);
         scanned.compact(bound, cap(k, numel));
     }
     if !suffices(k, scanned) {
         search(k, scanned);
     }
-    let bound = scanned.request.bound.unwrap_or(0.0);
+    let bound = scanned.request.bound().unwrap_or(0.0);
     let survivors = scanned.scanner.survivors().len();
     let kernels = scanned.scanner.kernels;
     let threshold = narrow(scanned.scanner.survivors_mut(), k, kernels, scanned.scratch);

@@ -15,6 +15,7 @@ mod sampled;
 mod sid;
 mod threshold;
 mod topk;
+mod tracker;
 mod trimmed;
 mod two_sided;
 
@@ -22,20 +23,20 @@ pub use bin_max::BinMax;
 pub use chunk_topk::{ChunkTopK, Tile};
 pub use custom::Custom;
 pub use gaussian::Gaussian;
-pub(crate) use largest::narrow;
+use largest::narrow;
 pub use random_k::RandomK;
 pub use sampled::{Plan, SampledTopK};
 pub use sid::Sid;
 pub use threshold::Threshold;
 pub use topk::TopK;
+pub(crate) use tracker::Tracker;
 pub use trimmed::{Method as TrimMethod, Trimmed};
 pub use two_sided::TwoSided;
 
-use crate::fit::Controller;
 use crate::frame::SparsifierId;
 use crate::pack::Pattern;
 use crate::rng::Key;
-use crate::scan::{MOST_LOOKED_AT, Request, Scanner, Totals, View};
+use crate::scan::{Entries, MOST_LOOKED_AT, Request, Scanner, Source, Totals, View};
 use crate::{Error, Result, room};
 
 /// The sparsifier of a codec.
@@ -102,19 +103,6 @@ impl Amount {
     }
 }
 
-/// What a sparsifier remembers about a tensor from one encode to the next.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Tracker {
-    /// A magnitude that a little more than the wanted entries exceeded the last time.
-    pub bound: Option<f32>,
-    /// The smallest magnitude selected the last time.
-    pub threshold: Option<f32>,
-    /// Where SIDCo's first stage is expected to put its threshold.
-    pub location: Option<f32>,
-    /// SIDCo's stage controller.
-    pub controller: Option<Controller>,
-}
-
 /// Results of a selection; the entries themselves are the scanner's survivors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Selected {
@@ -127,10 +115,40 @@ pub(crate) struct Selected {
     pub magnitude: Option<f32>,
 }
 
-/// A tensor that was scanned once as [`Sparsifier::request`] asked, and what came of it.
+/// A tensor before its first read, for a look at a few entries.
+pub(crate) struct Unread<'a> {
+    pub tensor: View<'a>,
+    pub tracker: &'a Tracker,
+    /// The step's key, which is made of [`Sparsifier::seed`].
+    pub key: Key,
+    pub scratch: &'a mut Vec<u32>,
+}
+
+impl Unread<'_> {
+    fn numel(&self) -> usize {
+        self.tensor.len()
+    }
+}
+
+/// What a sparsifier wants of the first read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub request: Request,
+    /// The thresholds for either sign that it has decided on before, if it has.
+    pub thresholds: Option<(f32, f32)>,
+}
+
+impl From<Request> for Wanted {
+    fn from(request: Request) -> Self {
+        Self { request, thresholds: None }
+    }
+}
+
+/// A tensor that was read once as [`Sparsifier::wanted`] says, and what came of it.
 pub(crate) struct Scanned<'a, 's> {
     pub field: View<'a>,
     pub request: Request,
+    pub thresholds: Option<(f32, f32)>,
     pub totals: Totals,
     /// What [`Sparsifier::pattern`] gave.
     pub pattern: Pattern,
@@ -251,14 +269,14 @@ impl Sparsifier {
 
     /// The tracker of a new tensor.
     pub(crate) fn tracker(self, numel: usize) -> Tracker {
-        let controller = match self {
-            Self::Sid(sid) => Some(sid.controller(numel)),
+        let stages = match self {
+            Self::Sid(sid) => Some(sid.stages(numel)),
             _ => None,
         };
-        Tracker { controller, ..Tracker::default() }
+        Tracker { stages, ..Tracker::default() }
     }
 
-    /// Makes room in `scratch` for all that [`Sparsifier::request`] puts there.
+    /// Makes room in `scratch` for all that [`Sparsifier::wanted`] puts there.
     pub(crate) fn make_room(self, numel: usize, scratch: &mut Vec<u32>) -> Result<()> {
         let sampled = match self {
             Self::SampledTopK(sampled) => sampled.samples(numel),
@@ -268,29 +286,20 @@ impl Sparsifier {
         room::reserve(scratch, sampled.max(numel.min(MOST_LOOKED_AT)))
     }
 
-    /// What to gather in the first read; `at` tells what an entry of the tensor is. Draws with
-    /// `key`, which is made of [`Sparsifier::seed`].
-    pub(crate) fn request(
-        self,
-        numel: usize,
-        tracker: &Tracker,
-        key: Key,
-        at: impl Fn(usize) -> f32,
-        scratch: &mut Vec<u32>,
-    ) -> Request {
+    /// What to gather in the first read.
+    pub(crate) fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
         match self {
-            Self::All | Self::RandomK(_) | Self::Custom(Custom { .. }) => Request::default(),
-            Self::ChunkTopK(chunks) => chunks.request(),
-            Self::BinMax(bin_max) => bin_max.request(),
-            Self::Threshold(Threshold { threshold }) => threshold::request(threshold),
-            Self::TopK(TopK { amount }) => {
-                topk::request(amount.of(numel), numel, tracker, at, scratch)
-            }
-            Self::Sid(sid) => sid.request(numel, tracker, at, scratch),
-            Self::SampledTopK(sampled) => sampled.request(numel, tracker, key, at, scratch),
-            Self::TwoSided(two_sided) => two_sided.request(numel, tracker, key, at, scratch),
-            Self::Gaussian(gaussian) => gaussian.request(numel, tracker, at, scratch),
-            Self::Trimmed(trimmed) => trimmed.request(numel, tracker, at, scratch),
+            Self::All | Self::Custom(Custom { .. }) => Request::default().into(),
+            Self::RandomK(_) => Request::of(Entries::Unseen).into(),
+            Self::ChunkTopK(chunks) => chunks.request().into(),
+            Self::BinMax(bin_max) => bin_max.request().into(),
+            Self::Threshold(Threshold { threshold }) => threshold::request(threshold).into(),
+            Self::TopK(TopK { amount }) => topk::request(amount.of(unread.numel()), unread).into(),
+            Self::Sid(sid) => sid.request(unread).into(),
+            Self::SampledTopK(sampled) => sampled.wanted(unread),
+            Self::TwoSided(two_sided) => two_sided.wanted(unread),
+            Self::Gaussian(gaussian) => gaussian.request(unread).into(),
+            Self::Trimmed(trimmed) => trimmed.request(unread).into(),
         }
     }
 
@@ -318,18 +327,35 @@ impl Sparsifier {
             },
         }
     }
+
+    /// Leaves `count` of the scanner's survivors, fewer than there are, where a frame has no room for
+    /// more.
+    pub(crate) fn leave(
+        self,
+        count: u64,
+        pattern: Pattern,
+        field: &View<'_>,
+        scanner: &mut Scanner,
+        scratch: &mut Vec<u32>,
+    ) {
+        let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
+        match (self, pattern) {
+            (Self::RandomK(random), Pattern::Drawn(draw)) => {
+                random.gather(draw, field, count, survivors, scratch);
+            }
+            _ => _ = narrow(survivors, count, kernels, scratch),
+        }
+    }
 }
 
 impl Scanned<'_, '_> {
     fn numel(&self) -> usize {
-        use crate::scan::Source;
         self.field.len()
     }
 
     /// Reads the tensor once more for the entries above `bound`; whether all could be kept.
     fn compact(&mut self, bound: f32, cap: usize) -> bool {
-        let thresholds = self.request.thresholds;
-        self.request = Request { bound: Some(bound), cap, thresholds, ..Request::default() };
+        self.request = Request::above(bound, cap);
         self.totals.complete = self.scanner.scan(self.field, &self.request).complete;
         self.totals.complete
     }
@@ -342,6 +368,6 @@ impl Scanned<'_, '_> {
 
     /// Whether the survivors are all entries above `bound`, and possibly more.
     fn covers(&self, bound: f32) -> bool {
-        self.totals.complete && self.request.bound.is_some_and(|below| below <= bound)
+        self.totals.complete && self.request.bound().is_some_and(|below| below <= bound)
     }
 }

@@ -16,8 +16,7 @@ mod plan;
 
 pub use plan::Plan;
 
-use super::{Amount, Scanned, Selected, Tracker, largest, topk};
-use crate::rng::Key;
+use super::{Amount, Scanned, Selected, Tracker, Unread, Wanted, largest, topk};
 use crate::scan::Request;
 use crate::simd::peak::NON_FINITE;
 use crate::{Error, Result};
@@ -89,46 +88,32 @@ impl SampledTopK {
         Plan::new(self.ratio, self.sample_ratio, numel).samples
     }
 
-    pub(super) fn request(
-        self,
-        numel: usize,
-        tracker: &Tracker,
-        key: Key,
-        at: impl Fn(usize) -> f32,
-        scratch: &mut Vec<u32>,
-    ) -> Request {
+    pub(super) fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
+        let numel = unread.numel();
         let plan = Plan::new(self.ratio, self.sample_ratio, numel);
-        let threshold = self.sampled(plan, numel, key, &at, scratch);
+        let threshold = self.sampled(plan, unread);
         let k = self.target(numel);
         let bound = if threshold == 0.0 {
-            tracker.bound.unwrap_or_else(|| largest::first_bound(k, numel, at, scratch))
+            let Unread { tensor, tracker, scratch, .. } = unread;
+            tracker.bound.unwrap_or_else(|| largest::first_bound(k, *tensor, scratch))
         } else if plan.above < SURE && plan.samples < numel {
             (self.lower as f32 * threshold).next_down().max(0.0)
         } else {
             threshold.next_down()
         };
-        Request {
-            bound: Some(bound),
-            cap: largest::cap(k, numel),
-            thresholds: Some((threshold, threshold)),
-            ..Request::default()
-        }
+        let request = Request::above(bound, largest::cap(k, numel));
+        Wanted { request, thresholds: Some((threshold, threshold)) }
     }
 
     /// The smallest of the largest magnitudes of the sample.
-    fn sampled(
-        self,
-        plan: Plan,
-        numel: usize,
-        key: Key,
-        at: impl Fn(usize) -> f32,
-        scratch: &mut Vec<u32>,
-    ) -> f32 {
+    fn sampled(self, plan: Plan, unread: &mut Unread<'_>) -> f32 {
+        let (numel, tensor, key) = (unread.numel(), unread.tensor, unread.key);
+        let scratch = &mut *unread.scratch;
         if plan.samples == 0 {
             return 0.0;
         }
         let magnitude = |i: usize| {
-            let bits = at(i).to_bits() & 0x7fff_ffff;
+            let bits = tensor.at(i).to_bits() & 0x7fff_ffff;
             // What is not finite is reported by the scan; here it must not hide the rest.
             if bits >= NON_FINITE { 0 } else { bits }
         };
@@ -149,7 +134,7 @@ impl SampledTopK {
     pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let numel = scanned.numel();
         let k = self.target(numel);
-        let sampled = scanned.request.thresholds.map_or(0.0, |(threshold, _)| threshold);
+        let sampled = scanned.thresholds.map_or(0.0, |(threshold, _)| threshold);
         let (threshold, count) = self.corrected(k, sampled, scanned);
         let target = Some(k);
         if threshold > 0.0 && count <= k {

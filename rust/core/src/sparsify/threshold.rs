@@ -12,5 +12,5 @@ pub struct Threshold {
 }
 
 pub(super) fn request(threshold: f32) -> Request {
-    Request { bound: Some(threshold), cap: usize::MAX, ..Request::default() }
+    Request::above(threshold, usize::MAX)
 }

@@ -6,7 +6,7 @@
 //! changes the result.
 
 use super::largest::{self, Kept};
-use super::{Amount, Scanned, Selected, Tracker};
+use super::{Amount, Scanned, Selected, Tracker, Unread};
 use crate::scan::Request;
 
 /// Exactly the entries of largest magnitude; ties go to the lower position.
@@ -18,20 +18,15 @@ pub struct TopK {
     pub amount: Amount,
 }
 
-pub(super) fn request(
-    k: u64,
-    numel: usize,
-    tracker: &Tracker,
-    at: impl Fn(usize) -> f32,
-    scratch: &mut Vec<u32>,
-) -> Request {
+pub(super) fn request(k: u64, unread: &mut Unread<'_>) -> Request {
+    let numel = unread.numel();
     let everything = largest::aim(k, numel) >= numel as f64;
-    let bound = match tracker.bound {
+    let bound = match unread.tracker.bound {
         _ if everything => 0.0,
         Some(bound) => bound,
-        None => largest::first_bound(k, numel, at, scratch),
+        None => largest::first_bound(k, unread.tensor, unread.scratch),
     };
-    Request { bound: Some(bound), cap: largest::cap(k, numel), ..Request::default() }
+    Request::above(bound, largest::cap(k, numel))
 }
 
 pub(super) fn select(k: u64, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {

@@ -12,7 +12,7 @@
 //! one read. The bound never changes what is selected.
 
 use super::largest::{self, Kept};
-use super::{Amount, Scanned, Selected, Tracker, topk};
+use super::{Amount, Scanned, Selected, Tracker, Unread, topk};
 use crate::scan::Request;
 use crate::{Error, Result};
 
@@ -64,16 +64,10 @@ impl Trimmed {
         (most * self.target(numel)).min(numel as u64)
     }
 
-    pub(super) fn request(
-        self,
-        numel: usize,
-        tracker: &Tracker,
-        at: impl Fn(usize) -> f32,
-        scratch: &mut Vec<u32>,
-    ) -> Request {
+    pub(super) fn request(self, unread: &mut Unread<'_>) -> Request {
         // All that may be selected is compacted: with more survivors than that, a threshold below
         // the bound is known to select too many.
-        let top = topk::request(self.max_count(numel), numel, tracker, at, scratch);
+        let top = topk::request(self.max_count(unread.numel()), unread);
         Request { location: Some(0.0), ..top }
     }
 
@@ -138,10 +132,10 @@ impl Trimmed {
 /// Keeps the survivors above a threshold that is covered.
 fn keep(threshold: f32, scanned: &mut Scanned<'_, '_>) -> Kept {
     let kernels = scanned.scanner.kernels;
-    let bound = scanned.request.bound.unwrap_or(0.0);
+    let bound = scanned.request.bound().unwrap_or(0.0);
     let survivors = scanned.scanner.survivors_mut();
     let kept = Kept { threshold, bound, survivors: survivors.len() };
     survivors.keep_above(kernels, threshold);
-    scanned.request.bound = Some(threshold.max(bound));
+    scanned.request = Request::above(threshold.max(bound), usize::MAX);
     kept
 }

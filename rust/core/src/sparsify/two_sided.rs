@@ -11,8 +11,7 @@
 //! sends nothing; here the largest non-zeros are sent, because a sparse tensor would otherwise never
 //! be sent.
 
-use super::{Scanned, Selected, Tracker, largest, narrow, topk};
-use crate::rng::Key;
+use super::{Scanned, Selected, Tracker, Unread, Wanted, largest, narrow, topk};
 use crate::scan::Request;
 use crate::simd::peak::NON_FINITE;
 use crate::{Error, Result};
@@ -66,23 +65,17 @@ impl TwoSided {
         self.sample.filter(|&sample| numel > sample as usize)
     }
 
-    pub(super) fn request(
-        self,
-        numel: usize,
-        tracker: &Tracker,
-        key: Key,
-        at: impl Fn(usize) -> f32,
-        scratch: &mut Vec<u32>,
-    ) -> Request {
+    pub(super) fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
+        let numel = unread.numel();
         let Some(sample) = self.sample(numel) else {
-            let k = self.share(numel) as u64;
-            return topk::request(k, numel, tracker, at, scratch);
+            return topk::request(self.share(numel) as u64, unread).into();
         };
+        let Unread { tensor, key, scratch, .. } = unread;
         scratch.clear();
         let drawn = (0..sample).map(|j| ((u64::from(key.bits(j)) * numel as u64) >> 32) as usize);
         scratch.extend(drawn.map(|i| {
             // What is not finite is reported by the scan; here it must not hide the rest.
-            let bits = at(i).to_bits();
+            let bits = tensor.at(i).to_bits();
             if bits & 0x7fff_ffff >= NON_FINITE { 0 } else { bits }
         }));
         // Equals of the last one kept are kept too: which of them came last must not matter.
@@ -93,18 +86,14 @@ impl TwoSided {
         let kept = scratch.iter().filter(|&&bits| magnitude(bits) >= least);
         let thresholds = thresholds(kept.map(|&bits| f32::from_bits(bits)));
         let smaller = thresholds.0.min(-thresholds.1);
-        Request {
-            bound: Some(smaller.next_down().max(0.0)),
-            cap: usize::MAX,
-            thresholds: Some(thresholds),
-            ..Request::default()
-        }
+        let request = Request::above(smaller.next_down().max(0.0), usize::MAX);
+        Wanted { request, thresholds: Some(thresholds) }
     }
 
     pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let numel = scanned.numel();
         let target = self.share(numel) as u64;
-        let (positive, negative) = match scanned.request.thresholds {
+        let (positive, negative) = match scanned.thresholds {
             Some(thresholds) => thresholds,
             None => exact(target, tracker, scanned),
         };

@@ -8,13 +8,11 @@
 //! Distributed Training", NeurIPS 2020, section 3 (one entry per chunk); Sarfi et al., "Communication
 //! Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706, 2025 (several, of tiles).
 
-mod search;
 mod tiles;
 
 use super::{Scanned, Selected, largest};
 use crate::pack::{Chunks, Pattern};
-use crate::scan::{LONGEST_PART, Local, Pick, Request, Share, Source, Survivors, Totals, View};
-use crate::simd::Kernels;
+use crate::scan::{self, Entries, LONGEST_CHUNK, Request, Source, Totals};
 use crate::{Error, Result};
 use tiles::Grid;
 
@@ -42,9 +40,6 @@ pub struct Tile {
 
 /// Longer chunks are not searched as a whole, which takes 16 bytes for each element of one.
 const LONG: usize = 1 << 16;
-
-/// Elements searched together, if chunks are smaller: what keeps calls few and stays in the cache.
-const TOGETHER: usize = 8192;
 
 impl ChunkTopK {
     pub(super) fn check(self) -> Result<()> {
@@ -111,9 +106,7 @@ impl ChunkTopK {
             let grid = Grid::new(tile, numel);
             scanner.share(grid.bands(), numel, |share| grid.search(&view, k, share));
         } else {
-            let chunk = self.chunk as usize;
-            let units = numel.div_ceil(chunk);
-            scanner.share(units, numel, |share| search_chunks(&view, chunk, k, share));
+            scanner.search_chunks(view, self.chunks());
         }
         selected
     }
@@ -127,6 +120,7 @@ impl ChunkTopK {
             let mut part = Scanned {
                 field: scanned.field.split_at(at).1.split_at(len).0,
                 request: Request::default(),
+                thresholds: None,
                 totals: Totals::default(),
                 pattern: scanned.pattern,
                 scanner: &mut *scanned.scanner,
@@ -142,60 +136,11 @@ impl ChunkTopK {
     }
 
     pub(super) fn request(self) -> Request {
-        let parts = self.tile.is_none() && self.chunk as usize <= LONGEST_PART;
-        Request { parts, ..Request::default() }
-    }
-}
-
-impl Pick for ChunkTopK {
-    fn part(self) -> usize {
-        self.chunk as usize
+        let early = self.tile.is_none() && self.chunk as usize <= LONGEST_CHUNK;
+        Request::of(if early { Entries::Chunks(self.chunks()) } else { Entries::None })
     }
 
-    fn pick(
-        self,
-        kernels: &Kernels,
-        x: &[f32],
-        at: usize,
-        bits: &mut Vec<u32>,
-        survivors: &mut Survivors,
-    ) {
-        let (chunk, k) = (self.chunk as usize, self.k as usize);
-        if k == 1 {
-            leaders(kernels, x, chunk, at as u32, survivors);
-            return;
-        }
-        for (i, x) in x.chunks(chunk).enumerate() {
-            search::largest(kernels, x, k, (at + i * chunk) as u32, bits, survivors);
-        }
+    fn chunks(self) -> scan::Chunks {
+        scan::Chunks { chunk: self.chunk as usize, k: self.k as usize }
     }
-}
-
-/// Searches consecutive chunks of a tensor.
-fn search_chunks(view: &View<'_>, chunk: usize, k: usize, share: Share<'_>) {
-    let Share { kernels, units, survivors, local } = share;
-    let Local { floats, bits, .. } = local;
-    let end = view.len().min(units.end * chunk);
-    let step = if k == 1 { chunk * (TOGETHER / chunk).max(1) } else { chunk };
-    let mut at = units.start * chunk;
-    while at < end {
-        let len = step.min(end - at);
-        let x = match view.run(kernels, at, len, floats) {
-            Ok(x) => x,
-            Err(error) => return survivors.fail(error),
-        };
-        if k == 1 {
-            leaders(kernels, x, chunk, at as u32, survivors);
-        } else {
-            search::largest(kernels, x, k, at as u32, bits, survivors);
-        }
-        at += len;
-    }
-}
-
-/// Adds the largest of each chunk of `x`, which begins at position `base`.
-fn leaders(kernels: &Kernels, x: &[f32], chunk: usize, base: u32, survivors: &mut Survivors) {
-    let Some((indices, values)) = survivors.room(x.len().div_ceil(chunk)) else { return };
-    let count = kernels.leaders(x, chunk, base, indices, values);
-    survivors.admit(count);
 }

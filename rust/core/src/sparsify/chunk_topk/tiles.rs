@@ -1,8 +1,8 @@
 //! Tiles of a matrix, a band of them after the other.
 
-use super::{Tile, leaders, search};
+use super::Tile;
 use crate::room;
-use crate::scan::{Local, Share, View};
+use crate::scan::{Chunks, Local, Share, View};
 
 /// A matrix and its tiles.
 #[derive(Clone, Copy)]
@@ -60,11 +60,7 @@ impl Grid {
                     view.copy(kernels, (top + r) * self.width + left, row);
                 }
                 let first = entries.len();
-                if k == 1 {
-                    leaders(kernels, floats, height * width, 0, entries);
-                } else {
-                    search::largest(kernels, floats, k, 0, bits, entries);
-                }
+                Chunks { chunk: floats.len(), k }.search(kernels, floats, 0, bits, entries);
                 // Positions in the tile become those in the band.
                 for place in &mut entries.indices_mut()[first..] {
                     let (r, c) = (*place as usize / width, *place as usize % width);

@@ -26,10 +26,43 @@
 mod stages;
 
 use super::largest::{self, Kept};
-use super::{Amount, Scanned, Selected, Tracker, topk};
+use super::tracker;
+use super::{Amount, Scanned, Selected, Tracker, Unread, topk};
 use crate::fit::{Controller, Distribution, Mode};
 use crate::scan::{Request, magnitude_above};
 use crate::{Error, Result};
+
+/// What SIDCo remembers of a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Stages {
+    /// Where the first stage is expected to put its threshold.
+    location: Option<f32>,
+    controller: Controller,
+}
+
+/// The name under which the controller's scalars are saved.
+const CONTROLLER: &str = "controller.";
+
+impl Stages {
+    /// By name, for a checkpoint.
+    pub fn scalars(&self) -> impl Iterator<Item = (String, f64)> {
+        let location = self.location.map(|location| ("location".to_owned(), f64::from(location)));
+        let own = self.controller.scalars().into_iter();
+        location.into_iter().chain(own.map(|(name, value)| (format!("{CONTROLLER}{name}"), value)))
+    }
+
+    /// Restores what [`Stages::scalars`] gave, or nothing of it.
+    pub fn load(&mut self, scalars: &[(String, f64)]) -> Result<()> {
+        let location = tracker::magnitude(scalars, "location")?;
+        let own: Vec<_> = scalars
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix(CONTROLLER)?.into(), *value)))
+            .collect();
+        self.controller.load_scalars(&own)?;
+        self.location = location;
+        Ok(())
+    }
+}
 
 /// SIDCo's threshold estimation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -92,15 +125,16 @@ impl Sid {
         self.target(numel) as f64 / numel.max(1) as f64
     }
 
-    pub(super) fn controller(self, numel: usize) -> Controller {
-        Controller::new(self.mode, self.distribution, self.share(numel))
+    pub(super) fn stages(self, numel: usize) -> Stages {
+        let controller = Controller::new(self.mode, self.distribution, self.share(numel));
+        Stages { location: None, controller }
     }
 
     /// How many entries the stages after the second are expected to need.
     fn expected_survivors(self, numel: usize, tracker: &Tracker) -> f64 {
         let k = self.target(numel);
         let plan = |c: &Controller| c.plan(k, numel as u64, self.first_ratio);
-        let second = match tracker.controller.as_ref().map(plan) {
+        let second = match tracker.stages.as_ref().map(|stages| plan(&stages.controller)) {
             Some(plan) if plan.stages() >= 3 => 1.5 * plan.expected(numel as u64, 2),
             _ => 0.0,
         };
@@ -108,51 +142,53 @@ impl Sid {
         largest::aim(k, numel).max(second)
     }
 
-    pub(super) fn request(
-        self,
-        numel: usize,
-        tracker: &Tracker,
-        at: impl Fn(usize) -> f32,
-        scratch: &mut Vec<u32>,
-    ) -> Request {
+    pub(super) fn request(self, unread: &mut Unread<'_>) -> Request {
+        let (numel, tracker) = (unread.numel(), unread.tracker);
         if rests(tracker) {
-            return topk::request(self.target(numel), numel, tracker, at, scratch);
+            return topk::request(self.target(numel), unread);
         }
         let wanted = self.expected_survivors(numel, tracker);
         let everything = wanted >= numel as f64;
         let bound = match tracker.bound {
             _ if everything => 0.0,
             Some(bound) => bound,
-            None => magnitude_above(numel, wanted, at, scratch),
+            None => {
+                let Unread { tensor, scratch, .. } = unread;
+                magnitude_above(numel, wanted, |i| tensor.at(i), scratch)
+            }
         };
         let location = match self.mode {
             Mode::Tracking => None,
-            Mode::Adaptive => Some(tracker.location.unwrap_or(0.0)),
+            Mode::Adaptive => Some(tracker.stages.as_ref().and_then(|s| s.location).unwrap_or(0.0)),
             Mode::Paper | Mode::Fixed(_) => Some(0.0),
         };
         let logs = self.distribution.needs_log() && location == Some(0.0);
         let cap = largest::cap(wanted as u64, numel);
-        Request { location, logs, bound: Some(bound), cap, ..Request::default() }
+        Request { location, logs, ..Request::above(bound, cap) }
     }
 
     pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let k = self.target(scanned.numel());
         if rests(tracker) {
-            tracker.controller.iter_mut().for_each(Controller::rested);
-            tracker.location = None;
+            if let Some(stages) = &mut tracker.stages {
+                stages.controller.rested();
+                stages.location = None;
+            }
             return topk::select(k, tracker, scanned);
         }
         // Nothing can be learnt from a tensor of zeros.
         let zeros = scanned.totals.peak == 0;
         let fitted = if zeros { None } else { self.fit(k, tracker, scanned) };
         let kept = fitted.and_then(|fitted| self.apply(k, fitted.threshold, tracker, scanned));
-        if self.band.is_some() && !zeros {
-            tracker.controller.iter_mut().for_each(|controller| controller.judge(kept.is_some()));
+        if let Some(stages) = tracker.stages.as_mut().filter(|_| self.band.is_some() && !zeros) {
+            stages.controller.judge(kept.is_some());
         }
         let kept = kept.unwrap_or_else(|| largest::keep(k, scanned));
         let selected = scanned.scanner.survivors().len() as u64;
         let growth = topk::track(selected, scanned.numel(), kept, tracker);
-        tracker.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);
+        if let Some(stages) = &mut tracker.stages {
+            stages.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);
+        }
         // Stages after the second work on what was above its threshold.
         if let Some(below) = fitted.and_then(|fitted| fitted.below_second) {
             tracker.bound = Some(below * growth);
@@ -181,15 +217,15 @@ impl Sid {
         // More than could be kept is far more than wanted.
         let above = if scanned.totals.complete { above as f64 } else { scanned.numel() as f64 };
         let achieved = above / k as f64;
-        if let Some(controller) = &mut tracker.controller {
-            controller.observe(achieved);
+        if let Some(stages) = &mut tracker.stages {
+            stages.controller.observe(achieved);
         }
         let most = self.max_count(scanned.numel()) as f64;
         let inside = self.band.is_none_or(|(low, _)| achieved >= low && above <= most);
         if !inside {
             return None;
         }
-        let (bound, survivors) = (scanned.request.bound.unwrap_or(0.0), survivors.len());
+        let (bound, survivors) = (scanned.request.bound().unwrap_or(0.0), survivors.len());
         let kernels = scanned.scanner.kernels;
         scanned.scanner.survivors_mut().keep_above(kernels, fitted);
         Some(Kept { threshold: fitted, bound, survivors })
@@ -198,5 +234,5 @@ impl Sid {
 
 /// Whether fits have missed so often that the exact selection is taken at once.
 fn rests(tracker: &Tracker) -> bool {
-    tracker.controller.as_ref().is_some_and(Controller::rests)
+    tracker.stages.as_ref().is_some_and(|stages| stages.controller.rests())
 }

@@ -38,7 +38,7 @@ impl Sid {
         scanned: &mut Scanned<'_, '_>,
     ) -> Option<Fitted> {
         let numel = scanned.numel() as u64;
-        let controller = tracker.controller.as_ref()?;
+        let controller = &tracker.stages.as_ref()?.controller;
         let mut plan = controller.plan(k, numel, self.first_ratio);
         let first = match self.mode {
             Mode::Tracking => above_bound(k, scanned)?,
@@ -77,7 +77,7 @@ impl Sid {
         let moments = match scanned.request {
             Request { location: Some(0.0), logs: had, .. } if had == logs => scanned.totals.moments,
             _ => {
-                let request = Request { location: Some(0.0), logs, ..Request::default() };
+                let request = Request { logs, ..Request::moments(0.0) };
                 scanned.scanner.scan(scanned.field, &request).moments
             }
         };
@@ -103,7 +103,7 @@ fn tracked(plan: &Plan, scanned: &Scanned<'_, '_>) -> Option<Tail> {
 
 /// The only long stage of [`Mode::Tracking`] is left out: the tail above the bound is all there is.
 fn above_bound(k: u64, scanned: &Scanned<'_, '_>) -> Option<Tail> {
-    let bound = scanned.request.bound.filter(|_| scanned.totals.complete)?;
+    let bound = scanned.request.bound().filter(|_| scanned.totals.complete)?;
     let moments = scan::tail_of(scanned.scanner.survivors(), bound);
     (moments.count > k).then_some((bound, moments))
 }
@@ -121,6 +121,6 @@ fn exceedances(location: f32, scanned: &mut Scanned<'_, '_>) -> Moments {
     if scanned.covers(location) && few {
         return scan::tail_of(scanned.scanner.survivors(), location);
     }
-    let request = Request { location: Some(location), ..Request::default() };
+    let request = Request::moments(location);
     scanned.scanner.scan(scanned.field, &request).moments
 }

@@ -1,6 +1,6 @@
 //! The k largest of one chunk, in the cache.
 
-use crate::scan::Survivors;
+use super::Survivors;
 use crate::simd::{Kernels, LANES};
 use crate::{Result, room};
 
