@@ -4,84 +4,50 @@ import os
 import subprocess
 import sys
 import textwrap
-from typing import Any
+import warnings
+from collections.abc import Iterable
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
 import gradwire
-from gradwire.exchange import AllGather, AllReduce, Exchange, LeaderIndices
-from gradwire.memory import Memory, NoMemory, Residual
-from gradwire.quantize import (
-    BFloat16,
-    Codebook,
-    Exponent,
-    Float8,
-    Float16,
-    Float32,
-    Quantizer,
-)
-from gradwire.sparsify import (
-    SID,
-    All,
-    BinMax,
-    ChunkTopK,
-    Gaussian,
-    RandomK,
-    SampledTopK,
-    Sparsifier,
-    Threshold,
-    TopK,
-    Trimmed,
-    TwoSided,
-)
+from gradwire import exchange, memory, quantize, sparsify
+from gradwire.codec import IndexCoding
+from gradwire.exchange import Exchange
+from gradwire.memory import Memory, NoMemory
+from gradwire.quantize import Quantizer
+from gradwire.sparsify import All, Sparsifier
 
-SPARSIFIERS: list[Sparsifier] = [
-    All(),
-    Threshold(0.5),
-    TopK(ratio=0.01),
-    TopK(k=7),
-    SID(0.01),
-    SID(0.01, distribution="exponential", stages="paper", band=None),
-    SID(0.05, distribution="gamma", stages=2, band=(0.9, 1.1)),
-    SampledTopK(0.01),
-    SampledTopK(0.02, sample_ratio=0.05, strided=False, resample=False, upper=2, lower=0.5, seed=3),
-    BinMax(),
-    BinMax(50, soft=1.5),
-    TwoSided(32),
-    TwoSided(4.5, sample=None),
-    Gaussian(0.01),
-    Gaussian(0.05, rounds=0, band=(0.9, 1.1)),
-    Trimmed(0.01),
-    Trimmed(0.05, method="search", step=0.1),
-    ChunkTopK(100),
-    ChunkTopK(64, 5),
-    RandomK(ratio=0.01, seed=3),
-    RandomK(k=9, block=True),
-]
-QUANTIZERS: list[Quantizer] = [Float32(), BFloat16(), Float16(), Float16(scaled=False)]
-FITTED: list[Quantizer] = [
-    Float8(),
-    Float8("e5m2", block=7),
-    Float8("e5m2", rounding="stochastic", block=None, seed=3),
-    Codebook(),
-    Codebook(4),
-    Exponent(),
-    Exponent(seed=2),
-]
+P = TypeVar("P")
+
+
+def examples(classes: Iterable[type[P]]) -> list[P]:
+    """The examples of all parts of one sort, in the order of their registry."""
+    return [part for cls in classes for part in cls.examples()]  # type: ignore[attr-defined]
+
+
+def rounds(quantizer: Quantizer) -> bool:
+    """Whether values are rounded one by one, to within 2**-8 of themselves."""
+    x = np.random.default_rng(0).standard_normal(500).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        codec = gradwire.Codec(sparsify=All(), quantize=quantizer, memory=NoMemory())
+    sent = gradwire.decode(codec.encode(x, codec.init_state(x.size)))
+    return np.allclose(sent, x, rtol=2**-8, atol=0)
+
+
+SPARSIFIERS: list[Sparsifier] = examples(sparsify.SPARSIFIERS)
+_EVERY_QUANTIZER: list[Quantizer] = examples(quantize.QUANTIZERS)
+QUANTIZERS = [each for each in _EVERY_QUANTIZER if rounds(each)]
+FITTED = [each for each in _EVERY_QUANTIZER if each not in QUANTIZERS]
 """Those that fit what a code stands for to the values of a block, or draw."""
-MEMORIES: list[Memory] = [
-    NoMemory(),
-    Residual(),
-    Residual(decay=0.9),
-    Residual(decay=0.9, low_memory=True),
-]
-EXCHANGES: list[Exchange] = [
-    AllGather(),
-    AllGather(mean="senders"),
-    AllReduce(),
-    LeaderIndices(),
-]
-CODINGS = ["auto", "elias-fano", "rice", "bitmap"]
+_EVERY_MEMORY: list[Memory] = examples(memory.MEMORIES)
+MEMORIES = [each for each in _EVERY_MEMORY if not each.keeps or hasattr(each, "decay")]
+"""Those that add what was not sent, or nothing, to the next tensor."""
+FILTERS = [each for each in _EVERY_MEMORY if each not in MEMORIES]
+"""Those that keep something else."""
+EXCHANGES: list[Exchange] = examples(exchange.EXCHANGES)
+CODINGS = get_args(IndexCoding)
 
 CODECS = [
     gradwire.Codec(sparsify=sparsify, quantize=quantize, memory=memory)
@@ -91,7 +57,7 @@ CODECS = [
 ]
 """Every composition of parts, each with a few of its options."""
 
-UNDOABLE = [codec for codec in CODECS if not getattr(codec.memory, "low_memory", False)]
+UNDOABLE = [codec for codec in CODECS if codec.memory.undoable]
 """Those whose states keep what an encode replaces."""
 
 

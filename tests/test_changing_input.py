@@ -6,32 +6,24 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire.memory import Memory, NoMemory, Residual
-from gradwire.quantize import BFloat16, Codebook, Float8, Float16, Quantizer, Uniform
+from gradwire.memory import NoMemory, Residual
+from gradwire.quantize import Codebook, Float16
 from gradwire.sparsify import All, ChunkTopK, Threshold
 from tests.presets.examples import made, presets
-from tests.support import SPARSIFIERS, name_of
+from tests.support import FITTED, MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
 
 N = 150_000
 WRITTEN = [np.nan, np.inf, 0.0, 3e38, 1e-40, 1.0, -2.0]
 
-QUANTIZERS: list[Quantizer] = [
-    BFloat16(),
-    Float16(),
-    Float8(block=None),
-    Uniform(8, 64),
-    Codebook(2),
-]
-MEMORIES: list[Memory] = [NoMemory(), Residual(), Residual(low_memory=True)]
 CODECS = [
     *(made(preset, (N // 100, 100)) for preset in presets),
     *(gradwire.Codec(sparsify=sparsify, memory=NoMemory()) for sparsify in SPARSIFIERS),
     *(
         gradwire.Codec(sparsify=All(), quantize=quantize, memory=memory)
-        for quantize in QUANTIZERS
+        for quantize in (*QUANTIZERS, *FITTED)
         for memory in MEMORIES
+        if memory.keeps or not quantize.needs_memory
     ),
-    gradwire.dense(memory=NoMemory()),
     gradwire.topk(0.3, memory=Residual(low_memory=True)),
     gradwire.Codec(sparsify=Threshold(0.0), quantize=Float16(), memory=NoMemory()),
     gradwire.Codec(sparsify=ChunkTopK(64, 5), quantize=Codebook(4), memory=NoMemory()),

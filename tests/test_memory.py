@@ -11,19 +11,12 @@ import gradwire
 from gradwire.memory import LowPass, MomentumCorrection, Residual
 from gradwire.quantize import BFloat16
 from gradwire.sparsify import All, TopK
-from tests.support import SPARSIFIERS, name_of, same_state
+from tests.support import FILTERS, SPARSIFIERS, name_of, same_state
 
-MEMORIES: list[LowPass | MomentumCorrection] = [
-    LowPass(0.3),
-    LowPass(1.0),
-    MomentumCorrection(),
-    MomentumCorrection(nesterov=True, masking=False),
-    MomentumCorrection(momentum=0.5, clip=2.0),
-]
 CODECS = [
     gradwire.Codec(sparsify=sparsify, quantize=BFloat16(), memory=memory)
     for sparsify in SPARSIFIERS
-    for memory in MEMORIES
+    for memory in FILTERS
     if not (isinstance(sparsify, All) and getattr(memory, "masking", False))
 ]
 

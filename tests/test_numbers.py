@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,14 @@ from gradwire import exchange, memory, quantize, schedule, sparsify
 from tests.support import CODECS, name_of
 
 HUGE = [10**400, -(10**400), 2**63, 2**64, -(2**63) - 1, 2**31, 2**32]
-PARTS = [
-    part
-    for module in (sparsify, quantize, memory, exchange, schedule)
-    for part in (getattr(module, name) for name in module.__all__)
-    if isinstance(part, type) and dataclasses.is_dataclass(part)
-]
-PRESETS = [getattr(gradwire, name) for name in gradwire.presets.PRESETS if hasattr(gradwire, name)]
+PARTS: tuple[type[Any], ...] = (
+    *sparsify.SPARSIFIERS,
+    *quantize.QUANTIZERS,
+    *memory.MEMORIES,
+    *exchange.EXCHANGES,
+    *schedule.SCHEDULES,
+)
+PRESETS = [preset.build for preset in gradwire.presets.PRESETS.values()]
 
 huge = pytest.mark.parametrize("number", HUGE, ids=lambda n: f"{'-' * (n < 0)}{len(hex(n))}")
 

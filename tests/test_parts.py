@@ -1,28 +1,43 @@
 """Parts of a codec: validation, configuration, repr, equality."""
 
 import copy
+import inspect
 import json
 import pickle
+import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gradwire
-from gradwire.memory import Residual
-from gradwire.quantize import Float16
+from gradwire.exchange import EXCHANGES, Exchange
+from gradwire.memory import MEMORIES, Memory, Residual
+from gradwire.presets import PRESETS
+from gradwire.quantize import QUANTIZERS, Float16, Quantizer
+from gradwire.schedule import SCHEDULES, Schedule
 from gradwire.sparsify import (
     SID,
+    SPARSIFIERS,
     BinMax,
     Gaussian,
     SampledTopK,
+    Sparsifier,
     Threshold,
     TopK,
     Trimmed,
     TwoSided,
 )
-from tests.support import EXCHANGES, FITTED, MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
+from tests.support import examples, name_of
 
-PARTS = [*SPARSIFIERS, *QUANTIZERS, *FITTED, *MEMORIES, *EXCHANGES]
+SORTS: dict[type[Any], tuple[type[Any], ...]] = {
+    Sparsifier: SPARSIFIERS,
+    Quantizer: QUANTIZERS,
+    Memory: MEMORIES,
+    Exchange: EXCHANGES,
+    Schedule: SCHEDULES,
+}
+PARTS = [part for classes in SORTS.values() for part in examples(classes)]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=name_of)
@@ -58,24 +73,15 @@ class TestEveryPart:
 RATIOS = [0, 0.0, -0.1, 1.0000001, 2, float("nan"), float("inf")]
 
 
+_MAKERS: list[Any] = [*SPARSIFIERS, *(preset.build for preset in PRESETS.values())]
+TAKE_A_RATIO = [make for make in _MAKERS if "ratio" in inspect.signature(make).parameters]
+
+
 @pytest.mark.parametrize("ratio", RATIOS)
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda r: TopK(ratio=r),
-        SID,
-        SampledTopK,
-        Gaussian,
-        Trimmed,
-        gradwire.sidco,
-        gradwire.topk,
-        gradwire.gaussiank,
-        gradwire.redsync,
-    ],
-)
+@pytest.mark.parametrize("make", TAKE_A_RATIO, ids=lambda make: make.__name__)
 def test_a_ratio_out_of_range_is_named(make, ratio):
     with pytest.raises(ValueError, match=r"^ratio must be .* at most 1, got"):
-        make(ratio)
+        make(ratio=ratio)
 
 
 @pytest.mark.parametrize("value", [True, "0.1", None, [0.1], 1j])
@@ -209,3 +215,32 @@ def test_reprs_leave_out_what_is_at_its_default():
     assert repr(SID(0.01)) == "gradwire.sparsify.SID(ratio=0.01)"
     assert repr(SID(0.01, stages=3)) == "gradwire.sparsify.SID(ratio=0.01, stages=3)"
     assert repr(Residual()) == "gradwire.memory.Residual()"
+
+
+@pytest.mark.parametrize("sort", SORTS, ids=lambda sort: sort.__name__)
+class TestSorts:
+    def test_a_part_that_leaves_something_open_cannot_be_defined(self, sort):
+        missing = ", ".join(sort._STATED)
+        with pytest.raises(TypeError, match=f"^Open must set {missing}$"):
+            type("Open", (sort,), {"kind": "open"})
+        assert "open" not in sort.KINDS
+
+    def test_a_kind_has_one_class(self, sort):
+        stated = dict.fromkeys(sort._STATED)
+        kind = next(iter(sort.KINDS))
+        with pytest.raises(TypeError, match=rf"Twin\.kind is '{kind}', as of "):
+            type("Twin", (sort,), {"kind": kind, **stated})
+
+    def test_every_part_has_examples(self, sort):
+        assert SORTS[sort]
+        for cls in SORTS[sort]:
+            assert cls.examples()
+            assert all(type(each) is cls for each in cls.examples())
+
+
+def test_signatures_name_the_sort_of_part_and_not_every_class():
+    for preset in PRESETS.values():
+        shown = str(inspect.signature(preset.build))
+        assert len(shown) < 420, shown
+        assert not re.search(r"gradwire\.(quantize|memory|sparsify|exchange)\.[\w.]+ \|", shown)
+    assert len(str(inspect.signature(gradwire.Codec))) < 600

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gradwire
+from gradwire.exchange import AllGather
 from gradwire.memory import LowPass, NoMemory, Residual
 from gradwire.presets import PRESETS
 from gradwire.quantize import BFloat16, Float32, SignScale, TwoMeans
@@ -46,14 +47,17 @@ def test_scalecom_is_plain_error_feedback_unless_told_otherwise():
         assert pairs[0][1].residual.tobytes() == pairs[1][1].residual.tobytes()
 
 
-@pytest.mark.parametrize(
-    "options", [("topk", (0.1,)), ("sidco", (0.1,)), ("threshold", (0.1,)), ("dense", ())]
-)
-def test_every_preset_takes_quantizer_and_memory(options):
-    name, arguments = options
-    memory = Residual(decay=0.5)
-    codec = getattr(gradwire, name)(*arguments, quantize=BFloat16(), memory=memory)
-    assert (codec.quantize, codec.memory) == (BFloat16(), memory)
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
+def test_every_preset_takes_the_parts_it_offers(preset):
+    offered = inspect.signature(preset.build).parameters
+    others = {
+        "quantize": BFloat16(),
+        "memory": Residual(decay=0.5),
+        "exchange": AllGather(mean="senders"),
+    }
+    given = {name: part for name, part in others.items() if name in offered}
+    codec = preset.build(**(preset.example | given))
+    assert {name: getattr(codec, name) for name in given} == given
 
 
 def test_the_paper_is_one_call_away():

@@ -9,17 +9,7 @@ import gradwire
 from gradwire.memory import NoMemory, Residual
 from gradwire.quantize import SignScale, Ternary, TwoMeans, Uniform
 from gradwire.sparsify import All, Threshold, TopK
-
-PARTS = [
-    Uniform(),
-    Uniform(bits=8, block=64, norm="max", seed=3),
-    SignScale(),
-    SignScale("rms"),
-    TwoMeans(),
-    TwoMeans(column=10),
-    Ternary(),
-    Ternary(clip=None, seed=7),
-]
+from tests.support import FITTED
 
 
 def tensor(numel=1000, seed=0):
@@ -36,7 +26,7 @@ def test_compositions():
     assert gradwire.qsgd(8, norm="max") == send(Uniform(bits=8, norm="max"), NoMemory())
 
 
-@pytest.mark.parametrize("quantize", PARTS, ids=repr)
+@pytest.mark.parametrize("quantize", FITTED, ids=repr)
 @pytest.mark.parametrize("sparsify", [All(), TopK(ratio=0.1)], ids=repr)
 def test_what_is_sent_and_what_is_kept_add_up(sparsify, quantize):
     codec = gradwire.Codec(sparsify=sparsify, quantize=quantize)

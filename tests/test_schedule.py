@@ -7,21 +7,14 @@ from typing import Any, cast
 import pytest
 
 import gradwire
-from gradwire.schedule import Accordion, Constant, DenseWarmUp, WarmUp
+from gradwire.schedule import SCHEDULES, Accordion, Constant, DenseWarmUp, WarmUp
 from gradwire.sparsify import TopK
+from tests.support import examples
 
 CODEC = gradwire.sidco(0.001)
-SCHEDULES = [
-    Constant(),
-    WarmUp(),
-    WarmUp((0.5, 0.1)),
-    DenseWarmUp(3),
-    Accordion(0.1, 0.01),
-    Accordion(gradwire.topk(0.5), gradwire.topk(k=3), eta=0.25, interval=5),
-]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+@pytest.mark.parametrize("schedule", examples(SCHEDULES), ids=repr)
 def test_every_schedule_goes_through_json_and_back(schedule):
     config = json.loads(json.dumps(schedule.get_config()))
     assert type(schedule).from_config(config) == schedule

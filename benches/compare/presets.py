@@ -4,6 +4,7 @@ Each is built from its own ``example``, so that its author chooses ratios and bi
 """
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,6 @@ from rich.table import Table
 
 import gradwire
 from gradwire.presets import PRESETS, Preset
-from gradwire.sparsify import All
 
 from . import plan
 from .break_even import break_even, gbit
@@ -28,15 +28,24 @@ SPARSE_AIM, DENSE_AIM = 4.0, 2.5
 
 # Blocks that the examples do not have: 32 entries, as in microscaling formats.
 SMALL = 32
+
+
+def has_blocks(preset: Preset) -> bool:
+    """Tell whether a preset takes the number of entries that share a scale."""
+    block = inspect.signature(preset.build).parameters.get("block")
+    return block is not None and type(block.default) is int
+
+
 ROWS = {
     preset.name: preset
     for preset in (
         *PRESETS.values(),
         *(
             dataclasses.replace(
-                PRESETS[name], name=f"{name}, blocks of {SMALL}", example={"block": SMALL}
+                preset, name=f"{preset.name}, blocks of {SMALL}", example={"block": SMALL}
             )
-            for name in ("float8", "qsgd")
+            for preset in PRESETS.values()
+            if has_blocks(preset)
         ),
     )
 }
@@ -81,7 +90,7 @@ def contestant(preset: Preset) -> type[OfPreset]:
 
 
 def aim(preset: Preset) -> float:
-    return DENSE_AIM if isinstance(build(preset, SIDE).sparsify, All) else SPARSE_AIM
+    return SPARSE_AIM if build(preset, SIDE).sparsify.selects else DENSE_AIM
 
 
 def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]:

@@ -37,27 +37,7 @@ from gradwire.errors import (
     UnsupportedFrameError,
 )
 from gradwire.frame import Frame, decode, decode_add
-from gradwire.presets import (
-    adacomp,
-    adaptive,
-    dense,
-    dgc,
-    float8,
-    gaussiank,
-    natural,
-    onebit,
-    qsgd,
-    randomk,
-    redsync,
-    scalecom,
-    sidco,
-    signsgd,
-    sparseloco,
-    strom,
-    terngrad,
-    threshold,
-    topk,
-)
+from gradwire.presets._every import *  # noqa: F403
 from gradwire.state import State
 
 if TYPE_CHECKING:
@@ -77,38 +57,20 @@ __all__ = [
     "TruncatedFrameError",
     "UnsupportedFrameError",
     "__version__",
-    "adacomp",
-    "adaptive",
     "decode",
     "decode_add",
-    "dense",
-    "dgc",
     "errors",
     "exchange",
     "extension",
-    "float8",
-    "gaussiank",
     "get_num_threads",
     "memory",
-    "natural",
-    "onebit",
     "presets",
-    "qsgd",
     "quantize",
-    "randomk",
-    "redsync",
-    "scalecom",
     "schedule",
     "set_num_threads",
-    "sidco",
-    "signsgd",
     "simd_level",
-    "sparseloco",
     "sparsify",
-    "strom",
-    "terngrad",
-    "threshold",
-    "topk",
+    *(each.name for each in presets.OWN),
 ]
 
 _environment.warn()

@@ -3,13 +3,11 @@
 import sys
 import warnings
 
-from gradwire.memory import Memory, NoMemory
-from gradwire.quantize import Quantizer, SignScale, TwoMeans
+from gradwire.memory import Memory
+from gradwire.quantize import Quantizer
 from gradwire.sparsify import Sparsifier
 
 __all__ = ["check"]
-
-_SELECTORS = {"bin-max": "bin_max", "threshold": "threshold"}
 
 
 def check(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
@@ -18,16 +16,10 @@ def check(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
     Raises
     ------
     ValueError
-        The quantizer takes its magnitude from the sparsifier, which has none.
+        The quantizer needs something that the sparsifier does not have.
     """
-    if isinstance(quantize, SignScale):
-        selector = _SELECTORS.get(quantize.scale)
-        if selector not in (None, sparsify.kind):
-            raise ValueError(
-                f"SignScale(scale={quantize.scale!r}) takes its magnitude from the sparsifier, but "
-                f"{type(sparsify).__name__} has none; use scale='mean'"
-            )
-    if isinstance(quantize, SignScale | TwoMeans) and isinstance(memory, NoMemory):
+    quantize.check(sparsify)
+    if quantize.needs_memory and not memory.keeps:
         warnings.warn(
             f"{type(quantize).__name__} sends little more than signs; without a memory the rest is "
             "lost in every step, and training may not converge; use "

@@ -1,18 +1,50 @@
-"""The base class of all parts of a codec: configuration and repr."""
+"""The base class of all parts of a codec: configuration, repr, and the registry of each kind."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
-__all__ = ["Part", "option_names", "part_from_config"]
+__all__ = ["Part", "check_part", "option_names", "own_parts", "part_from_config", "public_name"]
+
+P = TypeVar("P", bound="Part")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Part:
-    """An immutable, comparable, hashable description of one part of a codec."""
+    """An immutable, comparable, hashable description of one part of a codec.
+
+    A class that sets ``kind`` is registered by it when it is defined. It must then state everything
+    in ``_STATED``: nothing that the rest of the package asks of a part has a default that a new
+    part could forget.
+    """
 
     kind: ClassVar[str]
     """The name of the part in a configuration."""
+
+    KINDS: ClassVar[dict[str, type["Part"]]]
+    """The registered classes of one kind of part; each base class has its own."""
+
+    _STATED: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "kind" not in cls.__dict__:
+            return
+        missing = [name for name in cls._STATED if not _states(cls, name)]
+        if missing:
+            raise TypeError(f"{cls.__qualname__} must set {', '.join(missing)}")
+        cls._register()
+
+    @classmethod
+    def _register(cls) -> None:
+        other = cls.KINDS.setdefault(cls.kind, cls)
+        if other is not cls:
+            raise TypeError(f"{cls.__qualname__}.kind is {cls.kind!r}, as of {other.__qualname__}")
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few parts with different options; tests and benches try each of them."""
+        raise NotImplementedError(f"{cls.__qualname__} has no examples")
 
     def get_config(self) -> dict[str, Any]:
         """Return ``{"kind": ..., field: value, ...}``: plain, JSON-able, for `from_config`."""
@@ -60,17 +92,33 @@ class Part:
             for field in dataclasses.fields(self)
             if field.init and (value := getattr(self, field.name)) != field.default
         ]
-        return f"{_home(type(self))}.{type(self).__name__}({', '.join(shown)})"
+        return f"{public_name(type(self))}({', '.join(shown)})"
 
     def _set(self, name: str, value: object) -> None:
         # Normalizes a field while the frozen instance is still being built.
         object.__setattr__(self, name, value)
 
 
-def _home(part: type[Part]) -> str:
-    # Parts of this package are exported one level above their module.
-    package, _, rest = part.__module__.partition(".")
-    return f"{package}.{rest.partition('.')[0]}" if package == "gradwire" else part.__module__
+def _states(part: type[Part], name: str) -> bool:
+    """Tell whether a class or one between it and the base of its kind of part defines a name."""
+    for cls in part.__mro__:
+        if "_STATED" in cls.__dict__:
+            return False
+        if name in cls.__dict__:
+            return True
+    return False
+
+
+def public_name(part: type[Part]) -> str:
+    """Return the name of a class with the module that exports it."""
+    home = part.__module__
+    if _is_own(part):  # exported one level above its module
+        home = ".".join(home.split(".")[:2])
+    return f"{home}.{part.__name__}"
+
+
+def _is_own(part: type[Part]) -> bool:
+    return part.__module__.partition(".")[0] == "gradwire"
 
 
 def option_names(part: type[Part]) -> dict[str, None]:
@@ -78,12 +126,26 @@ def option_names(part: type[Part]) -> dict[str, None]:
     return {field.name: None for field in dataclasses.fields(part) if field.init}
 
 
-def part_from_config(argument: str, config: object, classes: tuple[type[Part], ...]) -> Part:
-    """Build the part whose kind the configuration names; `classes` lists the candidates."""
+def part_from_config(argument: str, config: object, kinds: Mapping[str, type[Part]]) -> Part:
+    """Build the part whose kind the configuration names; `kinds` has the candidates."""
     if not isinstance(config, dict):
         raise TypeError(f"{argument} must be a dict, got {config!r} ({type(config).__name__})")
-    kinds = {cls.kind: cls for cls in classes}
-    kind = config.get("kind")
+    kind: Any = config.get("kind")
     if kind not in kinds:
         raise ValueError(f"{argument} has kind {kind!r}, expected one of {', '.join(kinds)}")
     return kinds[kind].from_config(config)
+
+
+def own_parts(base: type[P]) -> tuple[type[P], ...]:
+    """Return the parts of this package of one sort, in the order in which they are imported."""
+    return tuple(cls for cls in base.KINDS.values() if _is_own(cls) and issubclass(cls, base))
+
+
+def check_part(argument: str, value: object, base: type[Part]) -> None:
+    """Check that an argument is a part of this sort, all of which one module exports."""
+    if isinstance(value, base) and hasattr(value, "kind"):
+        return
+    names = ", ".join(cls.__name__ for cls in own_parts(base))
+    given = value.__name__ if isinstance(value, type) else repr(value)
+    hint = "; call the class" if isinstance(value, type) and issubclass(value, base) else ""
+    raise TypeError(f"{argument} must be one of gradwire.{argument}.{{{names}}}, got {given}{hint}")

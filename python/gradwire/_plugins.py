@@ -1,16 +1,20 @@
-"""Presets from other distributions, found in the entry point group ``gradwire.presets``."""
+"""What other distributions offer in the entry point group ``gradwire.presets``.
+
+Loading an entry imports its module, which registers the parts that are defined there. Whether the
+entry is a preset is for `gradwire.presets` to find out.
+"""
 
 import functools
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container
+from typing import TYPE_CHECKING
 
-from gradwire import extension
 from gradwire.errors import PluginError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["entry_points", "find", "load"]
+__all__ = ["distribution", "entry_points", "load", "search"]
 
 GROUP = "gradwire.presets"
 
@@ -22,12 +26,12 @@ def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
 
     found: dict[str, EntryPoint] = {}
     every = importlib.metadata.entry_points(group=GROUP)
-    for entry in sorted(every, key=lambda each: (each.name, _distribution(each))):
+    for entry in sorted(every, key=lambda each: (each.name, distribution(each))):
         if entry.name in taken or entry.name in found:
-            holder = "gradwire" if entry.name in taken else _distribution(found[entry.name])
+            holder = "gradwire" if entry.name in taken else distribution(found[entry.name])
             warnings.warn(
-                f"{_distribution(entry)} and {holder} both have a preset {entry.name!r}; the one "
-                f"from {_distribution(entry)} is ignored",
+                f"{distribution(entry)} and {holder} both have a preset {entry.name!r}; the one "
+                f"from {distribution(entry)} is ignored",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -36,51 +40,44 @@ def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
     return found
 
 
-def load(entry: "EntryPoint") -> Any:
-    """Return the preset of an entry point.
+def load(entry: "EntryPoint") -> object:
+    """Return what an entry point refers to.
 
     Raises
     ------
     PluginError
-        It cannot be imported, is not a `Preset`, or has another name.
+        It cannot be imported.
     """
-    from gradwire.presets._preset import Preset
-
     try:
-        preset = entry.load()
+        return entry.load()
     except Exception as error:
         raise PluginError(
-            entry.name, _distribution(entry), f"{type(error).__name__}: {error}"
+            entry.name, distribution(entry), f"{type(error).__name__}: {error}"
         ) from error
-    if not isinstance(preset, Preset):
-        reason = f"{entry.value} must be a gradwire.presets.Preset, got {preset!r}"
-        raise PluginError(entry.name, _distribution(entry), reason)
-    if preset.name != entry.name:
-        reason = f"the entry point is named {entry.name!r}, but its preset {preset.name!r}"
-        raise PluginError(entry.name, _distribution(entry), reason)
-    return preset
 
 
-def find(kind: object) -> type[extension.Sparsifier] | None:
-    """Return the sparsifier of this kind, or None; load the installed presets if necessary.
+def search(kind: object, known: Container[object]) -> None:
+    """Load what is installed until a part of this kind is known.
 
     Raises
     ------
     PluginError
-        No sparsifier has this kind, but a preset that could not be loaded may define it.
+        None is, but an entry that could not be loaded may define it.
     """
+    if not isinstance(kind, str):
+        return
     failed = None
-    if kind not in extension.KINDS:
-        for entry in entry_points(frozenset()).values():
-            try:
-                load(entry)
-            except PluginError as error:
-                failed = error
-    found = extension.KINDS.get(kind) if isinstance(kind, str) else None
-    if found is None and failed is not None:
+    for entry in entry_points(frozenset()).values():
+        if kind in known:
+            return
+        try:
+            load(entry)
+        except PluginError as error:
+            failed = error
+    if kind not in known and failed is not None:
         raise failed
-    return found
 
 
-def _distribution(entry: "EntryPoint") -> str:
+def distribution(entry: "EntryPoint") -> str:
+    """Return the name of the distribution that an entry point belongs to."""
     return "an unknown distribution" if entry.dist is None else entry.dist.name

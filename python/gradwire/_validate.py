@@ -10,7 +10,6 @@ __all__ = [
     "band",
     "boolean",
     "choice",
-    "instance",
     "integer",
     "positive",
     "real",
@@ -88,12 +87,3 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
     return value
-
-
-def instance(name: str, value: object, classes: tuple[type, ...], module: str) -> None:
-    """Check that a value is an instance of one of the classes, all from one module of parts."""
-    if not isinstance(value, classes):
-        names = ", ".join(cls.__name__ for cls in classes)
-        given = value.__name__ if isinstance(value, type) else repr(value)
-        hint = "; call the class" if isinstance(value, type) and value in classes else ""
-        raise TypeError(f"{name} must be one of {module}.{{{names}}}, got {given}{hint}")

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gradwire import _compose, _native, _plugins, _validate, extension
-from gradwire._part import Part, option_names, part_from_config
+from gradwire._part import Part, check_part, option_names, part_from_config
 from gradwire._selecting import Selecting
-from gradwire.exchange import EXCHANGES, AllGather, Exchange
-from gradwire.memory import MEMORIES, Memory, Residual
-from gradwire.quantize import QUANTIZERS, Float32, Quantizer
-from gradwire.sparsify import SPARSIFIERS, Sparsifier
+from gradwire.exchange import AllGather, Exchange
+from gradwire.memory import Memory, Residual
+from gradwire.quantize import Float32, Quantizer
+from gradwire.sparsify import Sparsifier
 from gradwire.state import State
 
 if TYPE_CHECKING:
@@ -27,12 +27,14 @@ _EXACT = Float32()
 _KEEP = Residual()
 _GATHER = AllGather()
 
-_PARTS = {
-    "sparsify": (*SPARSIFIERS, extension.Sparsifier),
-    "quantize": QUANTIZERS,
-    "memory": MEMORIES,
-    "exchange": EXCHANGES,
+_PARTS: dict[str, type[Part]] = {
+    "sparsify": Sparsifier,
+    "quantize": Quantizer,
+    "memory": Memory,
+    "exchange": Exchange,
 }
+_FROM_OUTSIDE = ("sparsify",)
+"""Parts that other packages may define."""
 _LATER: dict[str, Any] = {
     "exchange": _GATHER.get_config()
 }  # entries that old configurations do not have
@@ -79,11 +81,10 @@ class Codec(Part):
     _open: bool = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, classes in _PARTS.items():
-            _validate.instance(name, getattr(self, name), classes, f"gradwire.{name}")
+        for name, base in _PARTS.items():
+            check_part(name, getattr(self, name), base)
         _validate.choice("indices", self.indices, _CODINGS)
-        if not isinstance(self.exchange, AllGather):  # AllGather accepts every codec
-            self.exchange.check(self.sparsify, self.quantize)
+        self.exchange.check(self.sparsify, self.quantize)
         _compose.check(self.sparsify, self.quantize, self.memory)
         config = self.get_config()
         if isinstance(self.sparsify, extension.Sparsifier):
@@ -406,8 +407,8 @@ class Codec(Part):
                 f"got {', '.join(sorted(map(str, config)))}"
             )
         parts: dict[str, Any] = {
-            name: part_from_config(name, config[name], _known(name, config[name], classes))
-            for name, classes in _PARTS.items()
+            name: part_from_config(name, config[name], _known(name, config[name]))
+            for name in _PARTS
         }
         return cls(indices=config["indices"], **parts)
 
@@ -419,16 +420,12 @@ class Codec(Part):
         return type(self).from_config, (self.get_config(),)
 
 
-def _known(name: str, config: Any, classes: tuple[type[Part], ...]) -> tuple[type[Part], ...]:
-    """Return the classes that may build a part of a configuration."""
-    if name != "sparsify":
-        return classes
-    kind = config.get("kind") if isinstance(config, dict) else None
-    if all(kind != each.kind for each in SPARSIFIERS):
-        custom = _plugins.find(kind)
-        if custom is not None:
-            return (*SPARSIFIERS, custom)
-    return SPARSIFIERS
+def _known(name: str, config: object) -> dict[str, type[Part]]:
+    """Return the classes that may build a part of a configuration, by kind."""
+    kinds = _PARTS[name].KINDS
+    if name in _FROM_OUTSIDE and isinstance(config, dict) and config.get("kind") not in kinds:
+        _plugins.search(config.get("kind"), kinds)
+    return kinds
 
 
 def _numel(value: object) -> int:

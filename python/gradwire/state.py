@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from gradwire import _native, _validate
-from gradwire.memory import Residual
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -152,9 +151,8 @@ class State(_native.State):
         if config == own.get_config():
             return own
         codec = type(own).from_config(cast("dict[str, Any]", config))
-        if isinstance(codec.memory, Residual) and isinstance(own.memory, Residual):
-            # Whether the residual has one buffer or two does not affect the training.
-            memory = dataclasses.replace(codec.memory, low_memory=own.memory.low_memory)
+        memory = codec.memory.kept_as(own.memory)
+        if memory != codec.memory:
             codec = dataclasses.replace(codec, memory=memory)
         if not own._codec.same_kind(codec._codec):
             raise ValueError(

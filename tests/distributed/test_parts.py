@@ -14,7 +14,8 @@ from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
 from gradwire.torch.ddp.exchange import leader_indices, slots
 from gradwire.torch.ddp.exchange.slots import Plan, Status
 from gradwire.torch.ddp.jobs import Buffers
-from gradwire.torch.ddp.layout import Layout, Parameter, Piece
+from gradwire.torch.ddp.layout import Layout
+from gradwire.torch.ddp.record import Parameter, Piece
 from gradwire.torch.ddp.report import Outcomes, Tallies, Tally
 
 

@@ -1,7 +1,6 @@
 """Bytes from outside: whatever they are, the answer is a typed error, in bounded memory."""
 
 import struct
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,22 +9,28 @@ from hypothesis import strategies as st
 
 import gradwire
 from gradwire.memory import NoMemory
-from gradwire.quantize import BFloat16, Float16, Float32
 from gradwire.sparsify import All, TopK
-from tests.support import forge, run_python
-
-CODINGS: list[Any] = ["elias-fano", "rice", "bitmap", "dense"]
+from tests.support import CODINGS, FITTED, QUANTIZERS, forge, name_of, run_python
 
 X = np.random.default_rng(3).standard_normal(200).astype(np.float32)
+
+
+def frame_of(codec: gradwire.Codec) -> gradwire.Frame:
+    return codec.encode(X, codec.init_state(X.size))
+
+
 FRAMES = {
-    f"{indices}-{type(quantize).__name__}": gradwire.Codec(
-        sparsify=All() if indices == "dense" else TopK(k=11),
-        quantize=quantize,
-        memory=NoMemory(),
-        indices="auto" if indices == "dense" else indices,
-    ).encode(X)
-    for indices in CODINGS
-    for quantize in (Float32(), BFloat16(), Float16())
+    **{
+        f"{coding}-{name_of(quantize)}": frame_of(
+            gradwire.Codec(sparsify=TopK(k=11), quantize=quantize, indices=coding)
+        )
+        for coding in CODINGS
+        for quantize in (*QUANTIZERS, *FITTED)
+    },
+    **{
+        f"dense-{name_of(quantize)}": frame_of(gradwire.Codec(sparsify=All(), quantize=quantize))
+        for quantize in (*QUANTIZERS, *FITTED)
+    },
 }
 EMPTY = bytes(gradwire.threshold(9.0, memory=NoMemory()).encode(X))
 ERRORS = (gradwire.CorruptFrameError, gradwire.UnsupportedFrameError, gradwire.FrameTooLargeError)
@@ -157,12 +162,12 @@ def test_sections_of_random_bytes(name, data):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_corrupt(bad):
-    data = forge(bytes(FRAMES["dense-Float32"]), 48 + 4 * 9, np.float32(bad).tobytes())
+    data = forge(bytes(FRAMES["dense-quantize.Float32()"]), 48 + 4 * 9, np.float32(bad).tobytes())
     refused_everywhere(data, gradwire.CorruptFrameError)
 
 
 def test_a_newer_version_is_not_called_corrupt():
     with pytest.raises(gradwire.UnsupportedFrameError) as caught:
-        gradwire.Frame(forge(bytes(FRAMES["dense-Float32"]), 3, b"\x02"))
+        gradwire.Frame(forge(bytes(FRAMES["dense-quantize.Float32()"]), 3, b"\x02"))
     assert (caught.value.what, caught.value.found) == ("version", 2)
     assert "update gradwire" in str(caught.value)

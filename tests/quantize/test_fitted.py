@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 import gradwire
 from gradwire.memory import NoMemory, Residual
-from gradwire.quantize import Codebook, Exponent, Float8
+from gradwire.quantize import Exponent, Float8
 from gradwire.sparsify import All, Threshold, TopK
 from tests.support import FITTED
 
@@ -23,6 +23,7 @@ codecs = st.sampled_from(
         for sparsify in (All(), Threshold(0.5), TopK(ratio=0.2))
         for quantize in FITTED
         for memory in (NoMemory(), Residual(), Residual(decay=0.9, low_memory=True))
+        if memory.keeps or not quantize.needs_memory
     ]
 )
 
@@ -61,7 +62,7 @@ def test_frames_say_what_they_hold(codec, x):
 @given(codecs, tensors)
 def test_what_was_decoded_is_encoded_without_loss(codec, x):
     """Rounding is the identity on what it gives, where codes depend on a peak alone."""
-    if isinstance(codec.quantize, Codebook) or codec.sparsify != All():
+    if not isinstance(codec.quantize, Float8 | Exponent) or codec.sparsify != All():
         return
     once = gradwire.decode(codec.encode(x, codec.init_state(x.size)))
     twice = gradwire.decode(codec.encode(once, codec.init_state(x.size)))

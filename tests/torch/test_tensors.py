@@ -7,10 +7,10 @@ import torch
 import gradwire
 import gradwire.torch
 from gradwire.memory import NoMemory
+from tests.presets.examples import made, names, presets
 from tests.support import same_state
 
 N = 3000
-CODECS = [gradwire.topk(0.05), gradwire.sidco(0.05), gradwire.dense()]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -23,9 +23,10 @@ def tensor():
 
 class TestEncode:
     @dtypes
-    @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.sparsify.kind)
-    def test_gives_the_frame_of_the_values_in_float32(self, codec, dtype, tensor):
+    @pytest.mark.parametrize("preset", presets, ids=names)
+    def test_gives_the_frame_of_the_values_in_float32(self, preset, dtype, tensor):
         x = tensor.to(dtype)
+        codec = made(preset, x.shape)
         state, expected_state = codec.init_state(N), codec.init_state(N)
         for _ in range(2):
             frame = gradwire.torch.encode(codec, x, state)

@@ -10,15 +10,17 @@ one machine do not use it. Data that each rank sends per step, with N ranks that
 =================  =============================================================================
 """
 
-from gradwire._part import Part
-from gradwire.exchange.all_gather import AllGather
-from gradwire.exchange.all_reduce import AllReduce
-from gradwire.exchange.leader_indices import LeaderIndices
+from gradwire._part import own_parts
+from gradwire.exchange.base import Exchange as Exchange
 
-__all__ = ["EXCHANGES", "AllGather", "AllReduce", "Exchange", "LeaderIndices"]
+# One line each, in the order in which they are listed: importing a class registers it.
+# isort: off
+from gradwire.exchange.all_gather import AllGather as AllGather
+from gradwire.exchange.all_reduce import AllReduce as AllReduce
+from gradwire.exchange.leader_indices import LeaderIndices as LeaderIndices
+# isort: on
 
-Exchange = AllGather | AllReduce | LeaderIndices
-"""Any exchange."""
+EXCHANGES: tuple[type[Exchange], ...] = own_parts(Exchange)
+"""All exchanges."""
 
-EXCHANGES: tuple[type[Part], ...] = (AllGather, AllReduce, LeaderIndices)
-"""All exchanges, for reading configurations."""
+__all__ = ["EXCHANGES", "Exchange", *(each.__name__ for each in EXCHANGES)]

@@ -1,10 +1,12 @@
 """All-gather: every rank receives the frames of all ranks."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.exchange.base import Exchange
+from gradwire.quantize.base import Quantizer
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["AllGather"]
 
@@ -12,7 +14,7 @@ _MEANS = ("ranks", "senders")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class AllGather(Part):
+class AllGather(Exchange):
     """Every rank receives the frames of all ranks and decodes them in rank order.
 
     Works with every codec. What a rank receives grows with the number of ranks.
@@ -40,3 +42,11 @@ class AllGather(Part):
 
     def __post_init__(self) -> None:
         _validate.choice("mean", self.mean, _MEANS)
+
+    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
+        """Accept every codec."""
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(mean="senders"))

@@ -1,21 +1,17 @@
 """All-reduce: values are summed on the wire."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from gradwire._part import Part
-from gradwire.exchange._sums import check_summable
-from gradwire.quantize import Quantizer
-from gradwire.sparsify import Sparsifier
+from gradwire.exchange.base import Exchange
+from gradwire.quantize.base import Quantizer
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["AllReduce"]
 
-_SHARED = ("all", "random_k")
-"""Sparsifiers that select the same positions on every rank."""
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class AllReduce(Part):
+class AllReduce(Exchange):
     """Sum the values in one all-reduce, without sending positions.
 
     What a rank sends does not grow with the number of ranks. All ranks must select the same
@@ -40,11 +36,16 @@ class AllReduce(Part):
         ValueError
             Ranks select different entries, or the codes cannot be summed.
         """
-        if sparsify.kind not in _SHARED:
+        if not sparsify.shared:
             raise ValueError(
                 f"AllReduce sums values at the same positions on all ranks, but with "
                 f"{type(sparsify).__name__} every rank selects its own; use "
                 "exchange=gradwire.exchange.AllGather(), or LeaderIndices(), where one rank "
                 "selects for all"
             )
-        check_summable("AllReduce", quantize)
+        quantize.check_summable("AllReduce")
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(),)

@@ -1,18 +1,17 @@
 """One rank selects the entries for all ranks."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from gradwire._part import Part
-from gradwire.exchange._sums import check_summable
-from gradwire.quantize import Quantizer
-from gradwire.sparsify import All, Sparsifier
+from gradwire.exchange.base import Exchange
+from gradwire.quantize.base import Quantizer
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["LeaderIndices"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class LeaderIndices(Part):
+class LeaderIndices(Exchange):
     """One rank, the leader, broadcasts its positions; all ranks sum their values there (CLT-k).
 
     The leader selects entries with the codec's sparsifier and broadcasts the positions; then one
@@ -40,9 +39,15 @@ class LeaderIndices(Part):
         ValueError
             Every entry is sent, or the codes cannot be summed.
         """
-        if isinstance(sparsify, All):
+        if not sparsify.selects:
             raise ValueError(
-                "LeaderIndices needs a sparsifier that selects entries, and All sends every entry; "
-                "use exchange=gradwire.exchange.AllReduce()"
+                "LeaderIndices needs a sparsifier that selects entries, and "
+                f"{type(sparsify).__name__} sends every entry; use "
+                "exchange=gradwire.exchange.AllReduce()"
             )
-        check_summable("LeaderIndices", quantize)
+        quantize.check_summable("LeaderIndices")
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(),)

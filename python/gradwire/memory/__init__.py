@@ -1,15 +1,17 @@
 """Memories: what happens to the part of a tensor that is not sent."""
 
-from gradwire._part import Part
-from gradwire.memory.low_pass import LowPass
-from gradwire.memory.momentum_correction import MomentumCorrection
-from gradwire.memory.none import NoMemory
-from gradwire.memory.residual import Residual
+from gradwire._part import own_parts
+from gradwire.memory.base import Memory as Memory
 
-__all__ = ["MEMORIES", "LowPass", "Memory", "MomentumCorrection", "NoMemory", "Residual"]
+# One line each, in the order in which they are listed: importing a class registers it.
+# isort: off
+from gradwire.memory.none import NoMemory as NoMemory
+from gradwire.memory.residual import Residual as Residual
+from gradwire.memory.low_pass import LowPass as LowPass
+from gradwire.memory.momentum_correction import MomentumCorrection as MomentumCorrection
+# isort: on
 
-Memory = NoMemory | Residual | LowPass | MomentumCorrection
-"""Any memory."""
+MEMORIES: tuple[type[Memory], ...] = own_parts(Memory)
+"""All memories."""
 
-MEMORIES: tuple[type[Part], ...] = (NoMemory, Residual, LowPass, MomentumCorrection)
-"""All memories, for reading configurations."""
+__all__ = ["MEMORIES", "Memory", *(each.__name__ for each in MEMORIES)]

@@ -1,16 +1,16 @@
 """The low-pass filter of ScaleCom."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.memory.base import Memory
 
 __all__ = ["LowPass"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class LowPass(Part):
+class LowPass(Memory):
     """Keep a low-pass filtered memory of what was not sent (ScaleCom).
 
     The memory of an entry that is not sent becomes ``memory + beta * tensor``. For an entry that is
@@ -36,6 +36,14 @@ class LowPass(Part):
 
     beta: float = 0.1
     kind: ClassVar[str] = "low_pass"
+    keeps: ClassVar[bool] = True
+    corrects: ClassVar[bool] = False
+    undoable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._set("beta", _validate.unit_interval("beta", self.beta))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(0.3), cls(1))

@@ -1,16 +1,16 @@
 """The momentum correction of Deep Gradient Compression."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.memory.base import Memory
 
 __all__ = ["MomentumCorrection"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class MomentumCorrection(Part):
+class MomentumCorrection(Memory):
     """Apply momentum before entries are selected, and accumulate the result (DGC).
 
     With momentum ``u``, velocity ``v`` and tensor ``g``: ``u = momentum * u + g`` and
@@ -49,6 +49,9 @@ class MomentumCorrection(Part):
     masking: bool = True
     clip: float | None = None
     kind: ClassVar[str] = "momentum_correction"
+    keeps: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True
+    undoable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         momentum = _validate.positive("momentum", self.momentum)
@@ -62,3 +65,12 @@ class MomentumCorrection(Part):
             if clip == 0.0:
                 raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
             self._set("clip", clip)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (
+            cls(),
+            cls(nesterov=True, masking=False),
+            cls(momentum=0.5, clip=2.0),
+        )

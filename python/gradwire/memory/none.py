@@ -1,15 +1,23 @@
 """No memory."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from gradwire._part import Part
+from gradwire.memory.base import Memory
 
 __all__ = ["NoMemory"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class NoMemory(Part):
+class NoMemory(Memory):
     """Drop what is not sent."""
 
     kind: ClassVar[str] = "none"
+    keeps: ClassVar[bool] = False
+    corrects: ClassVar[bool] = False
+    undoable: ClassVar[bool] = True
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(),)

@@ -1,16 +1,16 @@
 """The residual of error feedback."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.memory.base import Memory
 
 __all__ = ["Residual"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Residual(Part):
+class Residual(Memory):
     """Keep what is not sent and add it to the next tensor (error feedback).
 
     The state holds two float32 buffers of n elements that swap on success, so that a failed encode
@@ -38,7 +38,25 @@ class Residual(Part):
     decay: float = 1.0
     low_memory: bool = False
     kind: ClassVar[str] = "residual"
+    keeps: ClassVar[bool] = True
+    corrects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._set("decay", _validate.unit_interval("decay", self.decay))
         _validate.boolean("low_memory", self.low_memory)
+
+    @property
+    def undoable(self) -> bool:
+        """Whether there is a second buffer, from which an encode can be undone."""
+        return not self.low_memory
+
+    def kept_as(self, other: Memory) -> Memory:
+        """Return the same residual in as many buffers as another: it does not affect training."""
+        if not isinstance(other, Residual):
+            return self
+        return dataclasses.replace(self, low_memory=other.low_memory)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(decay=0.9), cls(decay=0.9, low_memory=True))

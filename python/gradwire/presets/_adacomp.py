@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import KEEP, Preset
+from gradwire.presets._preset import KEEP, preset
 from gradwire.quantize import SignScale
 from gradwire.sparsify import BinMax
 
-__all__ = ["PRESET", "adacomp"]
+__all__ = ["adacomp"]
 
 
+@preset(
+    summary="entries near the maximum of their bin, as signs and one magnitude",
+    paper="Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp : Adaptive Residual Gradient "
+    "Compression for Data-Parallel Distributed Training, AAAI 2018",
+    example={},
+)
 def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP) -> Codec:
     """Send the entries of each bin that pass AdaComp's soft threshold, as signs and one magnitude.
 
@@ -31,13 +37,3 @@ def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP)
     return Codec(
         sparsify=BinMax(bin, soft=soft), quantize=SignScale(scale="bin-max"), memory=memory
     )
-
-
-PRESET = Preset(
-    name="adacomp",
-    build=adacomp,
-    summary="entries near the maximum of their bin, as signs and one magnitude",
-    paper="Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp : Adaptive Residual Gradient "
-    "Compression for Data-Parallel Distributed Training, AAAI 2018",
-    example={},
-)

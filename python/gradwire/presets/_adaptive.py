@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import KEEP, Preset
+from gradwire.presets._preset import KEEP, preset
 from gradwire.quantize import TwoMeans
 from gradwire.sparsify import TwoSided
 
-__all__ = ["PRESET", "adaptive"]
+__all__ = ["adaptive"]
 
 
+@preset(
+    summary="a fixed proportion of the entries, one bit each and two means per column",
+    paper="Dryden, Jacobs, Moon, Van Essen: Communication Quantization for Data-Parallel Training "
+    "of Deep Neural Networks, MLHPC 2016",
+    example={},
+)
 def adaptive(
     proportion: float = 32.0,
     *,
@@ -42,13 +48,3 @@ def adaptive(
         quantize=TwoMeans(column),
         memory=memory,
     )
-
-
-PRESET = Preset(
-    name="adaptive",
-    build=adaptive,
-    summary="a fixed proportion of the entries, one bit each and two means per column",
-    paper="Dryden, Jacobs, Moon, Van Essen: Communication Quantization for Data-Parallel Training "
-    "of Deep Neural Networks, MLHPC 2016",
-    example={},
-)

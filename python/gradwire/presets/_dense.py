@@ -3,13 +3,18 @@
 from gradwire.codec import Codec
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory
-from gradwire.presets._preset import DROP, EXACT, GATHER, Preset
+from gradwire.presets._preset import DROP, EXACT, GATHER, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import All
 
-__all__ = ["PRESET", "dense"]
+__all__ = ["dense"]
 
 
+@preset(
+    summary="every entry, in 32 or 16 bits",
+    paper=None,
+    example={},
+)
 def dense(
     *, quantize: Quantizer = EXACT, memory: Memory = DROP, exchange: Exchange = GATHER
 ) -> Codec:
@@ -26,12 +31,3 @@ def dense(
         the quantizer's type; `gradwire.exchange.AllGather` sums them in float32 on every rank.
     """
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
-
-
-PRESET = Preset(
-    name="dense",
-    build=dense,
-    summary="every entry, in 32 or 16 bits",
-    paper=None,
-    example={},
-)

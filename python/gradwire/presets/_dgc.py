@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import MomentumCorrection
-from gradwire.presets._preset import EXACT, Preset
+from gradwire.presets._preset import EXACT, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import SampledTopK
 
-__all__ = ["PRESET", "dgc"]
+__all__ = ["dgc"]
 
 
+@preset(
+    summary="the largest entries after momentum correction, found by sampling",
+    paper="Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication "
+    "Bandwidth for Distributed Training, ICLR 2018",
+    example={"ratio": 0.01},
+)
 def dgc(
     ratio: float,
     *,
@@ -44,13 +50,3 @@ def dgc(
         quantize=quantize,
         memory=MomentumCorrection(momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
     )
-
-
-PRESET = Preset(
-    name="dgc",
-    build=dgc,
-    summary="the largest entries after momentum correction, found by sampling",
-    paper="Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication "
-    "Bandwidth for Distributed Training, ICLR 2018",
-    example={"ratio": 0.01},
-)

@@ -5,13 +5,20 @@ from typing import Literal
 from gradwire.codec import Codec
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory
-from gradwire.presets._preset import DROP, GATHER, Preset
+from gradwire.presets._preset import DROP, GATHER, preset
 from gradwire.quantize import Float8
 from gradwire.sparsify import All
 
-__all__ = ["PRESET", "float8"]
+__all__ = ["float8"]
 
 
+@preset(
+    summary="every entry as an 8-bit float",
+    paper="Micikevicius et al.: FP8 Formats for Deep Learning, arXiv 2022; Wang, Choi, Brand, "
+    "Chen, Gopalakrishnan: Training Deep Neural Networks with 8-bit Floating Point Numbers, "
+    "NeurIPS 2018",
+    example={},
+)
 def float8(
     format: Literal["e4m3", "e5m2"] = "e4m3",
     *,
@@ -41,14 +48,3 @@ def float8(
     """
     quantize = Float8(format, rounding=rounding, block=block, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
-
-
-PRESET = Preset(
-    name="float8",
-    build=float8,
-    summary="every entry as an 8-bit float",
-    paper="Micikevicius et al.: FP8 Formats for Deep Learning, arXiv 2022; Wang, Choi, Brand, "
-    "Chen, Gopalakrishnan: Training Deep Neural Networks with 8-bit Floating Point Numbers, "
-    "NeurIPS 2018",
-    example={},
-)

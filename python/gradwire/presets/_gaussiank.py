@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import EXACT, KEEP, Preset
+from gradwire.presets._preset import EXACT, KEEP, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import Gaussian
 
-__all__ = ["PRESET", "gaussiank"]
+__all__ = ["gaussiank"]
 
 
+@preset(
+    summary="about k entries, above a threshold from a normal distribution, corrected twice",
+    paper="Shi, Chu, Cheung, See: Understanding Top-k Sparsification in Distributed Deep Learning, "
+    "arXiv 1911.08772 (2019)",
+    example={"ratio": 0.01},
+)
 def gaussiank(
     ratio: float,
     *,
@@ -37,13 +43,3 @@ def gaussiank(
     return Codec(
         sparsify=Gaussian(ratio, rounds=rounds, band=band), quantize=quantize, memory=memory
     )
-
-
-PRESET = Preset(
-    name="gaussiank",
-    build=gaussiank,
-    summary="about k entries, above a threshold from a normal distribution, corrected twice",
-    paper="Shi, Chu, Cheung, See: Understanding Top-k Sparsification in Distributed Deep Learning, "
-    "arXiv 1911.08772 (2019)",
-    example={"ratio": 0.01},
-)

@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import KEEP, Preset
+from gradwire.presets._preset import KEEP, preset
 from gradwire.quantize import TwoMeans
 from gradwire.sparsify import All
 
-__all__ = ["PRESET", "onebit"]
+__all__ = ["onebit"]
 
 
+@preset(
+    summary="one bit per entry and two means per column, with error feedback",
+    paper="Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to "
+    "Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014",
+    example={"column": 128},
+)
 def onebit(*, column: int | None = None, memory: Memory = KEEP) -> Codec:
     """Send one bit per entry, which decodes to the mean of its sign and column.
 
@@ -26,13 +32,3 @@ def onebit(*, column: int | None = None, memory: Memory = KEEP) -> Codec:
     Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014.
     """
     return Codec(sparsify=All(), quantize=TwoMeans(column=column), memory=memory)
-
-
-PRESET = Preset(
-    name="onebit",
-    build=onebit,
-    summary="one bit per entry and two means per column, with error feedback",
-    paper="Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to "
-    "Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014",
-    example={"column": 128},
-)

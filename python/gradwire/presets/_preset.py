@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from gradwire.codec import Codec
 from gradwire.exchange import AllGather
 from gradwire.memory import NoMemory, Residual
 from gradwire.quantize import Float32
 
-__all__ = ["DROP", "EXACT", "GATHER", "KEEP", "Preset"]
+__all__ = ["DROP", "EXACT", "GATHER", "KEEP", "OWN", "Preset", "preset"]
+
+Build = TypeVar("Build", bound=Callable[..., Codec])
 
 # Parts are immutable, so one instance of each can be the default of all codecs.
 EXACT = Float32()
@@ -41,3 +43,21 @@ class Preset:
         """The call that builds the example codec."""
         options = ", ".join(f"{name}={value!r}" for name, value in self.example.items())
         return f"{self.name}({options})"
+
+
+OWN: list[Preset] = []
+"""The presets of this package, in the order in which they are imported."""
+
+
+def preset(
+    *, summary: str, paper: str | None, example: Mapping[str, Any]
+) -> Callable[[Build], Build]:
+    """Register the decorated function as a preset of this package."""
+
+    def register(build: Build) -> Build:
+        OWN.append(
+            Preset(name=build.__name__, build=build, summary=summary, paper=paper, example=example)
+        )
+        return build
+
+    return register

@@ -4,13 +4,19 @@ from typing import Literal
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import DROP, Preset
+from gradwire.presets._preset import DROP, preset
 from gradwire.quantize import Uniform
 from gradwire.sparsify import All
 
-__all__ = ["PRESET", "qsgd"]
+__all__ = ["qsgd"]
 
 
+@preset(
+    summary="a few bits per entry: levels of a uniform grid, stochastically rounded",
+    paper="Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via Gradient "
+    "Quantization and Encoding, NeurIPS 2017",
+    example={},
+)
 def qsgd(
     bits: int = 4,
     *,
@@ -37,13 +43,3 @@ def qsgd(
     """
     quantize = Uniform(bits=bits, block=block, norm=norm, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory)
-
-
-PRESET = Preset(
-    name="qsgd",
-    build=qsgd,
-    summary="a few bits per entry: levels of a uniform grid, stochastically rounded",
-    paper="Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via Gradient "
-    "Quantization and Encoding, NeurIPS 2017",
-    example={},
-)

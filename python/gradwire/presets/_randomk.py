@@ -3,15 +3,22 @@
 from gradwire.codec import Codec
 from gradwire.exchange import AllReduce, Exchange
 from gradwire.memory import Memory, Residual
-from gradwire.presets._preset import EXACT, KEEP, Preset
+from gradwire.presets._preset import EXACT, KEEP, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import RandomK
 
-__all__ = ["PRESET", "randomk"]
+__all__ = ["randomk"]
 
 _REDUCE = AllReduce()
 
 
+@preset(
+    summary="entries drawn at random from a seed that all ranks share",
+    paper="Konečný, McMahan, Yu, Richtárik, Suresh, Bacon: Federated Learning: Strategies for "
+    "Improving Communication Efficiency, arXiv 1610.05492 (2016); "
+    "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",
+    example={"ratio": 0.1, "memory": Residual(decay=0.9)},
+)
 def randomk(
     ratio: float | None = None,
     *,
@@ -46,14 +53,3 @@ def randomk(
     """
     sparsify = RandomK(ratio=ratio, k=k, block=block, seed=seed)
     return Codec(sparsify=sparsify, quantize=quantize, memory=memory, exchange=exchange)
-
-
-PRESET = Preset(
-    name="randomk",
-    build=randomk,
-    summary="entries drawn at random from a seed that all ranks share",
-    paper="Konečný, McMahan, Yu, Richtárik, Suresh, Bacon: Federated Learning: Strategies for "
-    "Improving Communication Efficiency, arXiv 1610.05492 (2016); "
-    "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",
-    example={"ratio": 0.1, "memory": Residual(decay=0.9)},
-)

@@ -4,13 +4,19 @@ from typing import Literal
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import EXACT, KEEP, Preset
+from gradwire.presets._preset import EXACT, KEEP, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import Trimmed
 
-__all__ = ["PRESET", "redsync"]
+__all__ = ["redsync"]
 
 
+@preset(
+    summary="k to 2k entries above a threshold between mean and maximum, or exactly k",
+    paper="Fang, Fu, Yang, Hsieh: RedSync: Reducing Synchronization Bandwidth for Distributed Deep "
+    "Learning Training System, JPDC 2019",
+    example={"ratio": 0.01},
+)
 def redsync(
     ratio: float,
     *,
@@ -36,13 +42,3 @@ def redsync(
     Learning Training System", JPDC 2019.
     """
     return Codec(sparsify=Trimmed(ratio, method=method), quantize=quantize, memory=memory)
-
-
-PRESET = Preset(
-    name="redsync",
-    build=redsync,
-    summary="k to 2k entries above a threshold between mean and maximum, or exactly k",
-    paper="Fang, Fu, Yang, Hsieh: RedSync: Reducing Synchronization Bandwidth for Distributed Deep "
-    "Learning Training System, JPDC 2019",
-    example={"ratio": 0.01},
-)

@@ -1,10 +1,14 @@
 """The mapping of names to presets, including those of other packages."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from gradwire import _plugins
 from gradwire.errors import PluginError
 from gradwire.presets._preset import Preset
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["Registry"]
 
@@ -24,8 +28,7 @@ class Registry(Mapping[str, Preset]):
     def __getitem__(self, name: str) -> Preset:
         if name in self._own:
             return self._own[name]
-        preset: Preset = _plugins.load(_plugins.entry_points(self._taken)[name])
-        return preset
+        return _load(_plugins.entry_points(self._taken)[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in _plugins.entry_points(self._taken)
@@ -45,3 +48,15 @@ class Registry(Mapping[str, Preset]):
 
     def __len__(self) -> int:
         return len(self._own) + len(_plugins.entry_points(self._taken))
+
+
+def _load(entry: "EntryPoint") -> Preset:
+    """Return the preset of an entry point, once it is known to be one of this name."""
+    preset = _plugins.load(entry)
+    if not isinstance(preset, Preset):
+        reason = f"{entry.value} must be a gradwire.presets.Preset, got {preset!r}"
+        raise PluginError(entry.name, _plugins.distribution(entry), reason)
+    if preset.name != entry.name:
+        reason = f"the entry point is named {entry.name!r}, but its preset {preset.name!r}"
+        raise PluginError(entry.name, _plugins.distribution(entry), reason)
+    return preset

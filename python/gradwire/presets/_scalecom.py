@@ -4,13 +4,20 @@ from gradwire import _validate
 from gradwire.codec import Codec
 from gradwire.exchange import LeaderIndices
 from gradwire.memory import LowPass
-from gradwire.presets._preset import EXACT, Preset
+from gradwire.presets._preset import EXACT, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import ChunkTopK
 
-__all__ = ["PRESET", "scalecom"]
+__all__ = ["scalecom"]
 
 
+@preset(
+    summary="the largest entry of each chunk, selected by one rank in turn for all",
+    paper="Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan: "
+    "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed "
+    "Training, NeurIPS 2020",
+    example={"ratio": 0.02},
+)
 def scalecom(
     ratio: float | None = None,
     *,
@@ -56,14 +63,3 @@ def scalecom(
         memory=LowPass(beta),
         exchange=LeaderIndices(),
     )
-
-
-PRESET = Preset(
-    name="scalecom",
-    build=scalecom,
-    summary="the largest entry of each chunk, selected by one rank in turn for all",
-    paper="Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan: "
-    "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed "
-    "Training, NeurIPS 2020",
-    example={"ratio": 0.02},
-)

@@ -4,13 +4,19 @@ from typing import Literal
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import EXACT, KEEP, Preset
+from gradwire.presets._preset import EXACT, KEEP, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import SID
 
-__all__ = ["PRESET", "sidco"]
+__all__ = ["sidco"]
 
 
+@preset(
+    summary="about k entries above a threshold from fitted distributions",
+    paper="Abdelmoniem, Elzanaty, Alouini, Canini: An Efficient Statistical-based Gradient "
+    "Compression Technique for Distributed Training Systems, MLSys 2021",
+    example={"ratio": 0.01},
+)
 def sidco(
     ratio: float,
     *,
@@ -39,13 +45,3 @@ def sidco(
     """
     sparsify = SID(ratio, distribution=distribution, stages=stages, band=band)
     return Codec(sparsify=sparsify, quantize=quantize, memory=memory)
-
-
-PRESET = Preset(
-    name="sidco",
-    build=sidco,
-    summary="about k entries above a threshold from fitted distributions",
-    paper="Abdelmoniem, Elzanaty, Alouini, Canini: An Efficient Statistical-based Gradient "
-    "Compression Technique for Distributed Training Systems, MLSys 2021",
-    example={"ratio": 0.01},
-)

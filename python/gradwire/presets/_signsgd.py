@@ -4,13 +4,19 @@ from typing import Literal
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import KEEP, Preset
+from gradwire.presets._preset import KEEP, preset
 from gradwire.quantize import SignScale
 from gradwire.sparsify import All
 
-__all__ = ["PRESET", "signsgd"]
+__all__ = ["signsgd"]
 
 
+@preset(
+    summary="one bit per entry and one magnitude per tensor, with error feedback",
+    paper="Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient "
+    "Compression Schemes, ICML 2019",
+    example={},
+)
 def signsgd(*, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP) -> Codec:
     """Send the sign of every entry, one bit each, and one magnitude for the whole tensor.
 
@@ -27,13 +33,3 @@ def signsgd(*, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP) ->
     Schemes", ICML 2019.
     """
     return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory)
-
-
-PRESET = Preset(
-    name="signsgd",
-    build=signsgd,
-    summary="one bit per entry and one magnitude per tensor, with error feedback",
-    paper="Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient "
-    "Compression Schemes, ICML 2019",
-    example={},
-)

@@ -3,11 +3,11 @@
 from gradwire.codec import Codec
 from gradwire.exchange import AllGather, Exchange
 from gradwire.memory import Memory, Residual
-from gradwire.presets._preset import Preset
+from gradwire.presets._preset import preset
 from gradwire.quantize import Codebook, Quantizer
 from gradwire.sparsify import ChunkTopK
 
-__all__ = ["PRESET", "sparseloco"]
+__all__ = ["sparseloco"]
 
 # Parts are immutable, so one instance of each can be the default of all codecs.
 _TWO_BITS = Codebook(2)
@@ -15,6 +15,12 @@ _FADING = Residual(decay=0.95)
 _GATHER = AllGather()
 
 
+@preset(
+    summary="the largest entries of each tile, in two bits, with a decaying residual",
+    paper="Sarfi, Thérien, Lidin, Belilovsky: Communication Efficient LLM Pre-training with "
+    "SparseLoCo, arXiv 2025",
+    example={"k": 64},
+)
 def sparseloco(
     k: int = 64,
     *,
@@ -53,13 +59,3 @@ def sparseloco(
         memory=memory,
         exchange=exchange,
     )
-
-
-PRESET = Preset(
-    name="sparseloco",
-    build=sparseloco,
-    summary="the largest entries of each tile, in two bits, with a decaying residual",
-    paper="Sarfi, Thérien, Lidin, Belilovsky: Communication Efficient LLM Pre-training with "
-    "SparseLoCo, arXiv 2025",
-    example={"k": 64},
-)

@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import KEEP, Preset
+from gradwire.presets._preset import KEEP, preset
 from gradwire.quantize import SignScale
 from gradwire.sparsify import Threshold
 
-__all__ = ["PRESET", "strom"]
+__all__ = ["strom"]
 
 
+@preset(
+    summary="plus or minus the threshold for all entries beyond it, the rest kept for later",
+    paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
+    "Interspeech 2015",
+    example={"threshold": 0.005},
+)
 def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
     """Send plus or minus the threshold for every entry beyond it, and keep the difference.
 
@@ -36,13 +42,3 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
     return Codec(
         sparsify=Threshold(threshold), quantize=SignScale(scale="threshold"), memory=memory
     )
-
-
-PRESET = Preset(
-    name="strom",
-    build=strom,
-    summary="plus or minus the threshold for all entries beyond it, the rest kept for later",
-    paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
-    "Interspeech 2015",
-    example={"threshold": 0.005},
-)

@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import DROP, Preset
+from gradwire.presets._preset import DROP, preset
 from gradwire.quantize import Ternary
 from gradwire.sparsify import All
 
-__all__ = ["PRESET", "terngrad"]
+__all__ = ["terngrad"]
 
 
+@preset(
+    summary="two bits per entry: minus, zero or plus, stochastically rounded",
+    paper="Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication "
+    "in Distributed Deep Learning, NeurIPS 2017",
+    example={},
+)
 def terngrad(*, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP) -> Codec:
     """Send two bits per entry: zero or plus or minus one magnitude, stochastically rounded.
 
@@ -25,13 +31,3 @@ def terngrad(*, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP) 
     Distributed Deep Learning", NeurIPS 2017.
     """
     return Codec(sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory)
-
-
-PRESET = Preset(
-    name="terngrad",
-    build=terngrad,
-    summary="two bits per entry: minus, zero or plus, stochastically rounded",
-    paper="Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication "
-    "in Distributed Deep Learning, NeurIPS 2017",
-    example={},
-)

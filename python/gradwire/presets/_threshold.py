@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import EXACT, KEEP, Preset
+from gradwire.presets._preset import EXACT, KEEP, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import Threshold
 
-__all__ = ["PRESET", "threshold"]
+__all__ = ["threshold"]
 
 
+@preset(
+    summary="all entries above a fixed threshold, the rest kept for later",
+    paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
+    "Interspeech 2015",
+    example={"threshold": 0.01},
+)
 def threshold(threshold: float, *, quantize: Quantizer = EXACT, memory: Memory = KEEP) -> Codec:
     """Send every entry whose magnitude, residual included, is above a fixed threshold.
 
@@ -25,13 +31,3 @@ def threshold(threshold: float, *, quantize: Quantizer = EXACT, memory: Memory =
     Interspeech 2015. The paper sends plus or minus the threshold (see `strom`); this sends values.
     """
     return Codec(sparsify=Threshold(threshold), quantize=quantize, memory=memory)
-
-
-PRESET = Preset(
-    name="threshold",
-    build=threshold,
-    summary="all entries above a fixed threshold, the rest kept for later",
-    paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
-    "Interspeech 2015",
-    example={"threshold": 0.01},
-)

@@ -2,13 +2,19 @@
 
 from gradwire.codec import Codec
 from gradwire.memory import Memory
-from gradwire.presets._preset import EXACT, KEEP, Preset
+from gradwire.presets._preset import EXACT, KEEP, preset
 from gradwire.quantize import Quantizer
 from gradwire.sparsify import TopK
 
-__all__ = ["PRESET", "topk"]
+__all__ = ["topk"]
 
 
+@preset(
+    summary="exactly the k largest entries, the rest kept for later",
+    paper="Aji, Heafield: Sparse Communication for Distributed Gradient Descent, EMNLP 2017; "
+    "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",
+    example={"ratio": 0.01},
+)
 def topk(
     ratio: float | None = None,
     *,
@@ -32,13 +38,3 @@ def topk(
     Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
     """
     return Codec(sparsify=TopK(ratio=ratio, k=k), quantize=quantize, memory=memory)
-
-
-PRESET = Preset(
-    name="topk",
-    build=topk,
-    summary="exactly the k largest entries, the rest kept for later",
-    paper="Aji, Heafield: Sparse Communication for Distributed Gradient Descent, EMNLP 2017; "
-    "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",
-    example={"ratio": 0.01},
-)

@@ -3,55 +3,24 @@
 The rounding error of every entry stays in the residual, if the codec has one.
 """
 
-from gradwire._part import Part
-from gradwire.quantize.codebook import Codebook
-from gradwire.quantize.exponent import Exponent
-from gradwire.quantize.float8 import Float8
-from gradwire.quantize.floats import BFloat16, Float16, Float32
-from gradwire.quantize.sign_scale import SignScale
-from gradwire.quantize.ternary import Ternary
-from gradwire.quantize.two_means import TwoMeans
-from gradwire.quantize.uniform import Uniform
+from gradwire._part import own_parts
+from gradwire.quantize.base import Quantizer as Quantizer
 
-__all__ = [
-    "QUANTIZERS",
-    "BFloat16",
-    "Codebook",
-    "Exponent",
-    "Float8",
-    "Float16",
-    "Float32",
-    "Quantizer",
-    "SignScale",
-    "Ternary",
-    "TwoMeans",
-    "Uniform",
-]
+# One line each, in the order in which they are listed: importing a class registers it.
+# isort: off
+from gradwire.quantize.floats import Float32 as Float32
+from gradwire.quantize.floats import BFloat16 as BFloat16
+from gradwire.quantize.floats import Float16 as Float16
+from gradwire.quantize.float8 import Float8 as Float8
+from gradwire.quantize.uniform import Uniform as Uniform
+from gradwire.quantize.sign_scale import SignScale as SignScale
+from gradwire.quantize.two_means import TwoMeans as TwoMeans
+from gradwire.quantize.ternary import Ternary as Ternary
+from gradwire.quantize.codebook import Codebook as Codebook
+from gradwire.quantize.exponent import Exponent as Exponent
+# isort: on
 
-Quantizer = (
-    Float32
-    | BFloat16
-    | Float16
-    | Float8
-    | Uniform
-    | SignScale
-    | TwoMeans
-    | Ternary
-    | Codebook
-    | Exponent
-)
-"""Any quantizer."""
+QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)
+"""The quantizers of this package."""
 
-QUANTIZERS: tuple[type[Part], ...] = (
-    Float32,
-    BFloat16,
-    Float16,
-    Float8,
-    Uniform,
-    SignScale,
-    TwoMeans,
-    Ternary,
-    Codebook,
-    Exponent,
-)
-"""All quantizers, for reading configurations."""
+__all__ = ["QUANTIZERS", "Quantizer", *(each.__name__ for each in QUANTIZERS)]

@@ -1,16 +1,16 @@
 """A few magnitudes, fitted to the values."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.quantize.base import Quantizer
 
 __all__ = ["Codebook"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Codebook(Part):
+class Codebook(Quantizer):
     """A sign and one of ``2**(bits - 1)`` magnitudes, fitted for the least squared error.
 
     Meant for selected entries, which lie on both sides of zero but not near it. The magnitudes are
@@ -40,6 +40,13 @@ class Codebook(Part):
 
     bits: int = 2
     kind: ClassVar[str] = "codebook"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._set("bits", _validate.integer("bits", self.bits, low=1, high=4))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(4))

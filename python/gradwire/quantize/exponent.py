@@ -1,16 +1,16 @@
 """Natural compression: a sign and a power of two."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.quantize.base import Quantizer
 
 __all__ = ["Exponent"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Exponent(Part):
+class Exponent(Quantizer):
     """8 bits: a sign and a power of two, randomly one of the two nearest to the value.
 
     The rounding is unbiased, with a variance of at most an eighth of the squared value, so training
@@ -40,6 +40,13 @@ class Exponent(Part):
 
     seed: int = 0
     kind: ClassVar[str] = "exponent"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(seed=2))

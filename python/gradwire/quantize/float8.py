@@ -1,16 +1,16 @@
 """8-bit floats."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.quantize.base import Quantizer
 
 __all__ = ["Float8"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Float8(Part):
+class Float8(Quantizer):
     """8 bits: an Open Compute Project FP8 number times the scale of its block.
 
     The scale is the smallest power of two that brings the largest magnitude of the block into the
@@ -55,6 +55,8 @@ class Float8(Part):
     block: int | None = 256
     seed: int = 0
     kind: ClassVar[str] = "float8"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _validate.choice("format", self.format, ("e4m3", "e5m2"))
@@ -62,3 +64,12 @@ class Float8(Part):
         if self.block is not None:
             self._set("block", _validate.integer("block", self.block, low=1, high=2**32 - 1))
         self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (
+            cls(),
+            cls("e5m2", block=7),
+            cls("e5m2", rounding="stochastic", block=None, seed=3),
+        )

@@ -1,30 +1,44 @@
 """Values as floating-point numbers, rounded to nearest."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.quantize.base import Quantizer
 
 __all__ = ["BFloat16", "Float16", "Float32"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Float32(Part):
+class Float32(Quantizer):
     """32 bits, exact for float32, float16 and bfloat16 tensors."""
 
     kind: ClassVar[str] = "float32"
+    summed_as: ClassVar[str | None] = "float32"
+    needs_memory: ClassVar[bool] = False
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(),)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class BFloat16(Part):
+class BFloat16(Quantizer):
     """16 bits: the range of float32 with 8 bits of precision; saturates instead of overflowing."""
 
     kind: ClassVar[str] = "bfloat16"
+    summed_as: ClassVar[str | None] = "bfloat16"
+    needs_memory: ClassVar[bool] = False
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(),)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Float16(Part):
+class Float16(Quantizer):
     """16 bits: IEEE binary16 with 11 bits of precision; saturates instead of overflowing.
 
     Parameters
@@ -36,6 +50,25 @@ class Float16(Part):
 
     scaled: bool = True
     kind: ClassVar[str] = "float16"
+    needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _validate.boolean("scaled", self.scaled)
+
+    @property
+    def summed_as(self) -> str | None:
+        """float16, unless every rank scales its values by a factor of its own."""
+        return None if self.scaled else "float16"
+
+    def check_summable(self, exchange: str) -> None:
+        """Refuse an exchange that sums values on the wire, if they are scaled."""
+        if self.scaled:
+            raise ValueError(
+                f"{exchange} sums values on the wire, but Float16() scales the values of each rank "
+                "differently; pass quantize=gradwire.quantize.Float16(scaled=False) or BFloat16()"
+            )
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(scaled=False))

@@ -1,16 +1,20 @@
 """Signs, and one magnitude per frame."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.quantize.base import Quantizer
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["SignScale"]
 
+_OWN = ("mean", "rms")
+"""Scales that follow from the values; the sparsifier provides the others."""
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SignScale(Part):
+class SignScale(Quantizer):
     """1 bit: the sign. All entries of a frame share one magnitude.
 
     The quantizer is biased; a codec without a memory issues a warning. Zeros count as positive, and
@@ -47,6 +51,21 @@ class SignScale(Part):
 
     scale: Literal["mean", "rms", "bin-max", "threshold"] = "mean"
     kind: ClassVar[str] = "sign_scale"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _validate.choice("scale", self.scale, ("mean", "rms", "bin-max", "threshold"))
+
+    def check(self, sparsify: Sparsifier) -> None:
+        """Refuse sparsifiers without the magnitude of this scale."""
+        if self.scale not in _OWN and self.scale != sparsify.magnitude:
+            raise ValueError(
+                f"SignScale(scale={self.scale!r}) takes its magnitude from the sparsifier, but "
+                f"{type(sparsify).__name__} has none; use scale='mean'"
+            )
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls("rms"))

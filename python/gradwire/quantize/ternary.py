@@ -1,16 +1,16 @@
 """Minus, zero or plus, rounded stochastically."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.quantize.base import Quantizer
 
 __all__ = ["Ternary"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Ternary(Part):
+class Ternary(Quantizer):
     """2 bits: zero or plus or minus one magnitude, rounded stochastically.
 
     The magnitude M is the largest magnitude after clipping. An entry of magnitude m becomes M with
@@ -42,6 +42,8 @@ class Ternary(Part):
     clip: float | None = 2.5
     seed: int = 0
     kind: ClassVar[str] = "ternary"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.clip is not None:
@@ -50,3 +52,8 @@ class Ternary(Part):
                 raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
             self._set("clip", clip)
         self._set("seed", _validate.integer("seed", self.seed, low=0))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(clip=None, seed=3))

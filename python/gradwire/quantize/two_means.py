@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.quantize.base import Quantizer
 
 __all__ = ["TwoMeans"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TwoMeans(Part):
+class TwoMeans(Quantizer):
     """1 bit: each entry becomes the mean of the entries of the same sign in its column.
 
     A column is a run of consecutive positions in the flat tensor; for a weight of shape (out, in),
@@ -45,6 +45,8 @@ class TwoMeans(Part):
 
     column: int | None = None
     kind: ClassVar[str] = "two_means"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.column is not None:
@@ -56,3 +58,8 @@ class TwoMeans(Part):
         if self.column is not None:
             return self
         return dataclasses.replace(self, column=max(1, math.prod(shape[1:] or shape)))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(50))

@@ -1,16 +1,16 @@
 """A uniform grid with stochastic rounding."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.quantize.base import Quantizer
 
 __all__ = ["Uniform"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Uniform(Part):
+class Uniform(Quantizer):
     """A sign and a level between zero and the norm of the block, rounded stochastically.
 
     The rounding is unbiased, so errors average out over ranks and steps. They are large: with
@@ -49,6 +49,8 @@ class Uniform(Part):
     norm: Literal["l2", "max"] = "l2"
     seed: int = 0
     kind: ClassVar[str] = "uniform"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._set("bits", _validate.integer("bits", self.bits, low=2, high=8))
@@ -56,3 +58,8 @@ class Uniform(Part):
         self._set("block", block)
         _validate.choice("norm", self.norm, ("l2", "max"))
         self._set("seed", _validate.integer("seed", self.seed, low=0))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(8, 32, norm="max", seed=5))

@@ -6,16 +6,18 @@ over. Pass a schedule to `gradwire.torch.ddp.attach`, and call ``handle.epoch(ep
 the start of each epoch.
 """
 
-from gradwire._part import Part
-from gradwire.schedule.accordion import Accordion
-from gradwire.schedule.constant import Constant
-from gradwire.schedule.dense_warm_up import DenseWarmUp
-from gradwire.schedule.warm_up import WarmUp
+from gradwire._part import own_parts
+from gradwire.schedule.base import Schedule as Schedule
 
-__all__ = ["SCHEDULES", "Accordion", "Constant", "DenseWarmUp", "Schedule", "WarmUp"]
+# One line each, in the order in which they are listed: importing a class registers it.
+# isort: off
+from gradwire.schedule.constant import Constant as Constant
+from gradwire.schedule.warm_up import WarmUp as WarmUp
+from gradwire.schedule.dense_warm_up import DenseWarmUp as DenseWarmUp
+from gradwire.schedule.accordion import Accordion as Accordion
+# isort: on
 
-Schedule = Constant | WarmUp | DenseWarmUp | Accordion
-"""Any schedule."""
+SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)
+"""All schedules."""
 
-SCHEDULES: tuple[type[Part], ...] = (Constant, WarmUp, DenseWarmUp, Accordion)
-"""All schedules, for reading configurations."""
+__all__ = ["SCHEDULES", "Schedule", *(each.__name__ for each in SCHEDULES)]

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
 from gradwire.codec import Codec
 from gradwire.schedule._amount import with_ratio
+from gradwire.schedule.base import Schedule
+from gradwire.sparsify import TopK
 
 __all__ = ["Accordion"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Accordion(Part):
+class Accordion(Schedule):
     """Low compression in critical regimes of training, high compression otherwise.
 
     Each parameter has its own regime. Every `interval` epochs, the norm of the sum of a parameter's
@@ -112,3 +113,9 @@ class Accordion(Part):
             if isinstance(config.get(name), dict)
         }
         return super().from_config(config | codecs)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        low, high = (Codec(sparsify=TopK(ratio=ratio)) for ratio in (0.5, 0.001))
+        return (cls(0.1, 0.01), cls(low, high, eta=0.25, interval=5))

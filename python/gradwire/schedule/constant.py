@@ -1,16 +1,16 @@
 """The schedule that changes nothing."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from gradwire._part import Part
 from gradwire.codec import Codec
+from gradwire.schedule.base import Schedule
 
 __all__ = ["Constant"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Constant(Part):
+class Constant(Schedule):
     """The same codec in every epoch."""
 
     kind: ClassVar[str] = "constant"
@@ -18,3 +18,8 @@ class Constant(Part):
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch."""
         return codec
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(),)

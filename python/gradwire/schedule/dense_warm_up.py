@@ -1,17 +1,17 @@
 """No compression in the first epochs."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
 from gradwire.codec import Codec
+from gradwire.schedule.base import Schedule
 
 __all__ = ["DenseWarmUp"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class DenseWarmUp(Part):
+class DenseWarmUp(Schedule):
     """No compression in the first epochs, then the codec.
 
     Gradients are sent dense in their own dtype, as small parameters always are, and residuals stay
@@ -42,3 +42,8 @@ class DenseWarmUp(Part):
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch, or None for an epoch without compression."""
         return None if epoch < self.epochs else codec
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(3),)

@@ -4,15 +4,15 @@ import dataclasses
 from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
 from gradwire.codec import Codec
 from gradwire.schedule._amount import ratio_of, with_ratio
+from gradwire.schedule.base import Schedule
 
 __all__ = ["WarmUp"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class WarmUp(Part):
+class WarmUp(Schedule):
     """A ratio for each of the first epochs, then the ratio of the codec.
 
     Gradients change quickly early in training, so residuals become stale. The codec must have a
@@ -72,3 +72,8 @@ class WarmUp(Part):
         if epoch >= len(self.ratios):
             return codec
         return with_ratio(codec, max(self.ratios[epoch], own))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls((0.5, 0.1)))

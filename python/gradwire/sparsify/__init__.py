@@ -6,63 +6,25 @@ the residual) plus work on the selected entries. The first step, and a step afte
 scale, may read the tensor twice.
 """
 
-from gradwire import extension
-from gradwire._part import Part
-from gradwire.sparsify.all import All
-from gradwire.sparsify.bin_max import BinMax
-from gradwire.sparsify.chunk_topk import ChunkTopK
-from gradwire.sparsify.gaussian import Gaussian
-from gradwire.sparsify.random_k import RandomK
-from gradwire.sparsify.sampled_topk import SampledTopK
-from gradwire.sparsify.sid import SID
-from gradwire.sparsify.threshold import Threshold
-from gradwire.sparsify.topk import TopK
-from gradwire.sparsify.trimmed import Trimmed
-from gradwire.sparsify.two_sided import TwoSided
+from gradwire._part import own_parts
+from gradwire.sparsify.base import Sparsifier as Sparsifier
 
-__all__ = [
-    "SID",
-    "SPARSIFIERS",
-    "All",
-    "BinMax",
-    "ChunkTopK",
-    "Gaussian",
-    "RandomK",
-    "SampledTopK",
-    "Sparsifier",
-    "Threshold",
-    "TopK",
-    "Trimmed",
-    "TwoSided",
-]
+# One line each, in the order in which they are listed: importing a class registers it.
+# isort: off
+from gradwire.sparsify.all import All as All
+from gradwire.sparsify.threshold import Threshold as Threshold
+from gradwire.sparsify.topk import TopK as TopK
+from gradwire.sparsify.sid import SID as SID
+from gradwire.sparsify.sampled_topk import SampledTopK as SampledTopK
+from gradwire.sparsify.chunk_topk import ChunkTopK as ChunkTopK
+from gradwire.sparsify.bin_max import BinMax as BinMax
+from gradwire.sparsify.two_sided import TwoSided as TwoSided
+from gradwire.sparsify.random_k import RandomK as RandomK
+from gradwire.sparsify.gaussian import Gaussian as Gaussian
+from gradwire.sparsify.trimmed import Trimmed as Trimmed
+# isort: on
 
-Sparsifier = (
-    All
-    | Threshold
-    | TopK
-    | SID
-    | SampledTopK
-    | ChunkTopK
-    | BinMax
-    | TwoSided
-    | RandomK
-    | Gaussian
-    | Trimmed
-    | extension.Sparsifier
-)
-"""Any sparsifier of this package, or one from a plugin."""
+SPARSIFIERS: tuple[type[Sparsifier], ...] = own_parts(Sparsifier)
+"""The sparsifiers of this package."""
 
-SPARSIFIERS: tuple[type[Part], ...] = (
-    All,
-    Threshold,
-    TopK,
-    SID,
-    SampledTopK,
-    ChunkTopK,
-    BinMax,
-    TwoSided,
-    RandomK,
-    Gaussian,
-    Trimmed,
-)
-"""The sparsifiers of this package, for reading configurations."""
+__all__ = ["SPARSIFIERS", "Sparsifier", *(each.__name__ for each in SPARSIFIERS)]

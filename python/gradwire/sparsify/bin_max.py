@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["BinMax"]
 
@@ -13,7 +13,7 @@ _CONVOLUTION, _OTHER = 50, 500
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class BinMax(Part):
+class BinMax(Sparsifier):
     """Select the entries of each bin that pass AdaComp's soft threshold.
 
     Let G be the residual plus the gradient dW. An entry is selected if the magnitude of
@@ -44,6 +44,9 @@ class BinMax(Part):
     _: dataclasses.KW_ONLY
     soft: float = 2.0
     kind: ClassVar[str] = "bin_max"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = "bin-max"
 
     def __post_init__(self) -> None:
         if self.bin is not None:
@@ -58,3 +61,8 @@ class BinMax(Part):
         if self.bin is not None:
             return self
         return dataclasses.replace(self, bin=_CONVOLUTION if len(shape) >= 3 else _OTHER)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(50, soft=1.5))

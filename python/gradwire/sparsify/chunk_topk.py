@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["ChunkTopK"]
 
@@ -14,7 +14,7 @@ _LONGEST = 2**31
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ChunkTopK(Part):
+class ChunkTopK(Sparsifier):
     """Select exactly the k entries of largest magnitude in each chunk of consecutive entries.
 
     There is no search over the whole tensor, and the number of entries is known in advance: k per
@@ -60,6 +60,9 @@ class ChunkTopK(Part):
     tile: tuple[int, int] | None = None
     columns: int | None = None
     kind: ClassVar[str] = "chunk_topk"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         self._set("chunk", _validate.integer("chunk", self.chunk, low=1, high=_LONGEST))
@@ -79,6 +82,11 @@ class ChunkTopK(Part):
         if len(shape) != 2 or math.prod(shape) == 0:
             return dataclasses.replace(self, tile=None)
         return dataclasses.replace(self, columns=shape[1])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(100), cls(64, 5))
 
 
 def _tile(value: object) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 """A threshold from a normal distribution (Gaussian-k)."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["Gaussian"]
 
@@ -12,7 +12,7 @@ _MAX_ROUNDS = 64
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Gaussian(Part):
+class Gaussian(Sparsifier):
     """Select entries whose magnitude is above a threshold from a normal distribution (Gaussian-k).
 
     The threshold is the mean of the values plus the number of standard deviations that a fraction
@@ -50,9 +50,17 @@ class Gaussian(Part):
     rounds: int = 2
     band: tuple[float, float] | None = None
     kind: ClassVar[str] = "gaussian"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         self._set("ratio", _validate.unit_interval("ratio", self.ratio))
         self._set("rounds", _validate.integer("rounds", self.rounds, low=0, high=_MAX_ROUNDS))
         if self.band is not None:
             self._set("band", _validate.band("band", self.band))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(0.01), cls(0.05, rounds=0, band=(0.9, 1.1)))

@@ -1,16 +1,17 @@
 """Randomly drawn entries, the same on all ranks."""
 
 import dataclasses
-from typing import ClassVar
+import math
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["RandomK"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class RandomK(Part):
+class RandomK(Sparsifier):
     """Select k entries uniformly at random without replacement.
 
     The positions depend only on the seed, the name of the state (`Codec.init_state`) and its step
@@ -57,6 +58,9 @@ class RandomK(Part):
     seed: int = 0
     scaled: bool = False
     kind: ClassVar[str] = "random_k"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.k is None):
@@ -70,3 +74,15 @@ class RandomK(Part):
         _validate.boolean("block", self.block)
         self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
         _validate.boolean("scaled", self.scaled)
+
+    def count(self, numel: int) -> int:
+        """Return the number of entries that every rank draws."""
+        if self.ratio is not None:
+            return min(max(1, math.floor(self.ratio * numel)), numel)
+        assert self.k is not None
+        return min(self.k, numel)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(ratio=0.01, seed=3), cls(k=9, block=True))

@@ -1,16 +1,16 @@
 """Top-k above a sampled threshold (DGC)."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["SampledTopK"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SampledTopK(Part):
+class SampledTopK(Sparsifier):
     """Select at most k entries, at or above a threshold estimated from a sample (DGC).
 
     The threshold is the magnitude that a fraction k / n of the sample exceeds. If fewer than
@@ -55,6 +55,9 @@ class SampledTopK(Part):
     lower: float = 0.8
     seed: int = 0
     kind: ClassVar[str] = "sampled_topk"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         self._set("ratio", _validate.unit_interval("ratio", self.ratio))
@@ -70,3 +73,11 @@ class SampledTopK(Part):
         self._set("upper", upper)
         self._set("lower", lower)
         self._set("seed", _validate.integer("seed", self.seed, low=0))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (
+            cls(0.01),
+            cls(0.02, sample_ratio=0.05, strided=False, resample=False, upper=2, lower=0.5, seed=3),
+        )

@@ -1,10 +1,10 @@
 """SIDCo: thresholds from sparsity-inducing distributions."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["SID"]
 
@@ -13,7 +13,7 @@ _MAX_STAGES = 64
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SID(Part):
+class SID(Sparsifier):
     """A threshold from fitted sparsity-inducing distributions (SIDCo).
 
     The distribution of magnitudes is fitted in stages, each to the entries that exceeded the
@@ -61,6 +61,9 @@ class SID(Part):
     band: tuple[float, float] | None = (0.8, 1.25)
     first_ratio: float = 0.25
     kind: ClassVar[str] = "sid"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         self._set("ratio", _validate.unit_interval("ratio", self.ratio))
@@ -75,3 +78,12 @@ class SID(Part):
         if first == 1.0:
             raise ValueError("first_ratio must be less than 1, got 1.0")
         self._set("first_ratio", first)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (
+            cls(0.01),
+            cls(0.01, distribution="exponential", stages="paper", band=None),
+            cls(0.05, distribution="gamma", stages=2, band=(0.9, 1.1)),
+        )

@@ -1,10 +1,10 @@
 """A fixed threshold."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["Threshold"]
 
@@ -13,7 +13,7 @@ _FLOAT32_MAX = 3.4028234663852886e38
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Threshold(Part):
+class Threshold(Sparsifier):
     """Select the entries whose magnitude is strictly above a fixed threshold.
 
     Parameters
@@ -24,9 +24,17 @@ class Threshold(Part):
 
     threshold: float
     kind: ClassVar[str] = "threshold"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = "threshold"
 
     def __post_init__(self) -> None:
         value = _validate.positive("threshold", self.threshold)
         if value > _FLOAT32_MAX:
             raise ValueError(f"threshold must fit a float32, got {self.threshold!r}")
         self._set("threshold", value)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(0.5),)

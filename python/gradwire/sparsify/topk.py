@@ -1,16 +1,16 @@
 """Exact top-k."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["TopK"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class TopK(Part):
+class TopK(Sparsifier):
     """Select exactly the k entries of largest magnitude, by radix selection on the float bits.
 
     A tensor with fewer than k non-zeros sends those. Pass either ``ratio`` or ``k``.
@@ -26,6 +26,9 @@ class TopK(Part):
     ratio: float | None = None
     k: int | None = None
     kind: ClassVar[str] = "topk"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.k is None):
@@ -36,3 +39,8 @@ class TopK(Part):
             self._set("ratio", _validate.unit_interval("ratio", self.ratio))
         if self.k is not None:
             self._set("k", _validate.integer("k", self.k, low=1, high=_validate.MAX_NUMEL))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(ratio=0.01), cls(k=7))

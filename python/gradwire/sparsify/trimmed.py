@@ -1,16 +1,16 @@
 """Thresholds between the mean and the largest magnitude (RedSync)."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["Trimmed"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Trimmed(Part):
+class Trimmed(Sparsifier):
     """Select entries above a threshold between the mean and the largest magnitude (RedSync).
 
     Thresholds have the form ``mean + r * (max - mean)``. ``"trim"`` lowers r from 1 until at least
@@ -44,6 +44,9 @@ class Trimmed(Part):
     method: Literal["trim", "search"] = "trim"
     step: float = 0.2
     kind: ClassVar[str] = "trimmed"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         self._set("ratio", _validate.unit_interval("ratio", self.ratio))
@@ -52,3 +55,8 @@ class Trimmed(Part):
         if step == 1.0:
             raise ValueError(f"step must be less than 1, got {self.step!r}")
         self._set("step", step)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(0.01), cls(0.05, method="search", step=0.1))

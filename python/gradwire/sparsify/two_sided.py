@@ -1,10 +1,10 @@
 """One threshold for each sign (Dryden et al.)."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["TwoSided"]
 
@@ -12,7 +12,7 @@ _MAX_SAMPLE = 2**24
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TwoSided(Part):
+class TwoSided(Sparsifier):
     """Select entries at or beyond a positive and a negative threshold (Dryden et al.).
 
     The thresholds are estimated from a sample so that about one entry in ``proportion`` is
@@ -42,6 +42,9 @@ class TwoSided(Part):
     sample: int | None = 1024
     seed: int = 0
     kind: ClassVar[str] = "two_sided"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         proportion = _validate.positive("proportion", self.proportion)
@@ -52,3 +55,8 @@ class TwoSided(Part):
             sample = _validate.integer("sample", self.sample, low=1, high=_MAX_SAMPLE)
             self._set("sample", sample)
         self._set("seed", _validate.integer("seed", self.seed, low=0))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(32), cls(4.5, sample=None))

@@ -17,7 +17,6 @@ import torch
 from torch.optim import Optimizer
 
 from gradwire import _validate
-from gradwire.memory import MomentumCorrection
 
 if TYPE_CHECKING:
     from gradwire.torch.ddp import Handle
@@ -137,7 +136,7 @@ def parameter_groups(handle: "Handle") -> list[dict[str, Any]]:
     ValueError
         The codec has no momentum correction, so any optimizer can be used.
     """
-    if not isinstance(handle.codec.memory, MomentumCorrection):
+    if not handle.codec.memory.corrects:
         raise ValueError(
             f"{handle.codec!r} leaves momentum to the optimizer; use torch.optim.SGD or any other"
         )

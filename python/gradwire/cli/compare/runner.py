@@ -12,7 +12,6 @@ from gradwire.cli.compare.results import BASELINES, Comparison, Entry
 from gradwire.cli.training.link import Loopback
 from gradwire.cli.training.machine import machine, threads_per_rank, versions
 from gradwire.cli.training.processes import Ranks
-from gradwire.memory import NoMemory
 from gradwire.presets import PRESETS
 
 __all__ = ["STEPS", "Plan", "run"]
@@ -112,7 +111,7 @@ class _Session:
             task=task,
             method=method,
             call="" if codec is None else repr(codec),
-            feedback=codec is not None and not isinstance(codec.memory, NoMemory),
+            feedback=codec is not None and codec.memory.keeps,
             seed=seed,
             steps=steps,
             bytes_per_step=record["bytes_per_step"],

@@ -15,8 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire._part import part_from_config
 from gradwire.cli.training.presets import build
 from gradwire.codec import Codec
-from gradwire.memory import MomentumCorrection
-from gradwire.schedule import SCHEDULES, Constant, Schedule
+from gradwire.schedule import Constant, Schedule
 from gradwire.torch import ddp
 from gradwire.torch.optim import parameter_groups
 
@@ -70,7 +69,7 @@ class _Compressed:
     handle: ddp.Handle
 
     def groups(self) -> list[dict[str, Any]] | None:
-        corrects = isinstance(self.handle.codec.memory, MomentumCorrection)
+        corrects = self.handle.codec.memory.corrects
         return parameter_groups(self.handle) if corrects else None
 
     def traffic(self) -> Traffic:
@@ -123,7 +122,7 @@ def attach(
 def _schedule(config: dict[str, Any] | None) -> Schedule:
     if config is None:
         return Constant()
-    made = part_from_config("schedule", config, SCHEDULES)
+    made = part_from_config("schedule", config, Schedule.KINDS)
     assert isinstance(made, Schedule)
     return made
 

@@ -7,9 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import _validate
-from gradwire.memory import Residual
-from gradwire.schedule import SCHEDULES, Constant, Schedule
+from gradwire._part import check_part
+from gradwire.schedule import Constant, Schedule
 from gradwire.torch.ddp import parameters as making
 from gradwire.torch.ddp.agreement import agree, checksum
 from gradwire.torch.ddp.control import Control
@@ -102,7 +101,7 @@ def attach(
     ddp = _unwrap(model)
     check_codec(codec)
     _check(ddp, grad_scaler)
-    _validate.instance("schedule", schedule, SCHEDULES, "gradwire.schedule")
+    check_part("schedule", schedule, Schedule)
     over = ddp.process_group if process_group is None else process_group
     _check_ranks(ddp.process_group, over)
     named = making.known(ddp)
@@ -139,7 +138,7 @@ def attach(
     except BaseException:
         groups.leave()  # a refused call must not leak threads or sockets
         raise
-    handle = Handle(
+    return Handle(
         switch,
         codec,
         parameters,
@@ -147,12 +146,10 @@ def attach(
         scheduler,
         groups,
         control,
+        process_group=over,
         grad_scaler=grad_scaler,
         whole=not getattr(ddp, "skip_all_reduce_unused_params", False),
     )
-    switch.process_group = over
-    switch.handle = handle
-    return handle
 
 
 def _unwrap(model: torch.nn.Module) -> Any:
@@ -185,7 +182,7 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
             "hides; use find_unused_parameters instead"
         )
     switch = getattr(model, _SWITCH, None)
-    if switch is not None and switch.handle is not None:
+    if switch is not None and switch.submission is not None:
         raise ValueError("this model already has an attached codec; detach() its handle first")
     if switch is None and any(hook is not gradwire_hook for hook, _ in _hooks(model)):
         raise ValueError("the model already has a communication hook, and DDP takes only one")
@@ -210,11 +207,10 @@ def _check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
 
 def _check_memory(codec: "Codec") -> None:
     # Checked after the ranks agree on the codec, so that all of them refuse it or none does.
-    if isinstance(codec.memory, Residual) and codec.memory.low_memory:
+    if not codec.memory.undoable:
         raise ValueError(
             "a step that fails on any rank is rolled back on all ranks, but "
-            "gradwire.memory.Residual(low_memory=True) cannot roll back; attach a codec with "
-            "low_memory=False"
+            f"{codec.memory!r} cannot roll back; attach a codec with low_memory=False"
         )
 
 

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch.ddp.agreement import checksum
-from gradwire.torch.ddp.layout import Parameter
 from gradwire.torch.ddp.order import BUFFERS, to_logical, to_memory
 from gradwire.torch.ddp.parameters import fresh_state
+from gradwire.torch.ddp.record import Parameter
 from gradwire.torch.ddp.saved import Entry, RankState, pack, unpack
 from gradwire.torch.ddp.scheduling import Scheduler
 

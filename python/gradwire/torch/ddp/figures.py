@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gradwire.torch.ddp.exchange import Exchange
-from gradwire.torch.ddp.layout import Parameter
+from gradwire.torch.ddp.record import Parameter
 from gradwire.torch.ddp.report import ParameterReport, Report, StepTimes, Tallies, Tally
 
 if TYPE_CHECKING:

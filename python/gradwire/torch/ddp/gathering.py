@@ -1,15 +1,12 @@
 """Gathers the checkpoints of all ranks, and reads those of another world size."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from gradwire.torch.ddp.checkpoint import Policy, Saved
-
-if TYPE_CHECKING:
-    from gradwire.torch.ddp.handle import Handle
 
 __all__ = ["Resharded", "gather"]
 
@@ -58,6 +55,16 @@ def gather(saved: Saved, group: dist.ProcessGroup, to: int | None) -> dict[str, 
     return everything if wanted else {}
 
 
+class _Checkpointed(Protocol):
+    """What the checkpoint of another world size is loaded into: a handle."""
+
+    rank: int
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], policy: Policy) -> None: ...
+
+
 class Resharded:
     """Loads a checkpoint of another world size; made by `Handle.resharded`.
 
@@ -65,7 +72,7 @@ class Resharded:
     what the policy needs from the old ranks.
     """
 
-    def __init__(self, handle: "Handle", world_size: int, policy: Policy) -> None:
+    def __init__(self, handle: _Checkpointed, world_size: int, policy: Policy) -> None:
         self._handle = handle
         self._policy = policy
         self._world_size = world_size
@@ -93,4 +100,4 @@ class Resharded:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore what was read, by `Handle.load_state_dict`. A collective."""
-        self._handle.load_state_dict(state_dict, policy=self._policy)
+        self._handle.load_state_dict(state_dict, self._policy)

@@ -1,35 +1,20 @@
 """The handle that `attach` returns: steps, epochs, checkpoints, reports and detaching."""
 
 import contextlib
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from gradwire import _validate
 from gradwire.torch.ddp import checkpoint, figures
+from gradwire.torch.ddp.attached import Attached
 from gradwire.torch.ddp.checkpoint import Policy
-from gradwire.torch.ddp.control import Control
-from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.gathering import Resharded, gather
-from gradwire.torch.ddp.groups import Groups
-from gradwire.torch.ddp.hook import Switch
-from gradwire.torch.ddp.layout import Layouts, Parameter
 from gradwire.torch.ddp.report import Report
-from gradwire.torch.ddp.resources import Resources
-from gradwire.torch.ddp.scheduling import Scheduler
-from gradwire.torch.ddp.submission import GradScaler, Submission
-from gradwire.torch.ddp.worker import Worker
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
 
 __all__ = ["Handle"]
 
-_PATIENCE = timedelta(seconds=5)
 
-
-class Handle:
+class Handle(Attached):
     """Controls the compression of one DDP model; returned by `attach`.
 
     Attributes
@@ -43,59 +28,6 @@ class Handle:
     error : BaseException or None
         The last `GradientError` or `ExchangeError`, including errors that a loss scaler handled.
     """
-
-    def __init__(
-        self,
-        switch: Switch,
-        codec: "Codec",
-        parameters: Sequence[Parameter],
-        exchange: Exchange,
-        scheduler: Scheduler,
-        groups: Groups,
-        control: Control,
-        *,
-        grad_scaler: GradScaler | None,
-        whole: bool,
-    ) -> None:
-        self.codec = codec
-        self.world_size = exchange.world_size
-        self.rank = exchange.rank
-        self._parameters = {parameter.name: parameter for parameter in parameters}
-        self._switch: Switch | None = switch
-        scaled = grad_scaler is not None and grad_scaler.is_enabled()
-        self._exchange = exchange
-        self._scheduler = scheduler
-        self._control = control
-        self._worker = Worker(exchange, hold=scaled, whole=whole)
-        layouts = Layouts(parameters)
-        self._tallies = layouts.tallies
-        self._submission = Submission(
-            self._worker, exchange, layouts, grad_scaler if scaled else None, whole=whole
-        )
-        self._resources = Resources(self._worker, exchange, groups, control)
-        self._finalizer = weakref.finalize(self, self._resources.abandon)
-
-    def __repr__(self) -> str:
-        state = (
-            "detached" if self._switch is None else "broken" if self._worker.broken else "attached"
-        )
-        return f"<gradwire.torch.ddp.Handle: {self.codec!r}, {state}, step {self.step}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.detach()
-
-    @property
-    def step(self) -> int:
-        """Backward passes exchanged and not rolled back, including those before a resume."""
-        return self._submission.step
-
-    @property
-    def error(self) -> BaseException | None:
-        """The last error, including errors that a loss scaler handled."""
-        return self._worker.broken or self._worker.last_error
 
     def epoch(self, epoch: int, lr: float | None = None) -> None:
         """Begin an epoch and advance the schedule. A collective: call it between steps.
@@ -332,38 +264,3 @@ class Handle:
         if reset:
             figures.clear(self._exchange, self._tallies)
         return report
-
-    # The end ----------------------------------------------------------------------------------
-
-    def detach(self, timeout: timedelta = _PATIENCE) -> None:
-        """Return to DDP's plain all-reduce. Call it on every rank, between steps.
-
-        What is left in the residuals is never sent; `state_dict` still returns it. Calling
-        `detach` twice has no effect. `attach` may be called again. ``with attach(...) as handle:``
-        detaches at the end of the block.
-
-        Parameters
-        ----------
-        timeout : datetime.timedelta
-            How long to wait for the other ranks, so that none is cut off while it still reads. A
-            rank that leaves its training loop by an exception passes the exception on after this
-            time; the other ranks then get an `ExchangeError` from their backward pass. A broken
-            handle does not wait.
-        """
-        if self._switch is None:
-            return
-        self._switch.handle = None
-        self._switch = None
-        self._finalizer.detach()
-        self._resources.leave(timeout)
-
-    def _check_attached(self, otherwise: str) -> None:
-        if self._switch is None:
-            raise ValueError(f"this handle is detached: {otherwise}")
-
-    def _compressed(self) -> dict[str, Parameter]:
-        return {
-            name: parameter
-            for name, parameter in self._parameters.items()
-            if parameter.state is not None
-        }

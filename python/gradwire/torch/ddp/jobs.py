@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire.torch.ddp.layout import Layout, Parameter
+from gradwire.torch.ddp.layout import Layout
+from gradwire.torch.ddp.record import Parameter
 
 __all__ = ["Buffers", "Flight", "Job", "Step", "spoil"]
 

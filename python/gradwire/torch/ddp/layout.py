@@ -2,91 +2,15 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gradwire.torch.ddp.order import observe
+from gradwire.torch.ddp.record import Parameter, Piece
 from gradwire.torch.ddp.report import Tallies
 
-__all__ = ["Layout", "Layouts", "Parameter", "Piece"]
-
-
-@dataclass(slots=True, eq=False)
-class Parameter:
-    """The record of one parameter, kept under its name throughout training.
-
-    Attributes
-    ----------
-    codec : gradwire.Codec or None
-        The current codec; None, like state and limit, for a parameter that is always sent dense.
-    state : gradwire.State or None
-        Residual and controller.
-    limit : SizeLimit or None
-        Size limit of its frames, or with a leader, of its positions.
-    turn : int
-        Determines the leader: in step s, rank s + turn modulo the world size.
-    paused : bool
-        The parameter is currently sent dense, and keeps its state.
-    measured : numpy.ndarray or None
-        float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it.
-    measured_before : numpy.ndarray or None
-        The same sum without the last gradient.
-    strides : tuple of int or None
-        Strides of its gradient in the bucket, and of its residual. None before the first bucket.
-    """
-
-    name: str
-    tensor: torch.Tensor
-    codec: Any = None
-    state: Any = None
-    limit: Any = None
-    turn: int = 0
-    paused: bool = False
-    measured: NDArray[np.float32] | None = None
-    measured_before: NDArray[np.float32] | None = None
-    strides: tuple[int, ...] | None = None
-
-    @property
-    def compressed(self) -> bool:
-        """Whether it is currently sent compressed."""
-        return self.state is not None and not self.paused
-
-    def measure(self, gradient: NDArray[Any]) -> None:
-        """Add a gradient to the measured sum; `unmeasure` subtracts it exactly."""
-        if self.measured is None:
-            return
-        total = self.measured_before
-        total = np.empty_like(self.measured) if total is None else total
-        np.add(self.measured, gradient, out=total, casting="unsafe")
-        self.measured, self.measured_before = total, self.measured
-
-    def unmeasure(self) -> None:
-        """Restore the sum without the last gradient. Only one gradient can be undone."""
-        if self.measured is not None and self.measured_before is not None:
-            self.measured, self.measured_before = self.measured_before, self.measured
-
-    @property
-    def numel(self) -> int:
-        """Number of entries."""
-        return self.tensor.numel()
-
-    @property
-    def width(self) -> int:
-        """Numbers per entry in a bucket: DDP views a complex entry as two."""
-        return 2 if self.tensor.is_complex() else 1
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A parameter's place in a bucket's flat buffer: entries start to stop."""
-
-    parameter: Parameter
-    start: int
-    stop: int
+__all__ = ["Layout", "Layouts"]
 
 
 class Layout:

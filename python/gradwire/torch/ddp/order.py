@@ -1,14 +1,13 @@
 """Conversion between logical order and memory order: buckets hold gradients in memory order."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from gradwire.torch.ddp.layout import Parameter
+from gradwire.torch.ddp.record import Parameter
 
 __all__ = ["BUFFERS", "observe", "to_logical", "to_memory"]
 
@@ -16,13 +15,13 @@ BUFFERS = ("residual", "momentum")
 """Arrays of a parameter's state with a value per entry, in memory order; None without them."""
 
 
-def to_logical(flat: NDArray[np.float32], parameter: "Parameter") -> torch.Tensor:
+def to_logical(flat: NDArray[np.float32], parameter: Parameter) -> torch.Tensor:
     """Return a copy of values in memory order as a contiguous tensor of the parameter's shape."""
     shape = parameter.tensor.shape
     return torch.from_numpy(flat).as_strided(shape, _strides(parameter)).clone().contiguous()
 
 
-def to_memory(values: torch.Tensor, parameter: "Parameter") -> NDArray[np.float32]:
+def to_memory(values: torch.Tensor, parameter: Parameter) -> NDArray[np.float32]:
     """Return values of the parameter's shape in memory order; the inverse of `to_logical`."""
     flat = torch.empty(parameter.numel)
     flat.as_strided(parameter.tensor.shape, _strides(parameter)).copy_(values)
@@ -30,7 +29,7 @@ def to_memory(values: torch.Tensor, parameter: "Parameter") -> NDArray[np.float3
     return array
 
 
-def observe(parameter: "Parameter") -> None:
+def observe(parameter: Parameter) -> None:
     """Record the memory order of a parameter once DDP has made its buckets.
 
     If it has changed, the state's arrays are reordered. The state must not be in use.
@@ -49,7 +48,7 @@ def observe(parameter: "Parameter") -> None:
     parameter.strides = strides
 
 
-def _strides(parameter: "Parameter") -> tuple[int, ...]:
+def _strides(parameter: Parameter) -> tuple[int, ...]:
     return parameter.strides or _laid_out(parameter.tensor)
 
 

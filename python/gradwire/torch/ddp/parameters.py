@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradwire.memory import NoMemory
-from gradwire.sparsify import All
 from gradwire.torch.ddp.capacity import SizeLimit
-from gradwire.torch.ddp.layout import Parameter
+from gradwire.torch.ddp.record import Parameter
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -106,7 +104,7 @@ def use(parameter: Parameter, codec: "Codec") -> None:
         return
     parameter.codec = codec
     # Without a memory, trimmed entries would be lost; and a frame of all entries cannot be trimmed.
-    fixed = isinstance(codec.memory, NoMemory) or isinstance(codec.sparsify, All)
+    fixed = not (codec.memory.keeps and codec.sparsify.selects)
     parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)
 
 

@@ -14,7 +14,7 @@ from gradwire.schedule import Accordion, Schedule
 from gradwire.torch.ddp import parameters as making
 from gradwire.torch.ddp.agreement import agree
 from gradwire.torch.ddp.control import Control
-from gradwire.torch.ddp.layout import Parameter
+from gradwire.torch.ddp.record import Parameter
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec

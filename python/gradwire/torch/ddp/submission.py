@@ -10,10 +10,10 @@ import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
 
 from gradwire.torch.ddp.agreement import agree
+from gradwire.torch.ddp.backward import in_backward, raise_after_backward
 from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.errors import ExchangeError, fresh
 from gradwire.torch.ddp.exchange import Exchange
-from gradwire.torch.ddp.hook import in_backward, raise_after_backward
 from gradwire.torch.ddp.jobs import Job, Step, spoil
 from gradwire.torch.ddp.layout import Layouts
 from gradwire.torch.ddp.worker import Worker

@@ -16,7 +16,7 @@ from gradwire.errors import NonFiniteError
 from gradwire.torch.ddp.exchange import sparse
 from gradwire.torch.ddp.exchange.pieces import all_finite, flat, named, overflow, wait
 from gradwire.torch.ddp.jobs import Flight, Job
-from gradwire.torch.ddp.layout import Piece
+from gradwire.torch.ddp.record import Piece
 from gradwire.torch.ddp.report import Outcomes, StepTimes
 
 __all__ = ["Exchange", "Positions"]
@@ -65,7 +65,8 @@ class Exchange(abc.ABC):
     def start(self, job: Job, sequence: int) -> Flight:
         """Start the exchange of a bucket, sparse or not. Runs in the sending thread."""
         if job.layout.sparse:
-            return sparse.send(self, job, sequence)
+            assert self.group is not None
+            return sparse.send(self.group, job, sequence)
         return self.send(job, sequence)
 
     @final

@@ -22,7 +22,7 @@ from gradwire.torch.ddp.errors import ExchangeError
 from gradwire.torch.ddp.exchange.pieces import named, wait
 from gradwire.torch.ddp.exchange.summed import Chosen, Summed
 from gradwire.torch.ddp.jobs import Job
-from gradwire.torch.ddp.layout import Piece
+from gradwire.torch.ddp.record import Piece
 from gradwire.torch.ddp.report import Outcomes
 
 __all__ = ["Led"]

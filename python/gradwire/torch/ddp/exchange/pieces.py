@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from gradwire.errors import NonFiniteError
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.jobs import Job
-from gradwire.torch.ddp.layout import Layout, Piece
+from gradwire.torch.ddp.layout import Layout
+from gradwire.torch.ddp.record import Piece
 
 __all__ = [
     "accumulator",

@@ -1,7 +1,6 @@
 """The exchange of a sparse gradient, as of `nn.Embedding`: a plain all-reduce, as in DDP."""
 
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,29 +9,25 @@ import torch.distributed as dist
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.jobs import Flight, Job
 
-if TYPE_CHECKING:
-    from gradwire.torch.ddp.exchange.base import Exchange
-
 __all__ = ["combine", "send"]
 
 # Digest of the layout, number of the bucket, number of non-finite entries, position of the first.
 _HEAD = 4
 
 
-def send(exchange: "Exchange", job: Job, sequence: int) -> Flight:
+def send(group: dist.ProcessGroup, job: Job, sequence: int) -> Flight:
     """Start the exchange of a bucket: an all-gather of heads, and the sum.
 
     A sparse bucket holds a single parameter.
     """
-    assert exchange.group is not None
-    world_size = exchange.world_size
+    world_size = group.size()
     part = job.buffer.div(world_size).coalesce()
     head = torch.tensor([job.layout.digest, sequence, *_not_finite(part)])
     heads = torch.empty(world_size * _HEAD, dtype=torch.int64)
-    gathered = dist.all_gather_into_tensor(heads, head, group=exchange.group, async_op=True)
+    gathered = dist.all_gather_into_tensor(heads, head, group=group, async_op=True)
     indices, values = part.indices(), part.values()
     nbytes = sum(each.numel() * each.element_size() for each in (head, indices, values))
-    summed = dist.all_reduce(part, group=exchange.group, async_op=True)
+    summed = dist.all_reduce(part, group=group, async_op=True)
     assert gathered is not None
     assert summed is not None  # with async_op
     return Flight(

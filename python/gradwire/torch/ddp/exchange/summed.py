@@ -13,7 +13,6 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from gradwire import _native
-from gradwire.quantize import BFloat16, Float16
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.exchange.base import Exchange
 from gradwire.torch.ddp.exchange.heads import Head, check_word
@@ -37,11 +36,11 @@ _BATCH = 1 << 18
 memory of their frames, which is needed in addition to the vectors."""
 
 
-def wire_dtype(quantize: object) -> torch.dtype:
-    """Return the dtype in which a quantizer's values are summed."""
-    if isinstance(quantize, BFloat16):
-        return torch.bfloat16
-    return torch.float16 if isinstance(quantize, Float16) else torch.float32
+def wire_dtype(layout: Layout) -> torch.dtype:
+    """Return the dtype in which the values of a bucket are summed."""
+    summed_as = layout.compressed[0].codec.quantize.summed_as if layout.compressed else "float32"
+    dtype: torch.dtype = getattr(torch, summed_as)
+    return dtype
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +141,7 @@ class Summed(Exchange):
 
     def _vectors(self, job: Job, sequence: int, chosen: Chosen) -> _Vectors:
         layout = job.layout
-        wire = wire_dtype(layout.pieces[0].parameter.codec.quantize if layout.pieces else None)
+        wire = wire_dtype(layout)
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
         own = accumulator(layout.dtype) if layout.runs else wire
         front, numel = Head.numel(layout), sum(chosen.counts)

@@ -1,27 +1,20 @@
-"""Codecs from other packages: a sparsifier written in Python, a preset, an entry point.
-
-Memories, quantizers, frames, checkpoints, `gradwire.torch` and the command line work with such a
-sparsifier just as with a built-in one. See the guide "Adding a codec".
-"""
+"""Sparsifiers from other packages."""
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gradwire._part import Part
+from gradwire import sparsify
+from gradwire.extension._kinds import Outside
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["KINDS", "Sparsifier"]
-
-KINDS: dict[str, type["Sparsifier"]] = {}
-"""All subclasses by kind, for reading configurations."""
+__all__ = ["Sparsifier"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sparsifier(Part):
+class Sparsifier(Outside, sparsify.Sparsifier):
     """Base class for sparsifiers written in Python.
 
     A subclass is a frozen dataclass whose fields are its options: plain values that `get_config`
@@ -33,24 +26,9 @@ class Sparsifier(Part):
     `gradwire.Codec.encode_at`.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        kind = cls.__dict__.get("kind")
-        if kind is None:
-            return  # an abstract subclass
-        from gradwire.sparsify import SPARSIFIERS
-
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
-            raise TypeError(f"{name}.kind must be a lower-case identifier, got {kind!r}")
-        other = KINDS.get(kind)
-        own = [each for each in SPARSIFIERS if getattr(each, "kind", None) == kind]
-        if own or (other is not None and _home(other) != _home(cls)):
-            taken = f"gradwire.sparsify.{own[0].__name__}" if own else ".".join(_home(other))
-            raise TypeError(f"{name}.kind is {kind!r}, which {taken} already uses")
-        KINDS[kind] = cls
-
-    kind: ClassVar[str]
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
 
     def select(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "NDArray[Any]":
         """Return the positions of the entries to send.
@@ -77,6 +55,7 @@ class Sparsifier(Part):
         """Return the largest number of entries that `select` may return, by default all."""
         return numel
 
-
-def _home(cls: type[Any] | None) -> tuple[str, str]:
-    return ("", "") if cls is None else (cls.__module__, cls.__qualname__)
+    @classmethod
+    def examples(cls) -> tuple["Sparsifier", ...]:
+        """Return a few of these with different options, for tests; none by default."""
+        return ()

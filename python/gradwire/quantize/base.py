@@ -1,0 +1,57 @@
+"""What every quantizer is."""
+
+import dataclasses
+from typing import ClassVar
+
+from gradwire._part import Part
+from gradwire.sparsify.base import Sparsifier
+
+__all__ = ["Quantizer"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Quantizer(Part):
+    """Any quantizer: one of this package, or a `gradwire.extension.Quantizer`.
+
+    Attributes
+    ----------
+    summed_as : str or None
+        Name of the dtype in which the values of several ranks can be summed on the wire; None if
+        they cannot.
+    needs_memory : bool
+        So little is sent that training without a memory may not converge.
+    """
+
+    KINDS: ClassVar[dict[str, type[Part]]] = {}
+    _STATED: ClassVar[tuple[str, ...]] = ("summed_as", "needs_memory", "examples")
+
+    needs_memory: ClassVar[bool]
+
+    @property
+    def summed_as(self) -> str | None:
+        """The dtype in which values of several ranks can be summed, if they can."""
+        raise NotImplementedError
+
+    def check_summable(self, exchange: str) -> None:
+        """Refuse an exchange that sums values on the wire, if they cannot be summed.
+
+        Raises
+        ------
+        ValueError
+            They cannot.
+        """
+        if self.summed_as is None:
+            raise ValueError(
+                f"{exchange} sums values on the wire, but codes of {type(self).__name__} cannot be "
+                "summed; use quantize=Float32(), BFloat16() or Float16(scaled=False), or "
+                "exchange=gradwire.exchange.AllGather()"
+            )
+
+    def check(self, sparsify: Sparsifier) -> None:
+        """Refuse sparsifiers that this quantizer cannot follow.
+
+        Raises
+        ------
+        ValueError
+            The quantizer needs something that the sparsifier does not have.
+        """

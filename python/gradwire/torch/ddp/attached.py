@@ -1,0 +1,118 @@
+"""The attachment of a codec to a model: what runs while it lasts, and how it ends."""
+
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Self
+
+import torch.distributed as dist
+
+from gradwire.torch.ddp.control import Control
+from gradwire.torch.ddp.exchange import Exchange
+from gradwire.torch.ddp.groups import Groups
+from gradwire.torch.ddp.hook import Switch
+from gradwire.torch.ddp.layout import Layouts
+from gradwire.torch.ddp.record import Parameter
+from gradwire.torch.ddp.resources import Resources
+from gradwire.torch.ddp.scheduling import Scheduler
+from gradwire.torch.ddp.submission import GradScaler, Submission
+from gradwire.torch.ddp.worker import Worker
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["Attached"]
+
+_PATIENCE = timedelta(seconds=5)
+
+
+class Attached:
+    """The worker, exchange and groups of one DDP model, from `attach` to `detach`."""
+
+    def __init__(
+        self,
+        switch: Switch,
+        codec: "Codec",
+        parameters: Sequence[Parameter],
+        exchange: Exchange,
+        scheduler: Scheduler,
+        groups: Groups,
+        control: Control,
+        *,
+        process_group: dist.ProcessGroup,
+        grad_scaler: GradScaler | None,
+        whole: bool,
+    ) -> None:
+        self.codec = codec
+        self.world_size = exchange.world_size
+        self.rank = exchange.rank
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+        self._switch: Switch | None = switch
+        scaled = grad_scaler is not None and grad_scaler.is_enabled()
+        self._exchange = exchange
+        self._scheduler = scheduler
+        self._control = control
+        self._worker = Worker(exchange, hold=scaled, whole=whole)
+        layouts = Layouts(parameters)
+        self._tallies = layouts.tallies
+        self._submission = Submission(
+            self._worker, exchange, layouts, grad_scaler if scaled else None, whole=whole
+        )
+        self._resources = Resources(self._worker, exchange, groups, control)
+        self._finalizer = weakref.finalize(self, self._resources.abandon)
+        switch.on(process_group, self._submission, self)
+
+    def __repr__(self) -> str:
+        state = (
+            "detached" if self._switch is None else "broken" if self._worker.broken else "attached"
+        )
+        return f"<gradwire.torch.ddp.Handle: {self.codec!r}, {state}, step {self.step}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.detach()
+
+    @property
+    def step(self) -> int:
+        """Backward passes exchanged and not rolled back, including those before a resume."""
+        return self._submission.step
+
+    @property
+    def error(self) -> BaseException | None:
+        """The last error, including errors that a loss scaler handled."""
+        return self._worker.broken or self._worker.last_error
+
+    def detach(self, timeout: timedelta = _PATIENCE) -> None:
+        """Return to DDP's plain all-reduce. Call it on every rank, between steps.
+
+        What is left in the residuals is never sent; `state_dict` still returns it. Calling
+        `detach` twice has no effect. `attach` may be called again. ``with attach(...) as handle:``
+        detaches at the end of the block.
+
+        Parameters
+        ----------
+        timeout : datetime.timedelta
+            How long to wait for the other ranks, so that none is cut off while it still reads. A
+            rank that leaves its training loop by an exception passes the exception on after this
+            time; the other ranks then get an `ExchangeError` from their backward pass. A broken
+            handle does not wait.
+        """
+        if self._switch is None:
+            return
+        self._switch.off()
+        self._switch = None
+        self._finalizer.detach()
+        self._resources.leave(timeout)
+
+    def _check_attached(self, otherwise: str) -> None:
+        if self._switch is None:
+            raise ValueError(f"this handle is detached: {otherwise}")
+
+    def _compressed(self) -> dict[str, Parameter]:
+        return {
+            name: parameter
+            for name, parameter in self._parameters.items()
+            if parameter.state is not None
+        }

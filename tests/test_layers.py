@@ -1,0 +1,134 @@
+"""The arrows between the modules of the package: one way, from cli down to _native."""
+
+import ast
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "python"
+
+LAYERS = [
+    {"_native"},
+    {"_environment", "_part", "_validate", "errors"},
+    {"sparsify", "quantize", "memory", "exchange", "extension"},
+    {"_compose", "_plugins", "_selecting", "codec", "frame", "state"},
+    {"presets", "schedule"},
+    {""},  # the package itself
+    {"torch"},
+    {"cli"},
+    {"__main__"},
+]
+"""Names below ``gradwire``, lowest first; a module may import what is as low or lower."""
+
+LAZY = {
+    "gradwire": {"gradwire.torch"},
+    "gradwire.torch": {"gradwire.torch.ddp", "gradwire.torch.optim"},
+}
+"""What a package offers and imports when it is asked for: PEP 562, for optional dependencies."""
+
+TYPES_ONLY = {("gradwire.state", "gradwire.codec")}
+"""A state knows the codec that made it. Each is in the other's signatures, and codec imports."""
+
+DELAYED = ("gradwire.cli",)
+"""Where functions may import modules of the package, for what takes torch, rich or matplotlib."""
+
+OPTIONAL = {"importlib", "importlib.metadata", "rich", "matplotlib", "sklearn", "torch"}
+"""What else functions may import: slow to import or not installed, and not always needed."""
+
+
+class Import(NamedTuple):
+    """One import of a module."""
+
+    target: str
+    where: str  # "module", "function" or "types"
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def modules() -> dict[str, list[Import]]:
+    """All modules of the package, and what each of them imports."""
+    paths = {name_of(path): path for path in (SOURCE / "gradwire").rglob("*.py")}
+    known = {*paths, "gradwire._native"}
+    found: dict[str, list[Import]] = {"gradwire._native": []}
+    for name, path in paths.items():
+        found[name] = list(imports(ast.parse(path.read_text()), known, "module"))
+    return found
+
+
+def imports(node: ast.AST, known, where):
+    for child in ast.iter_child_nodes(node):
+        inner = where
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inner = "function"
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            inner = "types"
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, where) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            for alias in child.names:
+                full = f"{child.module}.{alias.name}"
+                yield Import(full if full in known else str(child.module), where)
+        yield from imports(child, known, inner)
+
+
+def arrows() -> dict[str, set[str]]:
+    """What each module imports of the package, at any time, for whatever purpose."""
+    found = modules()
+    return {
+        name: {each.target for each in every if each.target in found}
+        - LAZY.get(name, set())
+        - {target for source, target in TYPES_ONLY if source == name}
+        for name, every in found.items()
+    }
+
+
+def test_the_package_is_read():
+    found = arrows()
+    assert len(found) > 100
+    assert "gradwire._native" in found["gradwire.codec"]
+    assert "gradwire.torch.ddp.hook" in found["gradwire.torch.ddp.attached"]
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    found, done = arrows(), set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for target in sorted(found[name]):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in found:
+        visit(name, ())
+
+
+def test_arrows_point_down():
+    def layer(name: str) -> int:
+        below = name.removeprefix("gradwire").lstrip(".").partition(".")[0]
+        (at,) = [at for at, names in enumerate(LAYERS) if below in names]
+        return at
+
+    for name, targets in arrows().items():
+        for target in targets:
+            assert layer(target) <= layer(name), f"{name} imports {target}"
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_functions_import_only_what_is_optional(name):
+    for target, where in modules()[name]:
+        if where == "function" and not (target.startswith("gradwire") and name.startswith(DELAYED)):
+            assert target in OPTIONAL or target.partition(".")[0] in OPTIONAL, target
+
+
+def test_types_alone_go_up_where_it_is_said():
+    found = modules()
+    for source, target in TYPES_ONLY:
+        assert [each.where for each in found[source] if each.target == target] == ["types"]
