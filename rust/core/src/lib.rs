@@ -25,6 +25,7 @@ pub mod memory;
 pub mod pack;
 #[cfg(target_os = "linux")]
 mod pages;
+pub mod part;
 pub mod pool;
 pub mod quantize;
 pub mod reference;

@@ -318,7 +318,7 @@ impl Job {
                     values[from - at..][..len].copy_from_slice(block);
                 }
                 let values = &values[..len];
-                return (self.quantizer.fit(values, told), self.kernels.peak(values));
+                return (self.quantizer.fit(self.kernels, values, told), self.kernels.peak(values));
             }
             basis => summarize(self.kernels, source, basis, at, len, scratch),
         };

@@ -168,7 +168,8 @@ impl Codec {
         let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
         let section = coding.section(numel, count, section);
         // By blocks, so that what was decoded is still in the cache.
-        let (mut decoder, mut sent) = (Decoder::new(coding, section), [0.0; BLOCK]);
+        let (mut decoder, mut sent) =
+            (Decoder::new(workspace.kernels(), coding, section), [0.0; BLOCK]);
         let blocks = indices.chunks(BLOCK).zip(values.chunks(BLOCK));
         for (block, (indices, values)) in blocks.enumerate() {
             let sent = &mut sent[..values.len()];

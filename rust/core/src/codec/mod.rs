@@ -20,7 +20,7 @@ pub use workspace::Workspace;
 use crate::frame::{self, Layout};
 use crate::memory::{Memory, MomentumCorrection};
 use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
-use crate::quantize::{Hints, Magnitude, Quantizer, SignScale};
+use crate::quantize::{Hints, Quantizer};
 use crate::rng::Key;
 use crate::scan::{self, Source};
 use crate::simd::{BLOCK, Kernels, in_standard_mode};
@@ -184,8 +184,7 @@ fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
 
 /// Refuses a quantizer that takes a magnitude from a sparsifier without one.
 fn check_magnitude(sparsifier: Sparsifier, quantizer: Quantizer) -> Result<()> {
-    let told = Quantizer::SignScale(SignScale { magnitude: Magnitude::Selector });
-    if quantizer == told && !sparsifier.tells_magnitude() {
+    if quantizer.needs_magnitude() && !sparsifier.tells_magnitude() {
         return Err(Error::argument(
             "the sparsifier does not determine a magnitude of its entries; send their mean instead",
         ));

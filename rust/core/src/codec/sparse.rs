@@ -116,7 +116,8 @@ impl Codec {
             let survivors = scanner.survivors();
             survivors.check_memory()?;
             let (indices, values) = (survivors.indices(), survivors.values());
-            let coding = frame::write_checked(layout, hints, numel, Some(indices), values, out)?;
+            let (kernels, indices) = (scanner.kernels, Some(indices));
+            let coding = frame::write_checked(kernels, layout, hints, numel, indices, values, out)?;
             #[cfg(test)]
             super::tests::WRITTEN.set(written);
             let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {

@@ -110,6 +110,7 @@ pub(super) fn summarize<S: Source>(
         source.fetch(kernels, from + STEP);
         let block = source.block(kernels, from, size, scratch);
         match basis {
+            Basis::None => {}
             Basis::Peak => lanes.peak = lanes.peak.max(kernels.peak(block)),
             Basis::Sides => kernels.sides(block, &mut lanes),
             Basis::Squares => kernels.squares(block, &mut lanes),

@@ -1,7 +1,7 @@
 //! The fixed part of a frame: 48 bytes, little-endian.
 
 use crate::pack::{self, Coding};
-use crate::quantize::{QuantizerId, SCALE_EXPONENTS};
+use crate::quantize::QuantizerId;
 use crate::{Dtype, Error, Result};
 
 /// The first three bytes of every frame.
@@ -144,11 +144,8 @@ impl Header {
     /// Checks what the fields must be together. The length of the value section is for
     /// [`ValueCoding::parse`](crate::quantize::ValueCoding), which reads its parameters there.
     pub(super) fn check(&self) -> Result<()> {
-        let exponents = match self.quantizer {
-            QuantizerId::SCALED_FLOAT16 => SCALE_EXPONENTS,
-            _ => 0..=0,
-        };
-        if !exponents.contains(&self.exponent) {
+        let exponents = self.quantizer.exponents();
+        if !exponents.is_some_and(|allowed| allowed.contains(&self.exponent)) {
             let exponent = self.exponent;
             let name = self.quantizer.name().unwrap_or_default();
             return Err(Error::corrupt(format!(

@@ -230,7 +230,11 @@ impl<'a> Frame<'a> {
 
     fn decoder(&self) -> Decoder<'a> {
         let Header { numel, count, .. } = self.header;
-        Decoder::new(self.coding, self.coding.section(numel, count, self.values))
+        Decoder::new(
+            Kernels::current(),
+            self.coding,
+            self.coding.section(numel, count, self.values),
+        )
     }
 
     /// Decodes the values block by block in the cache, with the positions of each.

@@ -4,7 +4,7 @@ use super::header::{CHECKSUM, HEADER_LEN, Header, SparsifierId, VERSION};
 use super::read::checksum;
 use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{self, Hints, Quantizer, ValueCoding};
-use crate::simd::in_standard_mode;
+use crate::simd::{Kernels, in_standard_mode};
 use crate::{Dtype, Error, Result, room};
 
 /// What a writer decides about its frames, apart from the data.
@@ -70,12 +70,14 @@ pub fn write_with(
     out: &mut Vec<u8>,
 ) -> Result<ValueCoding> {
     check_arguments(numel, indices, values)?;
-    in_standard_mode(|| write_checked(layout, hints, numel, indices, values, out))
+    let kernels = Kernels::current();
+    in_standard_mode(|| write_checked(kernels, layout, hints, numel, indices, values, out))
 }
 
 /// As [`write_with`] for entries that are known to keep its promises: survivors of a scan that found
 /// all finite do, and looking at them again takes as long as a quarter of the writing.
 pub(crate) fn write_checked(
+    kernels: &'static Kernels,
     layout: &Layout,
     hints: &Hints,
     numel: u64,
@@ -96,7 +98,8 @@ pub(crate) fn write_checked(
     seal(header, out, |index_section, value_section| {
         pack::encode_into(coding, indices.unwrap_or_default(), numel, index_section);
         let entries = (numel, indices);
-        quantize::encode(layout.quantizer, value_coding, hints, entries, values, value_section);
+        let quantizer = (layout.quantizer, value_coding);
+        quantize::encode(kernels, quantizer, hints, entries, values, value_section);
     })?;
     Ok(value_coding)
 }

@@ -1,15 +1,115 @@
 //! bfloat16: the upper half of a float32.
 
-use crate::simd::Kernels;
+use std::ops::RangeInclusive;
 
-pub(super) fn encode(values: &[f32], out: &mut [u8]) {
-    let (codes, _) = out.as_chunks_mut();
-    Kernels::current().narrow_bf16(values, codes);
+use super::code::Work;
+use super::coding::Head;
+use super::prologue::Prologue;
+use super::{Code, Fit, Grouping, Quantize, finite_halves};
+use crate::Result;
+use crate::part::{Options, Part};
+
+/// The upper 16 bits of a float32, rounded to nearest even; saturates at the largest finite value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BFloat16;
+
+impl Part for BFloat16 {
+    const KIND: &'static str = "bfloat16";
+
+    fn read(_: &Options) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn check(self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        vec![Self]
+    }
 }
 
-pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
-    let (codes, _) = bytes.as_chunks();
-    for (value, code) in out.iter_mut().zip(codes) {
-        *value = f32::from_bits(u32::from(u16::from_le_bytes(*code)) << 16);
+impl Quantize for BFloat16 {
+    type Coding = Coding;
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn needs_peak(self) -> bool {
+        false
+    }
+
+    fn needs_magnitude(self) -> bool {
+        false
+    }
+
+    fn coding(self, _: u64, _: f32) -> Coding {
+        Coding
+    }
+
+    fn fit(self) -> Fit<Self> {
+        Fit::None
+    }
+}
+
+/// The upper half of a binary32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coding;
+
+impl Code for Coding {
+    fn exponents(_: usize) -> RangeInclusive<i16> {
+        0..=0
+    }
+
+    fn head(self) -> Head {
+        Head::PLAIN
+    }
+
+    fn prologue(self) -> Prologue {
+        Prologue::NONE
+    }
+
+    fn parse(_: Head, _: &[u8]) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn bits(self) -> u32 {
+        16
+    }
+
+    fn grouping(self) -> Grouping {
+        Grouping::None
+    }
+
+    fn scales(self) -> usize {
+        0
+    }
+
+    fn takes_scale(self, _: f32) -> bool {
+        false
+    }
+
+    fn are_valid(self, codes: &[u8]) -> bool {
+        finite_halves(codes, 0x7F80)
+    }
+
+    fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
+        work.kernels.narrow_bf16(values, codes.as_chunks_mut().0);
+    }
+
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        work.kernels.narrow_bf16_left(values, codes.as_chunks_mut().0);
+    }
+
+    fn decode(self, codes: &[u8], values: &mut [f32], _: Work<'_>) {
+        let (codes, _) = codes.as_chunks();
+        for (value, code) in values.iter_mut().zip(codes) {
+            *value = f32::from_bits(u32::from(u16::from_le_bytes(*code)) << 16);
+        }
     }
 }

@@ -6,8 +6,16 @@
 //! value is too large, and only values below 2^-126 of that power are randomly rounded to zero or to
 //! the smallest power.
 
-use super::ValueCoding;
-use super::power;
+use std::ops::RangeInclusive;
+
+use super::chance::Draw;
+use super::code::Work;
+use super::coding::Head;
+use super::prologue::Prologue;
+use super::scaled::{self, Scaled};
+use super::{Code, Fit, Grouping, Quantize, power};
+use crate::part::{Options, Part};
+use crate::simd::{Kernels, Pair, Scaling};
 use crate::{Error, Result};
 
 /// A sign and a power of two, stochastically rounded.
@@ -20,39 +28,151 @@ pub struct Exponent {
 }
 
 /// Entries of a block that a writer makes: what a cache can hold, for one read of the tensor.
-pub(super) const BLOCK: u32 = 2048;
-
-/// Bytes of parameters: the entries of a block.
-pub(super) const PROLOGUE: usize = 4;
+const BLOCK: u32 = 2048;
 
 /// The exponents that the largest power of a block may have.
 const TOP: std::ops::RangeInclusive<i32> = -126..=127;
 
-pub(super) fn parse(prologue: [u8; PROLOGUE]) -> Result<ValueCoding> {
-    match u32::from_le_bytes(prologue) {
-        0 => Err(Error::corrupt("exponents in blocks of 0 entries")),
-        block => Ok(ValueCoding::Exponent { block }),
+impl Part for Exponent {
+    const KIND: &'static str = "exponent";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { seed: options.get("seed")? })
+    }
+
+    fn check(self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [0, 4].map(|seed| Self { seed }).to_vec()
+    }
+}
+
+impl Quantize for Exponent {
+    type Coding = Coding;
+
+    fn seed(self) -> Option<u64> {
+        Some(self.seed)
+    }
+
+    fn needs_peak(self) -> bool {
+        false
+    }
+
+    fn needs_magnitude(self) -> bool {
+        false
+    }
+
+    fn coding(self, _: u64, _: f32) -> Coding {
+        Coding { block: BLOCK }
+    }
+
+    fn fit(self) -> Fit<Self> {
+        Fit::Peak(|_, peak| scale(peak))
+    }
+}
+
+/// A sign and a power of two, times the scale of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coding {
+    /// Entries that share a scale, at least one.
+    block: u32,
+}
+
+impl Code for Coding {
+    fn exponents(_: usize) -> RangeInclusive<i16> {
+        0..=0
+    }
+
+    fn head(self) -> Head {
+        Head::PLAIN
+    }
+
+    fn prologue(self) -> Prologue {
+        Prologue::of_len(self.block)
+    }
+
+    fn parse(_: Head, section: &[u8]) -> Result<Self> {
+        match Prologue::read_len(section)? {
+            0 => Err(Error::corrupt("exponents in blocks of 0 entries")),
+            block => Ok(Self { block }),
+        }
+    }
+
+    fn bits(self) -> u32 {
+        8
+    }
+
+    fn grouping(self) -> Grouping {
+        Grouping::Ranks(self.block)
+    }
+
+    fn scales(self) -> usize {
+        1
+    }
+
+    fn takes_scale(self, scale: f32) -> bool {
+        let normal = scale == 0.0 || scale >= f32::MIN_POSITIVE;
+        power::is_at_most(scale, *TOP.end()) && normal
+    }
+
+    fn are_valid(self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
+        scaled::encode(self, values, codes, work);
+    }
+
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        scaled::encode_left(self, values, codes, work);
+    }
+
+    fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {
+        scaled::decode(self, codes, values, work);
+    }
+}
+
+impl Scaled for Coding {
+    /// The smallest scale above zero is a normal number: one factor is enough.
+    fn factors(self, scale: f32) -> [f32; 2] {
+        [if scale > 0.0 { 1.0 / scale } else { 0.0 }, 1.0]
+    }
+
+    /// The sign in the highest bit.
+    fn round(self, kernels: &Kernels, values: &[f32], to: Pair<'_>, draw: Draw, codes: &mut [u8]) {
+        kernels.exponent_encode(values, to[0], draw.key, draw.first, codes);
+    }
+
+    fn round_left(
+        self,
+        kernels: &Kernels,
+        values: &mut [f32],
+        scaling: Scaling<'_>,
+        draw: Draw,
+        codes: &mut [u8],
+    ) {
+        kernels.exponent_left(values, scaling, draw.key, draw.first, codes);
+    }
+
+    fn widen(self, kernels: &Kernels, codes: &[u8], scales: &[f32], out: &mut [f32]) {
+        kernels.exponent_decode(codes, scales, out);
     }
 }
 
 /// The first power of two that is not below the largest magnitude; zero for a block of zeros.
 ///
 /// There is none above 2^127: what exceeds it becomes that.
-pub(super) fn scale(peak: f32) -> f32 {
+fn scale(peak: f32) -> f32 {
     if peak == 0.0 {
         return 0.0;
     }
     let (exponent, significand) = power::split(peak);
     let above = exponent + i32::from(significand > 1.0);
     power::of(above.max(*TOP.start()), *TOP.end())
-}
-
-/// Whether a frame may have this scale.
-pub(super) fn takes_scale(scale: f32) -> bool {
-    power::is_at_most(scale, *TOP.end()) && (scale == 0.0 || scale >= f32::MIN_POSITIVE)
-}
-
-/// What values are multiplied by; a code has the sign in its highest bit.
-pub(super) fn factor(scale: f32) -> f32 {
-    if scale > 0.0 { 1.0 / scale } else { 0.0 }
 }

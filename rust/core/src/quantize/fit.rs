@@ -1,98 +1,191 @@
 //! Computes the scales of groups from their values.
 
-use super::{
-    Basis, Codebook, Exponent, Float8, Magnitude, Norm, Quantizer, Scales, SignScale, Summary,
-    Ternary, TwoMeans, Uniform, exponent, float8, store,
-};
+use super::{Grouping, Quantize, Quantizer, Summary, codebook, each_quantizer, store};
+use crate::scan::CHUNK;
 use crate::simd::Kernels;
+
+/// The scales of one group; how many of them are used is up to the coding.
+pub(crate) type Scales = [f32; 8];
+
+/// How the scales of a group follow from its values: what has to be gathered, and the rule.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fit<Q> {
+    /// There are no scales.
+    None,
+    /// One scale, from the largest magnitude.
+    Peak(fn(Q, f32) -> f32),
+    /// From a [`Summary`] without squares.
+    Sides(Rule<Q>),
+    /// From the number of values, their squares and the largest magnitude.
+    Squares(Rule<Q>),
+    /// From all of a [`Summary`].
+    Sums(Rule<Q>),
+    /// From nothing less than the values; groups are short enough for a cache.
+    Values(fn(Q, &[f32]) -> Scales),
+}
+
+/// The scales of a group, from what is known of it, and from the magnitude that the sparsifier tells.
+pub(crate) type Rule<Q> = fn(Q, &Summary, Option<f32>) -> Scales;
+
+/// What has to be gathered for the scales of a group, as [`Fit`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Basis {
+    /// Nothing: there are no scales.
+    None,
+    /// The largest magnitude.
+    Peak,
+    /// A [`Summary`] without squares.
+    Sides,
+    /// The number of values, their squares and the largest magnitude.
+    Squares,
+    /// All of a [`Summary`].
+    Sums,
+    /// Nothing less than the values.
+    Values,
+}
+
+/// The longest group whose scales follow from [`Basis::Values`].
+pub(crate) const LONGEST_FIT: usize = codebook::BLOCK as usize;
 
 /// Groups that are summed up before their scales are found.
 const MANY: usize = 32;
 
+/// A single scale.
+pub(super) fn one(scale: f32) -> Scales {
+    [scale, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+}
+
 impl Quantizer {
     /// What the scales of a group follow from.
     pub(crate) fn basis(self) -> Basis {
-        match self {
-            Self::Float8(Float8 { .. })
-            | Self::Exponent(Exponent { .. })
-            | Self::Uniform(Uniform { norm: Norm::Max, .. })
-            | Self::Ternary(Ternary { clip: None, .. }) => Basis::Peak,
-            Self::Uniform(Uniform { norm: Norm::L2, .. })
-            | Self::SignScale(SignScale { magnitude: Magnitude::RootMeanSquare }) => Basis::Squares,
-            Self::TwoMeans(TwoMeans { .. }) | Self::SignScale(SignScale { .. }) => Basis::Sides,
-            Self::Codebook(Codebook { .. }) => Basis::Values,
-            _ => Basis::Sums,
-        }
+        each_quantizer!(self, quantizer => match quantizer.fit() {
+            Fit::None => Basis::None,
+            Fit::Peak(_) => Basis::Peak,
+            Fit::Sides(_) => Basis::Sides,
+            Fit::Squares(_) => Basis::Squares,
+            Fit::Sums(_) => Basis::Sums,
+            Fit::Values(_) => Basis::Values,
+        })
     }
 
-    /// Fits the scales of each group of `len` values in a row, [`CHUNK`](crate::scan::CHUNK) at most,
-    /// the last of which may be shorter, and writes them down, `each` for a group. Gives the bits of
-    /// the largest magnitude.
-    pub(crate) fn fit_groups(
-        self,
-        kernels: &Kernels,
-        (values, len): (&[f32], usize),
-        told: Option<f32>,
-        (scales, each): (&mut [[u8; 4]], usize),
-    ) -> u32 {
-        let summarize = match self.basis() {
-            Basis::Peak => return self.fit_peaks(kernels, (values, len), scales),
-            Basis::Values => {
-                for (values, out) in values.chunks(len).zip(scales.chunks_mut(each)) {
-                    store(&self.fit(values, told)[..each], out);
-                }
-                return kernels.peak(values);
+    /// The scales of a group of which this is known.
+    pub(crate) fn scales(self, summary: &Summary, told: Option<f32>) -> Scales {
+        each_quantizer!(self, quantizer => match quantizer.fit() {
+            Fit::None | Fit::Values(_) => Scales::default(),
+            Fit::Peak(rule) => one(rule(quantizer, summary.peak())),
+            Fit::Sides(rule) | Fit::Squares(rule) | Fit::Sums(rule) => {
+                rule(quantizer, summary, told)
             }
-            Basis::Sides => Kernels::group_sides,
-            Basis::Squares => Kernels::group_squares,
-            Basis::Sums => Kernels::group_summaries,
-        };
-        let (mut peak, mut summaries) = (0, [Summary::default(); MANY]);
-        let spans = values.chunks(MANY * len).zip(scales.chunks_mut(MANY * each));
-        for (values, scales) in spans {
-            let groups = values.len().div_ceil(len);
-            summarize(kernels, values, len, &mut summaries[..groups]);
-            for (summary, out) in summaries[..groups].iter().zip(scales.chunks_mut(each)) {
-                store(&self.scales(summary, told)[..each], out);
-                peak = peak.max(summary.peak);
-            }
-        }
-        peak
-    }
-
-    /// As [`Quantizer::fit_groups`], where the one scale of a group follows from its peak.
-    fn fit_peaks(
-        self,
-        kernels: &Kernels,
-        (values, len): (&[f32], usize),
-        scales: &mut [[u8; 4]],
-    ) -> u32 {
-        let (mut peak, mut peaks) = (0, [0; MANY]);
-        for (values, scales) in values.chunks(MANY * len).zip(scales.chunks_mut(MANY)) {
-            kernels.group_peaks(values, len, &mut peaks);
-            for (scale, &bits) in scales.iter_mut().zip(&peaks) {
-                *scale = self.scale_of_peak(f32::from_bits(bits)).to_le_bytes();
-                peak = peak.max(bits);
-            }
-        }
-        peak
-    }
-
-    /// The scale of a group of which no more than the largest magnitude is asked.
-    #[inline]
-    pub(super) fn scale_of_peak(self, peak: f32) -> f32 {
-        match self {
-            Self::Float8(Float8 { format, .. }) => float8::scale(peak, format),
-            Self::Exponent(Exponent { .. }) => exponent::scale(peak),
-            _ => peak,
-        }
+        })
     }
 
     /// Fits the scales of a group to its values.
-    pub(crate) fn fit(self, values: &[f32], told: Option<f32>) -> Scales {
-        match self.basis() {
-            Basis::Values => self.scales_of(values),
-            _ => self.scales(&Summary::of(values), told),
+    pub(crate) fn fit(self, kernels: &Kernels, values: &[f32], told: Option<f32>) -> Scales {
+        each_quantizer!(self, quantizer => fit(quantizer, kernels, values, told))
+    }
+
+    /// Fits the scales of each group of `len` values in a row, [`CHUNK`] at most, the last of which
+    /// may be shorter, and writes them down, `each` for a group. Gives the bits of the largest
+    /// magnitude.
+    pub(crate) fn fit_groups(
+        self,
+        kernels: &Kernels,
+        groups: (&[f32], usize),
+        told: Option<f32>,
+        scales: (&mut [[u8; 4]], usize),
+    ) -> u32 {
+        each_quantizer!(self, quantizer => fit_groups(quantizer, kernels, groups, told, scales))
+    }
+
+    /// Fits the scales of all groups of a list.
+    pub(super) fn fit_list(
+        self,
+        kernels: &Kernels,
+        (grouping, positions): (Grouping, Option<&[u32]>),
+        values: &[f32],
+        told: Option<f32>,
+        (scales, each): (&mut [[u8; 4]], usize),
+    ) {
+        match grouping {
+            _ if each == 0 => {}
+            Grouping::Ranks(len) if len as usize <= CHUNK => {
+                self.fit_groups(kernels, (values, len as usize), told, (scales, each));
+            }
+            grouping => {
+                // Columns without entries have scales, too.
+                scales.fill([0; 4]);
+                grouping.for_each_run(0, values.len(), positions, |group, range| {
+                    let fitted = self.fit(kernels, &values[range], told);
+                    store(&fitted[..each], &mut scales[group * each..][..each]);
+                });
+            }
         }
     }
+}
+
+fn fit<Q: Quantize>(quantizer: Q, kernels: &Kernels, values: &[f32], told: Option<f32>) -> Scales {
+    match quantizer.fit() {
+        Fit::None => Scales::default(),
+        Fit::Values(rule) => rule(quantizer, values),
+        Fit::Peak(rule) => one(rule(quantizer, Summary::of(kernels, values).peak())),
+        Fit::Sides(rule) | Fit::Squares(rule) | Fit::Sums(rule) => {
+            rule(quantizer, &Summary::of(kernels, values), told)
+        }
+    }
+}
+
+/// Sums up groups of so many values.
+type Summarize = fn(&Kernels, &[f32], usize, &mut [Summary]);
+
+fn fit_groups<Q: Quantize>(
+    quantizer: Q,
+    kernels: &Kernels,
+    (values, len): (&[f32], usize),
+    told: Option<f32>,
+    (scales, each): (&mut [[u8; 4]], usize),
+) -> u32 {
+    let (summarize, rule): (Summarize, Rule<Q>) = match quantizer.fit() {
+        Fit::None => return kernels.peak(values),
+        Fit::Peak(rule) => {
+            return fit_peaks(kernels, (values, len), scales, |peak| rule(quantizer, peak));
+        }
+        Fit::Values(rule) => {
+            for (values, out) in values.chunks(len).zip(scales.chunks_mut(each)) {
+                store(&rule(quantizer, values)[..each], out);
+            }
+            return kernels.peak(values);
+        }
+        Fit::Sides(rule) => (Kernels::group_sides, rule),
+        Fit::Squares(rule) => (Kernels::group_squares, rule),
+        Fit::Sums(rule) => (Kernels::group_summaries, rule),
+    };
+    let (mut peak, mut summaries) = (0, [Summary::default(); MANY]);
+    let spans = values.chunks(MANY * len).zip(scales.chunks_mut(MANY * each));
+    for (values, scales) in spans {
+        let groups = values.len().div_ceil(len);
+        summarize(kernels, values, len, &mut summaries[..groups]);
+        for (summary, out) in summaries[..groups].iter().zip(scales.chunks_mut(each)) {
+            store(&rule(quantizer, summary, told)[..each], out);
+            peak = peak.max(summary.peak);
+        }
+    }
+    peak
+}
+
+/// As [`fit_groups`], where the one scale of a group follows from its peak.
+fn fit_peaks(
+    kernels: &Kernels,
+    (values, len): (&[f32], usize),
+    scales: &mut [[u8; 4]],
+    rule: impl Fn(f32) -> f32,
+) -> u32 {
+    let (mut peak, mut peaks) = (0, [0; MANY]);
+    for (values, scales) in values.chunks(MANY * len).zip(scales.chunks_mut(MANY)) {
+        kernels.group_peaks(values, len, &mut peaks);
+        for (scale, &bits) in scales.iter_mut().zip(&peaks) {
+            *scale = rule(f32::from_bits(bits)).to_le_bytes();
+            peak = peak.max(bits);
+        }
+    }
+    peak
 }

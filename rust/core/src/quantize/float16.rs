@@ -1,7 +1,17 @@
 //! IEEE binary16, after an exact multiplication by a power of two.
 
-use super::{BLOCK, SCALE_EXPONENTS};
+use std::ops::RangeInclusive;
+
+use super::code::{Work, left_by_decoding};
+use super::coding::Head;
+use super::prologue::Prologue;
+use super::{BLOCK, Code, Fit, Grouping, Quantize, finite_halves};
+use crate::Result;
+use crate::part::{Options, Part};
 use crate::simd::Kernels;
+
+/// Exponents that scaled float16 can have: from the largest float32 to the smallest.
+pub const SCALE_EXPONENTS: RangeInclusive<i16> = -112..=164;
 
 /// IEEE binary16, rounded to nearest even; saturates at 65504.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,12 +20,118 @@ pub struct Float16 {
     pub scaled: bool,
 }
 
+impl Part for Float16 {
+    const KIND: &'static str = "float16";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { scaled: options.get("scaled")? })
+    }
+
+    fn check(self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [false, true].map(|scaled| Self { scaled }).to_vec()
+    }
+}
+
+impl Quantize for Float16 {
+    type Coding = Coding;
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn needs_peak(self) -> bool {
+        self.scaled
+    }
+
+    fn needs_magnitude(self) -> bool {
+        false
+    }
+
+    fn coding(self, _: u64, peak: f32) -> Coding {
+        Coding { exponent: self.scaled.then(|| scale_exponent(peak)) }
+    }
+
+    fn fit(self) -> Fit<Self> {
+        Fit::None
+    }
+}
+
+/// IEEE binary16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coding {
+    /// Values were multiplied by two to this power: a variety of its own.
+    pub(super) exponent: Option<i16>,
+}
+
+/// Which variety has an exponent.
+const SCALED: usize = 1;
+
+impl Code for Coding {
+    fn exponents(variety: usize) -> RangeInclusive<i16> {
+        if variety == SCALED { SCALE_EXPONENTS } else { 0..=0 }
+    }
+
+    fn head(self) -> Head {
+        let variety = if self.exponent.is_some() { SCALED } else { 0 };
+        Head { variety, exponent: self.exponent.unwrap_or(0) }
+    }
+
+    fn prologue(self) -> Prologue {
+        Prologue::NONE
+    }
+
+    fn parse(head: Head, _: &[u8]) -> Result<Self> {
+        Ok(Self { exponent: (head.variety == SCALED).then_some(head.exponent) })
+    }
+
+    fn bits(self) -> u32 {
+        16
+    }
+
+    fn grouping(self) -> Grouping {
+        Grouping::None
+    }
+
+    fn scales(self) -> usize {
+        0
+    }
+
+    fn takes_scale(self, _: f32) -> bool {
+        false
+    }
+
+    fn are_valid(self, codes: &[u8]) -> bool {
+        finite_halves(codes, 0x7C00)
+    }
+
+    fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
+        encode(work.kernels, self.exponent.unwrap_or(0), values, codes);
+    }
+
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        self.encode(values, codes, Work { room: &mut *work.room, ..work });
+        left_by_decoding(self, values, codes, work);
+    }
+
+    fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {
+        decode(work.kernels, self.exponent.unwrap_or(0), codes, values);
+    }
+}
+
 /// The exponent `e` such that values are multiplied by `2^e` before they are rounded.
 ///
 /// The largest one that keeps the largest magnitude, `peak`, at or below 65504, but not below -112:
 /// there the codes already reach the largest float32, and what is above saturates. Zero if all
 /// values are zero.
-pub(super) fn scale_exponent(peak: f32) -> i16 {
+fn scale_exponent(peak: f32) -> i16 {
     let bits = peak.to_bits();
     if bits == 0 {
         return 0;
@@ -32,9 +148,8 @@ pub(super) fn scale_exponent(peak: f32) -> i16 {
     (scale as i16).max(*SCALE_EXPONENTS.start())
 }
 
-pub(super) fn encode(exponent: i16, values: &[f32], out: &mut [u8]) {
+fn encode(kernels: &Kernels, exponent: i16, values: &[f32], out: &mut [u8]) {
     let (codes, _) = out.as_chunks_mut();
-    let kernels = Kernels::current();
     if let Some(factor) = normal_power(i64::from(exponent)) {
         kernels.narrow_f16(values, factor, codes);
         return;
@@ -47,9 +162,8 @@ pub(super) fn encode(exponent: i16, values: &[f32], out: &mut [u8]) {
     }
 }
 
-pub(super) fn decode(exponent: i16, bytes: &[u8], out: &mut [f32]) {
+fn decode(kernels: &Kernels, exponent: i16, bytes: &[u8], out: &mut [f32]) {
     let (codes, _) = bytes.as_chunks();
-    let kernels = Kernels::current();
     if let Some(factor) = normal_power(-i64::from(exponent)) {
         kernels.decode_f16(codes, factor, out);
         return;

@@ -1,27 +1,124 @@
 //! 32 bits, exact.
 
-use super::BLOCK;
+use std::ops::RangeInclusive;
 
-const EXPONENT: u32 = 0x7F80_0000;
+use super::code::{Work, left_by_decoding};
+use super::coding::Head;
+use super::prologue::Prologue;
+use super::{BLOCK, Code, Fit, Grouping, Quantize};
+use crate::Result;
+use crate::part::{Options, Part};
 
-pub(super) fn encode(values: &[f32], out: &mut [u8]) {
-    let (codes, _) = out.as_chunks_mut();
-    for (code, value) in codes.iter_mut().zip(values) {
-        *code = value.to_le_bytes();
+/// 32 bits, exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Float32;
+
+impl Part for Float32 {
+    const KIND: &'static str = "float32";
+
+    fn read(_: &Options) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn check(self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        vec![Self]
     }
 }
 
-pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
-    let (codes, _) = bytes.as_chunks();
-    for (value, code) in out.iter_mut().zip(codes) {
-        *value = f32::from_le_bytes(*code);
+impl Quantize for Float32 {
+    type Coding = Coding;
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn needs_peak(self) -> bool {
+        false
+    }
+
+    fn needs_magnitude(self) -> bool {
+        false
+    }
+
+    fn coding(self, _: u64, _: f32) -> Coding {
+        Coding
+    }
+
+    fn fit(self) -> Fit<Self> {
+        Fit::None
     }
 }
 
-pub(super) fn all_finite(bytes: &[u8]) -> bool {
-    let (codes, _) = bytes.as_chunks();
-    codes.chunks(BLOCK).all(|block| {
-        let finite = |code: &[u8; 4]| u32::from_le_bytes(*code) & EXPONENT != EXPONENT;
-        block.iter().fold(true, |all, code| all & finite(code))
-    })
+/// IEEE binary32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coding;
+
+impl Code for Coding {
+    fn exponents(_: usize) -> RangeInclusive<i16> {
+        0..=0
+    }
+
+    fn head(self) -> Head {
+        Head::PLAIN
+    }
+
+    fn prologue(self) -> Prologue {
+        Prologue::NONE
+    }
+
+    fn parse(_: Head, _: &[u8]) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn bits(self) -> u32 {
+        32
+    }
+
+    fn grouping(self) -> Grouping {
+        Grouping::None
+    }
+
+    fn scales(self) -> usize {
+        0
+    }
+
+    fn takes_scale(self, _: f32) -> bool {
+        false
+    }
+
+    fn are_valid(self, codes: &[u8]) -> bool {
+        const EXPONENT: u32 = 0x7F80_0000;
+        let (codes, _) = codes.as_chunks();
+        codes.chunks(BLOCK).all(|block| {
+            let finite = |code: &[u8; 4]| u32::from_le_bytes(*code) & EXPONENT != EXPONENT;
+            block.iter().fold(true, |all, code| all & finite(code))
+        })
+    }
+
+    fn encode(self, values: &[f32], codes: &mut [u8], _work: Work<'_>) {
+        let (codes, _) = codes.as_chunks_mut();
+        for (code, value) in codes.iter_mut().zip(values) {
+            *code = value.to_le_bytes();
+        }
+    }
+
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        self.encode(values, codes, Work { room: &mut *work.room, ..work });
+        left_by_decoding(self, values, codes, work);
+    }
+
+    fn decode(self, codes: &[u8], values: &mut [f32], _work: Work<'_>) {
+        let (codes, _) = codes.as_chunks();
+        for (value, code) in values.iter_mut().zip(codes) {
+            *value = f32::from_le_bytes(*code);
+        }
+    }
 }

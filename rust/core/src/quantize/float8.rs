@@ -9,11 +9,18 @@
 //!
 //! Codes are used only on the wire: readers add float32 values to float32 sums and never add codes.
 
-use super::ValueCoding;
+use std::ops::RangeInclusive;
+
 use super::chance::Draw;
-use super::power;
+use super::code::Work;
+use super::coding::Head;
+use super::prologue::Prologue;
+use super::scaled::{self, Scaled};
+use super::{BLOCK, Code, Fit, Grouping, Quantize, power};
+use crate::part::{Options, Part};
 pub use crate::simd::float8::Format;
 use crate::simd::{Kernels, Pair, Scaling};
+use crate::{Error, Result};
 
 /// A floating-point number of eight bits, times a power of two for each block.
 ///
@@ -40,12 +47,168 @@ pub enum Rounding {
     Stochastic,
 }
 
-/// Bytes of parameters: the entries of a block, zero where values are not scaled.
-pub(super) const PROLOGUE: usize = 4;
+impl Part for Float8 {
+    const KIND: &'static str = "float8";
 
-pub(super) fn parse(format: Format, prologue: [u8; PROLOGUE]) -> ValueCoding {
-    let block = u32::from_le_bytes(prologue);
-    ValueCoding::Float8 { format, block: (block > 0).then_some(block) }
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self {
+            format: options.choose("format", &[("e5m2", Format::E5M2), ("e4m3", Format::E4M3)])?,
+            rounding: options.choose(
+                "rounding",
+                &[("nearest", Rounding::Nearest), ("stochastic", Rounding::Stochastic)],
+            )?,
+            block: options.get("block")?,
+            seed: options.get("seed")?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
+        if self.block == Some(0) {
+            return Err(Error::argument("block must be at least 1, got 0"));
+        }
+        Ok(())
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [
+            (Format::E4M3, Rounding::Nearest, Some(256)),
+            (Format::E5M2, Rounding::Stochastic, Some(7)),
+            (Format::E5M2, Rounding::Nearest, Some(100_000)),
+            (Format::E4M3, Rounding::Stochastic, None),
+            (Format::E5M2, Rounding::Nearest, Some(1)),
+        ]
+        .map(|(format, rounding, block)| Self { format, rounding, block, seed: 5 })
+        .to_vec()
+    }
+}
+
+impl Quantize for Float8 {
+    type Coding = Coding;
+
+    fn seed(self) -> Option<u64> {
+        (self.rounding == Rounding::Stochastic).then_some(self.seed)
+    }
+
+    fn needs_peak(self) -> bool {
+        false
+    }
+
+    fn needs_magnitude(self) -> bool {
+        false
+    }
+
+    fn coding(self, _: u64, _: f32) -> Coding {
+        Coding { format: self.format, block: self.block }
+    }
+
+    fn fit(self) -> Fit<Self> {
+        if self.block.is_some() { Fit::Peak(|q, peak| scale(peak, q.format)) } else { Fit::None }
+    }
+}
+
+/// A floating-point number of eight bits, times the scale of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coding {
+    format: Format,
+    /// Entries that share a scale, at least one; none without scales.
+    block: Option<u32>,
+}
+
+impl Code for Coding {
+    fn exponents(_: usize) -> RangeInclusive<i16> {
+        0..=0
+    }
+
+    fn head(self) -> Head {
+        let variety = match self.format {
+            Format::E5M2 => 0,
+            Format::E4M3 => 1,
+        };
+        Head { variety, exponent: 0 }
+    }
+
+    fn prologue(self) -> Prologue {
+        Prologue::of_len(self.block.unwrap_or(0))
+    }
+
+    fn parse(head: Head, section: &[u8]) -> Result<Self> {
+        let format = if head.variety == 0 { Format::E5M2 } else { Format::E4M3 };
+        let block = Prologue::read_len(section)?;
+        Ok(Self { format, block: (block > 0).then_some(block) })
+    }
+
+    fn bits(self) -> u32 {
+        8
+    }
+
+    fn grouping(self) -> Grouping {
+        self.block.map_or(Grouping::None, Grouping::Ranks)
+    }
+
+    fn scales(self) -> usize {
+        usize::from(self.block.is_some())
+    }
+
+    fn takes_scale(self, scale: f32) -> bool {
+        power::is_at_most(scale, 127 - top(self.format))
+    }
+
+    fn are_valid(self, codes: &[u8]) -> bool {
+        let largest = self.format.largest();
+        let top = |codes: &[u8]| codes.iter().fold(0, |most, code| (code & 0x7F).max(most));
+        codes.chunks(BLOCK).all(|codes| top(codes) <= largest)
+    }
+
+    fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
+        scaled::encode(self, values, codes, work);
+    }
+
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        scaled::encode_left(self, values, codes, work);
+    }
+
+    fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {
+        scaled::decode(self, codes, values, work);
+    }
+}
+
+impl Scaled for Coding {
+    fn factors(self, scale: f32) -> [f32; 2] {
+        power::inverse(scale)
+    }
+
+    /// The sign in the highest bit.
+    fn round(self, kernels: &Kernels, values: &[f32], to: Pair<'_>, draw: Draw, codes: &mut [u8]) {
+        if draw.by_chance {
+            kernels.float8_stochastic(values, self.format, to, draw.key, draw.first, codes);
+        } else {
+            kernels.float8_nearest(values, self.format, to, codes);
+        }
+    }
+
+    fn round_left(
+        self,
+        kernels: &Kernels,
+        values: &mut [f32],
+        scaling: Scaling<'_>,
+        draw: Draw,
+        codes: &mut [u8],
+    ) {
+        let Draw { key, first, by_chance } = draw;
+        if by_chance {
+            kernels.float8_stochastic_left(values, self.format, scaling, key, first, codes);
+        } else {
+            kernels.float8_nearest_left(values, self.format, scaling, codes);
+        }
+    }
+
+    fn widen(self, kernels: &Kernels, codes: &[u8], scales: &[f32], out: &mut [f32]) {
+        kernels.float8_decode(codes, self.format, scales, out);
+    }
 }
 
 /// Exponent of the largest finite code, whose significand is 1.75 in both formats.
@@ -61,7 +224,7 @@ const fn top(format: Format) -> i32 {
 ///
 /// The largest codes reach 1.75 times 2^127 at most, and what is above saturates.
 #[inline]
-pub(super) fn scale(peak: f32, format: Format) -> f32 {
+fn scale(peak: f32, format: Format) -> f32 {
     const QUARTER: u32 = 1 << 21;
     // Adding just under a quarter carries into the exponent where the significand exceeds 1.75.
     let above = (peak.to_bits() + (QUARTER - 1)) >> 23;
@@ -75,49 +238,4 @@ pub(super) fn scale(peak: f32, format: Format) -> f32 {
     let (exponent, significand) = power::split(peak);
     let fits = significand <= 1.75;
     power::of(exponent - top(format) + i32::from(!fits), 127 - top(format))
-}
-
-/// Whether a frame may have this scale: a power of two for which no code is infinite, or zero.
-pub(super) fn takes_scale(scale: f32, format: Format) -> bool {
-    power::is_at_most(scale, 127 - top(format))
-}
-
-/// The sign in the highest bit.
-pub(super) fn code(
-    kernels: &Kernels,
-    format: Format,
-    values: &[f32],
-    factors: Pair<'_>,
-    draw: Draw,
-    codes: &mut [u8],
-) {
-    if draw.by_chance {
-        kernels.float8_stochastic(values, format, factors, draw.key, draw.first, codes);
-    } else {
-        kernels.float8_nearest(values, format, factors, codes);
-    }
-}
-
-/// As [`code`]; leaves of each value what its code does not say.
-pub(super) fn left(
-    kernels: &Kernels,
-    format: Format,
-    values: &mut [f32],
-    scaling: Scaling<'_>,
-    draw: Draw,
-    codes: &mut [u8],
-) {
-    if draw.by_chance {
-        kernels.float8_stochastic_left(values, format, scaling, draw.key, draw.first, codes);
-    } else {
-        kernels.float8_nearest_left(values, format, scaling, codes);
-    }
-}
-
-/// Whether all codes are finite.
-pub(super) fn all_finite(format: Format, codes: &[u8]) -> bool {
-    let largest = format.largest();
-    codes
-        .chunks(super::BLOCK)
-        .all(|codes| codes.iter().fold(0, |most, code| (code & 0x7F).max(most)) <= largest)
 }

@@ -5,7 +5,16 @@
 //! of the mean square. One bit cannot represent zero: zeros count as positive, and the memory
 //! corrects the error.
 
-use super::Summary;
+use std::ops::RangeInclusive;
+
+use super::code::Work;
+use super::coding::{Head, is_magnitude};
+use super::fit::one;
+use super::prologue::Prologue;
+use super::signs::{self, Signs};
+use super::{Code, Fit, Grouping, Quantize};
+use crate::Result;
+use crate::part::{Options, Part};
 
 /// The sign, and one magnitude for all entries.
 ///
@@ -29,14 +38,125 @@ pub enum Magnitude {
     Selector,
 }
 
-impl Magnitude {
-    /// The scale of values of which this is known; `told` by the sparsifier.
-    pub(super) fn scale(self, summary: &Summary, told: Option<f32>) -> f32 {
-        let mean = || summary.mean_magnitude() as f32;
-        match self {
-            Self::Mean => mean(),
-            Self::RootMeanSquare => summary.mean_square().sqrt() as f32,
-            Self::Selector => told.unwrap_or_else(mean),
+impl Part for SignScale {
+    const KIND: &'static str = "sign_scale";
+
+    fn read(options: &Options) -> Result<Self> {
+        let words = [
+            ("mean", Magnitude::Mean),
+            ("rms", Magnitude::RootMeanSquare),
+            ("bin-max", Magnitude::Selector),
+            ("threshold", Magnitude::Selector),
+        ];
+        Ok(Self { magnitude: options.choose("scale", &words)? })
+    }
+
+    fn check(self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [Magnitude::Mean, Magnitude::RootMeanSquare, Magnitude::Selector]
+            .map(|magnitude| Self { magnitude })
+            .to_vec()
+    }
+}
+
+impl Quantize for SignScale {
+    type Coding = Coding;
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn needs_peak(self) -> bool {
+        false
+    }
+
+    fn needs_magnitude(self) -> bool {
+        self.magnitude == Magnitude::Selector
+    }
+
+    fn coding(self, _: u64, _: f32) -> Coding {
+        Coding
+    }
+
+    fn fit(self) -> Fit<Self> {
+        match self.magnitude {
+            Magnitude::Mean => Fit::Sides(|_, summary, _| one(summary.mean_magnitude() as f32)),
+            Magnitude::RootMeanSquare => {
+                Fit::Squares(|_, summary, _| one(summary.mean_square().sqrt() as f32))
+            }
+            Magnitude::Selector => Fit::Sides(|_, summary, told| {
+                one(told.unwrap_or_else(|| summary.mean_magnitude() as f32))
+            }),
+        }
+    }
+}
+
+/// A sign, and one magnitude for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coding;
+
+impl Code for Coding {
+    fn exponents(_: usize) -> RangeInclusive<i16> {
+        0..=0
+    }
+
+    fn head(self) -> Head {
+        Head::PLAIN
+    }
+
+    fn prologue(self) -> Prologue {
+        Prologue::NONE
+    }
+
+    fn parse(_: Head, _: &[u8]) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn bits(self) -> u32 {
+        1
+    }
+
+    fn grouping(self) -> Grouping {
+        Grouping::Whole
+    }
+
+    fn scales(self) -> usize {
+        1
+    }
+
+    fn takes_scale(self, scale: f32) -> bool {
+        is_magnitude(scale)
+    }
+
+    fn are_valid(self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
+        signs::encode(values, codes, &work);
+    }
+
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        signs::encode_left(self, values, codes, work);
+    }
+
+    fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {
+        signs::decode(self, codes, values, work);
+    }
+}
+
+impl Signs for Coding {
+    fn sides(self, scales: &[[u8; 4]], ones: &mut [f32], zeros: &mut [f32]) {
+        for ((one, zero), scale) in ones.iter_mut().zip(zeros).zip(scales) {
+            let scale = f32::from_le_bytes(*scale);
+            (*one, *zero) = (-scale, scale);
         }
     }
 }

@@ -4,8 +4,8 @@
 //! calls, and one with an inner loop on entering that loop. So the factor of a group is first written
 //! once for each of its entries; the kernels then run over a block of many groups in one loop.
 
+use super::Grouping;
 use super::code::Place;
-use super::{Grouping, ValueCoding};
 use crate::simd::{Kernels, LANES, Pair};
 
 /// Entries of a block at most.
@@ -13,9 +13,6 @@ pub(crate) const LONGEST: usize = 512;
 
 /// Groups whose numbers are found at a time.
 const MANY: usize = 32;
-
-/// Finds two numbers of each group from its scales, as a frame has them.
-pub(super) type Numbers = fn(ValueCoding, &[[u8; 4]], &mut [f32], &mut [f32]);
 
 /// Two numbers for each entry of a block, to be used again for all blocks of a frame.
 #[derive(Debug)]
@@ -35,29 +32,30 @@ impl Default for Spread {
 }
 
 impl Spread {
-    /// The numbers of the `len` entries of a block. What finds them must be the same in all calls,
-    /// and so must the scales.
+    /// The numbers of the `len` entries of a block; a group has `each` scales. `numbers` finds two of
+    /// each group from its scales, as a frame has them. It must be the same in all calls, and so must
+    /// the scales.
     pub fn over(
         &mut self,
         kernels: &Kernels,
-        coding: ValueCoding,
+        (grouping, each): (Grouping, usize),
         place: Place<'_>,
         len: usize,
-        numbers: Numbers,
+        numbers: impl Fn(&[[u8; 4]], &mut [f32], &mut [f32]),
     ) -> Pair<'_> {
         let Place { first, positions, .. } = place;
-        match (coding.grouping(), positions) {
+        match (grouping, positions) {
             (Grouping::Ranks(size), _) | (Grouping::Positions(size), None) => {
                 let size = size as usize;
                 let (group, skip) = (first / size, first % size);
                 if skip + len <= size {
-                    self.one(coding, place, group, 0..len, len, numbers);
+                    self.one(each, place, group, 0..len, len, &numbers);
                 } else {
-                    self.equal(kernels, coding, place, (group, skip, size), len, numbers);
+                    self.equal(kernels, each, place, (group, skip, size), len, &numbers);
                 }
             }
             (grouping, _) => grouping.for_each_run(first, len, positions, |group, range| {
-                self.one(coding, place, group, range, len, numbers);
+                self.one(each, place, group, range, len, &numbers);
             }),
         }
         let [first, second] = &self.tables;
@@ -68,20 +66,19 @@ impl Spread {
     fn equal(
         &mut self,
         kernels: &Kernels,
-        coding: ValueCoding,
+        each: usize,
         place: Place<'_>,
         (mut group, mut skip, size): (usize, usize, usize),
         len: usize,
-        numbers: Numbers,
+        numbers: &impl Fn(&[[u8; 4]], &mut [f32], &mut [f32]),
     ) {
-        let each = coding.scales();
         self.held = None;
         let mut at = 0;
         while at < len {
             let groups = (len - at + skip).div_ceil(size).min(MANY);
             let (mut one, mut other) = ([0.0; MANY], [1.0; MANY]);
             let (one, other) = (&mut one[..groups], &mut other[..groups]);
-            numbers(coding, scales(place, each, group, groups), one, other);
+            numbers(scales(place, each, group, groups), one, other);
             kernels.spread(one, size, skip, &mut self.tables[0][at..]);
             self.plain &= other.iter().all(|&number| number == 1.0);
             if !self.plain {
@@ -95,12 +92,12 @@ impl Spread {
     /// The numbers of one group, some of the `len` entries of a block.
     fn one(
         &mut self,
-        coding: ValueCoding,
+        each: usize,
         place: Place<'_>,
         group: usize,
         range: std::ops::Range<usize>,
         len: usize,
-        numbers: Numbers,
+        numbers: &impl Fn(&[[u8; 4]], &mut [f32], &mut [f32]),
     ) {
         let is_whole = range.len() == len;
         if is_whole && self.held.is_some_and(|(held, most)| held == group && len <= most) {
@@ -108,7 +105,7 @@ impl Spread {
         }
         self.held = is_whole.then_some((group, len));
         let (mut one, mut other) = ([0.0], [1.0]);
-        numbers(coding, scales(place, coding.scales(), group, 1), &mut one, &mut other);
+        numbers(scales(place, each, group, 1), &mut one, &mut other);
         self.tables[0][range.clone()].fill(one[0]);
         self.plain &= other == [1.0];
         if !self.plain {
@@ -128,7 +125,7 @@ mod tests {
     use super::*;
 
     /// One number that tells all groups apart, and one that is one for most.
-    fn numbers(_: ValueCoding, scales: &[[u8; 4]], one: &mut [f32], other: &mut [f32]) {
+    fn numbers(scales: &[[u8; 4]], one: &mut [f32], other: &mut [f32]) {
         for ((one, other), scale) in one.iter_mut().zip(other).zip(scales) {
             [*one, *other] = number(f32::from_le_bytes(*scale));
         }
@@ -141,7 +138,7 @@ mod tests {
     #[test]
     fn every_entry_has_the_numbers_of_its_group() {
         for block in (1..=70).chain([511, 512, 513, 2000]) {
-            let coding = ValueCoding::Uniform { bits: 4, block };
+            let groups = (Grouping::Ranks(block), 1);
             let scales: Vec<_> = (0..=4000 / block).map(|g| (g as f32).to_le_bytes()).collect();
             let mut spread = Spread::default();
             for (first, len) in
@@ -149,7 +146,7 @@ mod tests {
             {
                 let place = Place { first, drawn: 0, positions: None, scales: &scales };
                 let kernels = Kernels::current();
-                let [one, other] = spread.over(kernels, coding, place, len, numbers);
+                let [one, other] = spread.over(kernels, groups, place, len, numbers);
                 for (i, (&one, &other)) in one.iter().zip(other).enumerate() {
                     let group = (first + i) / block as usize;
                     assert_eq!([one, other], number(group as f32), "{block}: {first} + {i}");

@@ -10,8 +10,8 @@ pub(crate) use crate::simd::summary::Summary;
 
 impl Summary {
     /// Of all these values.
-    pub fn of(values: &[f32]) -> Self {
-        let (kernels, mut summary) = (Kernels::current(), Self::default());
+    pub fn of(kernels: &Kernels, values: &[f32]) -> Self {
+        let mut summary = Self::default();
         for chunk in values.chunks(CHUNK) {
             let mut lanes = Lanes::default();
             kernels.summary(chunk, &mut lanes);

@@ -4,7 +4,21 @@
 //! Distributed Deep Learning", NeurIPS 2017, algorithm 1 and section 3.3 (clipping). Values are
 //! rounded like those of [`super::uniform`] with two bits: a sign and a grid of one level.
 
-use super::Summary;
+use std::ops::RangeInclusive;
+
+use super::chance::Draw;
+use super::code::{Room, Work};
+use super::coding::{Head, is_magnitude};
+use super::decode;
+use super::fit::one;
+use super::prologue::Prologue;
+use super::scaled::{self, Scaled, each_scale};
+use super::spread::LONGEST;
+use super::{Code, Fit, Grouping, Quantize, Summary};
+use crate::part::{Options, Part};
+use crate::simd::grid::Grid;
+use crate::simd::{Kernels, Pair, Scaling};
+use crate::{Error, Result};
 
 /// Minus, zero or plus one magnitude, stochastically rounded.
 ///
@@ -19,15 +33,160 @@ pub struct Ternary {
 }
 
 /// Bits of a code.
-pub(super) const BITS: u8 = 2;
+const BITS: u8 = 2;
 
 /// Magnitudes below this share of their root mean square are what rounding leaves of nothing.
 const NOTHING: f64 = 1e-12;
 
+impl Part for Ternary {
+    const KIND: &'static str = "ternary";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { clip: options.get("clip")?, seed: options.get("seed")? })
+    }
+
+    fn check(self) -> Result<()> {
+        match self.clip {
+            Some(clip) if !(clip > 0.0 && clip.is_finite()) => {
+                Err(Error::argument(format!("clip must be finite and above 0, got {clip}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [None, Some(2.5)].map(|clip| Self { clip, seed: 3 }).to_vec()
+    }
+}
+
+impl Quantize for Ternary {
+    type Coding = Coding;
+
+    fn seed(self) -> Option<u64> {
+        Some(self.seed)
+    }
+
+    fn needs_peak(self) -> bool {
+        false
+    }
+
+    fn needs_magnitude(self) -> bool {
+        false
+    }
+
+    fn coding(self, _: u64, _: f32) -> Coding {
+        Coding
+    }
+
+    fn fit(self) -> Fit<Self> {
+        match self.clip {
+            None => Fit::Peak(|_, peak| peak),
+            Some(_) => Fit::Sums(|quantizer, summary, _| one(scale(summary, quantizer.clip))),
+        }
+    }
+}
+
+/// Minus, zero or plus, and one magnitude for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coding;
+
+impl Code for Coding {
+    fn exponents(_: usize) -> RangeInclusive<i16> {
+        0..=0
+    }
+
+    fn head(self) -> Head {
+        Head::PLAIN
+    }
+
+    fn prologue(self) -> Prologue {
+        Prologue::NONE
+    }
+
+    fn parse(_: Head, _: &[u8]) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(BITS)
+    }
+
+    fn grouping(self) -> Grouping {
+        Grouping::Whole
+    }
+
+    fn scales(self) -> usize {
+        1
+    }
+
+    fn takes_scale(self, scale: f32) -> bool {
+        is_magnitude(scale)
+    }
+
+    fn are_valid(self, codes: &[u8]) -> bool {
+        // No code is three.
+        codes.iter().fold(0, |any, byte| any | byte & byte >> 1 & 0x55) == 0
+    }
+
+    fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
+        scaled::encode(self, values, codes, work);
+    }
+
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        scaled::encode_left(self, values, codes, work);
+    }
+
+    fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {
+        let Work { kernels, place, room, .. } = work;
+        let Room { codes: bytes, multiples, .. } = room;
+        let bytes = bytes.get_or_insert([0; LONGEST]);
+        let multiples = multiples.get_or_insert_default();
+        let groups = (self.grouping(), self.scales());
+        decode::in_blocks(self.bits(), codes, values, place, |codes, out, place| {
+            let bytes = &mut bytes[..out.len()];
+            kernels.unpack(codes, self.bits(), bytes);
+            to_levels(bytes);
+            let [scales, _] = multiples.over(kernels, groups, place, out.len(), each_scale(self));
+            self.widen(kernels, bytes, scales, out);
+        });
+    }
+}
+
+impl Scaled for Coding {
+    fn factors(self, scale: f32) -> [f32; 2] {
+        Grid::new(BITS).factors(scale)
+    }
+
+    fn round(self, kernels: &Kernels, values: &[f32], to: Pair<'_>, draw: Draw, codes: &mut [u8]) {
+        kernels.to_levels(values, Grid::new(BITS), to, draw.key, draw.first, codes);
+        from_levels(codes);
+    }
+
+    fn round_left(
+        self,
+        kernels: &Kernels,
+        values: &mut [f32],
+        scaling: Scaling<'_>,
+        draw: Draw,
+        codes: &mut [u8],
+    ) {
+        kernels.to_levels_left(values, Grid::new(BITS), scaling, draw.key, draw.first, codes);
+        from_levels(codes);
+    }
+
+    fn widen(self, kernels: &Kernels, codes: &[u8], scales: &[f32], out: &mut [f32]) {
+        kernels.from_levels(codes, Grid::new(BITS), scales, out);
+    }
+}
+
 /// The magnitude to send: the largest of values clipped at `clip` standard deviations.
 ///
 /// Values that are all equal have no deviation to speak of, and are not clipped.
-pub(super) fn scale(summary: &Summary, clip: Option<f32>) -> f32 {
+fn scale(summary: &Summary, clip: Option<f32>) -> f32 {
     let mean = (summary.above + summary.below) / summary.count.max(1) as f64;
     let square = summary.mean_square();
     let variance = square - mean * mean;
@@ -40,20 +199,15 @@ pub(super) fn scale(summary: &Summary, clip: Option<f32>) -> f32 {
 }
 
 /// Zero, one for plus, two for minus: from a level and a sign, whose three is minus.
-pub(super) fn from_levels(codes: &mut [u8]) {
+fn from_levels(codes: &mut [u8]) {
     for code in codes {
         *code -= *code >> 1;
     }
 }
 
 /// The inverse.
-pub(super) fn to_levels(codes: &mut [u8]) {
+fn to_levels(codes: &mut [u8]) {
     for code in codes {
         *code += *code >> 1;
     }
-}
-
-/// Whether no code is three.
-pub(super) fn all_valid(bytes: &[u8]) -> bool {
-    bytes.iter().fold(0, |any, byte| any | byte & byte >> 1 & 0x55) == 0
 }

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
+use crate::simd::{Kernels, available_levels};
 
 const ALL: [Quantizer; 4] = [
     Quantizer::Float32,
@@ -16,7 +17,7 @@ const ALL: [Quantizer; 4] = [
 fn coding(quantizer: Quantizer, exponent: i16) -> ValueCoding {
     match quantizer {
         Quantizer::Float16(Float16 { scaled }) => {
-            ValueCoding::Float16 { exponent: scaled.then_some(exponent) }
+            ValueCoding::Float16(float16::Coding { exponent: scaled.then_some(exponent) })
         }
         other => other.coding(0, 0.0),
     }
@@ -27,19 +28,35 @@ fn scale_exponent(quantizer: Quantizer, values: &[f32]) -> i16 {
     quantizer.coding(0, peak(values)).exponent()
 }
 
+/// On every level the same.
 fn encode(quantizer: Quantizer, exponent: i16, values: &[f32]) -> Vec<u8> {
     let (coding, count) = (coding(quantizer, exponent), values.len() as u64);
-    let mut out = vec![0xAA; coding.value_len(count, count) as usize];
-    super::encode(quantizer, coding, &Hints::default(), (count, None), values, &mut out);
-    out
+    on_every_level(|kernels| {
+        let mut out = vec![0xAA; coding.value_len(count, count) as usize];
+        let how = (quantizer, coding);
+        super::encode(kernels, how, &Hints::default(), (count, None), values, &mut out);
+        out
+    })
 }
 
+/// On every level the same.
 fn decode(quantizer: Quantizer, exponent: i16, bytes: &[u8]) -> Vec<f32> {
     let coding = coding(quantizer, exponent);
-    let mut out = vec![f32::NAN; bytes.len() * 8 / coding.code_bits() as usize];
-    let count = out.len() as u64;
-    Decoder::new(coding, coding.section(count, count, bytes)).decode(0, None, &mut out);
-    out
+    let count = bytes.len() * 8 / coding.code_bits() as usize;
+    let section = coding.section(count as u64, count as u64, bytes);
+    let decoded = on_every_level(|kernels| {
+        let mut out = vec![f32::NAN; count];
+        Decoder::new(kernels, coding, section).decode(0, None, &mut out);
+        bits(&out)
+    });
+    decoded.into_iter().map(f32::from_bits).collect()
+}
+
+fn on_every_level<T: PartialEq + std::fmt::Debug>(run: impl Fn(&'static Kernels) -> T) -> T {
+    let mut runs = available_levels().into_iter().map(|level| run(Kernels::of(level).unwrap()));
+    let first = runs.next().unwrap();
+    runs.for_each(|other| assert_eq!(other, first));
+    first
 }
 
 /// Codes of the scaled quantizer's own choice of exponent, decoded.

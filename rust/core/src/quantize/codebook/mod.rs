@@ -8,7 +8,15 @@
 
 mod fit;
 
-use super::{Scales, ValueCoding};
+use std::ops::RangeInclusive;
+
+use super::code::{self, Work, left_by_decoding, load};
+use super::coding::{Head, is_magnitude};
+use super::decode::{self, unpack};
+use super::prologue::Prologue;
+use super::spread::LONGEST;
+use super::{Code, Fit, Grouping, Quantize, Scales};
+use crate::part::{Options, Part};
 use crate::{Error, Result};
 
 /// A sign and one of a few magnitudes that are fitted to the values.
@@ -20,38 +28,153 @@ pub struct Codebook {
     pub bits: u8,
 }
 
-/// Bytes of parameters: the bits of a code, three zeros, and the entries of a block.
-pub(super) const PROLOGUE: usize = 8;
-
 /// How many bits a code may have: a sign alone up to eight magnitudes.
-pub(super) const BITS: std::ops::RangeInclusive<u8> = 1..=4;
+const BITS: std::ops::RangeInclusive<u8> = 1..=4;
 
 /// Entries of a block that a writer makes: their magnitudes cost 0.016 bits per entry at two bits.
 pub(super) const BLOCK: u32 = 4096;
 
-pub(super) fn parse(prologue: [u8; PROLOGUE]) -> Result<ValueCoding> {
-    let [bits, reserved @ .., a, b, c, d] = prologue;
-    let block = u32::from_le_bytes([a, b, c, d]);
-    if !BITS.contains(&bits) || reserved != [0; 3] || block == 0 {
-        return Err(Error::corrupt(format!(
-            "a codebook of {bits} bits for blocks of {block}, reserved bytes {reserved:?}"
-        )));
+impl Part for Codebook {
+    const KIND: &'static str = "codebook";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { bits: options.get("bits")? })
     }
-    Ok(ValueCoding::Codebook { bits, block })
+
+    fn check(self) -> Result<()> {
+        let bits = self.bits;
+        if !BITS.contains(&bits) {
+            return Err(Error::argument(format!("bits must be 1 to 4, got {bits}")));
+        }
+        Ok(())
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [2, 4, 1].map(|bits| Self { bits }).to_vec()
+    }
+}
+
+impl Quantize for Codebook {
+    type Coding = Coding;
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn needs_peak(self) -> bool {
+        false
+    }
+
+    fn needs_magnitude(self) -> bool {
+        false
+    }
+
+    fn coding(self, _: u64, _: f32) -> Coding {
+        Coding { bits: self.bits, block: BLOCK }
+    }
+
+    fn fit(self) -> Fit<Self> {
+        Fit::Values(|quantizer, values| scales(quantizer.bits, values))
+    }
+}
+
+/// A sign and one of the magnitudes of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Coding {
+    bits: u8,
+    /// Entries that share magnitudes, at least one.
+    block: u32,
+}
+
+impl Code for Coding {
+    fn exponents(_: usize) -> RangeInclusive<i16> {
+        0..=0
+    }
+
+    fn head(self) -> Head {
+        Head::PLAIN
+    }
+
+    fn prologue(self) -> Prologue {
+        Prologue::of_bits(self.bits, self.block)
+    }
+
+    fn parse(_: Head, section: &[u8]) -> Result<Self> {
+        let (bits, block) = Prologue::read_bits(section, &BITS, "a codebook")?;
+        Ok(Self { bits, block })
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(self.bits)
+    }
+
+    fn grouping(self) -> Grouping {
+        Grouping::Ranks(self.block)
+    }
+
+    fn scales(self) -> usize {
+        magnitudes(self.bits)
+    }
+
+    fn takes_scale(self, scale: f32) -> bool {
+        is_magnitude(scale)
+    }
+
+    fn are_valid(self, _: &[u8]) -> bool {
+        true
+    }
+
+    /// Group by group: their magnitudes are too many to be spread over the entries.
+    fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
+        let Work { kernels, place, room, .. } = work;
+        let (bits, each) = (self.bits(), self.scales());
+        code::in_blocks(bits, values, codes, place, |values, out, place| {
+            code::pack(kernels, (bits, values.len()), &mut room.codes, out, |codes| {
+                let (first, len) = (place.first, values.len());
+                self.grouping().for_each_run(first, len, place.positions, |group, range| {
+                    let scales = load(each, place.scales, group);
+                    code(self.bits, &values[range.clone()], &scales, &mut codes[range]);
+                });
+            });
+        });
+    }
+
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        self.encode(values, codes, Work { room: &mut *work.room, ..work });
+        left_by_decoding(self, values, codes, work);
+    }
+
+    fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {
+        let Work { kernels, place, room, .. } = work;
+        let bytes = room.codes.get_or_insert([0; LONGEST]);
+        let (bits, each) = (self.bits(), self.scales());
+        decode::in_blocks(bits, codes, values, place, |codes, out, place| {
+            let codes = unpack(kernels, bits, codes, &mut bytes[..out.len()]);
+            let (first, len) = (place.first, codes.len());
+            self.grouping().for_each_run(first, len, place.positions, |group, range| {
+                let scales = load(each, place.scales, group);
+                self::values(self.bits, &codes[range.clone()], &scales, &mut out[range]);
+            });
+        });
+    }
 }
 
 /// How many magnitudes codes of so many bits tell apart.
-pub(super) const fn magnitudes(bits: u8) -> usize {
+const fn magnitudes(bits: u8) -> usize {
     1 << (bits - 1)
 }
 
 /// The magnitudes for these values, ascending.
-pub(super) fn scales(bits: u8, values: &[f32]) -> Scales {
+fn scales(bits: u8, values: &[f32]) -> Scales {
     fit::fit(values, magnitudes(bits))
 }
 
 /// Which magnitude is nearest in the lower bits (the lower of two), the sign in the highest.
-pub(super) fn code(bits: u8, values: &[f32], scales: &Scales, codes: &mut [u8]) {
+fn code(bits: u8, values: &[f32], scales: &Scales, codes: &mut [u8]) {
     let scales = &scales[..magnitudes(bits)];
     let mut middles = [f32::INFINITY; 7];
     for (middle, pair) in middles.iter_mut().zip(scales.windows(2)) {
@@ -76,7 +199,7 @@ fn nearest<const N: usize>(values: &[f32], middles: [f32; N], codes: &mut [u8]) 
     }
 }
 
-pub(super) fn values(bits: u8, codes: &[u8], scales: &Scales, out: &mut [f32]) {
+fn values(bits: u8, codes: &[u8], scales: &Scales, out: &mut [f32]) {
     let sign = bits - 1;
     for (out, &code) in out.iter_mut().zip(codes) {
         let magnitude = scales[usize::from(code & 7 & !(1 << sign))];

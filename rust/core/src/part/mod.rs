@@ -1,0 +1,41 @@
+//! What the parts of a codec have in common, and how they are registered.
+//!
+//! A part is a struct of its options in a file of its own, and one row of its kind's registry
+//! ([`Sparsifier`](crate::sparsify::Sparsifier), [`Quantizer`](crate::quantize::Quantizer),
+//! [`Memory`](crate::memory::Memory)). The row makes a variant of the enum, and names its ids in
+//! frames. Nothing else knows the part by its name.
+//!
+//! The traits of parts have no default methods, and what is done for all parts has no default arm:
+//! what a new part does not say does not compile.
+
+mod options;
+mod registry;
+
+pub use options::{Options, Read, Value};
+pub(crate) use registry::{parts, payload, unit};
+
+use crate::Result;
+use std::fmt::Debug;
+
+/// What parts of every kind say about themselves.
+pub(crate) trait Part: Copy + PartialEq + Debug {
+    /// Its name in a configuration.
+    const KIND: &'static str;
+
+    /// Reads its options. What they may be is for [`Part::check`].
+    fn read(options: &Options) -> Result<Self>;
+
+    /// An error if an option is out of its range.
+    fn check(self) -> Result<()>;
+
+    /// The same part, but for options that only say how much is sent: those of `other`. States may
+    /// be used with all parts that are equal then.
+    fn sized_as(self, other: Self) -> Self;
+
+    /// Some of it, with every option at two values or more, for tests, fuzzers and benches: they use
+    /// all there are.
+    fn examples() -> Vec<Self>;
+}
+
+#[cfg(test)]
+mod tests;
