@@ -32,6 +32,11 @@
 //! Codecs run `sweep` where they can. `above` and `moments` stand beside it as what it is judged by;
 //! their parts are its own.
 //!
+//! A kernel is a function for each level, of the level's name: `add::scalar`, `add::neon`, `add::avx2`
+//! and `add::avx512`, which need the CPU features of their level. The dispatch table puts those of
+//! one level together as [`Kernels`], whose methods are safe to call: nobody has the [`Kernels`] of a
+//! level that the CPU lacks.
+//!
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only

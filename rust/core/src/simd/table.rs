@@ -18,7 +18,7 @@ use crate::rng::Key;
 macro_rules! kernels {
     ($($(#[$doc:meta])*
         $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?
-            = $($path:ident)::+ [$run:ident];)*) => {
+            = $($path:ident)::+;)*) => {
         /// The kernels of one level.
         ///
         /// To have one is the proof that this CPU runs its level: fields are private to this module,
@@ -41,8 +41,8 @@ macro_rules! kernels {
         }
 
         macro_rules! table {
-            ($level:ident, $module:ident) => {
-                Kernels { level: Level::$level, $($name: $($path::)+$module::$run,)* }
+            ($level:ident, $function:ident) => {
+                Kernels { level: Level::$level, $($name: $($path::)+$function,)* }
             };
         }
     };
@@ -50,109 +50,109 @@ macro_rules! kernels {
 
 kernels! {
     /// `out = gradient + decay * residual`: see [`add`].
-    pub fn add(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) = add[run];
+    pub fn add(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) = add;
     /// `out += scale * values`: see [`add`].
-    pub fn add_scaled(out: &mut [f32], values: &[f32], scale: f32) = add::scaled[run];
+    pub fn add_scaled(out: &mut [f32], values: &[f32], scale: f32) = add::scaled;
     /// The bits of the largest magnitude: see [`peak`].
-    pub fn peak(x: &[f32]) -> u32 = peak[run];
+    pub fn peak(x: &[f32]) -> u32 = peak;
     /// The same of each group of `len` entries: see [`peak`].
-    pub fn group_peaks(x: &[f32], len: usize, peaks: &mut [u32]) = peak::groups[run];
+    pub fn group_peaks(x: &[f32], len: usize, peaks: &mut [u32]) = peak::groups;
     /// Sums of exceedances over a location and of their squares: see [`moments`].
-    pub fn moments(x: &[f32], location: f32, lanes: &mut moments::Lanes) = moments[run];
+    pub fn moments(x: &[f32], location: f32, lanes: &mut moments::Lanes) = moments;
     /// The next momentum, and what it adds to the velocity: see [`momentum`].
-    pub fn momentum(next: &mut [f32], update: &mut [f32], gradient: &[f32], momentum: &[f32], rule: momentum::Rule) = momentum[run];
+    pub fn momentum(next: &mut [f32], update: &mut [f32], gradient: &[f32], momentum: &[f32], rule: momentum::Rule) = momentum;
     /// The k-th largest of a short list: see [`kth`].
-    pub fn kth(bits: &[u32], k: usize, slack: usize) -> u32 = kth[run];
+    pub fn kth(bits: &[u32], k: usize, slack: usize) -> u32 = kth;
     /// The largest entry of each chunk: see [`leaders`].
-    pub fn leaders(x: &[f32], chunk: usize, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize = leaders[run];
+    pub fn leaders(x: &[f32], chunk: usize, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize = leaders;
     /// The largest magnitude of each column: see [`maxima`].
-    pub fn maxima(x: &[f32], out: &mut [u32]) = maxima[run];
+    pub fn maxima(x: &[f32], out: &mut [u32]) = maxima;
     /// The sum of the logarithms of magnitudes: see [`log_sum`].
-    pub fn log_sum(x: &[f32], lanes: &mut log_sum::Lanes) = log_sum[run];
+    pub fn log_sum(x: &[f32], lanes: &mut log_sum::Lanes) = log_sum;
     /// Compacts the entries above a bound, and says how many they are: see [`above`].
-    pub fn above(x: &[f32], bound: f32, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize = above[run];
+    pub fn above(x: &[f32], bound: f32, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize = above;
     /// Picks what AdaComp sends of each bin: see [`bins`].
-    pub fn bins(gradient: &[f32], sums: &[f32], ahead: f32, bin: usize, peaks: &mut [u32], picked: &mut [f32]) = bins[run];
+    pub fn bins(gradient: &[f32], sums: &[f32], ahead: f32, bin: usize, peaks: &mut [u32], picked: &mut [f32]) = bins;
     /// Picks what AdaComp sends of one bin: see [`bins::pick`].
-    pub fn pick(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picked: &mut [f32]) = bins::pick[run];
+    pub fn pick(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picked: &mut [f32]) = bins::pick;
     /// Random positions below a number: see [`draws`].
-    pub fn draws(key: Key, at: u32, numel: u32, out: &mut [u32]) = draws[run];
+    pub fn draws(key: Key, at: u32, numel: u32, out: &mut [u32]) = draws;
     /// Values to powers of two, randomly: see [`exponent`].
-    pub fn exponent_encode(values: &[f32], factors: &[f32], key: Key, first: u32, codes: &mut [u8]) = exponent::encode[run];
+    pub fn exponent_encode(values: &[f32], factors: &[f32], key: Key, first: u32, codes: &mut [u8]) = exponent::encode;
     /// The same, and what is left of each value: see [`exponent`].
-    pub fn exponent_left(values: &mut [f32], scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = exponent::encode::left[run];
+    pub fn exponent_left(values: &mut [f32], scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = exponent::encode::left;
     /// Powers of two back to values: see [`exponent`].
-    pub fn exponent_decode(codes: &[u8], scales: &[f32], out: &mut [f32]) = exponent::decode[run];
+    pub fn exponent_decode(codes: &[u8], scales: &[f32], out: &mut [f32]) = exponent::decode;
     /// Values to the nearest 8-bit floats: see [`float8`].
-    pub fn float8_nearest(values: &[f32], format: float8::Format, factors: Pair<'_>, codes: &mut [u8]) = float8::nearest[run];
+    pub fn float8_nearest(values: &[f32], format: float8::Format, factors: Pair<'_>, codes: &mut [u8]) = float8::nearest;
     /// The same, and what is left of each value: see [`float8`].
-    pub fn float8_nearest_left(values: &mut [f32], format: float8::Format, scaling: Scaling<'_>, codes: &mut [u8]) = float8::nearest::left[run];
+    pub fn float8_nearest_left(values: &mut [f32], format: float8::Format, scaling: Scaling<'_>, codes: &mut [u8]) = float8::nearest::left;
     /// Values to 8-bit floats, randomly: see [`float8`].
-    pub fn float8_stochastic(values: &[f32], format: float8::Format, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = float8::stochastic[run];
+    pub fn float8_stochastic(values: &[f32], format: float8::Format, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = float8::stochastic;
     /// The same, and what is left of each value: see [`float8`].
-    pub fn float8_stochastic_left(values: &mut [f32], format: float8::Format, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = float8::stochastic::left[run];
+    pub fn float8_stochastic_left(values: &mut [f32], format: float8::Format, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = float8::stochastic::left;
     /// 8-bit floats back to values: see [`float8`].
-    pub fn float8_decode(codes: &[u8], format: float8::Format, scales: &[f32], out: &mut [f32]) = float8::decode[run];
+    pub fn float8_decode(codes: &[u8], format: float8::Format, scales: &[f32], out: &mut [f32]) = float8::decode;
     /// Codes of so many bits from bytes to packed: see [`fields`].
-    pub fn pack(codes: &[u8], width: u32, out: &mut [u8]) = fields[pack];
+    pub fn pack(codes: &[u8], width: u32, out: &mut [u8]) = fields::pack;
     /// Codes of so many bits from packed to bytes: see [`fields`].
-    pub fn unpack(bytes: &[u8], width: u32, out: &mut [u8]) = fields[unpack];
+    pub fn unpack(bytes: &[u8], width: u32, out: &mut [u8]) = fields::unpack;
     /// Values to levels of a grid, randomly: see [`grid`].
-    pub fn to_levels(x: &[f32], grid: grid::Grid, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels[run];
+    pub fn to_levels(x: &[f32], grid: grid::Grid, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels;
     /// The same, and what is left of each value: see [`grid`].
-    pub fn to_levels_left(x: &mut [f32], grid: grid::Grid, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels_left[run];
+    pub fn to_levels_left(x: &mut [f32], grid: grid::Grid, scaling: Scaling<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels_left;
     /// Levels of a grid back to values: see [`grid`].
-    pub fn from_levels(codes: &[u8], grid: grid::Grid, scales: &[f32], out: &mut [f32]) = grid::from_levels[run];
+    pub fn from_levels(codes: &[u8], grid: grid::Grid, scales: &[f32], out: &mut [f32]) = grid::from_levels;
     /// The first of an entry's pair for a code of zero, the second for one: see [`grid`].
-    pub fn one_of_two(codes: &[u8], pairs: Pair<'_>, out: &mut [f32]) = grid::one_of_two[run];
+    pub fn one_of_two(codes: &[u8], pairs: Pair<'_>, out: &mut [f32]) = grid::one_of_two;
     /// `x -= sent`: see [`grid`].
-    pub fn subtract(x: &mut [f32], sent: &[f32]) = grid::subtract[run];
+    pub fn subtract(x: &mut [f32], sent: &[f32]) = grid::subtract;
     /// Sums of either side and of squares: see [`summary`].
-    pub fn summary(x: &[f32], lanes: &mut summary::Lanes) = summary[run];
+    pub fn summary(x: &[f32], lanes: &mut summary::Lanes) = summary;
     /// The same without squares: see [`summary`].
-    pub fn sides(x: &[f32], lanes: &mut summary::Lanes) = summary::sides[run];
+    pub fn sides(x: &[f32], lanes: &mut summary::Lanes) = summary::sides;
     /// Sums of squares: see [`summary`].
-    pub fn squares(x: &[f32], lanes: &mut summary::Lanes) = summary::squares[run];
+    pub fn squares(x: &[f32], lanes: &mut summary::Lanes) = summary::squares;
     /// The summary of each group of `len` entries: see [`summary`].
-    pub fn group_summaries(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::groups[run];
+    pub fn group_summaries(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::groups;
     /// The same without squares: see [`summary`].
-    pub fn group_sides(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_sides[run];
+    pub fn group_sides(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_sides;
     /// The same of squares: see [`summary`].
-    pub fn group_squares(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_squares[run];
+    pub fn group_squares(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_squares;
     /// Values times a factor to float16: see [`narrow`].
-    pub fn narrow_f16(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) = narrow[run];
+    pub fn narrow_f16(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) = narrow;
     /// Values to bfloat16: see [`narrow`].
-    pub fn narrow_bf16(values: &[f32], codes: &mut [[u8; 2]]) = narrow::to_bf16[run];
+    pub fn narrow_bf16(values: &[f32], codes: &mut [[u8; 2]]) = narrow::to_bf16;
     /// The same, and what is left of each value: see [`narrow`].
-    pub fn narrow_bf16_left(values: &mut [f32], codes: &mut [[u8; 2]]) = narrow::to_bf16::left[run];
+    pub fn narrow_bf16_left(values: &mut [f32], codes: &mut [[u8; 2]]) = narrow::to_bf16::left;
     /// Drops the entries of a list that are not above a bound: see [`refine`].
-    pub fn refine(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize = refine[run];
+    pub fn refine(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize = refine;
     /// Copies past the caches, while [`Kernels::streaming`] is held: see [`stream`].
-    pub fn stream(out: &mut [f32], x: &[f32]) = stream[run];
+    pub fn stream(out: &mut [f32], x: &[f32]) = stream;
     /// Orders what was streamed before what follows: what [`Streaming`](stream::Streaming) ends with.
-    pub(super) fn fence() = stream[fence];
+    pub(super) fn fence() = stream::fence;
     /// Has a block brought to the caches: see [`fetch`].
-    pub fn fetch(block: &[f32]) = fetch[run];
+    pub fn fetch(block: &[f32]) = fetch;
     /// Values to signs, a bit each: see [`sign_bits`].
-    pub fn sign_bits(x: &[f32], bytes: &mut [u8]) = sign_bits[run];
+    pub fn sign_bits(x: &[f32], bytes: &mut [u8]) = sign_bits;
     /// The same, and what one of two values leaves: see [`sign_bits`].
-    pub fn sign_bits_left(x: &mut [f32], pairs: Pair<'_>, bytes: &mut [u8]) = sign_bits[left];
+    pub fn sign_bits_left(x: &mut [f32], pairs: Pair<'_>, bytes: &mut [u8]) = sign_bits::left;
     /// The number of a group for each of its entries: see [`spread`].
-    pub fn spread(numbers: &[f32], len: usize, skip: usize, out: &mut [f32]) = spread[run];
+    pub fn spread(numbers: &[f32], len: usize, skip: usize, out: &mut [f32]) = spread;
     /// Adds the residual and gathers peak, moments and survivors: see [`sweep`].
-    pub fn sweep(x: Input<'_>, feedback: Option<sweep::Feedback<'_>>, gather: sweep::Gather<'_>) -> sweep::Found = sweep[run];
+    pub fn sweep(x: Input<'_>, feedback: Option<sweep::Feedback<'_>>, gather: sweep::Gather<'_>) -> sweep::Found = sweep;
     /// The sum of the values: see [`total`].
-    pub fn total(x: &[f32], lanes: &mut total::Lanes) = total[run];
+    pub fn total(x: &[f32], lanes: &mut total::Lanes) = total;
     /// Float64 to float32: see [`widen`].
-    pub fn widen_f64(x: &[f64], out: &mut [f32]) = widen::from_f64[run];
+    pub fn widen_f64(x: &[f64], out: &mut [f32]) = widen::from_f64;
     /// Float16 to float32: see [`widen`].
-    pub fn widen_f16(x: &[f16], out: &mut [f32]) = widen::from_f16[run];
+    pub fn widen_f16(x: &[f16], out: &mut [f32]) = widen::from_f16;
     /// Codes of float16 to float32, times a factor: see [`widen::from_f16`].
-    pub fn decode_f16(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) = widen::from_f16[decode];
+    pub fn decode_f16(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) = widen::from_f16::decode;
     /// Bfloat16 to float32: see [`widen`].
-    pub fn widen_bf16(x: &[bf16], out: &mut [f32]) = widen::from_bf16[run];
+    pub fn widen_bf16(x: &[bf16], out: &mut [f32]) = widen::from_bf16;
     /// Takes the magnitudes inside a window out of a list: see [`window`].
-    pub fn window(values: &[f32], low: u32, high: u32, out: &mut [u32]) -> (usize, usize) = window[run];
+    pub fn window(values: &[f32], low: u32, high: u32, out: &mut [u32]) -> (usize, usize) = window;
 }
 
 static SCALAR: Kernels = table!(Scalar, scalar);

@@ -1,6 +1,6 @@
 //! Compacts the entries of a block whose magnitude is above a bound.
 //!
-//! `run(x, bound, base, indices, values) -> count` writes position `base + i` and value of each
+//! `above(x, bound, base, indices, values) -> count` writes position `base + i` and value of each
 //! `|x[i]| > bound`, ascending, to the front of `indices` and `values` and returns how many there
 //! are. Both outputs hold at least `x.len() + SLACK` elements, because whole vectors are stored;
 //! what lies behind the count is unspecified. NaN is never above a bound; `bound >= 0`.
@@ -8,14 +8,15 @@
 //! Groups of [`GROUP`] elements without a hit are skipped by one test, which is what makes a sparse
 //! block as cheap as a maximum.
 
-pub(in crate::simd) mod scalar;
+mod scalar;
 #[cfg(target_arch = "x86_64")]
-mod x86;
+pub(in crate::simd) mod x86;
 
+pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar as neon;
+pub(in crate::simd) use scalar::run as neon;
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use x86::{avx2, avx512};
+pub(in crate::simd) use x86::{avx2::run as avx2, avx512::run as avx512};
 
 /// Elements that outputs hold beyond the length of the input.
 pub const SLACK: usize = 16;

@@ -46,7 +46,14 @@ pub(in crate::simd) mod avx512 {
     }
 
     #[target_feature(enable = "avx512f,popcnt")]
-    fn inner(x: &[f32], bound: f32, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize {
+    pub(in crate::simd) fn run(
+        x: &[f32],
+        bound: f32,
+        base: u32,
+        indices: &mut [u32],
+        values: &mut [f32],
+    ) -> usize {
+        check(x, indices, values);
         let limit = _mm512_set1_ps(bound);
         let mut count = 0;
         let (groups, rest) = x.as_chunks::<GROUP>();
@@ -78,24 +85,11 @@ pub(in crate::simd) mod avx512 {
         }
         count
     }
-
-    pub(in crate::simd) fn run(
-        x: &[f32],
-        bound: f32,
-        base: u32,
-        indices: &mut [u32],
-        values: &mut [f32],
-    ) -> usize {
-        check(x, indices, values);
-        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level
-        // only where its features were found on this CPU.
-        unsafe { inner(x, bound, base, indices, values) }
-    }
 }
 
 pub(in crate::simd) mod avx2 {
-    use super::super::scalar;
     use super::{GROUP, SLACK, check};
+    use crate::simd::above::scalar;
     use std::arch::x86_64::{
         __m256, _CMP_GT_OQ, _mm256_add_epi32, _mm256_and_ps, _mm256_castsi256_ps, _mm256_cmp_ps,
         _mm256_loadu_ps, _mm256_loadu_si256, _mm256_movemask_ps, _mm256_permutevar8x32_ps,
@@ -145,7 +139,14 @@ pub(in crate::simd) mod avx2 {
     }
 
     #[target_feature(enable = "avx2,popcnt")]
-    fn inner(x: &[f32], bound: f32, base: u32, indices: &mut [u32], values: &mut [f32]) -> usize {
+    pub(in crate::simd) fn run(
+        x: &[f32],
+        bound: f32,
+        base: u32,
+        indices: &mut [u32],
+        values: &mut [f32],
+    ) -> usize {
+        check(x, indices, values);
         let limit = _mm256_set1_ps(bound);
         let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
         let mut count = 0;
@@ -170,19 +171,6 @@ pub(in crate::simd) mod avx2 {
             }
         }
         let at = base + (x.len() - rest.len()) as u32;
-        count + scalar::run(rest, bound, at, &mut indices[count..], &mut values[count..])
-    }
-
-    pub(in crate::simd) fn run(
-        x: &[f32],
-        bound: f32,
-        base: u32,
-        indices: &mut [u32],
-        values: &mut [f32],
-    ) -> usize {
-        check(x, indices, values);
-        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level
-        // only where its features were found on this CPU.
-        unsafe { inner(x, bound, base, indices, values) }
+        count + scalar(rest, bound, at, &mut indices[count..], &mut values[count..])
     }
 }

@@ -1,7 +1,7 @@
 //! The test of AdaComp, bin by bin: which entries would matter as much as the largest of their bin
 //! if the new gradient were added once more.
 //!
-//! `run(gradient, sums, ahead, bin, peaks, picked)` looks at bins of `bin` elements, the last of which
+//! `bins(gradient, sums, ahead, bin, peaks, picked)` looks at bins of `bin` elements, the last of which
 //! may be shorter. It writes the bits of the largest magnitude of `sums` in each to `peaks`, and to
 //! `picked` each sum for which `|sum + ahead * gradient|` is at least that large, zero for all others.
 //! A bin of zeros has nothing to pick.

@@ -1,6 +1,6 @@
 //! The same for elements of one bin whose largest magnitude is known.
 //!
-//! `run(gradient, sums, ahead, least, picked)` writes each sum for which `|sum + ahead * gradient|` is
+//! `pick(gradient, sums, ahead, least, picked)` writes each sum for which `|sum + ahead * gradient|` is
 //! at least `least` to `picked`, zero for all others, and zeros alone if `least` is zero.
 
 use crate::simd::stamp::stamp;

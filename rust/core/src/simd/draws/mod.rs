@@ -1,6 +1,6 @@
 //! Random positions, many at once.
 //!
-//! `run(key, at, numel, out)` writes the position below `numel` that each of the key's numbers from
+//! `draws(key, at, numel, out)` writes the position below `numel` that each of the key's numbers from
 //! `at` on stands for, the upper half of it times `numel`, or [`NONE`] where the lower half is below
 //! `2^32 mod numel`. Those left are equally many for each position (D. Lemire, "Fast Random Integer
 //! Generation in an Interval", ACM Trans. Model. Comput. Simul. 2019). `numel` is not zero.

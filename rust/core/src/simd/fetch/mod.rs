@@ -4,17 +4,15 @@
 //! as long as pages, so that while one is worked on the next would not be under way. Asking for it
 //! changes no result; where a level has no way to ask, nothing happens.
 
-pub(in crate::simd) mod scalar {
-    pub(in crate::simd) fn run(_block: &[f32]) {}
-}
-
 #[cfg(target_arch = "aarch64")]
 pub(in crate::simd) use scalar as neon;
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use {x86 as avx2, x86 as avx512};
+pub(in crate::simd) use x86::{run as avx2, run as avx512};
+
+pub(in crate::simd) fn scalar(_block: &[f32]) {}
 
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) mod x86 {
+mod x86 {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
     /// Elements of a line of the cache.

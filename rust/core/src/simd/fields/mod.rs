@@ -3,17 +3,28 @@
 //! Eight codes of `w` bits are `w` bytes. x86-64 has an instruction for either way; the plain form
 //! brings neighbours together in three steps.
 
-pub(in crate::simd) mod plain;
+mod plain;
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) mod x86;
+mod x86;
 
-pub(in crate::simd) use plain as scalar;
-#[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use plain as neon;
-#[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use x86 as avx2;
-#[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use x86 as avx512;
+/// Bytes to fields: codes below `2^width`. `out` is as long as they take; its last byte is padded
+/// with zeros.
+pub(in crate::simd) mod pack {
+    pub(in crate::simd) use super::plain::pack as scalar;
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use super::plain::pack as neon;
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) use super::x86::{pack as avx2, pack as avx512};
+}
+
+/// Fields to bytes: as many codes as there is room for. `bytes` is as long as they take.
+pub(in crate::simd) mod unpack {
+    pub(in crate::simd) use super::plain::unpack as scalar;
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use super::plain::unpack as neon;
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) use super::x86::{unpack as avx2, unpack as avx512};
+}
 
 /// Whether the bits after the last of `count` codes are zero.
 pub(crate) fn is_padded(bytes: &[u8], width: u32, count: u64) -> bool {
@@ -23,7 +34,7 @@ pub(crate) fn is_padded(bytes: &[u8], width: u32, count: u64) -> bool {
 
 /// Packs by `gather`, which moves the lowest `W` bits of eight bytes together.
 #[inline(always)]
-fn pack<const W: usize>(codes: &[u8], out: &mut [u8], gather: impl Fn(u64) -> u64) {
+fn pack_by<const W: usize>(codes: &[u8], out: &mut [u8], gather: impl Fn(u64) -> u64) {
     let (groups, rest) = codes.as_chunks::<8>();
     let (whole, tail) = out.split_at_mut(groups.len() * W);
     for (group, out) in groups.iter().zip(whole.as_chunks_mut::<W>().0) {
@@ -37,7 +48,7 @@ fn pack<const W: usize>(codes: &[u8], out: &mut [u8], gather: impl Fn(u64) -> u6
 
 /// Unpacks by `scatter`, the inverse of `gather`.
 #[inline(always)]
-fn unpack<const W: usize>(bytes: &[u8], codes: &mut [u8], scatter: impl Fn(u64) -> u64) {
+fn unpack_by<const W: usize>(bytes: &[u8], codes: &mut [u8], scatter: impl Fn(u64) -> u64) {
     let (groups, rest) = codes.as_chunks_mut::<8>();
     let (whole, tail) = bytes.split_at(groups.len() * W);
     let word = |bytes: &[u8]| {

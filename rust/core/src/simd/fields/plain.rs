@@ -2,19 +2,16 @@
 
 use super::for_width;
 
-/// See the module: codes below `2^width`. `out` is as long as they take; its last byte is padded
-/// with zeros.
 pub(in crate::simd) fn pack(codes: &[u8], width: u32, out: &mut [u8]) {
     for_width!(width, codes, out, pack_fixed);
 }
 
-/// See the module: as many codes as `codes` has room for. `bytes` is as long as they take.
 pub(in crate::simd) fn unpack(bytes: &[u8], width: u32, codes: &mut [u8]) {
     for_width!(width, bytes, codes, unpack_fixed);
 }
 
 fn pack_fixed<const W: usize>(codes: &[u8], out: &mut [u8]) {
-    super::pack::<W>(codes, out, |word| {
+    super::pack_by::<W>(codes, out, |word| {
         let word = nearer(word, W, 8, 0x0001_0001_0001_0001);
         let word = nearer(word, 2 * W, 16, 0x0000_0001_0000_0001);
         nearer(word, 4 * W, 32, 1)
@@ -22,7 +19,7 @@ fn pack_fixed<const W: usize>(codes: &[u8], out: &mut [u8]) {
 }
 
 fn unpack_fixed<const W: usize>(bytes: &[u8], codes: &mut [u8]) {
-    super::unpack::<W>(bytes, codes, |word| {
+    super::unpack_by::<W>(bytes, codes, |word| {
         let word = apart(word, 4 * W, 32, 1);
         let word = apart(word, 2 * W, 16, 0x0000_0001_0000_0001);
         apart(word, W, 8, 0x0001_0001_0001_0001)

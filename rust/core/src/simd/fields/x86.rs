@@ -9,31 +9,22 @@ const fn mask<const W: usize>() -> u64 {
     0x0101_0101_0101_0101 * ((1 << W) - 1)
 }
 
-/// See [`super::plain::pack`].
+#[target_feature(enable = "bmi2")]
 pub(in crate::simd) fn pack(codes: &[u8], width: u32, out: &mut [u8]) {
-    #[target_feature(enable = "bmi2")]
-    fn fixed<const W: usize>(codes: &[u8], out: &mut [u8]) {
-        super::pack::<W>(codes, out, |word| _pext_u64(word, mask::<W>()));
-    }
-    #[target_feature(enable = "bmi2")]
-    fn inner(codes: &[u8], width: u32, out: &mut [u8]) {
-        for_width!(width, codes, out, fixed);
-    }
-    // SAFETY: reached through the dispatch table alone, which hands out the levels AVX2 and AVX-512
-    // only where `Level::is_available` has found BMI2 on this CPU.
-    unsafe { inner(codes, width, out) }
+    for_width!(width, codes, out, pack_fixed);
 }
 
-/// See [`super::plain::unpack`].
+#[target_feature(enable = "bmi2")]
 pub(in crate::simd) fn unpack(bytes: &[u8], width: u32, codes: &mut [u8]) {
-    #[target_feature(enable = "bmi2")]
-    fn fixed<const W: usize>(bytes: &[u8], codes: &mut [u8]) {
-        super::unpack::<W>(bytes, codes, |word| _pdep_u64(word, mask::<W>()));
-    }
-    #[target_feature(enable = "bmi2")]
-    fn inner(bytes: &[u8], width: u32, codes: &mut [u8]) {
-        for_width!(width, bytes, codes, fixed);
-    }
-    // SAFETY: as above.
-    unsafe { inner(bytes, width, codes) }
+    for_width!(width, bytes, codes, unpack_fixed);
+}
+
+#[target_feature(enable = "bmi2")]
+fn pack_fixed<const W: usize>(codes: &[u8], out: &mut [u8]) {
+    super::pack_by::<W>(codes, out, |word| _pext_u64(word, mask::<W>()));
+}
+
+#[target_feature(enable = "bmi2")]
+fn unpack_fixed<const W: usize>(bytes: &[u8], codes: &mut [u8]) {
+    super::unpack_by::<W>(bytes, codes, |word| _pdep_u64(word, mask::<W>()));
 }

@@ -1,6 +1,6 @@
 //! The k-th largest of a short list of magnitudes, by bisection over the bits.
 //!
-//! `run(bits, k, slack) -> bound` gives the largest bound that at least `k` of the list reach, for `1
+//! `kth(bits, k, slack) -> bound` gives the largest bound that at least `k` of the list reach, for `1
 //! <= k <= bits.len()`. With `slack` it may stop at any bound that `k` to `k + slack` of them reach.
 //! Counting has no branches, so that a list of some hundred is searched faster than it could be
 //! ordered, and whatever the data.

@@ -1,6 +1,6 @@
 //! The entry of largest magnitude in each chunk of a block.
 //!
-//! `run(x, chunk, base, indices, values) -> count` writes position `base + i` and value of the
+//! `leaders(x, chunk, base, indices, values) -> count` writes position `base + i` and value of the
 //! first largest magnitude of each `chunk` elements of `x`, the last of which may be fewer, to the
 //! front of `indices` and `values`. A chunk of zeros gives nothing. Both outputs hold an element for
 //! each chunk at least; what lies behind the count is unspecified. All magnitudes are finite.

@@ -1,6 +1,6 @@
 //! The largest magnitude of each column, where a block is laid out in rows.
 //!
-//! `run(x, out)` lays `x` out in rows of `out.len()` elements, the last of which may be shorter, and
+//! `maxima(x, out)` lays `x` out in rows of `out.len()` elements, the last of which may be shorter, and
 //! writes the bits of the largest magnitude of each column to `out`.
 //!
 //! The k-th largest of these maxima is a magnitude that k elements at least reach, and, with a few

@@ -1,21 +1,21 @@
 //! float32 to the codes of 16-bit floats, rounded to nearest even and never to infinity.
 //!
-//! To float16, `run(values, factor, codes)` writes the little-endian bytes of `clamp(value * factor, ±65504)`
+//! To float16, `narrow_f16(values, factor, codes)` writes the little-endian bytes of `clamp(value * factor, ±65504)`
 //! for as many codes as there are values. Clamping comes first, because what lies between the
 //! largest code and the next step would round up to infinity. Values are finite. To bfloat16 see
 //! [`to_bf16`].
 
-pub(in crate::simd) mod scalar;
-#[cfg(target_arch = "x86_64")]
-pub(in crate::simd) mod x86;
-
+mod scalar;
 pub(in crate::simd) mod to_bf16;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
+pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar as neon;
+pub(in crate::simd) use scalar::run as neon;
 /// Conversion is eight lanes wide on both.
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use {x86 as avx2, x86 as avx512};
+pub(in crate::simd) use x86::{run as avx2, run as avx512};
 
 /// Largest finite float16.
 const MAX: f32 = 65504.0;

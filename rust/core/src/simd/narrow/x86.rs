@@ -7,7 +7,8 @@ use std::arch::x86_64::{
 };
 
 #[target_feature(enable = "avx,f16c")]
-fn inner(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) {
+pub(in crate::simd) fn run(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) {
+    assert_eq!(values.len(), codes.len(), "a code for each value");
     let scale = _mm256_set1_ps(factor);
     let (highest, lowest) = (_mm256_set1_ps(MAX), _mm256_set1_ps(-MAX));
     let (whole, rest) = values.as_chunks::<8>();
@@ -21,12 +22,5 @@ fn inner(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) {
             _mm_storeu_si128(target.as_mut_ptr().cast(), halves);
         }
     }
-    scalar::run(rest, factor, end);
-}
-
-pub(in crate::simd) fn run(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) {
-    assert_eq!(values.len(), codes.len(), "a code for each value");
-    // SAFETY: `run` is reached through the dispatch table alone, which hands out this level only
-    // where its features were found on this CPU.
-    unsafe { inner(values, factor, codes) }
+    scalar(rest, factor, end);
 }

@@ -21,16 +21,14 @@ stamp!(fn(x: &[f32]) -> u32 => body);
 
 /// The same of each group of `len` values in a row, the last of which may be shorter.
 pub(in crate::simd) mod groups {
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) use super::x86::{of_groups as avx2, of_groups as avx512};
     #[cfg(target_arch = "aarch64")]
     pub(in crate::simd) use scalar as neon;
-    #[cfg(target_arch = "x86_64")]
-    pub(in crate::simd) use {super::x86 as avx2, super::x86 as avx512};
 
-    pub(in crate::simd) mod scalar {
-        pub(in crate::simd) fn run(x: &[f32], len: usize, peaks: &mut [u32]) {
-            for (out, group) in peaks.iter_mut().zip(x.chunks(len)) {
-                *out = crate::simd::peak::body(group);
-            }
+    pub(in crate::simd) fn scalar(x: &[f32], len: usize, peaks: &mut [u32]) {
+        for (out, group) in peaks.iter_mut().zip(x.chunks(len)) {
+            *out = super::body(group);
         }
     }
 }

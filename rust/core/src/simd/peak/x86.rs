@@ -42,14 +42,8 @@ pub(in crate::simd) fn largest(peaks: __m256i) -> u32 {
 }
 
 #[target_feature(enable = "avx2")]
-fn of_groups(x: &[f32], len: usize, peaks: &mut [u32]) {
+pub(in crate::simd) fn of_groups(x: &[f32], len: usize, peaks: &mut [u32]) {
     for (out, group) in peaks.iter_mut().zip(x.chunks(len)) {
         *out = peak(group);
     }
-}
-
-pub(in crate::simd) fn run(x: &[f32], len: usize, peaks: &mut [u32]) {
-    // SAFETY: reached through the dispatch table alone, which hands out the levels AVX2 and AVX-512
-    // only where `Level::is_available` has found AVX2 on this CPU.
-    unsafe { of_groups(x, len, peaks) }
 }

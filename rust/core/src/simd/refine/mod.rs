@@ -1,16 +1,17 @@
 //! Drops, in place, the entries whose magnitude is not above a bound.
 //!
-//! `run(indices, values, bound) -> count` moves those above the bound to the front, in order. Both
+//! `refine(indices, values, bound) -> count` moves those above the bound to the front, in order. Both
 //! slices have the same length; what lies behind the count is unspecified. `bound >= 0`.
 
-pub(in crate::simd) mod scalar;
+mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar as neon;
+pub(in crate::simd) use scalar::run as neon;
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use x86::{avx2, avx512};
+pub(in crate::simd) use x86::{avx2::run as avx2, avx512::run as avx512};
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ pub(in crate::simd) mod avx512 {
     };
 
     #[target_feature(enable = "avx512f,popcnt")]
-    fn inner(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize {
+    pub(in crate::simd) fn run(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize {
         assert_eq!(indices.len(), values.len(), "lists of one length");
         let whole = values.len() / 16 * 16;
         let limit = _mm512_set1_ps(bound);
@@ -32,16 +32,10 @@ pub(in crate::simd) mod avx512 {
         }
         scalar::from(whole, count, indices, values, bound)
     }
-
-    pub(in crate::simd) fn run(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize {
-        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level
-        // only where its features were found on this CPU.
-        unsafe { inner(indices, values, bound) }
-    }
 }
 
 pub(in crate::simd) mod avx2 {
-    use crate::simd::above::avx2::SHUFFLE;
+    use crate::simd::above::x86::avx2::SHUFFLE;
     use crate::simd::refine::scalar;
     use std::arch::x86_64::{
         _CMP_GT_OQ, _mm256_and_ps, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_loadu_ps,
@@ -51,7 +45,7 @@ pub(in crate::simd) mod avx2 {
     };
 
     #[target_feature(enable = "avx2,popcnt")]
-    fn inner(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize {
+    pub(in crate::simd) fn run(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize {
         assert_eq!(indices.len(), values.len(), "lists of one length");
         let whole = values.len() / 8 * 8;
         let limit = _mm256_set1_ps(bound);
@@ -74,11 +68,5 @@ pub(in crate::simd) mod avx2 {
             }
         }
         scalar::from(whole, count, indices, values, bound)
-    }
-
-    pub(in crate::simd) fn run(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize {
-        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level
-        // only where its features were found on this CPU.
-        unsafe { inner(indices, values, bound) }
     }
 }

@@ -1,6 +1,6 @@
 //! Signs of values, a bit each from the least significant up: one where a value is not below zero.
 //!
-//! `run` writes the bits. `left` writes them too, and subtracts from each value what its bit stands
+//! The kernel writes the bits. [`left`] writes them too, and subtracts from each value what its bit stands
 //! for: the first of the entry's pair where it is zero, the second where it is one. A byte
 //! holds eight values; if fewer are left, its upper bits are zero.
 
@@ -10,19 +10,25 @@ mod x86;
 #[cfg(target_arch = "aarch64")]
 pub(in crate::simd) use scalar as neon;
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use x86::{avx2, avx512};
+pub(in crate::simd) use x86::{avx2::run as avx2, avx512::run as avx512};
 
-pub(in crate::simd) mod scalar {
+pub(in crate::simd) fn scalar(x: &[f32], bits: &mut [u8]) {
+    for (byte, x) in bits.iter_mut().zip(x.chunks(8)) {
+        *byte = x.iter().rev().fold(0, |byte, &x| byte << 1 | u8::from(x >= 0.0));
+    }
+}
+
+/// The signs, and what they leave.
+pub(in crate::simd) mod left {
     use crate::simd::Pair;
 
-    pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
-        for (byte, x) in bits.iter_mut().zip(x.chunks(8)) {
-            *byte = x.iter().rev().fold(0, |byte, &x| byte << 1 | u8::from(x >= 0.0));
-        }
-    }
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) use super::x86::{avx2::left as avx2, avx512::left as avx512};
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use scalar as neon;
 
-    pub(in crate::simd) fn left(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
-        run(x, bits);
+    pub(in crate::simd) fn scalar(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
+        super::scalar(x, bits);
         for (x, (&zero, &one)) in x.iter_mut().zip(zeros.iter().zip(ones)) {
             *x -= if *x >= 0.0 { one } else { zero };
         }

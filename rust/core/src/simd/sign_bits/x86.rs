@@ -1,15 +1,14 @@
 //! A comparison gives the bits of a whole vector.
 
 pub(in crate::simd) mod avx2 {
-    use super::super::scalar;
-    use crate::simd::Pair;
+    use crate::simd::{Pair, sign_bits};
     use std::arch::x86_64::{
         _CMP_GE_OQ, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_loadu_ps, _mm256_movemask_ps,
         _mm256_setzero_ps, _mm256_storeu_ps, _mm256_sub_ps,
     };
 
     #[target_feature(enable = "avx2")]
-    fn bits_of(x: &[f32], bits: &mut [u8]) {
+    pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
         let (whole, rest) = x.as_chunks::<8>();
         let (bytes, end) = bits.split_at_mut(whole.len());
         for (block, out) in whole.iter().zip(bytes.as_chunks_mut().0) {
@@ -18,11 +17,11 @@ pub(in crate::simd) mod avx2 {
             let signs = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_setzero_ps());
             *out = [_mm256_movemask_ps(signs) as u8];
         }
-        scalar::run(rest, end);
+        sign_bits::scalar(rest, end);
     }
 
     #[target_feature(enable = "avx2")]
-    fn leave(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
+    pub(in crate::simd) fn left(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
         let (whole, rest) = x.as_chunks_mut::<8>();
         let (zeros, last_zeros) = zeros.split_at(whole.len() * 8);
         let (ones, last_ones) = ones.split_at(whole.len() * 8);
@@ -42,31 +41,19 @@ pub(in crate::simd) mod avx2 {
             // SAFETY: as above.
             unsafe { _mm256_storeu_ps(block.as_mut_ptr(), left) };
         }
-        scalar::left(rest, [last_zeros, last_ones], end);
-    }
-
-    pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
-        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level only
-        // where its features were found on this CPU.
-        unsafe { bits_of(x, bits) }
-    }
-
-    pub(in crate::simd) fn left(x: &mut [f32], pairs: Pair<'_>, bits: &mut [u8]) {
-        // SAFETY: as of `run`.
-        unsafe { leave(x, pairs, bits) }
+        sign_bits::left::scalar(rest, [last_zeros, last_ones], end);
     }
 }
 
 pub(in crate::simd) mod avx512 {
-    use super::super::scalar;
-    use crate::simd::Pair;
+    use crate::simd::{Pair, sign_bits};
     use std::arch::x86_64::{
         _CMP_GE_OQ, _mm512_cmp_ps_mask, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_setzero_ps,
         _mm512_storeu_ps, _mm512_sub_ps,
     };
 
     #[target_feature(enable = "avx512f")]
-    fn bits_of(x: &[f32], bits: &mut [u8]) {
+    pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
         let (whole, rest) = x.as_chunks::<16>();
         let (bytes, end) = bits.split_at_mut(whole.len() * 2);
         for (block, out) in whole.iter().zip(bytes.as_chunks_mut().0) {
@@ -75,11 +62,11 @@ pub(in crate::simd) mod avx512 {
             let signs = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps());
             *out = signs.to_le_bytes();
         }
-        scalar::run(rest, end);
+        sign_bits::scalar(rest, end);
     }
 
     #[target_feature(enable = "avx512f")]
-    fn leave(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
+    pub(in crate::simd) fn left(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
         let (whole, rest) = x.as_chunks_mut::<16>();
         let (zeros, last_zeros) = zeros.split_at(whole.len() * 16);
         let (ones, last_ones) = ones.split_at(whole.len() * 16);
@@ -99,17 +86,6 @@ pub(in crate::simd) mod avx512 {
             // SAFETY: as above.
             unsafe { _mm512_storeu_ps(block.as_mut_ptr(), left) };
         }
-        scalar::left(rest, [last_zeros, last_ones], end);
-    }
-
-    pub(in crate::simd) fn run(x: &[f32], bits: &mut [u8]) {
-        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level only
-        // where its features were found on this CPU.
-        unsafe { bits_of(x, bits) }
-    }
-
-    pub(in crate::simd) fn left(x: &mut [f32], pairs: Pair<'_>, bits: &mut [u8]) {
-        // SAFETY: as of `run`.
-        unsafe { leave(x, pairs, bits) }
+        sign_bits::left::scalar(rest, [last_zeros, last_ones], end);
     }
 }

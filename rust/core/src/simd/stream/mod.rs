@@ -6,25 +6,30 @@
 //! usual. Other threads may read what was streamed once the thread that did it has given up its
 //! [`Streaming`].
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 use std::marker::PhantomData;
 
 use super::Kernels;
 
-#[cfg(target_arch = "x86_64")]
-mod x86;
-
+#[cfg(target_arch = "aarch64")]
+pub(in crate::simd) use scalar as neon;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2, avx512};
 
-#[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar as neon;
+pub(in crate::simd) fn scalar(out: &mut [f32], x: &[f32]) {
+    out.copy_from_slice(x);
+}
 
-pub(in crate::simd) mod scalar {
-    pub(in crate::simd) fn run(out: &mut [f32], x: &[f32]) {
-        out.copy_from_slice(x);
-    }
+/// Puts what was streamed before what follows.
+pub(in crate::simd) mod fence {
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) use super::x86::{fence as avx2, fence as avx512};
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use scalar as neon;
 
-    pub(in crate::simd) fn fence() {}
+    pub(in crate::simd) fn scalar() {}
 }
 
 /// What a thread holds while it streams. To give it up, also in a panic, puts everything streamed

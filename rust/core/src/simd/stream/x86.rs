@@ -13,7 +13,7 @@ fn aligned_or_copied(out: &mut [f32], x: &[f32]) -> bool {
     aligned
 }
 
-pub(in crate::simd) fn order_stores() {
+pub(in crate::simd) fn fence() {
     // SAFETY: SSE, to which this belongs, is part of the target's baseline.
     #[allow(unused_unsafe)]
     unsafe {
@@ -23,30 +23,21 @@ pub(in crate::simd) fn order_stores() {
 
 macro_rules! streaming {
     ($level:ident, $features:literal, $lanes:literal, $load:ident, $store:ident) => {
-        pub(in crate::simd) mod $level {
+        #[target_feature(enable = $features)]
+        pub(in crate::simd) fn $level(out: &mut [f32], x: &[f32]) {
             use std::arch::x86_64::{$load, $store};
 
-            pub(in crate::simd) use super::order_stores as fence;
-
-            #[target_feature(enable = $features)]
-            fn inner(out: &mut [f32], x: &[f32]) {
-                let (whole, rest) = x.as_chunks::<$lanes>();
-                let (targets, end) = out.as_chunks_mut::<$lanes>();
-                for (target, block) in targets.iter_mut().zip(whole) {
-                    // SAFETY: both hold a vector. The caller has checked that the first target
-                    // begins on a cache line, and so every other is aligned to its own size.
-                    unsafe { $store(target.as_mut_ptr(), $load(block.as_ptr())) };
-                }
-                end.copy_from_slice(rest);
+            if !aligned_or_copied(out, x) {
+                return;
             }
-
-            pub(in crate::simd) fn run(out: &mut [f32], x: &[f32]) {
-                if super::aligned_or_copied(out, x) {
-                    // SAFETY: `run` is reached through the dispatch table alone, which hands out
-                    // this level only where its features were found on this CPU.
-                    unsafe { inner(out, x) };
-                }
+            let (whole, rest) = x.as_chunks::<$lanes>();
+            let (targets, end) = out.as_chunks_mut::<$lanes>();
+            for (target, block) in targets.iter_mut().zip(whole) {
+                // SAFETY: both hold a vector. The first target begins on a cache line, and so every
+                // other is aligned to its own size.
+                unsafe { $store(target.as_mut_ptr(), $load(block.as_ptr())) };
             }
+            end.copy_from_slice(rest);
         }
     };
 }

@@ -163,35 +163,30 @@ fn each<const SIDES: bool, const SQUARES: bool>(x: &[f32], len: usize, out: &mut
 
 stamp!(fn(x: &[f32], lanes: &mut Lanes) => both);
 
-/// Stamps a module with the summaries of each group of `len` values in a row: with the sums over
+/// Makes a module with the summaries of each group of `len` values in a row: with the sums over
 /// sides or without them, and with squares or without.
 macro_rules! of_groups {
     ($(#[$doc:meta])* $name:ident, $sides:literal, $squares:literal) => {
         $(#[$doc])*
         pub(in crate::simd) mod $name {
-            #[cfg(target_arch = "aarch64")]
-            pub(in crate::simd) use scalar as neon;
+            #[cfg(target_arch = "x86_64")]
+            use crate::simd::summary::x86;
+            use crate::simd::summary::{Summary, each};
+
+            pub(in crate::simd) fn scalar(x: &[f32], len: usize, out: &mut [Summary]) {
+                each::<$sides, $squares>(x, len, out);
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            pub(in crate::simd) fn avx2(x: &[f32], len: usize, out: &mut [Summary]) {
+                x86::of_groups::<$sides, $squares>(x, len, out);
+            }
+
             #[cfg(target_arch = "x86_64")]
             pub(in crate::simd) use avx2 as avx512;
-
-            pub(in crate::simd) mod scalar {
-                use crate::simd::summary::{Summary, each};
-
-                pub(in crate::simd) fn run(x: &[f32], len: usize, out: &mut [Summary]) {
-                    each::<$sides, $squares>(x, len, out);
-                }
-            }
-
-            #[cfg(target_arch = "x86_64")]
-            pub(in crate::simd) mod avx2 {
-                use crate::simd::summary::{Summary, x86};
-
-                pub(in crate::simd) fn run(x: &[f32], len: usize, out: &mut [Summary]) {
-                    // SAFETY: reached through the dispatch table alone, which hands out the levels
-                    // AVX2 and AVX-512 only where `Level::is_available` has found AVX2 on this CPU.
-                    unsafe { x86::of_groups::<$sides, $squares>(x, len, out) }
-                }
-            }
+            #[cfg(target_arch = "aarch64")]
+            pub(in crate::simd) use scalar as neon;
         }
     };
 }

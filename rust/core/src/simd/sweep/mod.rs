@@ -9,12 +9,13 @@
 
 use super::moments;
 
-pub(in crate::simd) mod scalar;
+mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar as neon;
+pub(in crate::simd) use scalar::run as neon;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2, avx512};
 

@@ -16,9 +16,9 @@ pub(in crate::simd) fn run(
     let plain = &mut plain[..x.len()];
     match x {
         Input::F32(x) => plain.copy_from_slice(x),
-        Input::F64(x) => widen::from_f64::scalar::run(x, plain),
-        Input::F16(x) => widen::from_f16::scalar::run(x, plain),
-        Input::BF16(x) => widen::from_bf16::scalar::run(x, plain),
+        Input::F64(x) => widen::from_f64::scalar(x, plain),
+        Input::F16(x) => widen::from_f16::scalar(x, plain),
+        Input::BF16(x) => widen::from_bf16::scalar(x, plain),
     }
     of_float32(plain, feedback, gather)
 }
@@ -29,7 +29,7 @@ pub(super) fn of_float32(x: &[f32], feedback: Option<Feedback<'_>>, gather: Gath
     let block = match feedback {
         Some(Feedback { residual, decay, sum, .. }) => {
             match residual {
-                Some(residual) => add::scalar::run(sum, x, residual, decay),
+                Some(residual) => add::scalar(sum, x, residual, decay),
                 None => add_in_place(sum, x, decay),
             }
             &*sum
@@ -37,10 +37,10 @@ pub(super) fn of_float32(x: &[f32], feedback: Option<Feedback<'_>>, gather: Gath
         None => x,
     };
     if let Some((location, lanes)) = lanes {
-        moments::scalar::run(block, location, lanes);
+        moments::scalar(block, location, lanes);
     }
-    let count = above::scalar::run(block, bound, base, indices, values);
-    Found { peak: peak::scalar::run(block), count }
+    let count = above::scalar(block, bound, base, indices, values);
+    Found { peak: peak::scalar(block), count }
 }
 
 /// As [`add`], where the residual is what the sum overwrites.

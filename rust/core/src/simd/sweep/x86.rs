@@ -110,12 +110,50 @@ unsafe fn groups<V: Vector, T: Element, const ADD: bool, const STREAM: bool, con
     }
 }
 
+/// The loop for what is wanted.
+///
+/// # Safety
+///
+/// As of [`groups`], whose `STREAM` is `feedback.streams`.
+#[inline(always)]
+unsafe fn choose<V: Vector, T: Element>(
+    x: &[[T; GROUP]],
+    feedback: Option<Feedback<'_>>,
+    gather: &mut Gather<'_>,
+) -> Found {
+    let sums = gather.moments.is_some();
+    let nothing: (_, _, &mut [f32]) = (None, 0.0, &mut []);
+    // SAFETY: as the caller promises.
+    unsafe {
+        match feedback {
+            None if sums => groups::<V, T, false, false, true>(x, nothing, gather),
+            None => groups::<V, T, false, false, false>(x, nothing, gather),
+            Some(Feedback { residual, decay, sum, streams }) => {
+                let feedback = (residual, decay, sum);
+                match (streams, sums) {
+                    (true, true) => groups::<V, T, true, true, true>(x, feedback, gather),
+                    (true, false) => groups::<V, T, true, true, false>(x, feedback, gather),
+                    (false, true) => groups::<V, T, true, false, true>(x, feedback, gather),
+                    (false, false) => groups::<V, T, true, false, false>(x, feedback, gather),
+                }
+            }
+        }
+    }
+}
+
+/// The groups of a block by one level.
+type Whole<T> = unsafe fn(&[[T; GROUP]], Option<Feedback<'_>>, &mut Gather<'_>) -> Found;
+
 /// The sweep of a block: the groups by `whole`, the rest by plain Rust.
-fn run_with<T: Element>(
+///
+/// # Safety
+///
+/// The CPU has the features of `whole`.
+unsafe fn run_with<T: Element>(
     x: &[T],
     feedback: Option<Feedback<'_>>,
     mut gather: Gather<'_>,
-    whole: fn(&[[T; GROUP]], Option<Feedback<'_>>, &mut Gather<'_>) -> Found,
+    whole: Whole<T>,
 ) -> Found {
     let room = x.len() + SLACK;
     assert!(gather.indices.len() >= room && gather.values.len() >= room, "room for survivors");
@@ -136,7 +174,8 @@ fn run_with<T: Element>(
             )
         }
     };
-    let found = whole(groups, head, &mut gather);
+    // SAFETY: its features are the caller's promise.
+    let found = unsafe { whole(groups, head, &mut gather) };
     if rest.is_empty() {
         return found;
     }
@@ -154,68 +193,29 @@ fn run_with<T: Element>(
 /// A level: its sweep, compiled for each combination of what is wanted.
 macro_rules! level {
     ($level:ident, $features:literal, $vector:ty) => {
-        pub(in crate::simd) mod $level {
-            use super::*;
-
+        #[target_feature(enable = $features)]
+        pub(in crate::simd) fn $level(
+            x: Input<'_>,
+            feedback: Option<Feedback<'_>>,
+            gather: Gather<'_>,
+        ) -> Found {
             #[target_feature(enable = $features)]
-            fn inner<T: Element>(
+            fn whole<T: Element>(
                 x: &[[T; GROUP]],
                 feedback: Option<Feedback<'_>>,
                 gather: &mut Gather<'_>,
             ) -> Found {
-                type V = $vector;
-                let sums = gather.moments.is_some();
                 // SAFETY: this function has the features of the vector; lengths and alignment were
                 // checked by `run_with`.
-                unsafe {
-                    match feedback {
-                        None if sums => {
-                            groups::<V, T, false, false, true>(x, (None, 0.0, &mut []), gather)
-                        }
-                        None => {
-                            groups::<V, T, false, false, false>(x, (None, 0.0, &mut []), gather)
-                        }
-                        Some(Feedback { residual, decay, sum, streams }) => {
-                            let feedback = (residual, decay, sum);
-                            match (streams, sums) {
-                                (true, true) => {
-                                    groups::<V, T, true, true, true>(x, feedback, gather)
-                                }
-                                (true, false) => {
-                                    groups::<V, T, true, true, false>(x, feedback, gather)
-                                }
-                                (false, true) => {
-                                    groups::<V, T, true, false, true>(x, feedback, gather)
-                                }
-                                (false, false) => {
-                                    groups::<V, T, true, false, false>(x, feedback, gather)
-                                }
-                            }
-                        }
-                    }
-                }
+                unsafe { choose::<$vector, T>(x, feedback, gather) }
             }
-
-            fn of<T: Element>(
-                x: &[T],
-                feedback: Option<Feedback<'_>>,
-                gather: Gather<'_>,
-            ) -> Found {
-                // SAFETY: `run` is reached through the dispatch table alone, which hands out this
-                // level only where its features were found on this CPU.
-                run_with(x, feedback, gather, |x, f, g| unsafe { inner(x, f, g) })
-            }
-
-            pub(in crate::simd) fn run(
-                x: Input<'_>,
-                feedback: Option<Feedback<'_>>,
-                gather: Gather<'_>,
-            ) -> Found {
+            // SAFETY: this function has the features of `whole`.
+            unsafe {
                 match x {
-                    Input::F32(x) => of(x, feedback, gather),
-                    Input::F64(x) => of(x, feedback, gather),
-                    Input::F16(x) => of(x, feedback, gather),
-                    Input::BF16(x) => of(x, feedback, gather),
+                    Input::F32(x) => run_with(x, feedback, gather, whole),
+                    Input::F64(x) => run_with(x, feedback, gather, whole),
+                    Input::F16(x) => run_with(x, feedback, gather, whole),
+                    Input::BF16(x) => run_with(x, feedback, gather, whole),
                 }
             }
         }

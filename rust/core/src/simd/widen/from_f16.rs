@@ -1,22 +1,35 @@
 //! float16 to float32, exact: subnormals become normal, infinity stays infinite, NaN a quiet NaN.
 //!
-//! `run` converts elements, `decode` the little-endian bytes of a frame's codes, each multiplied by
+//! The kernel converts elements, [`decode`] the little-endian bytes of a frame's codes, each multiplied by
 //! a factor.
 
-pub(in crate::simd) mod scalar {
-    //! The `half` crate converts slices, in hardware where the target has it.
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 
+#[cfg(target_arch = "aarch64")]
+pub(in crate::simd) use scalar as neon;
+#[cfg(target_arch = "x86_64")]
+pub(in crate::simd) use x86::{run as avx2, run as avx512};
+
+/// The `half` crate converts slices, in hardware where the target has it.
+pub(in crate::simd) fn scalar(x: &[f16], out: &mut [f32]) {
+    x.convert_to_f32_slice(out);
+}
+
+/// Codes of a frame.
+pub(in crate::simd) mod decode {
     use half::f16;
     use half::slice::HalfFloatSliceExt;
+
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) use super::x86::{decode as avx2, decode as avx512};
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use scalar as neon;
 
     /// Codes at a time: their elements stay in the cache.
     const PART: usize = 256;
 
-    pub(in crate::simd) fn run(x: &[f16], out: &mut [f32]) {
-        x.convert_to_f32_slice(out);
-    }
-
-    pub(in crate::simd) fn decode(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) {
+    pub(in crate::simd) fn scalar(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) {
         let mut halves = [f16::ZERO; PART];
         for (codes, out) in codes.chunks(PART).zip(out.chunks_mut(PART)) {
             let halves = &mut halves[..codes.len()];
@@ -32,17 +45,23 @@ pub(in crate::simd) mod scalar {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) mod x86 {
+mod x86 {
     //! F16C, eight lanes at a time; AVX-512 would convert sixteen and store as slowly.
 
-    use super::scalar;
     use half::f16;
     use std::arch::x86_64::{
         _mm_loadu_si128, _mm256_cvtph_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_ps,
     };
 
     #[target_feature(enable = "avx,f16c")]
-    fn inner(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) {
+    pub(in crate::simd) fn run(x: &[f16], out: &mut [f32]) {
+        // Elements are little-endian here, and a multiplication by one changes no bit.
+        decode(bytemuck::cast_slice(x), 1.0, out);
+    }
+
+    #[target_feature(enable = "avx,f16c")]
+    pub(in crate::simd) fn decode(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) {
+        assert_eq!(codes.len(), out.len(), "a value for each code");
         let scale = _mm256_set1_ps(factor);
         let (whole, rest) = codes.as_chunks::<8>();
         let (targets, end) = out.as_chunks_mut::<8>();
@@ -54,26 +73,9 @@ pub(in crate::simd) mod x86 {
                 _mm256_storeu_ps(target.as_mut_ptr(), scaled);
             }
         }
-        scalar::decode(rest, factor, end);
-    }
-
-    pub(in crate::simd) fn run(x: &[f16], out: &mut [f32]) {
-        // Elements are little-endian here, and a multiplication by one changes no bit.
-        decode(bytemuck::cast_slice(x), 1.0, out);
-    }
-
-    pub(in crate::simd) fn decode(codes: &[[u8; 2]], factor: f32, out: &mut [f32]) {
-        assert_eq!(codes.len(), out.len(), "a value for each code");
-        // SAFETY: `decode` is reached through the dispatch table alone, which hands out this level
-        // only where its features were found on this CPU.
-        unsafe { inner(codes, factor, out) }
+        super::decode::scalar(rest, factor, end);
     }
 }
-
-#[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar as neon;
-#[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use {x86 as avx2, x86 as avx512};
 
 #[cfg(test)]
 mod tests {

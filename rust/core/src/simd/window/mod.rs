@@ -1,19 +1,20 @@
 //! Takes the magnitudes inside a window out of a list, and counts those above it.
 //!
-//! `run(values, low, high, out) -> (inside, above)` writes the bits of each magnitude in
+//! `window(values, low, high, out) -> (inside, above)` writes the bits of each magnitude in
 //! `(low, high]`, in order, to the front of `out` and returns how many there are, and how many
 //! magnitudes are larger. `low` and `high` are bits of magnitudes, `low <= high`. `out` holds at
 //! least `values.len() + SLACK` elements, because whole vectors are stored; what lies behind the
 //! count is unspecified.
 
-pub(in crate::simd) mod scalar;
+mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar as neon;
+pub(in crate::simd) use scalar::run as neon;
 #[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use x86::{avx2, avx512};
+pub(in crate::simd) use x86::{avx2::run as avx2, avx512::run as avx512};
 
 #[cfg(test)]
 mod tests {

@@ -21,7 +21,13 @@ pub(in crate::simd) mod avx512 {
     };
 
     #[target_feature(enable = "avx512f,popcnt")]
-    fn inner(values: &[f32], low: u32, high: u32, out: &mut [u32]) -> (usize, usize) {
+    pub(in crate::simd) fn run(
+        values: &[f32],
+        low: u32,
+        high: u32,
+        out: &mut [u32],
+    ) -> (usize, usize) {
+        check(values, out);
         let magnitude = _mm512_set1_epi32(0x7fff_ffff);
         let (below, limit) = (_mm512_set1_epi32(low as i32), _mm512_set1_epi32(high as i32));
         let (mut inside, mut above) = (0, 0);
@@ -41,23 +47,11 @@ pub(in crate::simd) mod avx512 {
         }
         scalar::from(16 * whole.len(), (inside, above), values, (low, high), out)
     }
-
-    pub(in crate::simd) fn run(
-        values: &[f32],
-        low: u32,
-        high: u32,
-        out: &mut [u32],
-    ) -> (usize, usize) {
-        check(values, out);
-        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level
-        // only where its features were found on this CPU.
-        unsafe { inner(values, low, high, out) }
-    }
 }
 
 pub(in crate::simd) mod avx2 {
     use super::check;
-    use crate::simd::above::avx2::SHUFFLE;
+    use crate::simd::above::x86::avx2::SHUFFLE;
     use crate::simd::window::scalar;
     use std::arch::x86_64::{
         _mm256_and_si256, _mm256_castsi256_ps, _mm256_cmpgt_epi32, _mm256_loadu_si256,
@@ -65,7 +59,13 @@ pub(in crate::simd) mod avx2 {
     };
 
     #[target_feature(enable = "avx2,popcnt")]
-    fn inner(values: &[f32], low: u32, high: u32, out: &mut [u32]) -> (usize, usize) {
+    pub(in crate::simd) fn run(
+        values: &[f32],
+        low: u32,
+        high: u32,
+        out: &mut [u32],
+    ) -> (usize, usize) {
+        check(values, out);
         let magnitude = _mm256_set1_epi32(0x7fff_ffff);
         let (below, limit) = (_mm256_set1_epi32(low as i32), _mm256_set1_epi32(high as i32));
         let (mut inside, mut above) = (0, 0);
@@ -87,17 +87,5 @@ pub(in crate::simd) mod avx2 {
             }
         }
         scalar::from(8 * whole.len(), (inside, above), values, (low, high), out)
-    }
-
-    pub(in crate::simd) fn run(
-        values: &[f32],
-        low: u32,
-        high: u32,
-        out: &mut [u32],
-    ) -> (usize, usize) {
-        check(values, out);
-        // SAFETY: `run` is reached through the dispatch table alone, which hands out this level
-        // only where its features were found on this CPU.
-        unsafe { inner(values, low, high, out) }
     }
 }

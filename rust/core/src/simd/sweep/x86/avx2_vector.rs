@@ -123,9 +123,9 @@ impl Vector for Pair {
     #[inline(always)]
     unsafe fn compact(self, mask: u16, at: u32, to: (&mut [u32], &mut [f32])) -> usize {
         unsafe {
-            let low = above::avx2::store(self.0[0], mask as u8, at, to.0, to.1);
+            let low = above::x86::avx2::store(self.0[0], mask as u8, at, to.0, to.1);
             let rest = (&mut to.0[low..], &mut to.1[low..]);
-            low + above::avx2::store(self.0[1], (mask >> 8) as u8, at + 8, rest.0, rest.1)
+            low + above::x86::avx2::store(self.0[1], (mask >> 8) as u8, at + 8, rest.0, rest.1)
         }
     }
 

@@ -85,7 +85,7 @@ impl Vector for Whole {
 
     #[inline(always)]
     unsafe fn compact(self, mask: u16, at: u32, to: (&mut [u32], &mut [f32])) -> usize {
-        unsafe { above::avx512::store(self.0, mask, at, to.0, to.1) }
+        unsafe { above::x86::avx512::store(self.0, mask, at, to.0, to.1) }
     }
 
     #[inline(always)]

@@ -35,6 +35,6 @@ macro_rules! element {
 }
 
 element!(f32, load, |x: &[f32], out: &mut [f32]| out.copy_from_slice(x));
-element!(f64, load_f64, widen::from_f64::scalar::run);
-element!(f16, load_f16, widen::from_f16::scalar::run);
-element!(bf16, load_bf16, widen::from_bf16::scalar::run);
+element!(f64, load_f64, widen::from_f64::scalar);
+element!(f16, load_f16, widen::from_f16::scalar);
+element!(bf16, load_bf16, widen::from_bf16::scalar);
