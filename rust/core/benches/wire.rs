@@ -5,6 +5,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use gradwire_core::frame::{self, Frame, Layout, Scratch, SparsifierId};
 use gradwire_core::pack::{self, IndexCoding, Pattern};
+use gradwire_core::simd::Kernels;
 use gradwire_core::{
     Dtype,
     quantize::{Float16, Quantizer},
@@ -48,7 +49,16 @@ fn codings(c: &mut Criterion) {
             });
             let mut out = Vec::new();
             group.bench_function(BenchmarkId::new("decode", &name), |b| {
-                b.iter(|| pack::decode_into(coding, black_box(&bytes), NUMEL, count, &mut out));
+                b.iter(|| {
+                    pack::decode_into(
+                        Kernels::current(),
+                        coding,
+                        black_box(&bytes),
+                        NUMEL,
+                        count,
+                        &mut out,
+                    )
+                });
             });
         }
         group.finish();

@@ -9,6 +9,7 @@ use common::{Case, cases, directory};
 use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
 use gradwire_core::pack::{self, Chunks, Coding, Draw, DrawKind};
 use gradwire_core::rng::Key;
+use gradwire_core::simd::{Kernels, available_levels};
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
@@ -37,12 +38,15 @@ fn golden_frames_say_what_the_manifest_says() {
 }
 
 #[test]
-fn golden_frames_decode_to_the_bit() {
+fn golden_frames_decode_to_the_bit_on_every_level() {
     let mut scratch = Scratch::default();
-    for case in cases() {
-        let name = &case.name;
+    for (case, level) in cases()
+        .iter()
+        .flat_map(|case| available_levels().into_iter().map(move |level| (case, level)))
+    {
+        let name = format!("{} {level:?}", case.name);
         let bytes = case.read();
-        let frame = Frame::parse(&bytes, None).unwrap();
+        let frame = Frame::parse(&bytes, None).unwrap().with(Kernels::of(level).unwrap());
         let (mut indices, mut values) = (Vec::new(), Vec::new());
         frame.indices_into(&mut indices).unwrap();
         frame.values_into(&mut values).unwrap();
@@ -138,7 +142,9 @@ fn the_specification_shows_sections_that_begin_with_parameters() {
         shown.nth(1).unwrap().split(", ").map(|p| p.trim().parse().unwrap()).collect();
     let key = Key::from_bits(u64::from_le_bytes([0xEF, 0xCD, 0xAB, 0x89, 0x67, 0x45, 0x23, 0x01]));
     let mut positions = Vec::new();
-    Draw { kind: DrawKind::Subset, key }.positions_into(1000, 5, &mut positions).unwrap();
+    Draw { kind: DrawKind::Subset, key }
+        .positions_into(Kernels::current(), 1000, 5, &mut positions)
+        .unwrap();
     assert_eq!(positions, drawn);
 }
 

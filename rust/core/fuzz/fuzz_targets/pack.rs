@@ -2,6 +2,7 @@
 #![no_main]
 
 use gradwire_core::pack::{self, Coding};
+use gradwire_core::simd::Kernels;
 
 libfuzzer_sys::fuzz_target!(|input: (u8, u8, u32, u16, &[u8])| {
     let (kind, width, numel, count, bytes) = input;
@@ -14,7 +15,16 @@ libfuzzer_sys::fuzz_target!(|input: (u8, u8, u32, u16, &[u8])| {
     // A dense section has no bytes to bound its size by.
     let numel = if coding == Coding::None { numel % (1 << 16) } else { numel };
     let mut indices = Vec::new();
-    if pack::decode_into(coding, bytes, numel.into(), count.into(), &mut indices).is_err() {
+    if pack::decode_into(
+        Kernels::current(),
+        coding,
+        bytes,
+        numel.into(),
+        count.into(),
+        &mut indices,
+    )
+    .is_err()
+    {
         return;
     }
     assert_eq!(indices.len(), usize::from(count));

@@ -13,6 +13,7 @@
 use super::header::{coding, coding_id};
 use super::read::Frame;
 use crate::pack::{self, MAX_NUMEL};
+use crate::simd::Kernels;
 use crate::{Error, Result, room};
 
 /// Bytes before the index section.
@@ -51,7 +52,7 @@ pub fn read_positions(bytes: &[u8], numel: u64, out: &mut Vec<u32>) -> Result<()
     let unknown = Error::Unsupported { what: "index coding", found: u32::from(id) };
     let coding = coding(id, parameter, section)?.ok_or(unknown)?;
     let count = u64::from(u32::from_le_bytes([a, b, c, d]));
-    pack::decode_into(coding, section, numel, count, out)
+    pack::decode_into(Kernels::current(), coding, section, numel, count, out)
 }
 
 fn checksum(bytes: &[u8]) -> u32 {

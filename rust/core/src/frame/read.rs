@@ -18,6 +18,7 @@ pub(super) fn checksum(frame: &[u8]) -> u32 {
 /// something (positions that ascend, values that are finite) is checked when they are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
+    kernels: &'static Kernels,
     header: Header,
     coding: ValueCoding,
     indices: &'a [u8],
@@ -80,7 +81,13 @@ impl<'a> Frame<'a> {
         header.check()?;
         let Header { quantizer, exponent, numel, count, .. } = header;
         let coding = ValueCoding::parse(quantizer, exponent, values, numel, count)?;
-        Ok(Self { header, coding, indices, values })
+        Ok(Self { kernels: Kernels::current(), header, coding, indices, values })
+    }
+
+    /// The same, to be decoded by these kernels instead of [`Kernels::current`].
+    #[must_use]
+    pub fn with(self, kernels: &'static Kernels) -> Self {
+        Self { kernels, ..self }
     }
 
     /// What the frame says about itself.
@@ -107,7 +114,7 @@ impl<'a> Frame<'a> {
     pub fn indices_into(&self, out: &mut Vec<u32>) -> Result<()> {
         let Header { coding, numel, count, .. } = self.header;
         // Of a dense frame, too, `count` is bounded by the bytes of the values.
-        pack::decode_into(coding, self.indices, numel, count, out)
+        pack::decode_into(self.kernels, coding, self.indices, numel, count, out)
     }
 
     /// The values in the order of their positions, in place of what `out` held.
@@ -170,11 +177,11 @@ impl<'a> Frame<'a> {
         self.check_all(out.len())?;
         let mut block = [0.0; LONGEST];
         if self.is_dense() {
-            let (mut decoder, kernels) = (self.decoder(), Kernels::current());
+            let mut decoder = self.decoder();
             for (i, out) in out.chunks_mut(LONGEST).enumerate() {
                 let values = &mut block[..out.len()];
                 decoder.decode(i * LONGEST, None, values);
-                kernels.add_scaled(out, values, scale);
+                self.kernels.add_scaled(out, values, scale);
             }
             return Ok(());
         }
@@ -207,7 +214,7 @@ impl<'a> Frame<'a> {
     fn positions<'s>(&'s self, scratch: &'s mut Scratch) -> Result<Positions<'s>> {
         let Header { coding, numel, count, .. } = self.header;
         let Scratch { block, drawn } = scratch;
-        let blocks = Blocks::new(coding, self.indices, numel, count, drawn)?;
+        let blocks = Blocks::new(coding, self.indices, (numel, count), self.kernels, drawn)?;
         let mut checked = blocks.clone();
         block.clear();
         while checked.next_block(block)? {}
@@ -230,11 +237,7 @@ impl<'a> Frame<'a> {
 
     fn decoder(&self) -> Decoder<'a> {
         let Header { numel, count, .. } = self.header;
-        Decoder::new(
-            Kernels::current(),
-            self.coding,
-            self.coding.section(numel, count, self.values),
-        )
+        Decoder::new(self.kernels, self.coding, self.coding.section(numel, count, self.values))
     }
 
     /// Decodes the values block by block in the cache, with the positions of each.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{Coding, bitmap, check_len, chunk_local, draw, elias_fano, rice};
+use crate::simd::Kernels;
 use crate::{Result, room};
 
 /// Positions in a block: a mebibyte of them.
@@ -33,8 +34,8 @@ impl<'a> Blocks<'a> {
     pub fn new(
         coding: Coding,
         bytes: &'a [u8],
-        numel: u64,
-        count: u64,
+        (numel, count): (u64, u64),
+        kernels: &Kernels,
         drawn: &'a mut Vec<u32>,
     ) -> Result<Self> {
         check_len(coding, numel, count, bytes.len() as u64)?;
@@ -50,7 +51,7 @@ impl<'a> Blocks<'a> {
             Coding::ChunkLocal(chunks) => {
                 Reader::ChunkLocal(chunk_local::Reader::new(chunks, bytes, numel, count)?)
             }
-            Coding::Seeded(draw) => match draw.stored(numel, count, drawn)? {
+            Coding::Seeded(draw) => match draw.stored(kernels, numel, count, drawn)? {
                 draw::Stored::Runs(runs) => Reader::Runs(runs),
                 draw::Stored::List => Reader::List(drawn),
                 draw::Stored::Bits => {

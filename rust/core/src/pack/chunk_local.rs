@@ -152,6 +152,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::super::{Coding, IndexCoding, Pattern, choose, decode_into, encode_into};
     use super::*;
+    use crate::simd::Kernels;
 
     fn round_trip(chunks: Chunks, indices: &[u32], numel: u64) -> Vec<u8> {
         let coding = Coding::ChunkLocal(chunks);
@@ -159,7 +160,8 @@ mod tests {
         encode_into(coding, indices, numel, &mut bytes);
         assert_eq!(Chunks::read(&bytes), Ok(chunks));
         let mut out = vec![7];
-        decode_into(coding, &bytes, numel, indices.len() as u64, &mut out).unwrap();
+        decode_into(Kernels::current(), coding, &bytes, numel, indices.len() as u64, &mut out)
+            .unwrap();
         assert_eq!(out, indices);
         bytes
     }
@@ -218,7 +220,14 @@ mod tests {
         let chunks = Chunks::new(100, 2).unwrap();
         let good = round_trip(chunks, &[3, 99, 100, 101, 200, 230], 231);
         let read = |bytes: &[u8], numel, count| {
-            decode_into(Coding::ChunkLocal(chunks), bytes, numel, count, &mut Vec::new())
+            decode_into(
+                Kernels::current(),
+                Coding::ChunkLocal(chunks),
+                bytes,
+                numel,
+                count,
+                &mut Vec::new(),
+            )
         };
         assert!(read(&good, 231, 6).is_ok());
         // The last is beyond the tensor; the number of entries is not that of the chunks.

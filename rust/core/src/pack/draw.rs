@@ -71,7 +71,13 @@ impl Draw {
 
     /// The positions, ascending, in place of what `out` held. Takes memory in proportion to `count`,
     /// which is at most `numel`; an error where there is none.
-    pub fn positions_into(self, numel: u64, count: u64, out: &mut Vec<u32>) -> Result<()> {
+    pub fn positions_into(
+        self,
+        kernels: &Kernels,
+        numel: u64,
+        count: u64,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
         out.clear();
         if count == 0 {
             return Ok(());
@@ -83,8 +89,12 @@ impl Draw {
                 out.extend(self.runs(numel, count).into_iter().flatten());
                 Ok(())
             }
-            DrawKind::Subset if 2 * count > numel => mark(&words, numel, numel - count, true, out),
-            DrawKind::Subset if count * SPARSE >= numel => mark(&words, numel, count, false, out),
+            DrawKind::Subset if 2 * count > numel => {
+                mark(kernels, &words, numel, numel - count, true, out)
+            }
+            DrawKind::Subset if count * SPARSE >= numel => {
+                mark(kernels, &words, numel, count, false, out)
+            }
             DrawKind::Subset => list(words, count, out),
         }
     }
@@ -113,18 +123,24 @@ impl Draw {
     }
 
     /// Puts positions, at least one, into `out` in the way that takes the least memory and time.
-    pub(super) fn stored(self, numel: u64, count: u64, out: &mut Vec<u32>) -> Result<Stored> {
+    pub(super) fn stored(
+        self,
+        kernels: &Kernels,
+        numel: u64,
+        count: u64,
+        out: &mut Vec<u32>,
+    ) -> Result<Stored> {
         if self.kind == DrawKind::Run {
             return Ok(Stored::Runs(self.runs(numel, count)));
         }
         if count <= LONGEST_BLOCK as u64 || count * SPARSE < numel {
-            self.positions_into(numel, count, out)?;
+            self.positions_into(kernels, numel, count, out)?;
             return Ok(Stored::List);
         }
         let others = 2 * count > numel;
         out.clear();
         room::resize(out, numel.div_ceil(32) as usize)?;
-        draw_marks(&self.words(numel), if others { numel - count } else { count }, out);
+        draw_marks(kernels, &self.words(numel), if others { numel - count } else { count }, out);
         for mark in &mut *out {
             *mark = if others { !*mark } else { *mark }.to_le();
         }
@@ -172,12 +188,19 @@ impl Words {
 
 /// The first `count` distinct positions, or with `others` all but those, by a bit for each element
 /// behind the room for the result.
-fn mark(words: &Words, numel: u64, count: u64, others: bool, out: &mut Vec<u32>) -> Result<()> {
+fn mark(
+    kernels: &Kernels,
+    words: &Words,
+    numel: u64,
+    count: u64,
+    others: bool,
+    out: &mut Vec<u32>,
+) -> Result<()> {
     let size = if others { numel - count } else { count } as usize;
     let slots = size + AT_ONCE;
     room::resize(out, slots + numel.div_ceil(32) as usize)?;
     let (slots, marks) = out.split_at_mut(slots);
-    draw_marks(words, count, marks);
+    draw_marks(kernels, words, count, marks);
     let mut found = 0;
     for (i, &mark) in marks.iter().enumerate() {
         let mut left = if others { !mark } else { mark };
@@ -200,8 +223,7 @@ fn mark(words: &Words, numel: u64, count: u64, others: bool, out: &mut Vec<u32>)
 }
 
 /// Sets the bits of the first `count` distinct positions; all are zero before.
-fn draw_marks(words: &Words, count: u64, marks: &mut [u32]) {
-    let kernels = Kernels::current();
+fn draw_marks(kernels: &Kernels, words: &Words, count: u64, marks: &mut [u32]) {
     let Words { key, mut at, numel: below } = *words;
     let mut missing = count;
     let mut drawn = [0; BATCH];
@@ -233,12 +255,18 @@ fn list(mut words: Words, count: u64, out: &mut Vec<u32>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::reference;
+    use crate::simd::available_levels;
 
     fn drawn(kind: DrawKind, key: u64, numel: u64, count: u64) -> Vec<u32> {
-        let mut out = vec![9; 5];
         let key = Key::new(key, 0, 0, 0);
-        Draw { kind, key }.positions_into(numel, count, &mut out).unwrap();
-        out
+        let mut drawn = available_levels().into_iter().map(|level| {
+            let (kernels, mut out) = (Kernels::of(level).unwrap(), vec![9; 5]);
+            Draw { kind, key }.positions_into(kernels, numel, count, &mut out).unwrap();
+            out
+        });
+        let first = drawn.next().unwrap();
+        assert!(drawn.all(|other| other == first), "every level draws the same");
+        first
     }
 
     #[test]
@@ -261,10 +289,13 @@ mod tests {
     fn both_ways_to_tell_positions_apart_agree() {
         for (numel, count) in [(1000, 1), (1000, 400), (50_000, 3000), (70_000, 35_000)] {
             let words = || Words { key: Key::new(numel, 0, 0, 0), at: 0, numel: numel as u32 };
-            let (mut by_bit, mut by_list) = (Vec::new(), Vec::new());
-            mark(&words(), numel, count, false, &mut by_bit).unwrap();
+            let mut by_list = Vec::new();
             list(words(), count, &mut by_list).unwrap();
-            assert_eq!(by_bit, by_list);
+            for level in available_levels() {
+                let (kernels, mut by_bit) = (Kernels::of(level).unwrap(), Vec::new());
+                mark(kernels, &words(), numel, count, false, &mut by_bit).unwrap();
+                assert_eq!(by_bit, by_list, "{level:?}");
+            }
         }
     }
 

@@ -32,6 +32,7 @@ pub(crate) use blocks::{Blocks, LONGEST_BLOCK};
 pub use chunk_local::Chunks;
 pub use draw::{Draw, DrawKind};
 
+use crate::simd::Kernels;
 use crate::{Error, Result, room};
 
 /// Widest low part a coding may have. Positions are 32-bit, and at width 31 the high part is a bit.
@@ -206,6 +207,7 @@ pub fn encode_into(coding: Coding, indices: &[u32], numel: u64, out: &mut [u8]) 
 ///
 /// Parameters that stand in `bytes` and in `coding` are taken from the coding.
 pub fn decode_into(
+    kernels: &Kernels,
     coding: Coding,
     bytes: &[u8],
     numel: u64,
@@ -214,11 +216,11 @@ pub fn decode_into(
 ) -> Result<()> {
     if let Coding::Seeded(draw) = coding {
         check_len(coding, numel, count, bytes.len() as u64)?;
-        return draw.positions_into(numel, count, out);
+        return draw.positions_into(kernels, numel, count, out);
     }
     out.clear();
     let mut drawn = Vec::new();
-    let mut blocks = Blocks::new(coding, bytes, numel, count, &mut drawn)?;
+    let mut blocks = Blocks::new(coding, bytes, (numel, count), kernels, &mut drawn)?;
     room::resize(out, count as usize)?;
     blocks.read(out)
 }

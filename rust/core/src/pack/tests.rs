@@ -59,7 +59,7 @@ fn encode(coding: Coding, indices: &[u32], numel: u64) -> Vec<u8> {
 
 fn decode(coding: Coding, bytes: &[u8], numel: u64, count: usize) -> Result<Vec<u32>> {
     let mut out = vec![7; 3];
-    decode_into(coding, bytes, numel, count as u64, &mut out)?;
+    decode_into(Kernels::current(), coding, bytes, numel, count as u64, &mut out)?;
     Ok(out)
 }
 

@@ -341,7 +341,7 @@ impl Sparsifier {
         let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
         match (self, pattern) {
             (Self::RandomK(random), Pattern::Drawn(draw)) => {
-                random.gather(draw, field, count, survivors, scratch);
+                random.gather(kernels, draw, field, count, survivors, scratch);
             }
             _ => _ = narrow(survivors, count, kernels, scratch),
         }

@@ -8,6 +8,7 @@ use crate::Result;
 use crate::pack::{Draw, DrawKind};
 use crate::rng::Key;
 use crate::scan::{Survivors, View};
+use crate::simd::Kernels;
 
 /// The options of random-k.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,13 +37,15 @@ impl RandomK {
     pub(super) fn select(self, draw: Draw, scanned: &mut Scanned<'_, '_>) -> Selected {
         let k = self.amount.of(scanned.numel());
         let Scanned { field, scanner, scratch, .. } = scanned;
-        self.gather(draw, field, k, scanner.survivors_mut(), scratch);
+        let kernels = scanner.kernels;
+        self.gather(kernels, draw, field, k, scanner.survivors_mut(), scratch);
         Selected { target: Some(k), threshold: 0.0, magnitude: None }
     }
 
     /// Draws `k` positions of the tensor, in place of what the survivors were.
     pub(crate) fn gather(
         self,
+        kernels: &Kernels,
         draw: Draw,
         field: &View<'_>,
         k: u64,
@@ -51,7 +54,7 @@ impl RandomK {
     ) {
         use crate::scan::Source;
         let numel = field.len() as u64;
-        if !survivors.admit_memory(draw.positions_into(numel, k, scratch)) {
+        if !survivors.admit_memory(draw.positions_into(kernels, numel, k, scratch)) {
             return;
         }
         let values = survivors.replace(scratch);

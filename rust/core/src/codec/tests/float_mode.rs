@@ -24,10 +24,6 @@ fn run(codec: &Codec, steps: &[Vec<f32>], threads: usize) -> Vec<(Vec<u8>, Vec<u
     ran
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
 /// All entries are subnormal, or become so when they are multiplied by something.
 fn tiny(n: usize, seed: u64) -> Vec<f32> {
     gradient(n, seed).iter().map(|v| (v % 1.0) * 1.2e-38).collect()

@@ -163,11 +163,22 @@ fn encode(codec: &Codec, x: &[f32], state: &mut State) -> (Vec<u8>, Encoded) {
     (out, encoded)
 }
 
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// What a frame decodes to, which is the same on every level.
 fn decode(frame: &[u8], numel: usize) -> Vec<f32> {
-    let mut out = vec![f32::NAN; numel];
     let frame = Frame::parse(frame, Some(numel as u64)).unwrap();
-    frame.decode_into(&mut out, &mut Scratch::default()).unwrap();
-    out
+    let mut decoded = available_levels().into_iter().map(|level| {
+        let mut out = vec![f32::NAN; numel];
+        let frame = frame.with(Kernels::of(level).unwrap());
+        frame.decode_into(&mut out, &mut Scratch::default()).unwrap();
+        out
+    });
+    let first = decoded.next().unwrap();
+    assert!(decoded.all(|other| bits(&other) == bits(&first)), "every level decodes the same");
+    first
 }
 
 fn positions(frame: &[u8]) -> Vec<u32> {

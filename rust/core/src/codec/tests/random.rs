@@ -49,7 +49,7 @@ fn a_frame_says_nothing_of_positions_but_their_key() {
         assert_eq!(header.coding, Coding::Seeded(draw));
         assert_eq!((encoded.count, encoded.target), (50, Some(50)));
         let mut drawn = Vec::new();
-        draw.positions_into(n as u64, 50, &mut drawn).unwrap();
+        draw.positions_into(Kernels::current(), n as u64, 50, &mut drawn).unwrap();
         assert_eq!(positions(&frame), drawn);
         let sent = decode(&frame, n);
         assert!(drawn.iter().all(|&i| sent[i as usize].to_bits() == x[i as usize].to_bits()));
