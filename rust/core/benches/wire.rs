@@ -3,9 +3,10 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use gradwire_core::frame::{self, Frame, Layout, Scratch, SparsifierId};
+use gradwire_core::frame::{self, Frame, Layout, Scratch};
 use gradwire_core::pack::{self, IndexCoding, Pattern};
 use gradwire_core::simd::Kernels;
+use gradwire_core::sparsify::TopK;
 use gradwire_core::{
     Dtype,
     quantize::{Float16, Quantizer},
@@ -77,7 +78,7 @@ fn frames(c: &mut Criterion) {
         for quantizer in QUANTIZERS {
             let layout = Layout {
                 dtype: Dtype::F32,
-                sparsifier: SparsifierId::TOP_K,
+                sparsifier: TopK::ID,
                 quantizer,
                 indices: IndexCoding::Auto,
                 pattern: Pattern::Any,
@@ -107,7 +108,7 @@ fn small(c: &mut Criterion) {
     let values = values(10);
     let layout = Layout {
         dtype: Dtype::F32,
-        sparsifier: SparsifierId::TOP_K,
+        sparsifier: TopK::ID,
         quantizer: Quantizer::Float32,
         indices: IndexCoding::Auto,
         pattern: Pattern::Any,

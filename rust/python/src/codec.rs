@@ -3,12 +3,8 @@
 use std::sync::Arc;
 
 use gradwire_core::codec::{self, Encoded, Support};
-use gradwire_core::memory::{Memory, Residual};
-use gradwire_core::quantize::{Quantizer, Uniform};
+use gradwire_core::memory::Memory;
 use gradwire_core::simd::in_standard_mode;
-use gradwire_core::sparsify::{
-    ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Threshold, TopK, Trimmed, TwoSided,
-};
 use gradwire_core::{Dtype, Error, Result};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -106,7 +102,7 @@ impl Codec {
 
     /// Whether an encode overwrites the residual that it reads.
     fn is_in_place(&self) -> bool {
-        matches!(self.inner.memory(), Memory::Residual(Residual { low_memory: true, .. }))
+        self.inner.memory().is_in_place()
     }
 
     /// As `run`, to a new frame.
@@ -152,7 +148,7 @@ impl Codec {
                  make one with codec.init_state(x.size) and keep it for the next call",
             ));
         }
-        if self.inner.quantizer().seed().is_some() || self.inner.sparsifier().draws() {
+        if self.inner.quantizer().seed().is_some() || self.inner.sparsifier().seed().is_some() {
             return Err(PyValueError::new_err(
                 "state is missing: this codec draws random numbers, and the state counts the steps \
                  that they depend on; make one with codec.init_state(x.size) and keep it",
@@ -184,7 +180,7 @@ impl Codec {
             )));
         };
         let state = state.get();
-        if !Arc::ptr_eq(&self.inner, state.kind()) && !same_kind(&self.inner, state.kind()) {
+        if !Arc::ptr_eq(&self.inner, state.kind()) && !self.inner.same_kind(state.kind()) {
             let made_by = object.getattr("codec")?.repr()?;
             return Err(PyValueError::new_err(format!(
                 "the state belongs to another codec, {made_by}; only ratio, k or threshold may \
@@ -333,9 +329,8 @@ impl Codec {
     }
 
     /// Whether a state of one codec may be used with the other.
-    #[pyo3(name = "same_kind")]
-    fn py_same_kind(&self, other: &Bound<'_, Self>) -> bool {
-        same_kind(&self.inner, &other.get().inner)
+    fn same_kind(&self, other: &Bound<'_, Self>) -> bool {
+        self.inner.same_kind(&other.get().inner)
     }
 }
 
@@ -411,36 +406,6 @@ impl<'a> Job<'a> {
             }
         })
     }
-}
-
-/// Whether two codecs differ in nothing but how much they send.
-fn same_kind(a: &codec::Codec, b: &codec::Codec) -> bool {
-    let sparsifiers = match (a.sparsifier(), b.sparsifier()) {
-        (Sparsifier::Threshold(Threshold { .. }), Sparsifier::Threshold(Threshold { .. }))
-        | (Sparsifier::TopK(TopK { .. }), Sparsifier::TopK(TopK { .. })) => true,
-        (Sparsifier::Sid(a), Sparsifier::Sid(b)) => Sid { ratio: b.ratio, ..a } == b,
-        (Sparsifier::SampledTopK(a), Sparsifier::SampledTopK(b)) => {
-            SampledTopK { ratio: b.ratio, ..a } == b
-        }
-        (Sparsifier::ChunkTopK(a), Sparsifier::ChunkTopK(b)) => {
-            ChunkTopK { chunk: b.chunk, k: b.k, ..a } == b
-        }
-        (Sparsifier::Gaussian(a), Sparsifier::Gaussian(b)) => Gaussian { ratio: b.ratio, ..a } == b,
-        (Sparsifier::Trimmed(a), Sparsifier::Trimmed(b)) => Trimmed { ratio: b.ratio, ..a } == b,
-        (Sparsifier::TwoSided(a), Sparsifier::TwoSided(b)) => {
-            TwoSided { proportion: b.proportion, ..a } == b
-        }
-        (Sparsifier::RandomK(a), Sparsifier::RandomK(b)) => RandomK { amount: b.amount, ..a } == b,
-        (a, b) => a == b,
-    };
-    let quantizers = match (a.quantizer(), b.quantizer()) {
-        (
-            Quantizer::Uniform(Uniform { bits, .. }),
-            Quantizer::Uniform(Uniform { block, norm, seed, .. }),
-        ) => a.quantizer() == Quantizer::Uniform(Uniform { bits, block, norm, seed }),
-        (a, b) => a == b,
-    };
-    sparsifiers && quantizers && (a.memory(), a.indices()) == (b.memory(), b.indices())
 }
 
 /// The name of an element type, as numpy and torch spell it.

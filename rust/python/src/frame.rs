@@ -3,7 +3,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gradwire_core::frame::{self, HEADER_LEN};
-use gradwire_core::pack::Coding;
 use gradwire_core::simd::in_standard_mode;
 use gradwire_core::{Dtype, Error, Result};
 use pyo3::exceptions::PyValueError;
@@ -149,7 +148,6 @@ impl Frame {
         let fields = PyDict::new(slf.py());
         let Some(header) = header else { return Ok(fields) };
         let sparsifier = header.sparsifier;
-        let (coding, parameter) = coding_name(header.coding);
         fields.set_item("version", header.version)?;
         fields.set_item("dtype", dtype_name(header.dtype))?;
         match sparsifier.name() {
@@ -158,8 +156,8 @@ impl Frame {
         }
         fields.set_item("quantizer", header.quantizer.name())?;
         fields.set_item("exponent", header.exponent)?;
-        fields.set_item("coding", coding)?;
-        fields.set_item("parameter", parameter)?;
+        fields.set_item("coding", header.coding.name())?;
+        fields.set_item("parameter", header.coding.parameter())?;
         fields.set_item("numel", header.numel)?;
         fields.set_item("count", header.count)?;
         fields.set_item("checksum", header.checksum)?;
@@ -322,16 +320,5 @@ fn parse(known: bool, bytes: &[u8], max_numel: Option<u64>) -> Result<frame::Fra
         frame::Frame::parse_again(bytes, max_numel)
     } else {
         frame::Frame::parse(bytes, max_numel)
-    }
-}
-
-fn coding_name(coding: Coding) -> (&'static str, u8) {
-    match coding {
-        Coding::EliasFano { low_bits } => ("elias-fano", low_bits),
-        Coding::Rice { bits } => ("rice", bits),
-        Coding::Bitmap => ("bitmap", 0),
-        Coding::None => ("none", 0),
-        Coding::ChunkLocal(_) => ("chunk-local", 0),
-        Coding::Seeded(_) => ("seeded", 0),
     }
 }

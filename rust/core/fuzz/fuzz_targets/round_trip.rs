@@ -1,7 +1,8 @@
 //! Any support and any finite values, written and read back in every layout.
 #![no_main]
 
-use gradwire_core::frame::{self, Frame, Layout, SparsifierId};
+use gradwire_core::frame::{self, Frame, Layout};
+use gradwire_core::sparsify::All;
 use gradwire_core::pack::{IndexCoding, Pattern};
 use gradwire_core::{Dtype, quantize::{Quantizer, Float16}};
 
@@ -11,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|input: (u8, Vec<(u16, f32)>, u16)| {
     let codings = [IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
     let quantizer = quantizers[usize::from(choice) % 3];
     let indices = codings[usize::from(choice) / 3 % 3];
-    let (dtype, sparsifier, pattern) = (Dtype::F32, SparsifierId::ALL, Pattern::Any);
+    let (dtype, sparsifier, pattern) = (Dtype::F32, All::ID, Pattern::Any);
     let layout = Layout { dtype, sparsifier, quantizer, indices, pattern };
     let (mut positions, mut next) = (Vec::new(), 0);
     for &(gap, _) in &entries {

@@ -4,10 +4,10 @@
 //! zero, so that nothing is unsent at an evaluation or a checkpoint.
 
 use super::{Codec, Encoded, State};
-use crate::frame::{self, Layout, SparsifierId};
-use crate::memory::Memory;
+use crate::frame::{self, Layout};
 use crate::pack::Pattern;
 use crate::quantize::Quantizer;
+use crate::sparsify::All;
 use crate::{Dtype, Error, Result};
 
 impl Codec {
@@ -32,7 +32,7 @@ impl Codec {
         state.prepare(self, numel)?;
         let layout = Layout {
             dtype: Dtype::F32,
-            sparsifier: SparsifierId::ALL,
+            sparsifier: All::ID,
             quantizer: Quantizer::Float32,
             indices: self.indices,
             pattern: Pattern::Any,
@@ -45,8 +45,7 @@ impl Codec {
         if let Some(residual) = &mut state.residual {
             residual.begin().1.fill(0.0);
         }
-        let masks =
-            matches!(self.memory, Memory::MomentumCorrection(correction) if correction.masking);
+        let masks = self.memory.masks();
         if let Some(momentum) = &mut state.momentum {
             let (kept, next) = momentum.begin_apart();
             if masks { next.fill(0.0) } else { next.copy_from_slice(kept) }

@@ -12,7 +12,6 @@ use crate::quantize::ValueCoding;
 use crate::scan::{Request, Scratch, Source};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, in_standard_mode};
-use crate::sparsify::Sparsifier;
 use crate::{Error, Input, Result};
 
 /// Positions to encode.
@@ -59,7 +58,7 @@ impl Codec {
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
         out.clear();
-        if self.sparsifier == Sparsifier::All {
+        if self.sparsifier.is_dense() {
             return Err(Error::argument("All sends every entry and takes no positions"));
         }
         support.check(input.len())?;

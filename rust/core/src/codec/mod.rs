@@ -18,13 +18,13 @@ pub use state::State;
 pub use workspace::Workspace;
 
 use crate::frame::{self, Layout};
-use crate::memory::{Memory, MomentumCorrection};
+use crate::memory::Memory;
 use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{Hints, Quantizer};
 use crate::rng::Key;
 use crate::scan::{self, Source};
 use crate::simd::{BLOCK, Kernels, in_standard_mode};
-use crate::sparsify::{Custom, RandomK, Sparsifier};
+use crate::sparsify::{Drawn, Positions, Route, Sparsifier};
 use crate::{Error, Input, Result};
 
 /// Encodes tensors as frames.
@@ -85,6 +85,15 @@ impl Codec {
         self.indices
     }
 
+    /// Whether two codecs differ at most in how much they send: a state of one may be used with the
+    /// other.
+    pub fn same_kind(&self, other: &Self) -> bool {
+        self.sparsifier.same_kind(other.sparsifier)
+            && self.quantizer.same_kind(other.quantizer)
+            && self.memory.same_kind(other.memory)
+            && self.indices == other.indices
+    }
+
     /// Creates the state of a tensor of `numel` elements. With a memory it takes eight bytes per
     /// element: four with `low_memory`, and sixteen with momentum correction.
     pub fn init_state(&self, numel: usize) -> Result<State> {
@@ -104,11 +113,11 @@ impl Codec {
 
     /// The longest frame of at most `count` entries of a tensor of `numel` elements, in bytes.
     pub fn max_len_of(&self, numel: usize, count: u64) -> usize {
-        in_standard_mode(|| match self.sparsifier {
-            Sparsifier::All => frame::dense_len(self.quantizer, numel as u64),
-            sparsifier => {
+        in_standard_mode(|| match self.sparsifier.route() {
+            Route::Every => frame::dense_len(self.quantizer, numel as u64),
+            Route::Selected | Route::Given => {
                 // The key does not matter to the length.
-                let pattern = sparsifier.pattern(Key::from_bits(0));
+                let pattern = self.sparsifier.pattern(Key::from_bits(0));
                 frame::max_len(self.quantizer, self.indices, pattern, numel as u64, count)
             }
         })
@@ -128,16 +137,19 @@ impl Codec {
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
-        let encoded = state.prepare(self, input.len()).and_then(|()| match self.sparsifier {
-            Sparsifier::All => {
-                in_standard_mode(|| self.encode_dense(input, state, max_len, workspace, out))
-            }
-            Sparsifier::Custom(Custom { .. }) => Err(Error::argument(
-                "a custom sparsifier selects its entries outside of this crate: pass their \
+        let encoded =
+            state.prepare(self, input.len()).and_then(|()| match self.sparsifier.route() {
+                Route::Every => {
+                    in_standard_mode(|| self.encode_dense(input, state, max_len, workspace, out))
+                }
+                Route::Given => Err(Error::argument(
+                    "a custom sparsifier selects its entries outside of this crate: pass their \
                  positions to encode_at",
-            )),
-            _ => in_standard_mode(|| self.encode_sparse(input, state, max_len, workspace, out)),
-        });
+                )),
+                Route::Selected => {
+                    in_standard_mode(|| self.encode_sparse(input, state, max_len, workspace, out))
+                }
+            });
         if encoded.is_err() {
             out.clear();
         }
@@ -163,23 +175,22 @@ impl Codec {
 
 /// Refuses combinations that could be computed but make no sense.
 fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
-    match (sparsifier, memory) {
-        (Sparsifier::All, Memory::MomentumCorrection(MomentumCorrection { masking: true, .. })) => {
-            Err(Error::argument(
-                "momentum correction with masking needs a sparsifier that leaves out entries: if \
-                 every entry is sent, masking sets the momentum to zero in each step; turn masking \
-                 off, or leave momentum to the optimizer",
-            ))
-        }
-        (Sparsifier::RandomK(RandomK { scaled: true, .. }), memory) if memory != Memory::None => {
-            Err(Error::argument(
-                "scaled random-k cannot have a memory: values times n / k are already an unbiased \
-                 estimate of the input, and a memory would add the entries that are left out a \
-                 second time; turn scaled off, or use no memory",
-            ))
-        }
-        _ => Ok(()),
+    if sparsifier.is_dense() && memory.masks() {
+        return Err(Error::argument(
+            "momentum correction with masking needs a sparsifier that leaves out entries: if every \
+             entry is sent, masking sets the momentum to zero in each step; turn masking off, or \
+             leave momentum to the optimizer",
+        ));
     }
+    let scaled = matches!(sparsifier.positions(), Positions::Drawn(Drawn { scaled: true, .. }));
+    if scaled && memory != Memory::None {
+        return Err(Error::argument(
+            "scaled random-k cannot have a memory: values times n / k are already an unbiased \
+             estimate of the input, and a memory would add the entries that are left out a second \
+             time; turn scaled off, or use no memory",
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses a quantizer that takes a magnitude from a sparsifier without one.

@@ -40,7 +40,7 @@ impl Codec {
         let view = self.view(input, state, scale);
         let (numel, keys) = (input.len(), &mut workspace.keys);
         self.sparsifier.make_room(numel, keys)?;
-        let key = state.selection_key(self.sparsifier.seed());
+        let key = state.selection_key(self.sparsifier.seed().unwrap_or(0));
         let pattern = self.sparsifier.pattern(key);
         let mut unread = Unread { tensor: view, tracker: &tracker, key, scratch: keys };
         let Wanted { request, thresholds } = self.sparsifier.wanted(&mut unread);

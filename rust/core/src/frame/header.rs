@@ -2,6 +2,7 @@
 
 use crate::pack::{self, Coding};
 use crate::quantize::QuantizerId;
+use crate::sparsify::SparsifierId;
 use crate::{Dtype, Error, Result};
 
 /// The first three bytes of every frame.
@@ -15,57 +16,6 @@ pub const HEADER_LEN: usize = 48;
 
 /// Where the checksum stands: the only bytes that it does not cover.
 pub(super) const CHECKSUM: std::ops::Range<usize> = 12..16;
-
-/// Which sparsifier chose the entries. Told to people and tools; decoding does not depend on it,
-/// so readers accept the ids of sparsifiers that they do not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SparsifierId(pub u8);
-
-impl SparsifierId {
-    /// Every entry.
-    pub const ALL: Self = Self(0);
-    /// Magnitudes above a given threshold.
-    pub const THRESHOLD: Self = Self(1);
-    /// The k largest magnitudes.
-    pub const TOP_K: Self = Self(2);
-    /// Magnitudes above a threshold fitted by SIDCo.
-    pub const SID: Self = Self(3);
-    /// Magnitudes above a threshold taken from a sample.
-    pub const SAMPLED_TOP_K: Self = Self(4);
-    /// AdaComp's: those that could soon be the largest of their bin.
-    pub const BIN_MAX: Self = Self(6);
-    /// Entries beyond a threshold for their sign.
-    pub const TWO_SIDED: Self = Self(7);
-    /// Magnitudes above a threshold from a normal distribution.
-    pub const GAUSSIAN: Self = Self(9);
-    /// Magnitudes above a threshold between the mean and the largest.
-    pub const TRIMMED: Self = Self(10);
-    /// The k largest magnitudes of each chunk.
-    pub const CHUNK_TOP_K: Self = Self(5);
-    /// Randomly drawn positions.
-    pub const RANDOM_K: Self = Self(8);
-    /// Positions chosen outside of this crate.
-    pub const CUSTOM: Self = Self(11);
-
-    /// The name, if this version knows it.
-    pub const fn name(self) -> Option<&'static str> {
-        match self {
-            Self::ALL => Some("all"),
-            Self::THRESHOLD => Some("threshold"),
-            Self::TOP_K => Some("top-k"),
-            Self::SID => Some("sid"),
-            Self::SAMPLED_TOP_K => Some("sampled-top-k"),
-            Self::BIN_MAX => Some("bin-max"),
-            Self::TWO_SIDED => Some("two-sided"),
-            Self::GAUSSIAN => Some("gaussian"),
-            Self::TRIMMED => Some("trimmed"),
-            Self::CHUNK_TOP_K => Some("chunk-top-k"),
-            Self::RANDOM_K => Some("random-k"),
-            Self::CUSTOM => Some("custom"),
-            _ => None,
-        }
-    }
-}
 
 /// What a frame says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +47,6 @@ pub struct Header {
 impl Header {
     /// The header as bytes.
     pub(super) fn to_bytes(self) -> [u8; HEADER_LEN] {
-        let (coding, parameter) = coding_id(self.coding);
         let mut out = [0; HEADER_LEN];
         out[..3].copy_from_slice(&MAGIC);
         out[3] = self.version;
@@ -105,8 +54,8 @@ impl Header {
         out[5] = self.dtype as u8;
         out[6] = self.sparsifier.0;
         out[7] = self.quantizer.0;
-        out[8] = coding;
-        out[9] = parameter;
+        out[8] = self.coding.id();
+        out[9] = self.coding.parameter();
         out[10..12].copy_from_slice(&self.exponent.to_le_bytes());
         out[CHECKSUM].copy_from_slice(&self.checksum.to_le_bytes());
         out[16..24].copy_from_slice(&self.numel.to_le_bytes());
@@ -125,7 +74,7 @@ impl Header {
             dtype: dtype(bytes[5]).ok_or(unsupported("dtype", bytes[5]))?,
             sparsifier: SparsifierId(bytes[6]),
             quantizer: quantizer(bytes[7]).ok_or(unsupported("quantizer", bytes[7]))?,
-            coding: coding(bytes[8], bytes[9], indices)?
+            coding: Coding::read(bytes[8], bytes[9], indices)?
                 .ok_or(unsupported("index coding", bytes[8]))?,
             exponent: i16::from_le_bytes([bytes[10], bytes[11]]),
             numel: u64_at(bytes, 16),
@@ -168,34 +117,4 @@ fn dtype(id: u8) -> Option<Dtype> {
 fn quantizer(id: u8) -> Option<QuantizerId> {
     let id = QuantizerId(id);
     id.name().map(|_| id)
-}
-
-/// Id and parameter of a coding.
-pub(super) fn coding_id(coding: Coding) -> (u8, u8) {
-    match coding {
-        Coding::None => (0, 0),
-        Coding::EliasFano { low_bits } => (1, low_bits),
-        Coding::Rice { bits } => (2, bits),
-        Coding::Bitmap => (3, 0),
-        Coding::ChunkLocal(_) => (4, 0),
-        Coding::Seeded(_) => (5, 0),
-    }
-}
-
-/// The coding of an id and a parameter, the rest of which its section begins with; none where the id
-/// is not known.
-pub(super) fn coding(id: u8, parameter: u8, section: &[u8]) -> Result<Option<Coding>> {
-    let coding = match id {
-        0 => Coding::None,
-        1 => Coding::EliasFano { low_bits: parameter },
-        2 => Coding::Rice { bits: parameter },
-        3 => Coding::Bitmap,
-        4 => Coding::read_chunks(section)?,
-        5 => Coding::read_draw(section)?,
-        _ => return Ok(None),
-    };
-    if coding_id(coding).1 != parameter {
-        return Err(Error::corrupt(format!("parameter {parameter} with a coding that takes none")));
-    }
-    Ok(Some(coding))
 }

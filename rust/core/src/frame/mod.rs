@@ -12,7 +12,7 @@ mod positions;
 mod read;
 mod write;
 
-pub use header::{HEADER_LEN, Header, MAGIC, SparsifierId, VERSION};
+pub use header::{HEADER_LEN, Header, MAGIC, VERSION};
 pub use positions::{POSITIONS_HEAD, read_positions, write_positions};
 pub use read::{Frame, Scratch};
 pub use write::{Layout, dense_len, max_len, write_into, write_with};

@@ -10,9 +10,8 @@
 //! | 8 | 4 | CRC-32C of everything else |
 //! | 12 | | the index section of the frame |
 
-use super::header::{coding, coding_id};
 use super::read::Frame;
-use crate::pack::{self, MAX_NUMEL};
+use crate::pack::{self, Coding, MAX_NUMEL};
 use crate::simd::Kernels;
 use crate::{Error, Result, room};
 
@@ -21,10 +20,10 @@ pub const POSITIONS_HEAD: usize = 12;
 
 /// The positions of a frame on their own, in place of what `out` held.
 pub fn write_positions(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<()> {
-    let (id, parameter) = coding_id(frame.header().coding);
+    let coding = frame.header().coding;
     out.clear();
     room::reserve(out, POSITIONS_HEAD + frame.index_section().len())?;
-    out.extend([id, parameter, 0, 0]);
+    out.extend([coding.id(), coding.parameter(), 0, 0]);
     out.extend((frame.header().count as u32).to_le_bytes());
     out.extend([0; 4]);
     out.extend(frame.index_section());
@@ -50,7 +49,7 @@ pub fn read_positions(bytes: &[u8], numel: u64, out: &mut Vec<u32>) -> Result<()
         return Err(Error::corrupt("the checksum of the positions does not match"));
     }
     let unknown = Error::Unsupported { what: "index coding", found: u32::from(id) };
-    let coding = coding(id, parameter, section)?.ok_or(unknown)?;
+    let coding = Coding::read(id, parameter, section)?.ok_or(unknown)?;
     let count = u64::from(u32::from_le_bytes([a, b, c, d]));
     pack::decode_into(Kernels::current(), coding, section, numel, count, out)
 }
@@ -63,9 +62,10 @@ fn checksum(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
     use crate::Dtype;
-    use crate::frame::{Layout, SparsifierId, write_into};
+    use crate::frame::{Layout, write_into};
     use crate::pack::{IndexCoding, Pattern};
     use crate::quantize::Quantizer;
+    use crate::sparsify::TopK;
 
     const CODINGS: [IndexCoding; 4] =
         [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
@@ -73,7 +73,7 @@ mod tests {
     fn positions(numel: u64, indices: &[u32], allowed: IndexCoding) -> Vec<u8> {
         let layout = Layout {
             dtype: Dtype::F32,
-            sparsifier: SparsifierId::TOP_K,
+            sparsifier: TopK::ID,
             quantizer: Quantizer::Float32,
             indices: allowed,
             pattern: Pattern::Any,

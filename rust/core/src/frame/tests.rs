@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::pack::{Coding, IndexCoding, Pattern};
 use crate::quantize::{Float16, Quantizer};
+use crate::sparsify::TopK;
 use crate::{Dtype, Error};
 
 const QUANTIZERS: [Quantizer; 4] = [
@@ -15,13 +16,7 @@ const QUANTIZERS: [Quantizer; 4] = [
 ];
 
 fn layout(quantizer: Quantizer, indices: IndexCoding) -> Layout {
-    Layout {
-        dtype: Dtype::F32,
-        sparsifier: SparsifierId::TOP_K,
-        quantizer,
-        indices,
-        pattern: Pattern::Any,
-    }
+    Layout { dtype: Dtype::F32, sparsifier: TopK::ID, quantizer, indices, pattern: Pattern::Any }
 }
 
 fn write(layout: Layout, numel: u64, indices: Option<&[u32]>, values: &[f32]) -> Vec<u8> {

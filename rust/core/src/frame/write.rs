@@ -1,10 +1,11 @@
 //! Writes frames from positions and values.
 
-use super::header::{CHECKSUM, HEADER_LEN, Header, SparsifierId, VERSION};
+use super::header::{CHECKSUM, HEADER_LEN, Header, VERSION};
 use super::read::checksum;
 use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{self, Hints, Quantizer, ValueCoding};
 use crate::simd::{Kernels, in_standard_mode};
+use crate::sparsify::SparsifierId;
 use crate::{Dtype, Error, Result, room};
 
 /// What a writer decides about its frames, apart from the data.

@@ -1,5 +1,7 @@
 //! The low-pass filter of ScaleCom.
 
+use super::Remember;
+use crate::part::{Options, Part};
 use crate::{Error, Result};
 
 /// A memory that accumulates only a part of each gradient, so that the memories of different ranks
@@ -20,7 +22,21 @@ pub struct LowPass {
 }
 
 impl LowPass {
-    pub(super) fn check(self) -> Result<()> {
+    /// What an entry's memory becomes, if it was `memory` and `left` of the sum was not sent.
+    pub(crate) fn keep(self, memory: f32, left: f32) -> f32 {
+        // By the general rule a negative zero would become a positive one.
+        if self.beta == 1.0 { left } else { (1.0 - self.beta) * memory + self.beta * left }
+    }
+}
+
+impl Part for LowPass {
+    const KIND: &'static str = "low_pass";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { beta: options.get("beta")? })
+    }
+
+    fn check(self) -> Result<()> {
         let beta = self.beta;
         if beta > 0.0 && beta <= 1.0 {
             return Ok(());
@@ -28,9 +44,20 @@ impl LowPass {
         Err(Error::argument(format!("beta must be in (0, 1], got {beta}")))
     }
 
-    /// What an entry's memory becomes, if it was `memory` and `left` of the sum was not sent.
-    pub(crate) fn keep(self, memory: f32, left: f32) -> f32 {
-        // By the general rule a negative zero would become a positive one.
-        if self.beta == 1.0 { left } else { (1.0 - self.beta) * memory + self.beta * left }
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [1.0, 0.1, 0.37].map(|beta| Self { beta }).to_vec()
+    }
+}
+
+impl Remember for LowPass {
+    fn masks(self) -> bool {
+        false
+    }
+    fn is_in_place(self) -> bool {
+        false
     }
 }

@@ -1,5 +1,7 @@
 //! The momentum correction of Deep Gradient Compression.
 
+use super::Remember;
+use crate::part::{Options, Part};
 use crate::{Error, Result};
 
 /// Momentum is applied to the local gradient before entries are selected, and the result is
@@ -29,8 +31,19 @@ pub struct MomentumCorrection {
     pub clip: Option<f32>,
 }
 
-impl MomentumCorrection {
-    pub(super) fn check(self) -> Result<()> {
+impl Part for MomentumCorrection {
+    const KIND: &'static str = "momentum_correction";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self {
+            momentum: options.get("momentum")?,
+            nesterov: options.get("nesterov")?,
+            masking: options.get("masking")?,
+            clip: options.get("clip")?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
         let momentum = self.momentum;
         if !(0.0..1.0).contains(&momentum) {
             return Err(Error::argument(format!("momentum must be in [0, 1), got {momentum}")));
@@ -41,5 +54,24 @@ impl MomentumCorrection {
             }
             _ => Ok(()),
         }
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        let plain = Self { momentum: 0.9, nesterov: false, masking: false, clip: None };
+        let masking = Self { masking: true, ..plain };
+        vec![plain, masking, Self { momentum: 0.5, nesterov: true, clip: Some(1.0), ..masking }]
+    }
+}
+
+impl Remember for MomentumCorrection {
+    fn masks(self) -> bool {
+        self.masking
+    }
+    fn is_in_place(self) -> bool {
+        false
     }
 }

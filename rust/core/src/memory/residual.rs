@@ -1,5 +1,7 @@
 //! Error feedback.
 
+use super::Remember;
+use crate::part::{Options, Part};
 use crate::{Error, Result};
 
 /// What is not sent is added to the next gradient, times `decay`.
@@ -16,12 +18,37 @@ pub struct Residual {
     pub low_memory: bool,
 }
 
-impl Residual {
-    pub(super) fn check(self) -> Result<()> {
+impl Part for Residual {
+    const KIND: &'static str = "residual";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { decay: options.get("decay")?, low_memory: options.get("low_memory")? })
+    }
+
+    fn check(self) -> Result<()> {
         let decay = self.decay;
         if decay > 0.0 && decay <= 1.0 {
             return Ok(());
         }
         Err(Error::argument(format!("decay must be in (0, 1], got {decay}")))
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [(1.0, false), (1.0, true), (0.9, false), (0.5, true)]
+            .map(|(decay, low_memory)| Self { decay, low_memory })
+            .to_vec()
+    }
+}
+
+impl Remember for Residual {
+    fn masks(self) -> bool {
+        false
+    }
+    fn is_in_place(self) -> bool {
+        self.low_memory
     }
 }

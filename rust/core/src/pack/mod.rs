@@ -26,6 +26,7 @@ mod blocks;
 mod chunk_local;
 mod draw;
 mod elias_fano;
+mod ids;
 mod rice;
 
 pub(crate) use blocks::{Blocks, LONGEST_BLOCK};

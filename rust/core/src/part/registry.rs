@@ -38,6 +38,7 @@ macro_rules! parts {
                 }
             };
         }
+        #[allow(unused_imports, reason = "not every kind is matched on in other files")]
         pub(crate) use $each;
 
         impl $kind {

@@ -140,8 +140,8 @@ impl Code for Coding {
 
 impl Scaled for Coding {
     /// The smallest scale above zero is a normal number: one factor is enough.
-    fn factors(self, scale: f32) -> [f32; 2] {
-        [if scale > 0.0 { 1.0 / scale } else { 0.0 }, 1.0]
+    fn factors(self) -> impl Fn(f32) -> [f32; 2] {
+        |scale| [if scale > 0.0 { 1.0 / scale } else { 0.0 }, 1.0]
     }
 
     /// The sign in the highest bit.

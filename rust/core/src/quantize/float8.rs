@@ -177,8 +177,8 @@ impl Code for Coding {
 }
 
 impl Scaled for Coding {
-    fn factors(self, scale: f32) -> [f32; 2] {
-        power::inverse(scale)
+    fn factors(self) -> impl Fn(f32) -> [f32; 2] {
+        power::inverse
     }
 
     /// The sign in the highest bit.

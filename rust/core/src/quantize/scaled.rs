@@ -10,7 +10,7 @@ use crate::simd::{Kernels, Pair, Scaling};
 /// What tells such codings apart. A group has one scale, or none at all.
 pub(super) trait Scaled: Code {
     /// What values are multiplied by, by one after the other, under a scale.
-    fn factors(self, scale: f32) -> [f32; 2];
+    fn factors(self) -> impl Fn(f32) -> [f32; 2];
 
     /// Rounds values times these factors to codes, one per byte.
     fn round(self, kernels: &Kernels, values: &[f32], to: Pair<'_>, draw: Draw, codes: &mut [u8]);
@@ -79,7 +79,7 @@ pub(super) fn decode(coding: impl Scaled, codes: &[u8], values: &mut [f32], work
 fn each_factor(coding: impl Scaled) -> impl Fn(&[[u8; 4]], &mut [f32], &mut [f32]) {
     move |scales, one, other| match coding.scales() {
         0 => one.fill(1.0),
-        _ => each(scales, one, other, |scale| coding.factors(scale)),
+        _ => each(scales, one, other, coding.factors()),
     }
 }
 

@@ -157,8 +157,9 @@ impl Code for Coding {
 }
 
 impl Scaled for Coding {
-    fn factors(self, scale: f32) -> [f32; 2] {
-        Grid::new(BITS).factors(scale)
+    fn factors(self) -> impl Fn(f32) -> [f32; 2] {
+        let grid = Grid::new(BITS);
+        move |scale| grid.factors(scale)
     }
 
     fn round(self, kernels: &Kernels, values: &[f32], to: Pair<'_>, draw: Draw, codes: &mut [u8]) {

@@ -9,8 +9,9 @@
 //! A bin of zeros sends nothing, although all of its entries pass the test. All entries are sent as
 //! one magnitude with the sign of `G`: the mean, over all bins, of the largest magnitude.
 
-use super::Selected;
-use crate::scan::{Bins, Entries, Request, Totals};
+use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use crate::part::{Options, Part};
+use crate::scan::{Bins, Entries, Request};
 use crate::{Error, Result};
 
 /// AdaComp's selection.
@@ -22,8 +23,18 @@ pub struct BinMax {
     pub soft: f32,
 }
 
-impl BinMax {
-    pub(super) fn check(self) -> Result<()> {
+impl Part for BinMax {
+    const KIND: &'static str = "bin_max";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self {
+            // Of a tensor whose shape is not known: it may as well be a matrix.
+            bin: options.get::<Option<u32>>("bin")?.unwrap_or(500),
+            soft: options.get("soft")?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
         let Self { bin, soft } = self;
         if bin == 0 {
             return Err(Error::argument("bin must be at least 1, got 0"));
@@ -34,15 +45,59 @@ impl BinMax {
         Ok(())
     }
 
-    pub(super) fn request(self) -> Request {
-        let bins = Bins { bin: self.bin as usize, ahead: self.soft - 1.0 };
-        Request::of(Entries::Bins(bins))
+    fn sized_as(self, _: Self) -> Self {
+        self
     }
 
-    /// The survivors of that read are the selection; what is left is their magnitude.
-    pub(super) fn select(self, totals: &Totals, numel: usize) -> Selected {
-        let bins = numel.div_ceil(self.bin as usize).max(1);
-        let magnitude = (totals.moments.sum / bins as f64) as f32;
+    fn examples() -> Vec<Self> {
+        [(1, 2.0), (50, 2.0), (500, 2.0), (5000, 2.0), (64, 1.0)]
+            .map(|(bin, soft)| Self { bin, soft })
+            .to_vec()
+    }
+}
+
+impl Sparsify for BinMax {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn tells_magnitude(self) -> bool {
+        true
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        numel as u64
+    }
+
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
+    }
+
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, _: &mut Unread<'_>) -> Wanted {
+        let bins = Bins { bin: self.bin as usize, ahead: self.soft - 1.0 };
+        Request::of(Entries::Bins(bins)).into()
+    }
+
+    fn select(self, _: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        // The survivors of the read are the selection; what is left is their magnitude.
+        let bins = scanned.numel().div_ceil(self.bin as usize).max(1);
+        let magnitude = (scanned.totals.moments.sum / bins as f64) as f32;
         Selected { target: None, threshold: 0.0, magnitude: Some(magnitude) }
     }
 }

@@ -1,5 +1,11 @@
 //! A selection from outside of this crate.
 
+use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use crate::Result;
+use crate::part::{Options, Part};
+use crate::rng::tensor_id;
+use crate::scan::Request;
+
 /// Entries that are selected outside of this crate: encode them with [`Codec::encode_at`].
 ///
 /// [`Codec::encode_at`]: crate::codec::Codec::encode_at
@@ -7,4 +13,66 @@
 pub struct Custom {
     /// An identifier, to tell custom sparsifiers apart.
     pub id: u64,
+}
+
+impl Part for Custom {
+    const KIND: &'static str = "custom";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { id: tensor_id(&options.get::<String>("name")?) })
+    }
+
+    fn check(self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sized_as(self, _: Self) -> Self {
+        self
+    }
+
+    fn examples() -> Vec<Self> {
+        [1, 2].map(|id| Self { id }).to_vec()
+    }
+}
+
+impl Sparsify for Custom {
+    fn route(self) -> Route {
+        Route::Given
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        numel as u64
+    }
+
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
+    }
+
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, _: &mut Unread<'_>) -> Wanted {
+        Request::default().into()
+    }
+
+    fn select(self, _: &mut Tracker, _: &mut Scanned<'_, '_>) -> Selected {
+        Selected::wanted(None)
+    }
 }

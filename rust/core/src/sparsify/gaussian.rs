@@ -13,10 +13,13 @@
 //! selected: a tensor whose entries are all equal would otherwise never be sent.
 
 use super::largest::{self, Kept};
-use super::{Amount, Scanned, Selected, Tracker, Unread, topk};
+use super::{
+    Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount, topk,
+};
+use crate::Result;
 use crate::fit::{Moments, normal};
+use crate::part::{Options, Part};
 use crate::scan::Request;
-use crate::{Error, Result};
 
 /// A threshold from a normal distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,34 +43,91 @@ impl Gaussian {
         Self { ratio, rounds: 2, band: None }
     }
 
-    pub(super) fn check(self) -> Result<()> {
-        Amount::Ratio(self.ratio).check()?;
-        if let Some((low, high)) = self.band
-            && !(0.0..=1.0).contains(&low) | !(high >= 1.0 && high.is_finite())
-        {
-            return Err(Error::argument(format!(
-                "band must be (low, high) with 0 <= low <= 1 <= high, got ({low}, {high})"
-            )));
-        }
-        Ok(())
-    }
-
     fn target(self, numel: usize) -> u64 {
         Amount::Ratio(self.ratio).of(numel)
     }
 
-    pub(super) fn max_count(self, numel: usize) -> u64 {
+    /// The threshold that the share wanted exceeds, of the normal distribution with the values' moments.
+    fn fitted(self, moments: &Moments, numel: usize) -> f32 {
+        let n = numel as f64;
+        let mean = moments.signed / n;
+        let variance = (moments.sum_sq - n * mean * mean) / (n - 1.0).max(1.0);
+        let share = self.target(numel) as f64 / n;
+        let threshold = mean + libm::sqrt(variance.max(0.0)) * normal::two_sided(share);
+        // Of an empty tensor there is nothing to fit, and no magnitude is below zero.
+        (threshold.max(0.0) as f32).min(f32::MAX)
+    }
+}
+
+impl Part for Gaussian {
+    const KIND: &'static str = "gaussian";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self {
+            ratio: options.get("ratio")?,
+            rounds: options.get("rounds")?,
+            band: amount::read_band(options)?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
+        Amount::Ratio(self.ratio).check()?;
+        amount::check_band(self.band)
+    }
+
+    fn sized_as(self, other: Self) -> Self {
+        Self { ratio: other.ratio, ..self }
+    }
+
+    fn examples() -> Vec<Self> {
+        let banded = Self { band: Some((0.8, 1.25)), ..Self::new(0.05) };
+        let ratios = [1e-3, 0.1, 1.0].map(Self::new);
+        ratios.into_iter().chain([banded, Self { rounds: 0, ..banded }]).collect()
+    }
+}
+
+impl Sparsify for Gaussian {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
         let most = |high: f64| ((self.target(numel) as f64 * high) as u64).min(numel as u64);
         self.band.map_or(numel as u64, |(_, high)| most(high))
     }
 
-    pub(super) fn request(self, unread: &mut Unread<'_>) -> Request {
-        let (k, numel) = (self.target(unread.numel()), unread.numel());
-        let bound = topk::request(k, unread).bound().unwrap_or(0.0);
-        Request { location: Some(0.0), signed: true, ..Request::above(bound, cap(k, numel)) }
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
     }
 
-    pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
+        let (k, numel) = (self.target(unread.numel()), unread.numel());
+        let bound = topk::request(k, unread).bound().unwrap_or(0.0);
+        let above = Request::above(bound, cap(k, numel));
+        Request { location: Some(0.0), signed: true, ..above }.into()
+    }
+
+    fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let numel = scanned.numel();
         let k = self.target(numel);
         let mut threshold = self.fitted(&scanned.totals.moments, numel);
@@ -100,17 +160,6 @@ impl Gaussian {
             tracker.bound = Some(0.95 * lowest);
         }
         Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
-    }
-
-    /// The threshold that the share wanted exceeds, of the normal distribution with the values' moments.
-    fn fitted(self, moments: &Moments, numel: usize) -> f32 {
-        let n = numel as f64;
-        let mean = moments.signed / n;
-        let variance = (moments.sum_sq - n * mean * mean) / (n - 1.0).max(1.0);
-        let share = self.target(numel) as f64 / n;
-        let threshold = mean + libm::sqrt(variance.max(0.0)) * normal::two_sided(share);
-        // Of an empty tensor there is nothing to fit, and no magnitude is below zero.
-        (threshold.max(0.0) as f32).min(f32::MAX)
     }
 }
 

@@ -3,14 +3,19 @@
 //! The selection does not depend on the data. Every drawn entry is sent, including zeros, so that
 //! ranks with the same positions can add up their values without exchanging positions.
 
-use super::{Amount, Scanned, Selected};
+use super::{
+    Amount, Drawn, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted,
+};
 use crate::Result;
-use crate::pack::{Draw, DrawKind};
-use crate::rng::Key;
-use crate::scan::{Survivors, View};
-use crate::simd::Kernels;
+use crate::pack::{DrawKind, Pattern};
+use crate::part::{Options, Part};
+use crate::scan::{Entries, Request};
 
-/// The options of random-k.
+/// Entries at randomly drawn positions.
+///
+/// Konečný, McMahan, Yu, Richtárik, Suresh, Bacon, "Federated Learning: Strategies for Improving
+/// Communication Efficiency", 2016 (random masks); Stich et al., "Sparsified SGD with Memory",
+/// NeurIPS 2018 (with a memory).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandomK {
     /// How many entries.
@@ -24,47 +29,85 @@ pub struct RandomK {
 }
 
 impl RandomK {
-    pub(super) fn check(self) -> Result<()> {
+    fn drawn(self) -> Drawn {
+        let kind = if self.block { DrawKind::Run } else { DrawKind::Subset };
+        Drawn { kind, scaled: self.scaled }
+    }
+}
+
+impl Part for RandomK {
+    const KIND: &'static str = "random_k";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self {
+            amount: Amount::read(options)?,
+            block: options.get("block")?,
+            seed: options.get("seed")?,
+            scaled: options.get("scaled")?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
         self.amount.check()
     }
 
-    /// What is drawn with a key.
-    pub(super) fn draw(self, key: Key) -> Draw {
-        let kind = if self.block { DrawKind::Run } else { DrawKind::Subset };
-        Draw { kind, key }
+    fn sized_as(self, other: Self) -> Self {
+        Self { amount: other.amount, ..self }
     }
 
-    pub(super) fn select(self, draw: Draw, scanned: &mut Scanned<'_, '_>) -> Selected {
+    fn examples() -> Vec<Self> {
+        let of = |ratio, block| {
+            let amount = Amount::Ratio(ratio);
+            Self { amount, block, seed: 1, scaled: false }
+        };
+        let scaled = Self { seed: 2, scaled: true, ..of(0.05, false) };
+        vec![of(0.01, false), of(0.7, false), of(0.1, true), scaled]
+    }
+}
+
+impl Sparsify for RandomK {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Drawn(self.drawn())
+    }
+
+    fn seed(self) -> Option<u64> {
+        Some(self.seed)
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        self.amount.of(numel)
+    }
+
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
+    }
+
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, _: &mut Unread<'_>) -> Wanted {
+        Request::of(Entries::Unseen).into()
+    }
+
+    fn select(self, _: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let Pattern::Drawn(draw) = scanned.pattern else { return Selected::wanted(None) };
         let k = self.amount.of(scanned.numel());
         let Scanned { field, scanner, scratch, .. } = scanned;
         let kernels = scanner.kernels;
-        self.gather(kernels, draw, field, k, scanner.survivors_mut(), scratch);
-        Selected { target: Some(k), threshold: 0.0, magnitude: None }
-    }
-
-    /// Draws `k` positions of the tensor, in place of what the survivors were.
-    pub(crate) fn gather(
-        self,
-        kernels: &Kernels,
-        draw: Draw,
-        field: &View<'_>,
-        k: u64,
-        survivors: &mut Survivors,
-        scratch: &mut Vec<u32>,
-    ) {
-        use crate::scan::Source;
-        let numel = field.len() as u64;
-        if !survivors.admit_memory(draw.positions_into(kernels, numel, k, scratch)) {
-            return;
-        }
-        let values = survivors.replace(scratch);
-        field.gather(scratch, values);
-        if self.scaled && k > 0 {
-            let factor = (numel as f64 / k as f64) as f32;
-            // What is not finite is reported; what is must stay so.
-            for value in values.iter_mut().filter(|value| value.is_finite()) {
-                *value = (*value * factor).clamp(f32::MIN, f32::MAX);
-            }
-        }
+        self.drawn().gather(kernels, draw, field, k, scanner.survivors_mut(), scratch);
+        Selected::wanted(Some(k))
     }
 }

@@ -16,7 +16,10 @@ mod plan;
 
 pub use plan::Plan;
 
-use super::{Amount, Scanned, Selected, Tracker, Unread, Wanted, largest, topk};
+use super::{
+    Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest, topk,
+};
+use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::simd::peak::NON_FINITE;
 use crate::{Error, Result};
@@ -63,46 +66,8 @@ impl SampledTopK {
         }
     }
 
-    pub(super) fn check(self) -> Result<()> {
-        Amount::Ratio(self.ratio).check()?;
-        let Self { sample_ratio, upper, lower, .. } = self;
-        if !(sample_ratio > 0.0 && sample_ratio <= 1.0) {
-            return Err(Error::argument(format!(
-                "sample_ratio must be in (0, 1], got {sample_ratio}"
-            )));
-        }
-        if !(upper > 1.0 && upper.is_finite() && lower > 0.0 && lower < 1.0) {
-            return Err(Error::argument(format!(
-                "bounds must be 0 < lower < 1 < upper, got lower {lower} and upper {upper}"
-            )));
-        }
-        Ok(())
-    }
-
-    pub(super) fn target(self, numel: usize) -> u64 {
+    fn target(self, numel: usize) -> u64 {
         plan::share(self.ratio, numel) as u64
-    }
-
-    /// Entries looked at.
-    pub(super) fn samples(self, numel: usize) -> usize {
-        Plan::new(self.ratio, self.sample_ratio, numel).samples
-    }
-
-    pub(super) fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
-        let numel = unread.numel();
-        let plan = Plan::new(self.ratio, self.sample_ratio, numel);
-        let threshold = self.sampled(plan, unread);
-        let k = self.target(numel);
-        let bound = if threshold == 0.0 {
-            let Unread { tensor, tracker, scratch, .. } = unread;
-            tracker.bound.unwrap_or_else(|| largest::first_bound(k, *tensor, scratch))
-        } else if plan.above < SURE && plan.samples < numel {
-            (self.lower as f32 * threshold).next_down().max(0.0)
-        } else {
-            threshold.next_down()
-        };
-        let request = Request::above(bound, largest::cap(k, numel));
-        Wanted { request, thresholds: Some((threshold, threshold)) }
     }
 
     /// The smallest of the largest magnitudes of the sample.
@@ -131,23 +96,6 @@ impl SampledTopK {
         f32::from_bits(*bits)
     }
 
-    pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
-        let numel = scanned.numel();
-        let k = self.target(numel);
-        let sampled = scanned.thresholds.map_or(0.0, |(threshold, _)| threshold);
-        let (threshold, count) = self.corrected(k, sampled, scanned);
-        let target = Some(k);
-        if threshold > 0.0 && count <= k {
-            let kernels = scanned.scanner.kernels;
-            scanned.scanner.survivors_mut().keep_above(kernels, threshold.next_down());
-            return Selected { target, threshold, magnitude: None };
-        }
-        // With k at or above the threshold, the largest of them are the largest of all.
-        let kept = largest::keep(k, scanned);
-        topk::track(k, numel, kept, tracker);
-        Selected { target, threshold: kept.threshold, magnitude: None }
-    }
-
     /// The threshold after the corrections, and how many entries are at or above it.
     fn corrected(self, k: u64, sampled: f32, scanned: &mut Scanned<'_, '_>) -> (f32, u64) {
         let mut threshold = sampled;
@@ -162,6 +110,121 @@ impl SampledTopK {
             count = self::count(k, threshold, scanned);
         }
         (threshold, count)
+    }
+}
+
+impl Part for SampledTopK {
+    const KIND: &'static str = "sampled_topk";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self {
+            ratio: options.get("ratio")?,
+            sample_ratio: options.get("sample_ratio")?,
+            strided: options.get("strided")?,
+            resample: options.get("resample")?,
+            upper: options.get("upper")?,
+            lower: options.get("lower")?,
+            seed: options.get("seed")?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
+        Amount::Ratio(self.ratio).check()?;
+        let Self { sample_ratio, upper, lower, .. } = self;
+        if !(sample_ratio > 0.0 && sample_ratio <= 1.0) {
+            return Err(Error::argument(format!(
+                "sample_ratio must be in (0, 1], got {sample_ratio}"
+            )));
+        }
+        if !(upper > 1.0 && upper.is_finite() && lower > 0.0 && lower < 1.0) {
+            return Err(Error::argument(format!(
+                "bounds must be 0 < lower < 1 < upper, got lower {lower} and upper {upper}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn sized_as(self, other: Self) -> Self {
+        Self { ratio: other.ratio, ..self }
+    }
+
+    fn examples() -> Vec<Self> {
+        let sampled = Self::new(0.01);
+        let other = [
+            Self { ratio: 0.3, ..sampled },
+            Self { strided: false, seed: 5, ..sampled },
+            Self { resample: false, ..sampled },
+            Self { sample_ratio: 0.1, upper: 2.0, lower: 0.5, ..sampled },
+        ];
+        [1e-3, 0.1, 1.0].map(Self::new).into_iter().chain(other).collect()
+    }
+}
+
+impl Sparsify for SampledTopK {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        Some(self.seed)
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        self.target(numel)
+    }
+
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
+    }
+
+    fn scratch(self, numel: usize) -> usize {
+        Plan::new(self.ratio, self.sample_ratio, numel).samples
+    }
+
+    fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
+        let numel = unread.numel();
+        let plan = Plan::new(self.ratio, self.sample_ratio, numel);
+        let threshold = self.sampled(plan, unread);
+        let k = self.target(numel);
+        let bound = if threshold == 0.0 {
+            let Unread { tensor, tracker, scratch, .. } = unread;
+            tracker.bound.unwrap_or_else(|| largest::first_bound(k, *tensor, scratch))
+        } else if plan.above < SURE && plan.samples < numel {
+            (self.lower as f32 * threshold).next_down().max(0.0)
+        } else {
+            threshold.next_down()
+        };
+        let request = Request::above(bound, largest::cap(k, numel));
+        Wanted { request, thresholds: Some((threshold, threshold)) }
+    }
+
+    fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let numel = scanned.numel();
+        let k = self.target(numel);
+        let sampled = scanned.thresholds.map_or(0.0, |(threshold, _)| threshold);
+        let (threshold, count) = self.corrected(k, sampled, scanned);
+        let target = Some(k);
+        if threshold > 0.0 && count <= k {
+            let kernels = scanned.scanner.kernels;
+            scanned.scanner.survivors_mut().keep_above(kernels, threshold.next_down());
+            return Selected { target, threshold, magnitude: None };
+        }
+        // With k at or above the threshold, the largest of them are the largest of all.
+        let kept = largest::keep(k, scanned);
+        topk::track(k, numel, kept, tracker);
+        Selected { target, threshold: kept.threshold, magnitude: None }
     }
 }
 

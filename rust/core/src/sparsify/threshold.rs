@@ -1,6 +1,9 @@
 //! A fixed threshold, in one read of the tensor.
 
+use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use crate::part::{Options, Part};
 use crate::scan::Request;
+use crate::{Error, Result};
 
 /// Entries whose magnitude is strictly above a threshold.
 ///
@@ -11,6 +14,69 @@ pub struct Threshold {
     pub threshold: f32,
 }
 
-pub(super) fn request(threshold: f32) -> Request {
-    Request::above(threshold, usize::MAX)
+impl Part for Threshold {
+    const KIND: &'static str = "threshold";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { threshold: options.get("threshold")? })
+    }
+
+    fn check(self) -> Result<()> {
+        let threshold = self.threshold;
+        if threshold >= 0.0 && threshold.is_finite() {
+            return Ok(());
+        }
+        Err(Error::argument(format!("threshold must be finite and >= 0, got {threshold}")))
+    }
+
+    fn sized_as(self, other: Self) -> Self {
+        other
+    }
+
+    fn examples() -> Vec<Self> {
+        [0.0, 0.1, 1e9].map(|threshold| Self { threshold }).to_vec()
+    }
+}
+
+impl Sparsify for Threshold {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn tells_magnitude(self) -> bool {
+        true
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        numel as u64
+    }
+
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
+    }
+
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, _: &mut Unread<'_>) -> Wanted {
+        Request::above(self.threshold, usize::MAX).into()
+    }
+
+    fn select(self, _: &mut Tracker, _: &mut Scanned<'_, '_>) -> Selected {
+        let threshold = self.threshold;
+        Selected { target: None, threshold, magnitude: Some(threshold) }
+    }
 }

@@ -6,7 +6,9 @@
 //! changes the result.
 
 use super::largest::{self, Kept};
-use super::{Amount, Scanned, Selected, Tracker, Unread};
+use super::{Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use crate::Result;
+use crate::part::{Options, Part};
 use crate::scan::Request;
 
 /// Exactly the entries of largest magnitude; ties go to the lower position.
@@ -16,6 +18,70 @@ use crate::scan::Request;
 pub struct TopK {
     /// How many entries.
     pub amount: Amount,
+}
+
+impl Part for TopK {
+    const KIND: &'static str = "topk";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self { amount: Amount::read(options)? })
+    }
+
+    fn check(self) -> Result<()> {
+        self.amount.check()
+    }
+
+    fn sized_as(self, other: Self) -> Self {
+        other
+    }
+
+    fn examples() -> Vec<Self> {
+        let ratios = [1e-4, 0.01, 0.3, 1.0].map(Amount::Ratio);
+        let counts = [1, 5, 1 << 40].map(Amount::Count);
+        ratios.into_iter().chain(counts).map(|amount| Self { amount }).collect()
+    }
+}
+
+impl Sparsify for TopK {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        self.amount.of(numel)
+    }
+
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
+    }
+
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
+        request(self.amount.of(unread.numel()), unread).into()
+    }
+
+    fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        select(self.amount.of(scanned.numel()), tracker, scanned)
+    }
 }
 
 pub(super) fn request(k: u64, unread: &mut Unread<'_>) -> Request {

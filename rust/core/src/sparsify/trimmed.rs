@@ -12,7 +12,8 @@
 //! one read. The bound never changes what is selected.
 
 use super::largest::{self, Kept};
-use super::{Amount, Scanned, Selected, Tracker, Unread, topk};
+use super::{Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, topk};
+use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::{Error, Result};
 
@@ -43,45 +44,8 @@ impl Trimmed {
         Self { ratio, method: Method::Trim, step: 0.2 }
     }
 
-    pub(super) fn check(self) -> Result<()> {
-        Amount::Ratio(self.ratio).check()?;
-        let step = self.step;
-        if !(step > 0.0 && step < 1.0) {
-            return Err(Error::argument(format!("step must be in (0, 1), got {step}")));
-        }
-        Ok(())
-    }
-
     fn target(self, numel: usize) -> u64 {
         Amount::Ratio(self.ratio).of(numel)
-    }
-
-    pub(super) fn max_count(self, numel: usize) -> u64 {
-        let most = match self.method {
-            Method::Trim => 1,
-            Method::Search => 2,
-        };
-        (most * self.target(numel)).min(numel as u64)
-    }
-
-    pub(super) fn request(self, unread: &mut Unread<'_>) -> Request {
-        // All that may be selected is compacted: with more survivors than that, a threshold below
-        // the bound is known to select too many.
-        let top = topk::request(self.max_count(unread.numel()), unread);
-        Request { location: Some(0.0), ..top }
-    }
-
-    pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
-        let numel = scanned.numel();
-        let k = self.target(numel);
-        let found = match self.method {
-            _ if scanned.totals.peak == 0 => None,
-            Method::Trim => self.trim(k, scanned),
-            Method::Search => self.search(k, scanned),
-        };
-        let kept = found.unwrap_or_else(|| largest::keep(k, scanned));
-        topk::track(scanned.scanner.survivors().len() as u64, numel, kept, tracker);
-        Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 
     /// The threshold at a share `r` of the way from the mean magnitude to the largest.
@@ -126,6 +90,97 @@ impl Trimmed {
             }
         }
         None
+    }
+}
+
+impl Part for Trimmed {
+    const KIND: &'static str = "trimmed";
+
+    fn read(options: &Options) -> Result<Self> {
+        let methods = [("trim", Method::Trim), ("search", Method::Search)];
+        Ok(Self {
+            ratio: options.get("ratio")?,
+            method: options.choose("method", &methods)?,
+            step: options.get("step")?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
+        Amount::Ratio(self.ratio).check()?;
+        let step = self.step;
+        if !(step > 0.0 && step < 1.0) {
+            return Err(Error::argument(format!("step must be in (0, 1), got {step}")));
+        }
+        Ok(())
+    }
+
+    fn sized_as(self, other: Self) -> Self {
+        Self { ratio: other.ratio, ..self }
+    }
+
+    fn examples() -> Vec<Self> {
+        let trimmed = [1e-3, 0.1, 1.0].map(Self::new);
+        let searched = trimmed.map(|trimmed| Self { method: Method::Search, ..trimmed });
+        let fine = Self { step: 0.05, ..Self::new(0.01) };
+        trimmed.into_iter().chain(searched).chain([fine]).collect()
+    }
+}
+
+impl Sparsify for Trimmed {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        let most = match self.method {
+            Method::Trim => 1,
+            Method::Search => 2,
+        };
+        (most * self.target(numel)).min(numel as u64)
+    }
+
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
+    }
+
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
+        // All that may be selected is compacted: with more survivors than that, a threshold below
+        // the bound is known to select too many.
+        let top = topk::request(self.max_count(unread.numel()), unread);
+        Request { location: Some(0.0), ..top }.into()
+    }
+
+    fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let numel = scanned.numel();
+        let k = self.target(numel);
+        let found = match self.method {
+            _ if scanned.totals.peak == 0 => None,
+            Method::Trim => self.trim(k, scanned),
+            Method::Search => self.search(k, scanned),
+        };
+        let kept = found.unwrap_or_else(|| largest::keep(k, scanned));
+        topk::track(scanned.scanner.survivors().len() as u64, numel, kept, tracker);
+        Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 }
 

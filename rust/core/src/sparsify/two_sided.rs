@@ -11,7 +11,10 @@
 //! sends nothing; here the largest non-zeros are sent, because a sparse tensor would otherwise never
 //! be sent.
 
-use super::{Scanned, Selected, Tracker, Unread, Wanted, largest, narrow, topk};
+use super::{
+    Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest, topk,
+};
+use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::simd::peak::NON_FINITE;
 use crate::{Error, Result};
@@ -37,7 +40,29 @@ impl TwoSided {
         Self { proportion, sample: Some(1024), seed: 0 }
     }
 
-    pub(super) fn check(self) -> Result<()> {
+    /// One in `proportion` of `len` entries, and one at least.
+    fn share(self, len: usize) -> usize {
+        ((len as f64 / self.proportion) as usize).max(1).min(len)
+    }
+
+    /// Whether there is a sample, and not all of the tensor.
+    fn sample(self, numel: usize) -> Option<u32> {
+        self.sample.filter(|&sample| numel > sample as usize)
+    }
+}
+
+impl Part for TwoSided {
+    const KIND: &'static str = "two_sided";
+
+    fn read(options: &Options) -> Result<Self> {
+        Ok(Self {
+            proportion: options.get("proportion")?,
+            sample: options.get("sample")?,
+            seed: options.get("seed")?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
         let Self { proportion, sample, .. } = self;
         if !(proportion >= 1.0 && proportion.is_finite()) {
             return Err(Error::argument(format!(
@@ -50,22 +75,51 @@ impl TwoSided {
         Ok(())
     }
 
-    /// One in `proportion` of `len` entries, and one at least.
-    fn share(self, len: usize) -> usize {
-        ((len as f64 / self.proportion) as usize).max(1).min(len)
+    fn sized_as(self, other: Self) -> Self {
+        Self { proportion: other.proportion, ..self }
     }
 
-    pub(super) fn max_count(self, numel: usize) -> u64 {
+    fn examples() -> Vec<Self> {
+        let exact = Self { sample: None, ..Self::new(20.0) };
+        vec![Self::new(32.0), exact, Self { sample: Some(50), seed: 5, ..Self::new(2.5) }]
+    }
+}
+
+impl Sparsify for TwoSided {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        self.sample.map(|_| self.seed)
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
         let most = MOST * numel as f64 / self.proportion;
         (most as u64).max(1).min(numel as u64)
     }
 
-    /// Whether there is a sample, and not all of the tensor.
-    fn sample(self, numel: usize) -> Option<u32> {
-        self.sample.filter(|&sample| numel > sample as usize)
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
     }
 
-    pub(super) fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
+    fn scratch(self, numel: usize) -> usize {
+        self.sample.map_or(0, |sample| numel.min(sample as usize))
+    }
+
+    fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
         let numel = unread.numel();
         let Some(sample) = self.sample(numel) else {
             return topk::request(self.share(numel) as u64, unread).into();
@@ -90,7 +144,7 @@ impl TwoSided {
         Wanted { request, thresholds: Some(thresholds) }
     }
 
-    pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+    fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let numel = scanned.numel();
         let target = self.share(numel) as u64;
         let (positive, negative) = match scanned.thresholds {
@@ -103,7 +157,8 @@ impl TwoSided {
         if survivors.len() as u64 > self.max_count(numel) {
             let kernels = scanned.scanner.kernels;
             let most = self.max_count(numel);
-            threshold = narrow(scanned.scanner.survivors_mut(), most, kernels, scanned.scratch);
+            threshold =
+                largest::narrow(scanned.scanner.survivors_mut(), most, kernels, scanned.scratch);
         }
         Selected { target: Some(target), threshold, magnitude: None }
     }

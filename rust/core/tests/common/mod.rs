@@ -6,13 +6,14 @@
 use std::path::PathBuf;
 
 use gradwire_core::Dtype;
-use gradwire_core::frame::{self, Layout, SparsifierId};
+use gradwire_core::frame::{self, Layout};
 use gradwire_core::pack::{Chunks, Coding, Draw, DrawKind, IndexCoding, Pattern};
 use gradwire_core::quantize::{
     Codebook, Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale,
     Ternary, TwoMeans, Uniform,
 };
 use gradwire_core::rng::Key;
+use gradwire_core::sparsify::SparsifierId;
 use serde_json::Value;
 
 /// Where the frames of version 1 are.
@@ -110,7 +111,7 @@ fn dtype(name: &str) -> Dtype {
 }
 
 fn sparsifier(name: &str) -> SparsifierId {
-    (0..=u8::MAX).map(SparsifierId).find(|id| id.name() == Some(name)).unwrap()
+    SparsifierId::KNOWN.iter().find(|(_, known)| *known == name).unwrap().0
 }
 
 /// The options are those that a frame depends on.

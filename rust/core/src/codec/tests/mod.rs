@@ -19,10 +19,7 @@ use crate::Dtype;
 use crate::fit::{Distribution, Mode};
 use crate::frame::{Frame, Scratch};
 use crate::memory::Residual;
-use crate::quantize::{
-    Codebook, Exponent, Float8, Float16, Format, Magnitude, Norm, Rounding, SignScale, Ternary,
-    TwoMeans, Uniform,
-};
+use crate::quantize::{Float16, SignScale, TwoMeans};
 use crate::reference;
 use crate::simd::{Kernels, available_levels, testing};
 use crate::sparsify::{
@@ -48,109 +45,53 @@ fn sid(ratio: f64, distribution: Distribution) -> Sparsifier {
     Sparsifier::Sid(Sid { distribution, ..Sid::new(ratio) })
 }
 
+/// Those that select by themselves, and send values as they are.
 fn sparsifiers() -> Vec<Sparsifier> {
-    let mut all = vec![Sparsifier::All];
-    all.extend([0.0, 0.1, 1e9].map(|threshold| Sparsifier::Threshold(Threshold { threshold })));
-    all.extend([1e-4, 0.01, 0.3, 1.0].map(|r| Sparsifier::TopK(TopK { amount: Amount::Ratio(r) })));
-    all.extend([1, 5, 1 << 40].map(|k| Sparsifier::TopK(TopK { amount: Amount::Count(k) })));
-    for law in [Distribution::Exponential, Distribution::Gamma, Distribution::GeneralizedPareto] {
-        all.extend([1e-3, 0.01, 0.1, 0.5].map(|ratio| sid(ratio, law)));
-    }
-    let paper = Sid { mode: Mode::Paper, band: None, ..Sid::new(0.01) };
-    let tracking = Sid { mode: Mode::Tracking, ..Sid::new(0.01) };
-    all.push(Sparsifier::Sid(tracking));
-    all.extend(estimated());
-    all.extend(
-        [(100, 1), (7, 1), (4096, 64), (300, 100)]
-            .map(|(chunk, k)| Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile: None })),
-    );
-    for (block, ratio) in [(false, 0.01), (false, 0.7), (true, 0.1)] {
-        let amount = Amount::Ratio(ratio);
-        all.push(Sparsifier::RandomK(RandomK { amount, block, seed: 1, scaled: false }));
-    }
-    all.extend([Sparsifier::Sid(paper), Sparsifier::Sid(Sid { mode: Mode::Fixed(3), ..paper })]);
-    all
-}
-
-/// Those that take a threshold from a sample or from moments, and AdaComp's.
-fn estimated() -> Vec<Sparsifier> {
-    let sampled = SampledTopK::new(0.01);
-    let mut all = vec![
-        Sparsifier::SampledTopK(SampledTopK { ratio: 0.3, ..sampled }),
-        Sparsifier::SampledTopK(SampledTopK { strided: false, seed: 5, ..sampled }),
-        Sparsifier::SampledTopK(SampledTopK { resample: false, ..sampled }),
-        Sparsifier::Gaussian(Gaussian { band: Some((0.8, 1.25)), ..Gaussian::new(0.05) }),
-        Sparsifier::TwoSided(TwoSided::new(32.0)),
-        Sparsifier::TwoSided(TwoSided { sample: None, ..TwoSided::new(20.0) }),
-    ];
-    for ratio in [1e-3, 0.1, 1.0] {
-        all.push(Sparsifier::SampledTopK(SampledTopK::new(ratio)));
-        all.push(Sparsifier::Gaussian(Gaussian::new(ratio)));
-        all.push(Sparsifier::Trimmed(Trimmed::new(ratio)));
-        let search = Trimmed { method: TrimMethod::Search, ..Trimmed::new(ratio) };
-        all.push(Sparsifier::Trimmed(search));
-    }
-    all.extend([1, 50, 500, 5000].map(|bin| Sparsifier::BinMax(BinMax { bin, soft: 2.0 })));
-    all
+    let scales = |random: RandomK| random.scaled;
+    let plain = |sparsifier: &Sparsifier| {
+        !sparsifier.is_given() && !matches!(*sparsifier, Sparsifier::RandomK(r) if scales(r))
+    };
+    Sparsifier::examples().into_iter().filter(plain).collect()
 }
 
 /// Those that are as near to a value as its own bits allow.
-const QUANTIZERS: [Quantizer; 4] = [
-    Quantizer::Float32,
-    Quantizer::BFloat16,
-    Quantizer::Float16(Float16 { scaled: true }),
-    Quantizer::Float16(Float16 { scaled: false }),
-];
+fn plain_quantizers() -> Vec<Quantizer> {
+    Quantizer::examples().into_iter().filter(|quantizer| is_plain(*quantizer)).collect()
+}
 
-/// Those that have scales.
-const SCALED: [Quantizer; 15] = [
-    Quantizer::Uniform(Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 1 }),
-    Quantizer::Uniform(Uniform { bits: 3, block: 100, norm: Norm::Max, seed: 2 }),
-    Quantizer::Uniform(Uniform { bits: 8, block: 100_000, norm: Norm::Max, seed: 2 }),
-    Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
-    Quantizer::SignScale(SignScale { magnitude: Magnitude::RootMeanSquare }),
-    Quantizer::TwoMeans(TwoMeans { column: Some(77) }),
-    Quantizer::TwoMeans(TwoMeans { column: None }),
-    Quantizer::Ternary(Ternary { clip: Some(2.5), seed: 3 }),
-    float8(Format::E4M3, Rounding::Nearest, Some(256)),
-    float8(Format::E5M2, Rounding::Stochastic, Some(7)),
-    float8(Format::E5M2, Rounding::Nearest, Some(100_000)),
-    float8(Format::E4M3, Rounding::Stochastic, None),
-    Quantizer::Exponent(Exponent { seed: 4 }),
-    Quantizer::Codebook(Codebook { bits: 2 }),
-    Quantizer::Codebook(Codebook { bits: 4 }),
-];
+/// Those of a few bits.
+fn scaled_quantizers() -> Vec<Quantizer> {
+    Quantizer::examples().into_iter().filter(|quantizer| !is_plain(*quantizer)).collect()
+}
 
-const fn float8(format: Format, rounding: Rounding, block: Option<u32>) -> Quantizer {
-    Quantizer::Float8(Float8 { format, rounding, block, seed: 5 })
+fn is_plain(quantizer: Quantizer) -> bool {
+    quantizer.coding(1, 1.0).code_bits() > 8
+}
+
+/// Whether a codec may be composed of them; see the tests of what is refused.
+fn go_together(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> bool {
+    let always_masked = sparsifier.is_dense() && memory.masks();
+    !always_masked && (sparsifier.tells_magnitude() || !quantizer.needs_magnitude())
+}
+
+fn compose(sparsifiers: &[Sparsifier], quantizers: &[Quantizer], memory: Memory) -> Vec<Codec> {
+    let pairs = sparsifiers.iter().flat_map(|&s| quantizers.iter().map(move |&q| (s, q)));
+    pairs
+        .filter(|&(sparsifier, quantizer)| go_together(sparsifier, quantizer, memory))
+        .map(|(sparsifier, quantizer)| {
+            Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap()
+        })
+        .collect()
 }
 
 fn codecs(memory: Memory) -> Vec<Codec> {
-    let mut codecs = Vec::new();
-    let masks = |m: MomentumCorrection| m.masking;
-    for sparsifier in sparsifiers() {
-        // Refused; see the test of that.
-        if sparsifier == Sparsifier::All
-            && matches!(memory, Memory::MomentumCorrection(m) if masks(m))
-        {
-            continue;
-        }
-        for quantizer in QUANTIZERS {
-            codecs.push(Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap());
-        }
-    }
-    codecs
+    compose(&sparsifiers(), &plain_quantizers(), memory)
 }
 
 fn scaled_codecs(memory: Memory) -> Vec<Codec> {
     let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.03) });
-    let mut codecs = Vec::new();
-    for sparsifier in [Sparsifier::All, Sparsifier::Threshold(Threshold { threshold: 0.0 }), top] {
-        for quantizer in SCALED {
-            codecs.push(Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap());
-        }
-    }
-    codecs
+    let threshold = Sparsifier::Threshold(Threshold { threshold: 0.0 });
+    compose(&[Sparsifier::All, threshold, top], &scaled_quantizers(), memory)
 }
 
 const FEEDBACK: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });

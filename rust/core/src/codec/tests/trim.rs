@@ -1,6 +1,12 @@
 //! Frames that are trimmed to a limit: how many entries stay, and how often they are written.
 
 use super::*;
+use crate::quantize::{Magnitude, Norm, SignScale, TwoMeans, Uniform};
+
+const UNIFORM: Quantizer =
+    Quantizer::Uniform(Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 1 });
+const SIGNS: Quantizer = Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean });
+const MEANS: Quantizer = Quantizer::TwoMeans(TwoMeans { column: None });
 
 const CODINGS: [IndexCoding; 4] =
     [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
@@ -23,7 +29,7 @@ fn trimmed(codec: &Codec, x: &[f32], limit: usize) -> (u64, usize, u32) {
 fn beside_a_bitmap_as_many_entries_stay_as_there_is_room_for() {
     let n = 80_000;
     let x = gradient(n, 1);
-    for quantizer in [Quantizer::Float32, Quantizer::BFloat16, SCALED[0], SCALED[3]] {
+    for quantizer in [Quantizer::Float32, Quantizer::BFloat16, UNIFORM, SIGNS] {
         let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.3) });
         let codec = Codec::new(sparsifier, quantizer, FEEDBACK, IndexCoding::Bitmap).unwrap();
         let bitmap = n / 8;
@@ -43,7 +49,7 @@ fn no_frame_is_written_more_than_a_few_times_and_little_room_is_left() {
     let x = gradient(n, 2);
     for indices in CODINGS {
         for (ratio, quantizer) in
-            [(1.0, Quantizer::Float32), (0.3, SCALED[0]), (0.3, SCALED[3]), (0.01, SCALED[6])]
+            [(1.0, Quantizer::Float32), (0.3, UNIFORM), (0.3, SIGNS), (0.01, MEANS)]
         {
             let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) });
             let codec = Codec::new(sparsifier, quantizer, FEEDBACK, indices).unwrap();

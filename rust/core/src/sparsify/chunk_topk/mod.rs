@@ -10,8 +10,9 @@
 
 mod tiles;
 
-use super::{Scanned, Selected, largest};
-use crate::pack::{Chunks, Pattern};
+use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest};
+use crate::pack;
+use crate::part::{Options, Part};
 use crate::scan::{self, Entries, LONGEST_CHUNK, Request, Source, Totals};
 use crate::{Error, Result};
 use tiles::Grid;
@@ -42,75 +43,6 @@ pub struct Tile {
 const LONG: usize = 1 << 16;
 
 impl ChunkTopK {
-    pub(super) fn check(self) -> Result<()> {
-        let most = Chunks::MAX_SIZE;
-        if !(1..=most).contains(&self.chunk) {
-            let chunk = self.chunk;
-            return Err(Error::argument(format!("chunk must be 1 to {most}, got {chunk}")));
-        }
-        if self.k == 0 {
-            return Err(Error::argument("k must be at least 1, got 0"));
-        }
-        if let Some(tile) = self.tile
-            && (tile.rows == 0 || tile.columns == 0 || tile.width == 0)
-        {
-            return Err(Error::argument("tiles and matrices need at least one row and one column"));
-        }
-        Ok(())
-    }
-
-    /// An error if a tensor of this size is not a matrix of the width given.
-    pub(super) fn check_numel(self, numel: usize) -> Result<()> {
-        match self.tile {
-            Some(Tile { width, .. }) if !numel.is_multiple_of(width as usize) => {
-                Err(Error::argument(format!(
-                    "a tensor of {numel} elements has no rows of {width}: ask the codec for another \
-                     one with for_shape"
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn max_count(self, numel: usize) -> u64 {
-        let k = u64::from(self.k);
-        if let Some(tile) = self.tile {
-            return Grid::new(tile, numel).max_count(k);
-        }
-        let (numel, chunk) = (numel as u64, u64::from(self.chunk));
-        numel / chunk * k.min(chunk) + (numel % chunk).min(k)
-    }
-
-    /// Equally many in each chunk, unless zeros are among them.
-    pub(super) fn pattern(self) -> Pattern {
-        match Chunks::new(self.chunk, self.k) {
-            Some(chunks) if self.tile.is_none() => Pattern::Chunks(chunks),
-            _ => Pattern::Any,
-        }
-    }
-
-    pub(super) fn select(self, scanned: &mut Scanned<'_, '_>) -> Selected {
-        let numel = scanned.numel();
-        let target = Some(self.max_count(numel));
-        let selected = Selected { target, threshold: 0.0, magnitude: None };
-        if scanned.totals.complete {
-            // Picked while the tensor was read.
-            return selected;
-        }
-        if self.tile.is_none() && (self.chunk as usize).min(numel) > LONG {
-            self.search_long(scanned);
-            return selected;
-        }
-        let (view, scanner, k) = (scanned.field, &mut *scanned.scanner, self.k as usize);
-        if let Some(tile) = self.tile {
-            let grid = Grid::new(tile, numel);
-            scanner.share(grid.bands(), numel, |share| grid.search(&view, k, share));
-        } else {
-            scanner.search_chunks(view, self.chunks());
-        }
-        selected
-    }
-
     /// Searches each chunk as a tensor of its own, with what that takes of memory and of threads.
     fn search_long(self, scanned: &mut Scanned<'_, '_>) {
         let (chunk, numel) = (self.chunk as usize, scanned.numel());
@@ -135,12 +67,128 @@ impl ChunkTopK {
         scanned.scanner.put_entries(found);
     }
 
-    pub(super) fn request(self) -> Request {
-        let early = self.tile.is_none() && self.chunk as usize <= LONGEST_CHUNK;
-        Request::of(if early { Entries::Chunks(self.chunks()) } else { Entries::None })
-    }
-
     fn chunks(self) -> scan::Chunks {
         scan::Chunks { chunk: self.chunk as usize, k: self.k as usize }
+    }
+}
+
+impl Part for ChunkTopK {
+    const KIND: &'static str = "chunk_topk";
+
+    fn read(options: &Options) -> Result<Self> {
+        // The tile, where the columns of the matrix are known; without them it is cut into chunks.
+        let sides = options.get::<Option<[u32; 2]>>("tile")?;
+        let width = options.get::<Option<u32>>("columns")?;
+        Ok(Self {
+            chunk: options.get("chunk")?,
+            k: options.get("k")?,
+            tile: sides.zip(width).map(|([rows, columns], width)| Tile { rows, columns, width }),
+        })
+    }
+
+    fn check(self) -> Result<()> {
+        let most = pack::Chunks::MAX_SIZE;
+        if !(1..=most).contains(&self.chunk) {
+            let chunk = self.chunk;
+            return Err(Error::argument(format!("chunk must be 1 to {most}, got {chunk}")));
+        }
+        if self.k == 0 {
+            return Err(Error::argument("k must be at least 1, got 0"));
+        }
+        if let Some(tile) = self.tile
+            && (tile.rows == 0 || tile.columns == 0 || tile.width == 0)
+        {
+            return Err(Error::argument("tiles and matrices need at least one row and one column"));
+        }
+        Ok(())
+    }
+
+    fn sized_as(self, other: Self) -> Self {
+        Self { chunk: other.chunk, k: other.k, ..self }
+    }
+
+    fn examples() -> Vec<Self> {
+        let tile = Tile { rows: 8, columns: 16, width: 1 };
+        let chunks = [(100, 1), (7, 1), (4096, 64), (300, 100)];
+        let plain = chunks.map(|(chunk, k)| Self { chunk, k, tile: None });
+        plain.into_iter().chain([Self { chunk: 128, k: 3, tile: Some(tile) }]).collect()
+    }
+}
+
+impl Sparsify for ChunkTopK {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        // Equally many in each chunk, unless zeros are among them.
+        match pack::Chunks::new(self.chunk, self.k) {
+            Some(chunks) if self.tile.is_none() => Positions::Chunks(chunks),
+            _ => Positions::Any,
+        }
+    }
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, numel: usize) -> Result<()> {
+        match self.tile {
+            Some(Tile { width, .. }) if !numel.is_multiple_of(width as usize) => {
+                Err(Error::argument(format!(
+                    "a tensor of {numel} elements has no rows of {width}: ask the codec for another \
+                     one with for_shape"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        let k = u64::from(self.k);
+        if let Some(tile) = self.tile {
+            return Grid::new(tile, numel).max_count(k);
+        }
+        let (numel, chunk) = (numel as u64, u64::from(self.chunk));
+        numel / chunk * k.min(chunk) + (numel % chunk).min(k)
+    }
+
+    fn tracker(self, _: usize) -> Tracker {
+        Tracker::default()
+    }
+
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, _: &mut Unread<'_>) -> Wanted {
+        let early = self.tile.is_none() && self.chunk as usize <= LONGEST_CHUNK;
+        Request::of(if early { Entries::Chunks(self.chunks()) } else { Entries::None }).into()
+    }
+
+    fn select(self, _: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let numel = scanned.numel();
+        let target = Some(self.max_count(numel));
+        let selected = Selected::wanted(target);
+        if scanned.totals.complete {
+            // Picked while the tensor was read.
+            return selected;
+        }
+        if self.tile.is_none() && (self.chunk as usize).min(numel) > LONG {
+            self.search_long(scanned);
+            return selected;
+        }
+        let (view, scanner, k) = (scanned.field, &mut *scanned.scanner, self.k as usize);
+        if let Some(tile) = self.tile {
+            let grid = Grid::new(tile, numel);
+            scanner.share(grid.bands(), numel, |share| grid.search(&view, k, share));
+        } else {
+            scanner.search_chunks(view, self.chunks());
+        }
+        selected
     }
 }

@@ -27,8 +27,11 @@ mod stages;
 
 use super::largest::{self, Kept};
 use super::tracker;
-use super::{Amount, Scanned, Selected, Tracker, Unread, topk};
+use super::{
+    Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount, topk,
+};
 use crate::fit::{Controller, Distribution, Mode};
+use crate::part::{Options, Part};
 use crate::scan::{Request, magnitude_above};
 use crate::{Error, Result};
 
@@ -92,32 +95,8 @@ impl Sid {
         }
     }
 
-    pub(super) fn check(self) -> Result<()> {
-        Amount::Ratio(self.ratio).check()?;
-        if !(self.first_ratio > 0.0 && self.first_ratio < 1.0) {
-            let given = self.first_ratio;
-            return Err(Error::argument(format!("first_ratio must be in (0, 1), got {given}")));
-        }
-        if let Some((low, high)) = self.band
-            && !(0.0..=1.0).contains(&low) | !(high >= 1.0 && high.is_finite())
-        {
-            return Err(Error::argument(format!(
-                "band must be (low, high) with 0 <= low <= 1 <= high, got ({low}, {high})"
-            )));
-        }
-        if self.mode == Mode::Fixed(0) {
-            return Err(Error::argument("stages must be at least 1, got 0"));
-        }
-        Ok(())
-    }
-
     fn target(self, numel: usize) -> u64 {
         Amount::Ratio(self.ratio).of(numel)
-    }
-
-    pub(super) fn max_count(self, numel: usize) -> u64 {
-        let most = |high: f64| ((self.target(numel) as f64 * high) as u64).min(numel as u64);
-        self.band.map_or(numel as u64, |(_, high)| most(high))
     }
 
     /// The share of entries really aimed at, which rounding to whole entries changes.
@@ -140,60 +119,6 @@ impl Sid {
         };
         let second = second.min(numel as f64 / stages::FEW as f64);
         largest::aim(k, numel).max(second)
-    }
-
-    pub(super) fn request(self, unread: &mut Unread<'_>) -> Request {
-        let (numel, tracker) = (unread.numel(), unread.tracker);
-        if rests(tracker) {
-            return topk::request(self.target(numel), unread);
-        }
-        let wanted = self.expected_survivors(numel, tracker);
-        let everything = wanted >= numel as f64;
-        let bound = match tracker.bound {
-            _ if everything => 0.0,
-            Some(bound) => bound,
-            None => {
-                let Unread { tensor, scratch, .. } = unread;
-                magnitude_above(numel, wanted, |i| tensor.at(i), scratch)
-            }
-        };
-        let location = match self.mode {
-            Mode::Tracking => None,
-            Mode::Adaptive => Some(tracker.stages.as_ref().and_then(|s| s.location).unwrap_or(0.0)),
-            Mode::Paper | Mode::Fixed(_) => Some(0.0),
-        };
-        let logs = self.distribution.needs_log() && location == Some(0.0);
-        let cap = largest::cap(wanted as u64, numel);
-        Request { location, logs, ..Request::above(bound, cap) }
-    }
-
-    pub(super) fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
-        let k = self.target(scanned.numel());
-        if rests(tracker) {
-            if let Some(stages) = &mut tracker.stages {
-                stages.controller.rested();
-                stages.location = None;
-            }
-            return topk::select(k, tracker, scanned);
-        }
-        // Nothing can be learnt from a tensor of zeros.
-        let zeros = scanned.totals.peak == 0;
-        let fitted = if zeros { None } else { self.fit(k, tracker, scanned) };
-        let kept = fitted.and_then(|fitted| self.apply(k, fitted.threshold, tracker, scanned));
-        if let Some(stages) = tracker.stages.as_mut().filter(|_| self.band.is_some() && !zeros) {
-            stages.controller.judge(kept.is_some());
-        }
-        let kept = kept.unwrap_or_else(|| largest::keep(k, scanned));
-        let selected = scanned.scanner.survivors().len() as u64;
-        let growth = topk::track(selected, scanned.numel(), kept, tracker);
-        if let Some(stages) = &mut tracker.stages {
-            stages.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);
-        }
-        // Stages after the second work on what was above its threshold.
-        if let Some(below) = fitted.and_then(|fitted| fitted.below_second) {
-            tracker.bound = Some(below * growth);
-        }
-        Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 
     /// Keeps the entries above the fitted threshold; none where that is outside the band. Tells the
@@ -229,6 +154,145 @@ impl Sid {
         let kernels = scanned.scanner.kernels;
         scanned.scanner.survivors_mut().keep_above(kernels, fitted);
         Some(Kept { threshold: fitted, bound, survivors })
+    }
+}
+
+impl Part for Sid {
+    const KIND: &'static str = "sid";
+
+    fn read(options: &Options) -> Result<Self> {
+        let distributions = [
+            ("pareto", Distribution::GeneralizedPareto),
+            ("exponential", Distribution::Exponential),
+            ("gamma", Distribution::Gamma),
+        ];
+        let modes =
+            [("adaptive", Mode::Adaptive), ("paper", Mode::Paper), ("tracking", Mode::Tracking)];
+        let fixed = options.get("stages").map(Mode::Fixed);
+        Ok(Self {
+            ratio: options.get("ratio")?,
+            distribution: options.choose("distribution", &distributions)?,
+            mode: fixed.or_else(|_| options.choose("stages", &modes))?,
+            first_ratio: options.get("first_ratio")?,
+            band: amount::read_band(options)?,
+        })
+    }
+
+    fn check(self) -> Result<()> {
+        Amount::Ratio(self.ratio).check()?;
+        if !(self.first_ratio > 0.0 && self.first_ratio < 1.0) {
+            let given = self.first_ratio;
+            return Err(Error::argument(format!("first_ratio must be in (0, 1), got {given}")));
+        }
+        amount::check_band(self.band)?;
+        if self.mode == Mode::Fixed(0) {
+            return Err(Error::argument("stages must be at least 1, got 0"));
+        }
+        Ok(())
+    }
+
+    fn sized_as(self, other: Self) -> Self {
+        Self { ratio: other.ratio, ..self }
+    }
+
+    fn examples() -> Vec<Self> {
+        let laws =
+            [Distribution::Exponential, Distribution::Gamma, Distribution::GeneralizedPareto];
+        let ratios = [1e-3, 0.01, 0.1, 0.5].map(Self::new);
+        let all = laws.map(|distribution| ratios.map(|sid| Self { distribution, ..sid }));
+        let paper = Self { mode: Mode::Paper, band: None, ..Self::new(0.01) };
+        let modes = [Mode::Paper, Mode::Fixed(3)].map(|mode| Self { mode, ..paper });
+        let tracking = Self { mode: Mode::Tracking, first_ratio: 0.5, ..Self::new(0.01) };
+        all.into_iter().flatten().chain(modes).chain([tracking]).collect()
+    }
+}
+
+impl Sparsify for Sid {
+    fn route(self) -> Route {
+        Route::Selected
+    }
+
+    fn positions(self) -> Positions {
+        Positions::Any
+    }
+
+    fn seed(self) -> Option<u64> {
+        None
+    }
+
+    fn tells_magnitude(self) -> bool {
+        false
+    }
+
+    fn check_numel(self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn max_count(self, numel: usize) -> u64 {
+        let most = |high: f64| ((self.target(numel) as f64 * high) as u64).min(numel as u64);
+        self.band.map_or(numel as u64, |(_, high)| most(high))
+    }
+
+    fn tracker(self, numel: usize) -> Tracker {
+        Tracker { stages: Some(self.stages(numel)), ..Tracker::default() }
+    }
+
+    fn scratch(self, _: usize) -> usize {
+        0
+    }
+
+    fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
+        let (numel, tracker) = (unread.numel(), unread.tracker);
+        if rests(tracker) {
+            return topk::request(self.target(numel), unread).into();
+        }
+        let wanted = self.expected_survivors(numel, tracker);
+        let everything = wanted >= numel as f64;
+        let bound = match tracker.bound {
+            _ if everything => 0.0,
+            Some(bound) => bound,
+            None => {
+                let Unread { tensor, scratch, .. } = unread;
+                magnitude_above(numel, wanted, |i| tensor.at(i), scratch)
+            }
+        };
+        let location = match self.mode {
+            Mode::Tracking => None,
+            Mode::Adaptive => Some(tracker.stages.as_ref().and_then(|s| s.location).unwrap_or(0.0)),
+            Mode::Paper | Mode::Fixed(_) => Some(0.0),
+        };
+        let logs = self.distribution.needs_log() && location == Some(0.0);
+        let cap = largest::cap(wanted as u64, numel);
+        Request { location, logs, ..Request::above(bound, cap) }.into()
+    }
+
+    fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
+        let k = self.target(scanned.numel());
+        if rests(tracker) {
+            if let Some(stages) = &mut tracker.stages {
+                stages.controller.rested();
+                stages.location = None;
+            }
+            return topk::select(k, tracker, scanned);
+        }
+        // Nothing can be learnt from a tensor of zeros.
+        let zeros = scanned.totals.peak == 0;
+        let fitted = if zeros { None } else { self.fit(k, tracker, scanned) };
+        let kept = fitted.and_then(|fitted| self.apply(k, fitted.threshold, tracker, scanned));
+        if let Some(stages) = tracker.stages.as_mut().filter(|_| self.band.is_some() && !zeros) {
+            stages.controller.judge(kept.is_some());
+        }
+        let kept = kept.unwrap_or_else(|| largest::keep(k, scanned));
+        let selected = scanned.scanner.survivors().len() as u64;
+        let growth = topk::track(selected, scanned.numel(), kept, tracker);
+        if let Some(stages) = &mut tracker.stages {
+            stages.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);
+        }
+        // Stages after the second work on what was above its threshold.
+        if let Some(below) = fitted.and_then(|fitted| fitted.below_second) {
+            tracker.bound = Some(below * growth);
+        }
+        Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 }
 
