@@ -5,7 +5,7 @@
 //! magnitude before it rounds the first.
 
 use super::{Codec, State, non_finite};
-use crate::scan::{Request, Scanner, View};
+use crate::scan::{Request, Scanner};
 use crate::simd::peak::NON_FINITE;
 use crate::{Input, Result};
 
@@ -19,11 +19,10 @@ impl Codec {
         scale: f32,
         scanner: &mut Scanner,
     ) -> Result<u32> {
-        finite_peak(self.view(input, state, scale), scanner)
+        let tensor = self.tensor(input, state, scale);
+        match scanner.scan(tensor, &Request::default()).peak {
+            NON_FINITE.. => Err(non_finite(&tensor, scanner.kernels)),
+            peak => Ok(peak),
+        }
     }
-}
-
-fn finite_peak(source: View<'_>, scanner: &mut Scanner) -> Result<u32> {
-    let peak = scanner.scan(source, &Request::default()).peak;
-    if peak >= NON_FINITE { Err(non_finite(&source, scanner.kernels)) } else { Ok(peak) }
 }

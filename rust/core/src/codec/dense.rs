@@ -5,17 +5,15 @@
 //! their group: groups that the cache holds are summed up just before they are coded, many short ones
 //! at once; longer ones are summed up in a read of their own, ahead of everything.
 
-use super::feedback::Sink;
 use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::pack::Pattern;
-use crate::pool;
 use crate::quantize::{
-    Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Room, Scales, SectionMut, store,
+    Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Room, SectionMut, store,
 };
-use crate::scan::{CHUNK, Field, Remembered, STEP, Scratch, Source};
+use crate::scan::{Block, CHUNK, STEP, Share, Split, Tensor, Update, steps};
+use crate::simd::LANES;
 use crate::simd::peak::NON_FINITE;
-use crate::simd::{Kernels, LANES};
 use crate::{Input, Result, frame, room};
 
 impl Codec {
@@ -47,22 +45,20 @@ impl Codec {
         frame::write_dense(layout, numel as u64, coding, out, |section| {
             let SectionMut { scales, codes } = coding.begin(numel as u64, numel as u64, section);
             let job = Job {
-                kernels: workspace.scanner.kernels,
                 quantizer: self.quantizer,
                 coder: Coder { kernels: workspace.scanner.kernels, coding, hints },
                 group: coding.grouping().dense_len(numel),
             };
-            let part = Part { codes, first: 0, scales: job.scales(scales, &workspace.totals) };
-            peak = match self.sink(input, state, scale) {
-                Sink::None(gradient) => job.start(gradient, part, workspace),
-                Sink::Residual(sum) => job.start(sum, part, workspace),
-                Sink::LowPass(filter) => job.start(filter, part, workspace),
-                Sink::Correcting(velocity) => job.start(velocity, part, workspace),
-            };
+            let scales = job.scales(scales, &workspace.totals);
+            let update = self.update(input, state, scale);
+            let unit = job.unit(&scales);
+            let target = Target { job, update, codes, scales };
+            let desks = workspace.scanner.fan(numel, unit, target, code);
+            peak = desks.iter().map(|desk| desk.peak).max().unwrap_or(0);
         })?;
         if peak >= NON_FINITE {
             // In place it was not there when that was looked at. Elsewhere the memory is what it was.
-            let error = non_finite(&self.view(input, state, scale), workspace.scanner.kernels);
+            let error = non_finite(&self.tensor(input, state, scale), workspace.scanner.kernels);
             return Err(state.disturbed(error));
         }
         let tracker = state.tracker(self);
@@ -87,10 +83,11 @@ impl Codec {
             }
             return Ok(0);
         };
-        let view = self.view(input, state, scale);
-        workspace.totals.gather(view, group, self.quantizer.basis(), &workspace.scanner)?;
-        match workspace.totals.peak() {
-            NON_FINITE.. => Err(non_finite(&view, workspace.scanner.kernels)),
+        let tensor = self.tensor(input, state, scale);
+        let Workspace { scanner, totals, .. } = workspace;
+        totals.gather(tensor, group, self.quantizer.basis(), scanner)?;
+        match totals.peak() {
+            NON_FINITE.. => Err(non_finite(&tensor, scanner.kernels)),
             peak => Ok(peak),
         }
     }
@@ -98,90 +95,29 @@ impl Codec {
 
 const _: () = assert!(STEP <= LONGEST, "a step has room");
 
-/// Where a dense encode reads, and where what it did not send goes.
-trait Rounded: Source {
-    /// Has the block from position `at` coded; the bits of its largest magnitude, where that is not
-    /// known otherwise.
-    fn round(
-        &mut self,
-        job: Job,
-        at: usize,
-        len: usize,
-        block: Coded<'_>,
-        scratch: &mut Scratch,
-    ) -> u32;
-}
-
-impl Rounded for Field<'_> {
-    fn round(
-        &mut self,
-        job: Job,
-        at: usize,
-        len: usize,
-        coded: Coded<'_>,
-        scratch: &mut Scratch,
-    ) -> u32 {
-        let block = match self.0 {
-            // A copy, so that what is coded is what is looked at, whoever writes to it meanwhile.
-            // Where groups were summed up, any values give codes that a frame may have.
-            Input::F32(x) if job.group.is_none() => scratch.copy(&x[at..at + len]),
-            _ => self.block(job.kernels, at, len, scratch),
-        };
-        job.coder.code(block, coded.place, coded.codes, coded.room);
-        if job.group.is_some() { 0 } else { job.kernels.peak(block) }
-    }
-}
-
-impl<S: Remembered> Rounded for S {
-    fn round(
-        &mut self,
-        job: Job,
-        at: usize,
-        len: usize,
-        coded: Coded<'_>,
-        scratch: &mut Scratch,
-    ) -> u32 {
-        let block = self.take(job.kernels, at, len, scratch);
-        // Groups were summed up in a read of their own: this one may have found something else.
-        let peak = job.kernels.peak(block);
-        job.coder.code_left(block, coded.place, coded.codes, coded.room);
-        self.keep(job.kernels, at, block);
-        peak
-    }
-}
-
-/// A block that is being coded.
-struct Coded<'a> {
-    /// Where its codes go.
-    codes: &'a mut [u8],
-    place: Place<'a>,
-    room: &'a mut Room,
-}
-
-/// The scales of one thread's share.
-enum Table<'a> {
-    /// There are none, or they are known: those of the whole frame.
-    Known(&'a [[u8; 4]]),
-    /// Those of this share, each to be fitted before its group is coded.
-    Open(&'a mut [[u8; 4]]),
-}
-
-/// One thread's share of the value section.
-struct Part<'a> {
-    codes: &'a mut [u8],
-    /// The rank of its first entry.
-    first: usize,
-    scales: Table<'a>,
-}
-
 /// How blocks are coded.
 #[derive(Clone, Copy)]
 struct Job {
-    kernels: &'static Kernels,
     quantizer: Quantizer,
     coder: Coder,
     /// Entries that share scales, if any do.
     group: Option<usize>,
+}
+
+/// What is read, and the part of a frame that it becomes.
+struct Target<'a> {
+    job: Job,
+    update: Update<'a>,
+    codes: &'a mut [u8],
+    scales: Table<'a>,
+}
+
+/// The scales of a frame.
+enum Table<'a> {
+    /// All of them, or none.
+    Known(&'a [[u8; 4]]),
+    /// Those of this part, to be filled in as its groups come up.
+    Open(&'a mut [[u8; 4]]),
 }
 
 impl Job {
@@ -191,23 +127,12 @@ impl Job {
             None => Table::Known(&[]),
             Some(len) if len <= CHUNK => Table::Open(scales),
             Some(_) => {
-                let each = self.coder.coding.scales();
+                let (each, told) = (self.coder.coding.scales(), self.coder.hints.magnitude);
                 for (scales, total) in scales.chunks_mut(each).zip(totals.of_groups()) {
-                    store(
-                        &self.quantizer.scales(&total, self.coder.hints.magnitude)[..each],
-                        scales,
-                    );
+                    store(&self.quantizer.scales(&total, told)[..each], scales);
                 }
                 Table::Known(scales)
             }
-        }
-    }
-
-    fn start<S: Rounded>(self, source: S, part: Part<'_>, workspace: &Workspace) -> u32 {
-        let width = workspace.scanner.width(source.len());
-        match pool::acquire(width) {
-            Some(pool) => pool.install(|| self.spread(source, part, width)),
-            None => self.run(source, part),
         }
     }
 
@@ -223,105 +148,106 @@ impl Job {
         }
     }
 
-    /// Shares the work between threads.
-    fn spread<S: Rounded>(self, source: S, part: Part<'_>, width: usize) -> u32 {
-        let unit = self.unit(&part.scales);
-        let half = width / 2;
-        let middle = source.len().div_ceil(unit) * half / width.max(1) * unit;
-        if width < 2 || middle == 0 {
-            return self.run(source, part);
-        }
-        let (head, rest) = source.split_at(middle);
-        let bits = self.coder.coding.code_bits() as usize;
-        let (front, back) = part.codes.split_at_mut(middle * bits / 8);
-        let (near, far) = match (part.scales, self.group) {
+    /// Bits of a code.
+    fn bits(self) -> usize {
+        self.coder.coding.code_bits() as usize
+    }
+}
+
+impl Split for Target<'_> {
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let Self { job, update, codes, scales } = self;
+        let (update, later) = update.split_at(middle);
+        let (codes, late_codes) = codes.split_at_mut(middle * job.bits() / 8);
+        let (scales, late_scales) = match (scales, job.group) {
             (Table::Open(scales), Some(group)) => {
-                let (near, far) = scales.split_at_mut(middle / group * self.coder.coding.scales());
+                let (near, far) = scales.split_at_mut(middle / group * job.coder.coding.scales());
                 (Table::Open(near), Table::Open(far))
             }
-            (Table::Open(scales), None) => (Table::Known(scales), Table::Known(&[])),
+            (Table::Open(_), None) => (Table::Known(&[][..]), Table::Known(&[][..])),
             (Table::Known(scales), _) => (Table::Known(scales), Table::Known(scales)),
         };
-        let first = part.first;
-        let (left, right) = rayon::join(
-            || self.spread(head, Part { codes: front, first, scales: near }, half),
-            || {
-                let part = Part { codes: back, first: first + middle, scales: far };
-                self.spread(rest, part, width - half)
-            },
-        );
-        left.max(right)
+        (
+            Self { job, update, codes, scales },
+            Self { job, update: later, codes: late_codes, scales: late_scales },
+        )
     }
+}
 
-    fn run<S: Rounded>(self, mut source: S, mut part: Part<'_>) -> u32 {
-        let _streaming = self.kernels.streaming();
-        let (mut scratch, mut room) = (Scratch::default(), Room::default());
-        let (mut peak, mut fitted) = (0, 0);
-        let bits = self.coder.coding.code_bits() as usize;
-        for at in (0..source.len()).step_by(STEP) {
-            let len = STEP.min(source.len() - at);
-            // A group that was summed up a moment ago is in the cache to its end.
-            if fitted < at + STEP {
-                source.fetch(self.kernels, at + STEP);
-            }
-            if let (Table::Open(scales), Some(group)) = (&mut part.scales, self.group) {
-                while fitted < at + len {
-                    let groups = (at + len - fitted).div_ceil(group);
-                    let size = (groups * group).min(source.len() - fitted);
-                    let each = self.coder.coding.scales();
-                    let scales = &mut scales[fitted / group * each..][..groups * each];
-                    peak = peak.max(if group <= STEP {
-                        let told = self.coder.hints.magnitude;
-                        let block = source.block(self.kernels, fitted, size, &mut scratch);
-                        self.quantizer.fit_groups(
-                            self.kernels,
-                            (block, group),
-                            told,
-                            (scales, each),
-                        )
-                    } else {
-                        let (fit, largest) = self.fit(&source, fitted, size, &mut scratch);
-                        store(&fit[..each], scales);
-                        largest
-                    });
-                    fitted += size;
-                }
-            }
-            let drawn = part.first + at;
-            let (scales, first) = match &part.scales {
-                Table::Known(scales) => (*scales, drawn),
-                Table::Open(scales) => (&**scales, at),
-            };
-            let codes = &mut part.codes[at * bits / 8..((at + len) * bits).div_ceil(8)];
-            let place = Place { first, drawn, positions: None, scales };
-            let coded = Coded { codes, place, room: &mut room };
-            peak = peak.max(source.round(self, at, len, coded, &mut scratch));
+/// Codes the share of a thread.
+fn code(share: Share<'_, Target<'_>>) {
+    let Share { range: all, what: Target { job, mut update, codes, mut scales }, desk, .. } = share;
+    let (kernels, bits, mut room) = (job.coder.kernels, job.bits(), Room::default());
+    let (mut peak, mut fitted) = (0, 0);
+    for range in steps(0..all.len(), STEP) {
+        // A group that was summed up a moment ago is in the cache to its end.
+        if fitted < range.start + STEP {
+            update.fetch(kernels, range.start + STEP);
         }
-        peak
-    }
-
-    /// The scales of a group that the cache holds, and the bits of its largest magnitude.
-    fn fit<S: Source>(
-        self,
-        source: &S,
-        at: usize,
-        len: usize,
-        scratch: &mut Scratch,
-    ) -> (Scales, u32) {
-        let told = self.coder.hints.magnitude;
-        let summary = match self.quantizer.basis() {
-            Basis::Values => {
-                let mut values = [0.0; LONGEST_FIT];
-                for from in (at..at + len).step_by(STEP) {
-                    let len = STEP.min(at + len - from);
-                    let block = source.block(self.kernels, from, len, scratch);
-                    values[from - at..][..len].copy_from_slice(block);
-                }
-                let values = &values[..len];
-                return (self.quantizer.fit(self.kernels, values, told), self.kernels.peak(values));
+        if let (Table::Open(scales), Some(group)) = (&mut scales, job.group) {
+            while fitted < range.end {
+                let size = (range.end - fitted).next_multiple_of(group).min(all.len() - fitted);
+                let block = Block::new(kernels, fitted..fitted + size, &mut desk.scratch);
+                peak = peak.max(job.fit(&update.tensor(), block, group, scales));
+                fitted += size;
             }
-            basis => summarize(self.kernels, source, basis, at, len, scratch),
+        }
+        let drawn = all.start + range.start;
+        let (scales, first) = match &scales {
+            Table::Known(scales) => (*scales, drawn),
+            Table::Open(scales) => (&**scales, range.start),
         };
-        (self.quantizer.scales(&summary, told), summary.peak)
+        let codes = &mut codes[range.start * bits / 8..(range.end * bits).div_ceil(8)];
+        let place = Place { first, drawn, positions: None, scales };
+        let block = Block::new(kernels, range.clone(), &mut desk.scratch);
+        if update.writes() {
+            let left = update.take(block);
+            // Groups were summed up in a read of their own: this one may have found something else.
+            peak = peak.max(kernels.peak(left));
+            job.coder.code_left(left, place, codes, &mut room);
+            update.keep(kernels, &range, left);
+        } else if job.group.is_none() {
+            // A copy, so that what is coded is what is looked at, whoever writes to it meanwhile.
+            let values = update.take(block);
+            job.coder.code(values, place, codes, &mut room);
+            peak = peak.max(kernels.peak(values));
+        } else {
+            // Groups were summed up: any values give codes that a frame may have.
+            job.coder.code(update.tensor().sums(block), place, codes, &mut room);
+        }
+    }
+    desk.peak = peak;
+}
+
+impl Job {
+    /// Fits the scales of the groups of a block, or of one that the cache holds; the bits of the largest
+    /// magnitude. `scales` are those of the whole part.
+    fn fit(
+        self,
+        tensor: &Tensor<'_>,
+        block: Block<'_>,
+        group: usize,
+        scales: &mut [[u8; 4]],
+    ) -> u32 {
+        let (kernels, told) = (block.kernels, self.coder.hints.magnitude);
+        let (at, len, each) = (block.range.start, block.range.len(), self.coder.coding.scales());
+        let scales = &mut scales[at / group * each..][..len.div_ceil(group) * each];
+        if group <= STEP {
+            let groups = (tensor.sums(block), group);
+            return self.quantizer.fit_groups(kernels, groups, told, (scales, each));
+        }
+        let (fit, peak) = match self.quantizer.basis() {
+            Basis::Values => {
+                let values = &mut [0.0; LONGEST_FIT][..len];
+                tensor.copy(kernels, at, values, block.scratch);
+                (self.quantizer.fit(kernels, values, told), kernels.peak(values))
+            }
+            basis => {
+                let summary = summarize(tensor, basis, block);
+                (self.quantizer.scales(&summary, told), summary.peak)
+            }
+        };
+        store(&fit[..each], scales);
+        peak
     }
 }

@@ -7,10 +7,7 @@
 use super::{Codec, State, Workspace, non_finite};
 use crate::memory::{Memory, MomentumCorrection, Residual};
 use crate::quantize::{Decoder, Quantizer, ValueCoding};
-use crate::scan::{
-    Accumulated, Corrected, Correcting, Entries, Field, LowPass, Paired, Preview, Request, Scanner,
-    Totals, View,
-};
+use crate::scan::{Field, Next, Past, Request, Scanner, Tensor, Totals, Update};
 use crate::simd::BLOCK;
 use crate::simd::momentum::Rule;
 use crate::simd::peak::NON_FINITE;
@@ -23,7 +20,7 @@ impl Codec {
         else {
             return Ok(1.0);
         };
-        let gradient = Field(input);
+        let gradient = Field(input).into();
         let totals = scanner.scan(gradient, &Request::moments(0.0));
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&gradient, scanner.kernels));
@@ -34,29 +31,29 @@ impl Codec {
     }
 
     /// What there is to encode: gradient and memory together, before anything is written.
-    pub(super) fn view<'a>(&self, input: Input<'a>, state: &'a State, scale: f32) -> View<'a> {
+    pub(super) fn tensor<'a>(&self, input: Input<'a>, state: &'a State, scale: f32) -> Tensor<'a> {
         let gradient = Field(input);
-        let Some(residual) = &state.residual else { return View::Plain(gradient) };
+        let Some(residual) = &state.residual else { return gradient.into() };
         let residual = residual.as_slice();
-        match (self.memory, &state.momentum) {
-            (Memory::Residual(Residual { decay, .. }), _) => {
-                View::Sum(Preview { gradient, residual, decay })
-            }
-            (Memory::MomentumCorrection(correction), Some(momentum)) => {
-                let (momentum, rule) = (momentum.as_slice(), rule(correction, scale));
-                View::Corrected(Corrected { gradient, momentum, velocity: residual, rule })
-            }
-            _ => View::Sum(Preview { gradient, residual, decay: 1.0 }),
-        }
+        let memory = match (self.memory, &state.momentum) {
+            (Memory::Residual(Residual { decay, .. }), _) => Past::Residual { residual, decay },
+            (Memory::MomentumCorrection(correction), Some(momentum)) => Past::Momentum {
+                momentum: momentum.as_slice(),
+                velocity: residual,
+                rule: rule(correction, scale),
+            },
+            _ => Past::Residual { residual, decay: 1.0 },
+        };
+        Tensor { gradient, memory }
     }
 
     /// The same after [`Codec::accumulate`], from where it takes the fewest reads.
-    pub(super) fn written<'a>(&self, input: Input<'a>, state: &'a State) -> View<'a> {
+    pub(super) fn written<'a>(&self, input: Input<'a>, state: &'a State) -> Tensor<'a> {
         match (&state.residual, self.memory) {
-            (Some(residual), Memory::Residual(Residual { .. }) | Memory::MomentumCorrection(_)) => {
-                View::Plain(Field::plain(residual.next()))
+            (Some(residual), Memory::Residual(_) | Memory::MomentumCorrection(_)) => {
+                Tensor::plain(residual.next())
             }
-            _ => self.view(input, state, 1.0),
+            _ => self.tensor(input, state, 1.0),
         }
     }
 
@@ -69,42 +66,10 @@ impl Codec {
         request: &Request,
         scanner: &mut Scanner,
     ) -> Totals {
-        // What is read again while it is written has to stay in the cache.
-        let streams = !request.reads_back();
-        match self.sink(input, state, scale) {
-            Sink::None(gradient) => read(gradient, request, scanner),
-            Sink::Residual(mut sum) => {
-                sum.streams &= streams;
-                read(sum, request, scanner)
-            }
-            // The sums are nowhere afterwards: they had to be added up again to be searched.
-            Sink::LowPass(filter) => match request.entries {
-                Entries::Chunks(chunks) => scanner.scan_chunks(filter, chunks),
-                _ => read(filter, request, scanner),
-            },
-            Sink::Correcting(mut velocity) => {
-                velocity.streams &= streams;
-                read(velocity, request, scanner)
-            }
-        }
+        scanner.read(self.update(input, state, scale), request)
     }
 
-    /// As [`Codec::accumulate`] of a residual in one buffer, which stays as it is.
-    pub(super) fn survey(
-        &self,
-        input: Input<'_>,
-        state: &State,
-        request: &Request,
-        scanner: &mut Scanner,
-    ) -> Totals {
-        match (self.view(input, state, 1.0), request.entries) {
-            (View::Sum(sum), Entries::Chunks(chunks)) => scanner.scan_chunks(sum, chunks),
-            (View::Sum(sum), _) => read(sum, request, scanner),
-            (view, _) => scanner.scan(view, request),
-        }
-    }
-
-    /// Writes the sums over a residual in one buffer, of which [`Codec::survey`] has found that all are
+    /// Writes the sums over a residual in one buffer, of which an earlier read has found that all are
     /// finite. The survivors stay. The last moment to cancel the encode is before.
     pub(super) fn overwrite(
         &self,
@@ -120,26 +85,34 @@ impl Codec {
     }
 
     /// What the first read reads and writes.
-    pub(super) fn sink<'a>(&self, input: Input<'a>, state: &'a mut State, scale: f32) -> Sink<'a> {
+    pub(super) fn update<'a>(
+        &self,
+        input: Input<'a>,
+        state: &'a mut State,
+        scale: f32,
+    ) -> Update<'a> {
         let gradient = Field(input);
-        match (self.memory, &mut state.residual, &mut state.momentum) {
-            (Memory::Residual(Residual { decay, .. }), Some(residual), _) => {
-                let (residual, sum) = residual.begin();
-                Sink::Residual(Accumulated::new(gradient, residual, decay, sum))
-            }
+        let (memory, next) = match (self.memory, &mut state.residual, &mut state.momentum) {
+            (Memory::Residual(Residual { decay, .. }), Some(residual), _) => match residual.begin()
+            {
+                (Some(residual), sums) => {
+                    (Past::Residual { residual, decay }, Next::sums(sums, &mut []))
+                }
+                (None, residual) => (Past::None, Next::InPlace { residual, decay }),
+            },
             (Memory::LowPass(filter), Some(memory), _) => {
-                let (memory, next) = memory.begin_apart();
-                Sink::LowPass(LowPass::new(gradient, memory, filter, next))
+                let (residual, next) = memory.begin_apart();
+                (Past::Residual { residual, decay: 1.0 }, Next::filtered(next, filter))
             }
             (Memory::MomentumCorrection(correction), Some(velocity), Some(momentum)) => {
-                let (velocity, next) = velocity.begin_apart();
+                let (velocity, sums) = velocity.begin_apart();
                 let (momentum, moved) = momentum.begin_apart();
                 let rule = rule(correction, scale);
-                let from = Corrected { gradient, momentum, velocity, rule };
-                Sink::Correcting(Correcting::new(from, moved, next))
+                (Past::Momentum { momentum, velocity, rule }, Next::sums(sums, moved))
             }
-            _ => Sink::None(gradient),
-        }
+            _ => (Past::None, Next::None),
+        };
+        Update::new(Tensor { gradient, memory }, next)
     }
 
     /// Puts right what the memory becomes of the survivors, which the receiver decodes.
@@ -193,23 +166,6 @@ impl Codec {
                 moved[index as usize] = 0.0;
             }
         }
-    }
-}
-
-/// The source of the first read, by memory.
-pub(super) enum Sink<'a> {
-    /// Nothing is written.
-    None(Field<'a>),
-    Residual(Accumulated<'a>),
-    LowPass(LowPass<'a>),
-    Correcting(Correcting<'a>),
-}
-
-/// The first read, bin by bin if that is wanted.
-fn read<S: Paired>(source: S, request: &Request, scanner: &mut Scanner) -> Totals {
-    match request.entries {
-        Entries::Bins(bins) => scanner.scan_bins(source, bins),
-        _ => scanner.scan(source, request),
     }
 }
 

@@ -9,9 +9,9 @@
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::HEADER_LEN;
 use crate::quantize::ValueCoding;
-use crate::scan::{Request, Scratch, Source};
+use crate::scan::Request;
+use crate::simd::in_standard_mode;
 use crate::simd::peak::NON_FINITE;
-use crate::simd::{BLOCK, in_standard_mode};
 use crate::{Error, Input, Result};
 
 /// Positions to encode.
@@ -92,20 +92,20 @@ impl Codec {
         }
         // Gathered, and the frame written, before the memory is: a frame that is too long must not
         // cost what a residual in one buffer was.
-        let view = self.view(input, state, scale);
+        let tensor = self.tensor(input, state, scale);
         let survivors = workspace.scanner.survivors_mut();
         survivors.clear();
         for &position in support.positions {
-            survivors.push(position, view.at(position as usize));
+            survivors.push(position, tensor.at(position as usize));
         }
         survivors.check_memory()?;
         if !survivors.values().iter().all(|value| value.is_finite()) {
-            return Err(non_finite(&view, workspace.scanner.kernels));
+            return Err(non_finite(&tensor, workspace.scanner.kernels));
         }
         let limit = max_len.filter(|_| support.may_trim);
         let hints = self.hints(state, None);
         let layout = self.layout(input, self.sparsifier.pattern_of_any());
-        let (coding, trimmed) = self.fit(&layout, &view, &hints, limit, workspace, out)?;
+        let (coding, trimmed) = self.fit(&layout, &tensor, &hints, limit, workspace, out)?;
         if let Some(limit) = max_len.filter(|&limit| out.len() > limit) {
             return Err(limit_too_small(limit, out.len()));
         }
@@ -167,16 +167,13 @@ impl Codec {
         out: &mut [f32],
     ) -> Result<()> {
         let scale = self.scale(input, &mut workspace.scanner)?;
-        let (view, kernels) = (self.view(input, state, scale), workspace.scanner.kernels);
-        let mut scratch = Scratch::default();
+        let (tensor, kernels) = (self.tensor(input, state, scale), workspace.scanner.kernels);
         let mut peak = 0;
-        for at in (0..view.len()).step_by(BLOCK) {
-            let len = BLOCK.min(view.len() - at);
-            let block = view.block(kernels, at, len, &mut scratch);
-            let out = &mut out[at..at + len];
+        tensor.for_each_block(kernels, |at, block| {
+            let out = &mut out[at..at + block.len()];
             out.copy_from_slice(block);
             peak = peak.max(kernels.peak(out));
-        }
-        if peak >= NON_FINITE { Err(non_finite(&view, kernels)) } else { Ok(()) }
+        });
+        if peak >= NON_FINITE { Err(non_finite(&tensor, kernels)) } else { Ok(()) }
     }
 }

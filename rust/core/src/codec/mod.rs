@@ -22,8 +22,8 @@ use crate::memory::Memory;
 use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{Hints, Quantizer};
 use crate::rng::Key;
-use crate::scan::{self, Source};
-use crate::simd::{BLOCK, Kernels, in_standard_mode};
+use crate::scan::Tensor;
+use crate::simd::{Kernels, in_standard_mode};
 use crate::sparsify::{Drawn, Positions, Route, Sparsifier};
 use crate::{Error, Input, Result};
 
@@ -203,20 +203,18 @@ fn check_magnitude(sparsifier: Sparsifier, quantizer: Quantizer) -> Result<()> {
     Ok(())
 }
 
-/// The error for a source in which a scan found something that is not finite. Where there is nothing
+/// The error for a tensor in which a scan found something that is not finite. Where there is nothing
 /// any more, somebody has written to it meanwhile.
-fn non_finite(source: &impl Source, kernels: &Kernels) -> Error {
-    let mut scratch = scan::Scratch::default();
+fn non_finite(tensor: &Tensor<'_>, kernels: &'static Kernels) -> Error {
     let (mut count, mut first) = (0, None);
-    for at in (0..source.len()).step_by(BLOCK) {
-        let len = BLOCK.min(source.len() - at);
-        for (i, value) in source.block(kernels, at, len, &mut scratch).iter().enumerate() {
+    tensor.for_each_block(kernels, |at, block| {
+        for (i, value) in block.iter().enumerate() {
             if !value.is_finite() {
                 count += 1;
                 first = first.or(Some((at + i) as u64));
             }
         }
-    }
+    });
     first.map_or(Error::Changed, |first| Error::NonFinite { count, first })
 }
 

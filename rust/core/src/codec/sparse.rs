@@ -13,7 +13,7 @@ use crate::frame::{self, HEADER_LEN, Layout};
 use crate::memory::Memory;
 use crate::pack::{IndexCoding, Pattern};
 use crate::quantize::{Hints, ValueCoding};
-use crate::scan::{Entries, Source, Totals, View};
+use crate::scan::{Entries, Tensor, Totals};
 use crate::simd::peak::NON_FINITE;
 use crate::sparsify::{Scanned, Unread, Wanted};
 use crate::{Error, Input, Result};
@@ -37,31 +37,32 @@ impl Codec {
         let scale = self.scale(input, &mut workspace.scanner)?;
         let in_place = state.is_in_place();
         let mut tracker = state.tracker(self);
-        let view = self.view(input, state, scale);
+        let tensor = self.tensor(input, state, scale);
         let (numel, keys) = (input.len(), &mut workspace.keys);
         self.sparsifier.make_room(numel, keys)?;
         let key = state.selection_key(self.sparsifier.seed().unwrap_or(0));
         let pattern = self.sparsifier.pattern(key);
-        let mut unread = Unread { tensor: view, tracker: &tracker, key, scratch: keys };
+        let mut unread = Unread { tensor, tracker: &tracker, key, scratch: keys };
         let Wanted { request, thresholds } = self.sparsifier.wanted(&mut unread);
         let unread = request.entries == Entries::Unseen && self.memory == Memory::None;
         let totals = if unread {
             // The entries drawn are all that is read.
             Totals::default()
         } else if in_place {
-            self.survey(input, state, &request, &mut workspace.scanner)
+            workspace.scanner.scan(tensor, &request)
         } else {
             self.accumulate(input, state, scale, &request, &mut workspace.scanner)
         };
         workspace.scanner.survivors().check_memory()?;
-        let field =
-            if in_place { self.view(input, state, scale) } else { self.written(input, state) };
+        let tensor =
+            if in_place { self.tensor(input, state, scale) } else { self.written(input, state) };
         if totals.peak >= NON_FINITE {
-            return Err(non_finite(&field, workspace.scanner.kernels));
+            return Err(non_finite(&tensor, workspace.scanner.kernels));
         }
         let Workspace { scanner, keys, .. } = workspace;
         let scratch = keys;
-        let mut scanned = Scanned { field, request, thresholds, totals, pattern, scanner, scratch };
+        let mut scanned =
+            Scanned { tensor, request, thresholds, totals, pattern, scanner, scratch };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
         workspace.scanner.survivors().check_memory()?;
         if unread {
@@ -76,7 +77,7 @@ impl Codec {
         check(workspace)?;
         let hints = self.hints(state, selected.magnitude);
         let layout = self.layout(input, pattern);
-        let (coding, trimmed) = self.fit(&layout, &field, &hints, max_len, workspace, out)?;
+        let (coding, trimmed) = self.fit(&layout, &tensor, &hints, max_len, workspace, out)?;
         if trimmed > 0 {
             check(workspace)?;
         }
@@ -102,14 +103,14 @@ impl Codec {
     pub(super) fn fit(
         &self,
         layout: &Layout,
-        field: &View<'_>,
+        tensor: &Tensor<'_>,
         hints: &Hints,
         max_len: Option<usize>,
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
     ) -> Result<(ValueCoding, u64)> {
         let Workspace { scanner, keys, .. } = workspace;
-        let (numel, selected) = (field.len() as u64, scanner.survivors().len());
+        let (numel, selected) = (tensor.len() as u64, scanner.survivors().len());
         let mut written = 0;
         loop {
             written += 1;
@@ -132,7 +133,7 @@ impl Codec {
                 let guess = (survivors.len() as f64 * room) as usize;
                 sure.max(guess.min(survivors.len() - 1) as u64)
             };
-            self.sparsifier.leave(fewer, layout.pattern, field, scanner, keys);
+            self.sparsifier.leave(fewer, layout.pattern, tensor, scanner, keys);
         }
     }
 

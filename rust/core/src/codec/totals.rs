@@ -1,9 +1,7 @@
 //! Sums over groups of a tensor, gathered before anything is coded.
 
-use crate::pool;
 use crate::quantize::{Basis, Summary};
-use crate::scan::{CHUNK, STEP, Scanner, Scratch, Source, View};
-use crate::simd::Kernels;
+use crate::scan::{Block, CHUNK, STEP, Scanner, Share, Split, Tensor, steps};
 use crate::simd::summary::Lanes;
 use crate::{Result, room};
 
@@ -20,24 +18,30 @@ impl Totals {
     /// Reads a tensor whose groups have `group` elements each, for scales that follow from `basis`.
     pub fn gather(
         &mut self,
-        view: View<'_>,
+        tensor: Tensor<'_>,
         group: usize,
         basis: Basis,
-        scanner: &Scanner,
+        scanner: &mut Scanner,
     ) -> Result<()> {
-        let numel = view.len();
-        self.per_group = group.div_ceil(CHUNK);
+        let (numel, per_group) = (tensor.len(), group.div_ceil(CHUNK));
+        self.per_group = per_group;
         let last = numel % group;
-        let chunks = numel / group * self.per_group + last.div_ceil(CHUNK);
+        let chunks = numel / group * per_group + last.div_ceil(CHUNK);
         self.chunks.clear();
         room::reserve(&mut self.chunks, chunks)?;
         self.chunks.resize(chunks, Summary::default());
-        let job = Job { kernels: scanner.kernels, view, group, per_group: self.per_group, basis };
-        let width = scanner.width(numel);
-        match pool::acquire(width) {
-            Some(pool) => pool.install(|| job.spread(0, &mut self.chunks, width)),
-            None => job.spread(0, &mut self.chunks, 1),
-        }
+        // As many elements as if every chunk were whole.
+        let slots = Slots(&mut self.chunks);
+        scanner.fan(chunks * CHUNK, CHUNK, slots, |share| {
+            let Share { kernels, range, what: Slots(chunks), desk } = share;
+            let first = range.start / CHUNK;
+            for (i, chunk) in chunks.iter_mut().enumerate() {
+                let (whole, part) = ((first + i) / per_group, (first + i) % per_group);
+                let at = whole * group + part * CHUNK;
+                let end = numel.min((whole + 1) * group).min(at + CHUNK);
+                *chunk = summarize(&tensor, basis, Block::new(kernels, at..end, &mut desk.scratch));
+            }
+        });
         Ok(())
     }
 
@@ -63,58 +67,29 @@ impl Totals {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Job<'a> {
-    kernels: &'static Kernels,
-    view: View<'a>,
-    group: usize,
-    per_group: usize,
-    basis: Basis,
-}
+/// Places for the sums of chunks.
+struct Slots<'a>(&'a mut [Summary]);
 
-impl Job<'_> {
-    /// Gives each thread an equal number of chunks; `first` is the number of the first of these.
-    fn spread(self, first: usize, chunks: &mut [Summary], width: usize) {
-        if width < 2 || chunks.len() < 2 {
-            let mut scratch = Scratch::default();
-            for (i, chunk) in chunks.iter_mut().enumerate() {
-                let (group, part) = ((first + i) / self.per_group, (first + i) % self.per_group);
-                let at = group * self.group + part * CHUNK;
-                let end = ((group + 1) * self.group).min(self.view.len());
-                let len = CHUNK.min(end - at);
-                *chunk = summarize(self.kernels, &self.view, self.basis, at, len, &mut scratch);
-            }
-            return;
-        }
-        let (half, middle) = (width / 2, chunks.len() * (width / 2) / width);
-        let (left, right) = chunks.split_at_mut(middle);
-        rayon::join(
-            || self.spread(first, left, half),
-            || self.spread(first + middle, right, width - half),
-        );
+impl Split for Slots<'_> {
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let (head, rest) = self.0.split_at_mut(middle / CHUNK);
+        (Self(head), Self(rest))
     }
 }
 
 /// What a basis takes of up to a chunk of a tensor.
-pub(super) fn summarize<S: Source>(
-    kernels: &Kernels,
-    source: &S,
-    basis: Basis,
-    at: usize,
-    len: usize,
-    scratch: &mut Scratch,
-) -> Summary {
+pub(super) fn summarize(tensor: &Tensor<'_>, basis: Basis, chunk: Block<'_>) -> Summary {
+    let Block { kernels, range, scratch } = chunk;
     let mut lanes = Lanes::default();
-    for from in (at..at + len).step_by(STEP) {
-        let size = STEP.min(at + len - from);
-        source.fetch(kernels, from + STEP);
-        let block = source.block(kernels, from, size, scratch);
+    for range in steps(range, STEP) {
+        tensor.fetch(kernels, range.start + STEP);
+        let sums = tensor.sums(Block::new(kernels, range, scratch));
         match basis {
             Basis::None => {}
-            Basis::Peak => lanes.peak = lanes.peak.max(kernels.peak(block)),
-            Basis::Sides => kernels.sides(block, &mut lanes),
-            Basis::Squares => kernels.squares(block, &mut lanes),
-            Basis::Sums | Basis::Values => kernels.summary(block, &mut lanes),
+            Basis::Peak => lanes.peak = lanes.peak.max(kernels.peak(sums)),
+            Basis::Sides => kernels.sides(sums, &mut lanes),
+            Basis::Squares => kernels.squares(sums, &mut lanes),
+            Basis::Sums | Basis::Values => kernels.summary(sums, &mut lanes),
         }
     }
     lanes.into()

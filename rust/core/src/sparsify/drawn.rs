@@ -2,7 +2,7 @@
 
 use crate::pack::{Draw, DrawKind};
 use crate::rng::Key;
-use crate::scan::{Source, Survivors, View};
+use crate::scan::{Survivors, Tensor};
 use crate::simd::Kernels;
 
 /// How positions are drawn, and what becomes of the entries there.
@@ -25,17 +25,17 @@ impl Drawn {
         self,
         kernels: &Kernels,
         draw: Draw,
-        field: &View<'_>,
+        tensor: &Tensor<'_>,
         k: u64,
         survivors: &mut Survivors,
         scratch: &mut Vec<u32>,
     ) {
-        let numel = field.len() as u64;
+        let numel = tensor.len() as u64;
         if !survivors.admit_memory(draw.positions_into(kernels, numel, k, scratch)) {
             return;
         }
         let values = survivors.replace(scratch);
-        field.gather(scratch, values);
+        tensor.gather(scratch, values);
         if self.scaled && k > 0 {
             let factor = (numel as f64 / k as f64) as f32;
             // What is not finite is reported; what is must stay so.

@@ -2,9 +2,9 @@
 
 use super::Scanned;
 use super::radix::{self, Search};
-use crate::scan::{Scratch, Source, Survivors, View, magnitude_above};
+use crate::scan::{Survivors, Tensor, magnitude_above};
+use crate::simd::Kernels;
 use crate::simd::peak::NON_FINITE;
-use crate::simd::{BLOCK, Kernels};
 
 /// How many survivors to keep at most in a search for the `k` largest: enough for a bound that is
 /// off by two thirds, and never the size of the tensor unless `k` is.
@@ -21,7 +21,7 @@ pub(super) fn aim(k: u64, numel: usize) -> f64 {
 }
 
 /// A bound to begin with for the `k` largest of a tensor that nothing is known of.
-pub(super) fn first_bound(k: u64, tensor: View<'_>, scratch: &mut Vec<u32>) -> f32 {
+pub(super) fn first_bound(k: u64, tensor: Tensor<'_>, scratch: &mut Vec<u32>) -> f32 {
     let numel = tensor.len();
     let aim = aim(k, numel);
     if aim >= numel as f64 { 0.0 } else { magnitude_above(numel, aim, |i| tensor.at(i), scratch) }
@@ -37,7 +37,7 @@ pub(super) fn first_bound(k: u64, tensor: View<'_>, scratch: &mut Vec<u32>) -> f
 pub(super) fn keep(k: u64, scanned: &mut Scanned<'_, '_>) -> Kept {
     let numel = scanned.numel();
     if !suffices(k, scanned) {
-        let bound = first_bound(k, scanned.field, scanned.scratch);
+        let bound = first_bound(k, scanned.tensor, scanned.scratch);
         scanned.compact(bound, cap(k, numel));
     }
     if !suffices(k, scanned) {
@@ -105,12 +105,8 @@ fn search(k: u64, scanned: &mut Scanned<'_, '_>) {
     let cap = cap(k, scanned.numel());
     let mut search = Search::new(k);
     while !search.is_done() {
-        let field = scanned.field;
-        let mut scratch = Scratch::default();
-        for at in (0..field.len()).step_by(BLOCK) {
-            let len = BLOCK.min(field.len() - at);
-            search.count(field.block(scanned.scanner.kernels, at, len, &mut scratch));
-        }
+        let kernels = scanned.scanner.kernels;
+        scanned.tensor.for_each_block(kernels, |_, block| search.count(block));
         search.next_digit();
         if k - search.rank() + search.inside() <= cap as u64 {
             // Above the magnitude just below the digits found, or above zero.
@@ -124,15 +120,12 @@ fn search(k: u64, scanned: &mut Scanned<'_, '_>) {
 /// Collects what is above the k-th magnitude, and of those equal to it, too many to keep, as many
 /// as are wanted in the order of positions.
 fn take_ties(search: &Search, scanned: &mut Scanned<'_, '_>) {
-    let field = scanned.field;
     let kernels = scanned.scanner.kernels;
     let survivors = scanned.scanner.survivors_mut();
     survivors.clear();
     let mut ties = if search.bits() == 0 { 0 } else { search.rank() };
-    let mut scratch = Scratch::default();
-    for at in (0..field.len()).step_by(BLOCK) {
-        let len = BLOCK.min(field.len() - at);
-        for (i, &value) in field.block(kernels, at, len, &mut scratch).iter().enumerate() {
+    scanned.tensor.for_each_block(kernels, |at, block| {
+        for (i, &value) in block.iter().enumerate() {
             let bits = value.to_bits() & 0x7fff_ffff;
             let tie = bits == search.bits() && ties > 0;
             // What is not finite now was not there in the first read.
@@ -141,6 +134,6 @@ fn take_ties(search: &Search, scanned: &mut Scanned<'_, '_>) {
                 survivors.push((at + i) as u32, value);
             }
         }
-    }
+    });
     scanned.totals.complete = true;
 }

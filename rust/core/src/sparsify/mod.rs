@@ -46,7 +46,7 @@ pub use two_sided::TwoSided;
 use crate::pack::{Chunks, Pattern};
 use crate::part::{Part, parts};
 use crate::rng::Key;
-use crate::scan::{MOST_LOOKED_AT, Request, Scanner, Source, Totals, View};
+use crate::scan::{MOST_LOOKED_AT, Request, Scanner, Tensor, Totals};
 use crate::{Result, room};
 
 registry::sparsifiers! { $
@@ -204,14 +204,14 @@ impl Sparsifier {
         self,
         count: u64,
         pattern: Pattern,
-        field: &View<'_>,
+        tensor: &Tensor<'_>,
         scanner: &mut Scanner,
         scratch: &mut Vec<u32>,
     ) {
         let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
         match (self.positions(), pattern) {
             (Positions::Drawn(drawn), Pattern::Drawn(draw)) => {
-                drawn.gather(kernels, draw, field, count, survivors, scratch);
+                drawn.gather(kernels, draw, tensor, count, survivors, scratch);
             }
             _ => _ = largest::narrow(survivors, count, kernels, scratch),
         }
@@ -232,7 +232,7 @@ pub(crate) struct Selected {
 
 /// A tensor before its first read, for a look at a few entries.
 pub(crate) struct Unread<'a> {
-    pub tensor: View<'a>,
+    pub tensor: Tensor<'a>,
     pub tracker: &'a Tracker,
     /// The step's key, which is made of [`Sparsifier::seed`].
     pub key: Key,
@@ -268,7 +268,7 @@ impl From<Request> for Wanted {
 
 /// A tensor that was read once as [`Sparsifier::wanted`] says, and what came of it.
 pub(crate) struct Scanned<'a, 's> {
-    pub field: View<'a>,
+    pub tensor: Tensor<'a>,
     pub request: Request,
     pub thresholds: Option<(f32, f32)>,
     pub totals: Totals,
@@ -280,13 +280,13 @@ pub(crate) struct Scanned<'a, 's> {
 
 impl Scanned<'_, '_> {
     fn numel(&self) -> usize {
-        self.field.len()
+        self.tensor.len()
     }
 
     /// Reads the tensor once more for the entries above `bound`; whether all could be kept.
     fn compact(&mut self, bound: f32, cap: usize) -> bool {
         self.request = Request::above(bound, cap);
-        self.totals.complete = self.scanner.scan(self.field, &self.request).complete;
+        self.totals.complete = self.scanner.scan(self.tensor, &self.request).complete;
         self.totals.complete
     }
 

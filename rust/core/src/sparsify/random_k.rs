@@ -105,9 +105,9 @@ impl Sparsify for RandomK {
     fn select(self, _: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
         let Pattern::Drawn(draw) = scanned.pattern else { return Selected::wanted(None) };
         let k = self.amount.of(scanned.numel());
-        let Scanned { field, scanner, scratch, .. } = scanned;
+        let Scanned { tensor, scanner, scratch, .. } = scanned;
         let kernels = scanner.kernels;
-        self.drawn().gather(kernels, draw, field, k, scanner.survivors_mut(), scratch);
+        self.drawn().gather(kernels, draw, tensor, k, scanner.survivors_mut(), scratch);
         Selected::wanted(Some(k))
     }
 }

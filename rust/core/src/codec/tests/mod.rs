@@ -11,6 +11,7 @@ mod picked;
 mod published;
 mod random;
 mod selection;
+mod splits;
 mod state;
 mod trim;
 

@@ -13,7 +13,7 @@ mod tiles;
 use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest};
 use crate::pack;
 use crate::part::{Options, Part};
-use crate::scan::{self, Entries, LONGEST_CHUNK, Request, Source, Totals};
+use crate::scan::{self, Entries, LONGEST_CHUNK, Request, Totals};
 use crate::{Error, Result};
 use tiles::Grid;
 
@@ -50,7 +50,7 @@ impl ChunkTopK {
         for at in (0..numel).step_by(chunk) {
             let len = chunk.min(numel - at);
             let mut part = Scanned {
-                field: scanned.field.split_at(at).1.split_at(len).0,
+                tensor: scanned.tensor.range(at..at + len),
                 request: Request::default(),
                 thresholds: None,
                 totals: Totals::default(),
@@ -182,12 +182,12 @@ impl Sparsify for ChunkTopK {
             self.search_long(scanned);
             return selected;
         }
-        let (view, scanner, k) = (scanned.field, &mut *scanned.scanner, self.k as usize);
+        let (tensor, scanner, k) = (scanned.tensor, &mut *scanned.scanner, self.k as usize);
         if let Some(tile) = self.tile {
             let grid = Grid::new(tile, numel);
-            scanner.share(grid.bands(), numel, |share| grid.search(&view, k, share));
+            scanner.find(numel, grid.band(), |share| grid.search(&tensor, k, share));
         } else {
-            scanner.search_chunks(view, self.chunks());
+            scanner.search_chunks(tensor, self.chunks());
         }
         selected
     }

@@ -2,7 +2,7 @@
 
 use super::Tile;
 use crate::room;
-use crate::scan::{Chunks, Local, Share, View};
+use crate::scan::{Chunks, Desk, Local, Share, Tensor};
 
 /// A matrix and its tiles.
 #[derive(Clone, Copy)]
@@ -25,9 +25,9 @@ impl Grid {
         }
     }
 
-    /// Bands: tiles that are beside each other.
-    pub fn bands(self) -> usize {
-        self.rows.div_ceil(self.tile_rows)
+    /// Elements of a band: of tiles that are beside each other.
+    pub fn band(self) -> usize {
+        self.tile_rows.saturating_mul(self.width)
     }
 
     /// The most entries there are with `k` of each tile.
@@ -43,9 +43,9 @@ impl Grid {
     }
 
     /// Searches a share of the bands.
-    pub fn search(self, view: &View<'_>, k: usize, share: Share<'_>) {
-        let Share { kernels, units, survivors, local } = share;
-        for band in units {
+    pub fn search(self, tensor: &Tensor<'_>, k: usize, share: Share<'_, ()>) {
+        let Share { kernels, range, desk: Desk { survivors, local, scratch, .. }, .. } = share;
+        for band in range.start / self.band()..range.end.div_ceil(self.band()) {
             let top = band * self.tile_rows;
             let height = self.tile_rows.min(self.rows - top);
             let Local { floats, bits, places, entries } = &mut *local;
@@ -57,7 +57,7 @@ impl Grid {
                     return;
                 }
                 for (r, row) in floats.chunks_mut(width).enumerate() {
-                    view.copy(kernels, (top + r) * self.width + left, row);
+                    tensor.copy(kernels, (top + r) * self.width + left, row, scratch);
                 }
                 let first = entries.len();
                 Chunks { chunk: floats.len(), k }.search(kernels, floats, 0, bits, entries);

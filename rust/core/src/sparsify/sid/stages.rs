@@ -78,7 +78,7 @@ impl Sid {
             Request { location: Some(0.0), logs: had, .. } if had == logs => scanned.totals.moments,
             _ => {
                 let request = Request { logs, ..Request::moments(0.0) };
-                scanned.scanner.scan(scanned.field, &request).moments
+                scanned.scanner.scan(scanned.tensor, &request).moments
             }
         };
         let numel = scanned.numel() as u64;
@@ -122,5 +122,5 @@ fn exceedances(location: f32, scanned: &mut Scanned<'_, '_>) -> Moments {
         return scan::tail_of(scanned.scanner.survivors(), location);
     }
     let request = Request::moments(location);
-    scanned.scanner.scan(scanned.field, &request).moments
+    scanned.scanner.scan(scanned.tensor, &request).moments
 }

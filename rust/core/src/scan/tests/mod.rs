@@ -1,8 +1,11 @@
 //! Scans against naive loops, on every level and thread count.
 
+mod splits;
+
 use super::*;
 use crate::Input;
-use crate::simd::{Level, available_levels, testing::tensor};
+use crate::fit::Moments;
+use crate::simd::{Kernels, Level, available_levels, testing::tensor};
 
 fn scanners() -> Vec<Scanner> {
     let mut scanners = Vec::new();
@@ -26,10 +29,10 @@ fn levels_and_threads_give_the_same_bits() {
     let x = tensor(9 * CHUNK + 12_345, 5);
     let scalar = Kernels::of(Level::Scalar).unwrap();
     let mut first = Scanner::new(scalar, Some(1));
-    let expected = first.scan(Field::plain(&x), &ALL);
+    let expected = first.scan(Tensor::plain(&x), &ALL);
     assert!(expected.complete);
     for mut scanner in scanners() {
-        let totals = scanner.scan(Field::plain(&x), &ALL);
+        let totals = scanner.scan(Tensor::plain(&x), &ALL);
         assert_eq!(totals.moments, expected.moments);
         assert_eq!(totals.peak, expected.peak);
         assert_eq!(scanner.survivors().indices(), first.survivors().indices());
@@ -42,7 +45,7 @@ fn finds_what_a_filter_finds() {
     let x = tensor(5 * CHUNK + 77, 6);
     let naive: Vec<u32> = (0..x.len() as u32).filter(|&i| x[i as usize].abs() > 0.3).collect();
     for mut scanner in scanners() {
-        let totals = scanner.scan(Field::plain(&x), &ALL);
+        let totals = scanner.scan(Tensor::plain(&x), &ALL);
         assert_eq!(scanner.survivors().indices(), naive);
         assert_eq!(totals.moments.count, naive.len() as u64);
         assert_eq!(totals.moments.zeros, (x.len() - naive.len()) as u64);
@@ -54,12 +57,12 @@ fn sums_over_survivors_equal_sums_over_everything() {
     let x = tensor(5 * CHUNK + 77, 7);
     let mut scanner = Scanner::new(Kernels::current(), Some(2));
     scanner.scan(
-        Field::plain(&x),
+        Tensor::plain(&x),
         &Request { entries: Entries::Above { bound: 0.1, cap: usize::MAX }, ..ALL },
     );
     let from_survivors = tail_of(scanner.survivors(), 0.3);
     let request = Request::moments(0.3);
-    let from_everything = scanner.scan(Field::plain(&x), &request).moments;
+    let from_everything = scanner.scan(Tensor::plain(&x), &request).moments;
     assert_eq!(from_survivors, Moments { zeros: 0, ..from_everything });
 }
 
@@ -68,7 +71,7 @@ fn too_many_survivors_are_given_up_whole() {
     let x = vec![1.0; 3 * CHUNK];
     for mut scanner in scanners() {
         let request = Request { entries: Entries::Above { bound: 0.3, cap: 1000 }, ..ALL };
-        assert!(!scanner.scan(Field::plain(&x), &request).complete);
+        assert!(!scanner.scan(Tensor::plain(&x), &request).complete);
         assert_eq!(scanner.survivors().len(), 0);
     }
 }
@@ -94,33 +97,35 @@ fn accumulates_what_it_reads_for_every_dtype() {
     for (input, values) in cases {
         for (mut scanner, streams) in scanners().into_iter().zip([true, false].into_iter().cycle())
         {
-            let (mut sum, mut in_place) = (vec![0.0; n], residual.clone());
-            let mut source = Accumulated::new(Field(input), Some(&residual), 0.5, &mut sum);
-            source.streams = streams;
-            assert_eq!(source.preview().at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
-            scanner.scan(source, &Request::default());
-            let source = Accumulated::new(Field(input), None, 0.5, &mut in_place);
-            scanner.scan(source, &Request::default());
+            let (mut sums, mut in_place) = (vec![0.0; n], residual.clone());
+            let memory = Past::Residual { residual: &residual, decay: 0.5 };
+            let read = Tensor { gradient: Field(input), memory };
+            assert_eq!(read.at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
+            let next = Next::Sums { sums: &mut sums, beside: &mut [], streams };
+            scanner.read(Update::new(read, next), &Request::default());
+            let next = Next::InPlace { residual: &mut in_place, decay: 0.5 };
+            let update = Update::new(Field(input).into(), next);
+            assert_eq!(update.tensor().at(n - 1), read.at(n - 1));
+            scanner.read(update, &Request::default());
             for i in 0..n {
                 let kept = 0.5 * residual[i];
-                assert_eq!(sum[i].to_bits(), (values[i] + kept).to_bits());
-                assert_eq!(in_place[i].to_bits(), sum[i].to_bits());
+                assert_eq!(sums[i].to_bits(), (values[i] + kept).to_bits());
+                assert_eq!(in_place[i].to_bits(), sums[i].to_bits());
             }
         }
     }
 }
 
 #[test]
-fn a_preview_gathers_from_the_sums() {
+fn a_look_gathers_from_the_sums_that_are_going_to_be_written() {
     let (x, residual) = (tensor(5 * CHUNK + 77, 11), tensor(5 * CHUNK + 77, 12));
-    let mut sum = vec![0.0; x.len()];
+    let mut sums = vec![0.0; x.len()];
     for mut scanner in scanners() {
-        let gradient = Field::plain(&x);
-        let source = Accumulated::new(gradient, Some(&residual), 0.5, &mut sum);
-        let expected = scanner.scan(source, &ALL);
+        let memory = Past::Residual { residual: &residual, decay: 0.5 };
+        let read = Tensor { gradient: Field(Input::F32(&x)), memory };
+        let expected = scanner.read(Update::new(read, Next::sums(&mut sums, &mut [])), &ALL);
         let found = scanner.survivors().indices().to_vec();
-        let preview = Preview { gradient, residual: &residual, decay: 0.5 };
-        let totals = scanner.scan(preview, &ALL);
+        let totals = scanner.scan(read, &ALL);
         assert_eq!((totals.peak, totals.moments), (expected.peak, expected.moments));
         assert_eq!(scanner.survivors().indices(), found);
     }

@@ -1,0 +1,50 @@
+//! Whole encodes on numbers of threads that share a tensor unevenly: the same frame and state.
+
+use super::*;
+use crate::memory::LowPass;
+use crate::scan::CHUNK;
+
+const THREADS: [usize; 3] = [1, 3, 7];
+
+/// Frames, residual and momentum after two steps.
+type Outcome = (Vec<Vec<u8>>, Vec<u32>, Vec<u32>);
+
+fn run(codec: &Codec, gradients: &[Vec<f32>], threads: usize) -> Outcome {
+    let mut state = codec.init_state(gradients[0].len()).unwrap();
+    let mut workspace = Workspace::with(Kernels::current(), threads);
+    workspace.scanner.grain = CHUNK;
+    let mut frames = Vec::new();
+    for gradient in gradients {
+        let mut frame = Vec::new();
+        let input = Input::F32(gradient);
+        codec.encode_into(input, &mut state, None, &mut workspace, &mut frame).unwrap();
+        frames.push(frame);
+    }
+    let of = |values: Option<&[f32]>| bits(values.unwrap_or_default());
+    (frames, of(state.residual()), of(state.momentum()))
+}
+
+fn check(codecs: Vec<Codec>, len: usize) {
+    let gradients: Vec<_> = (0..2).map(|step| gradient(len, step)).collect();
+    for codec in codecs {
+        let mut outcomes = THREADS.iter().map(|&threads| run(&codec, &gradients, threads));
+        let expected = outcomes.next().unwrap();
+        assert!(outcomes.all(|outcome| outcome == expected), "{codec:?} {len}");
+    }
+}
+
+/// Groups of no, some and all entries, short and long, at a length around the boundary of a chunk.
+#[test]
+fn dense_frames_are_the_same_on_any_number_of_threads() {
+    for memory in Memory::examples() {
+        check(compose(&[Sparsifier::All], &Quantizer::examples(), memory), 7 * CHUNK + 1);
+    }
+}
+
+#[test]
+fn selections_are_the_same_on_any_number_of_threads() {
+    let filter = Memory::LowPass(LowPass { beta: 0.3 });
+    for memory in [Memory::None, FEEDBACK, filter] {
+        check(compose(&sparsifiers(), &[Quantizer::BFloat16], memory), 6 * CHUNK + 120);
+    }
+}

@@ -1,0 +1,136 @@
+//! What is written of a memory while a tensor is read.
+
+use std::ops::Range;
+
+use super::fan::Split;
+use crate::memory::LowPass;
+use crate::simd::Kernels;
+
+/// What is written of a memory.
+#[derive(Debug)]
+pub(crate) enum Next<'a> {
+    /// Nothing.
+    None,
+    /// The sums, and what the memory becomes besides if there is anything: a momentum.
+    Sums { sums: &'a mut [f32], beside: &'a mut [f32], streams: bool },
+    /// What a filter takes in of the gradient, added to what the memory was.
+    Filtered { memory: &'a mut [f32], filter: LowPass, streams: bool },
+    /// The sums, in the place of the residual that they are made of.
+    InPlace { residual: &'a mut [f32], decay: f32 },
+}
+
+/// Whether so many elements, those of a memory and what it becomes are beyond what common caches hold
+/// together.
+fn is_streamed(len: usize) -> bool {
+    len >= 1 << 21
+}
+
+/// Writes a block, past the caches if asked to.
+fn write(kernels: &Kernels, target: &mut [f32], block: &[f32], streams: bool) {
+    if streams { kernels.stream(target, block) } else { target.copy_from_slice(block) }
+}
+
+impl<'a> Next<'a> {
+    /// Writes the sums to another place than that of the memory.
+    pub fn sums(sums: &'a mut [f32], beside: &'a mut [f32]) -> Self {
+        let streams = is_streamed(sums.len());
+        Self::Sums { sums, beside, streams }
+    }
+
+    /// Writes what a filter takes in to another place than that of the memory.
+    pub fn filtered(memory: &'a mut [f32], filter: LowPass) -> Self {
+        let streams = is_streamed(memory.len());
+        Self::Filtered { memory, filter, streams }
+    }
+
+    /// Has what is written, and read again right after it, stay in the caches.
+    pub(super) fn keep_cached(&mut self) {
+        if let Self::Sums { streams, .. } = self {
+            *streams = false;
+        }
+    }
+
+    /// Writes what becomes of a block of which nothing is sent and is not the sums: of what is new in
+    /// them and old, and what is left `beside`, which is free then.
+    pub(super) fn write_beside(
+        &mut self,
+        kernels: &Kernels,
+        range: &Range<usize>,
+        (new, old): (&[f32], &[f32]),
+        beside: &mut [f32],
+    ) {
+        match self {
+            Self::Filtered { memory, filter, streams } if *streams => {
+                kernels.add(beside, old, new, filter.beta);
+                kernels.stream(&mut memory[range.clone()], beside);
+            }
+            Self::Filtered { memory, filter, .. } => {
+                kernels.add(&mut memory[range.clone()], old, new, filter.beta);
+            }
+            _ => self.write_moment(kernels, range, beside),
+        }
+    }
+
+    /// Writes what the memory becomes besides the sums, whatever is sent.
+    pub(super) fn write_moment(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
+        if let Self::Sums { beside, streams, .. } = self
+            && !beside.is_empty()
+        {
+            write(kernels, &mut beside[range.clone()], block, *streams);
+        }
+    }
+
+    /// Writes the sums of a block, if the memory becomes them.
+    pub(super) fn write_sums(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
+        let (target, streams) = match self {
+            Self::None | Self::Filtered { .. } => return,
+            Self::Sums { sums, streams, .. } => (sums, *streams),
+            Self::InPlace { residual, .. } => (residual, false),
+        };
+        write(kernels, &mut target[range.clone()], block, streams);
+    }
+
+    /// Writes what becomes of a block of which `left` was not sent.
+    pub(super) fn write_left(
+        &mut self,
+        kernels: &Kernels,
+        range: &Range<usize>,
+        old: &[f32],
+        left: &mut [f32],
+    ) {
+        let Self::Filtered { memory, filter, streams } = self else {
+            return self.write_sums(kernels, range, left);
+        };
+        for (left, &old) in left.iter_mut().zip(old) {
+            *left = filter.keep(old, *left);
+        }
+        write(kernels, &mut memory[range.clone()], left, *streams);
+    }
+}
+
+impl Split for Next<'_> {
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        match self {
+            Self::None => (Self::None, Self::None),
+            Self::Sums { sums, beside, streams } => {
+                let (sums, rest) = sums.split_at_mut(middle);
+                let (beside, late) = beside.split_at_mut(middle.min(beside.len()));
+                (
+                    Self::Sums { sums, beside, streams },
+                    Self::Sums { sums: rest, beside: late, streams },
+                )
+            }
+            Self::Filtered { memory, filter, streams } => {
+                let (memory, rest) = memory.split_at_mut(middle);
+                (
+                    Self::Filtered { memory, filter, streams },
+                    Self::Filtered { memory: rest, filter, streams },
+                )
+            }
+            Self::InPlace { residual, decay } => {
+                let (residual, rest) = residual.split_at_mut(middle);
+                (Self::InPlace { residual, decay }, Self::InPlace { residual: rest, decay })
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Every reader over every memory, on any number of threads: what is found and what is written does not
+//! depend on how many there are.
+
+use half::f16;
+
+use super::*;
+use crate::memory::LowPass;
+use crate::simd::momentum::Rule;
+
+const RULE: Rule = Rule { momentum: 0.9, nesterov: true, scale: 0.75 };
+const FILTER: LowPass = LowPass { beta: 0.3 };
+
+/// What there is to read, of any kind of memory.
+struct Data {
+    gradient: Vec<f32>,
+    narrow: Vec<f16>,
+    residual: Vec<f32>,
+    momentum: Vec<f32>,
+}
+
+impl Data {
+    fn new(len: usize) -> Self {
+        let bounded = |seed| tensor(len, seed).into_iter().map(|v| v.clamp(-2.0, 2.0));
+        let gradient: Vec<f32> = bounded(21).collect();
+        let narrow = gradient.iter().map(|&v| f16::from_f32(v)).collect();
+        Self { gradient, narrow, residual: bounded(22).collect(), momentum: bounded(23).collect() }
+    }
+}
+
+/// A memory that is read, and what is written of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    None,
+    Narrow,
+    Residual(Written),
+    Filter(Written),
+    Momentum(Written),
+    InPlace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Written {
+    Not,
+    Cached,
+    Streamed,
+}
+
+fn kinds() -> Vec<Kind> {
+    let mut all = vec![Kind::None, Kind::Narrow, Kind::InPlace];
+    for written in [Written::Not, Written::Streamed] {
+        all.push(Kind::Residual(written));
+        all.push(Kind::Momentum(written));
+    }
+    all.extend([Kind::Filter(Written::Cached), Kind::Filter(Written::Streamed)]);
+    all
+}
+
+/// All that a read leaves behind.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    peak: u32,
+    moments: Moments,
+    complete: bool,
+    indices: Vec<u32>,
+    values: Vec<u32>,
+    sums: Vec<u32>,
+    beside: Vec<u32>,
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn read(data: &Data, kind: Kind, scanner: &mut Scanner, request: &Request) -> Outcome {
+    let len = data.gradient.len();
+    // What is streamed begins on a line, as the buffers of a memory do.
+    let mut written = [0; 2].map(|_| crate::buffer::Buffer::zeros(len).unwrap());
+    let [sums, beside] = &mut written;
+    let (sums, beside) = (sums.as_mut_slice(), beside.as_mut_slice());
+    let gradient = match kind {
+        Kind::Narrow => Field(Input::F16(&data.narrow)),
+        _ => Field(Input::F32(&data.gradient)),
+    };
+    let residual = Past::Residual { residual: &data.residual, decay: 0.5 };
+    let (memory, next) = match kind {
+        Kind::None | Kind::Narrow => (Past::None, Next::None),
+        Kind::InPlace => {
+            sums.copy_from_slice(&data.residual);
+            (Past::None, Next::InPlace { residual: sums, decay: 0.5 })
+        }
+        Kind::Residual(Written::Not) | Kind::Filter(Written::Not) => (residual, Next::None),
+        Kind::Residual(written) => {
+            let streams = written == Written::Streamed;
+            (residual, Next::Sums { sums, beside: &mut [], streams })
+        }
+        Kind::Filter(written) => {
+            let streams = written == Written::Streamed;
+            (residual, Next::Filtered { memory: sums, filter: FILTER, streams })
+        }
+        Kind::Momentum(written) => {
+            let (momentum, velocity) = (&data.momentum[..], &data.residual[..]);
+            let streams = written == Written::Streamed;
+            let next = match written {
+                Written::Not => Next::None,
+                _ => Next::Sums { sums, beside, streams },
+            };
+            (Past::Momentum { momentum, velocity, rule: RULE }, next)
+        }
+    };
+    let totals = scanner.read(Update::new(Tensor { gradient, memory }, next), request);
+    let [sums, beside] = written.map(|buffer| bits(buffer.as_slice()));
+    let survivors = scanner.survivors();
+    Outcome {
+        peak: totals.peak,
+        moments: totals.moments,
+        complete: totals.complete,
+        indices: survivors.indices().to_vec(),
+        values: bits(survivors.values()),
+        sums,
+        beside,
+    }
+}
+
+fn requests() -> Vec<Request> {
+    let mut all = vec![
+        Request::default(),
+        ALL,
+        Request::above(0.3, 1000),
+        Request { signed: true, ..Request::moments(0.0) },
+    ];
+    all.extend([1, 50, 500, 5000].map(|bin| Request::of(Entries::Bins(Bins { bin, ahead: 1.0 }))));
+    for (chunk, k) in [(1, 1), (7, 2), (100, 1), (4096, 64), (30_000, 3)] {
+        all.push(Request::of(Entries::Chunks(Chunks { chunk, k })));
+    }
+    all
+}
+
+/// Lengths around the boundaries of chunks, for more threads than there are chunks too.
+const LENGTHS: [usize; 3] = [3 * CHUNK - 1, 7 * CHUNK, 7 * CHUNK + 12_345];
+
+/// Threads that share a tensor unevenly.
+const THREADS: [usize; 5] = [1, 2, 3, 5, 7];
+
+fn scanner(threads: usize) -> Scanner {
+    let mut scanner = Scanner::new(Kernels::current(), Some(threads));
+    scanner.grain = CHUNK;
+    scanner
+}
+
+#[test]
+fn every_reader_finds_and_writes_the_same_on_any_number_of_threads() {
+    let mut scanners = THREADS.map(scanner);
+    for len in LENGTHS {
+        let data = Data::new(len);
+        for (kind, request) in
+            kinds().into_iter().flat_map(|k| requests().into_iter().map(move |r| (k, r)))
+        {
+            let mut outcomes = scanners.iter_mut().map(|scanner| {
+                // What the read before has found is not to be mistaken for what this one does.
+                scanner.survivors_mut().clear();
+                read(&data, kind, scanner, &request)
+            });
+            let expected = outcomes.next().unwrap();
+            for (outcome, threads) in outcomes.zip(&THREADS[1..]) {
+                assert!(outcome == expected, "{kind:?} {request:?} {len} {threads}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_search_after_a_read_finds_the_same_on_any_number_of_threads() {
+    let mut scanners = THREADS.map(scanner);
+    for len in LENGTHS {
+        let data = Data::new(len);
+        let gradient = Field(Input::F32(&data.gradient));
+        let residual = Past::Residual { residual: &data.residual, decay: 0.5 };
+        for tensor in [
+            gradient.into(),
+            Field(Input::F16(&data.narrow)).into(),
+            Tensor { gradient, memory: residual },
+        ] {
+            for (chunk, k) in [(7, 2), (100, 1), (4096, 64), (100_000, 3)] {
+                let found = scanners.each_mut().map(|scanner| {
+                    scanner.search_chunks(tensor, Chunks { chunk, k });
+                    (scanner.survivors().indices().to_vec(), bits(scanner.survivors().values()))
+                });
+                assert!(found.iter().all(|each| *each == found[0]), "{chunk} {k} {len}");
+            }
+        }
+    }
+}
+
+/// Positions, shared as a tensor is.
+struct Positions<'a>(&'a [u32]);
+
+impl Split for Positions<'_> {
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let (head, rest) = self.0.split_at(middle);
+        (Self(head), Self(rest))
+    }
+}
+
+#[test]
+fn shares_are_whole_units_in_order() {
+    for unit in [1, 1000, CHUNK, 3 * CHUNK + 5] {
+        for len in LENGTHS.into_iter().chain([0, 1, 999]) {
+            let positions: Vec<u32> = (0..len as u32).collect();
+            for threads in THREADS {
+                let mut scanner = scanner(threads);
+                let width = threads.min(len / CHUNK).min(len / unit).max(1);
+                let desks = scanner.fan(len, unit, Positions(&positions), |share| {
+                    let Share { range, what: Positions(own), desk, .. } = share;
+                    assert!(range.start % unit == 0 && own == &positions[range]);
+                    desk.local.places = own.to_vec();
+                });
+                // One alone does it all where the pool is busy.
+                assert!(desks.len() == width || desks.len() == 1);
+                let shares: Vec<_> = desks.iter().map(|desk| &desk.local.places[..]).collect();
+                assert!(shares.concat() == positions);
+                let units = shares.iter().map(|share| share.len().div_ceil(unit));
+                assert!(units.clone().max().unwrap() - units.min().unwrap() <= 2);
+            }
+        }
+    }
+}

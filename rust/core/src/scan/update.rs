@@ -1,0 +1,182 @@
+//! A tensor that is read, and what its memory becomes meanwhile.
+
+use std::ops::Range;
+
+use super::block::{Block, Scratch};
+use super::fan::Split;
+use super::next::Next;
+use super::tensor::{Past, Tensor};
+use crate::Input;
+use crate::simd::Kernels;
+use crate::simd::sweep::{Feedback, Found, Gather};
+
+/// A tensor, and where that is written which its memory becomes.
+#[derive(Debug)]
+pub(crate) struct Update<'a> {
+    /// Without the residual where [`Next::InPlace`] has that.
+    tensor: Tensor<'a>,
+    next: Next<'a>,
+}
+
+impl<'a> Update<'a> {
+    /// Writes `next` while `tensor` is read.
+    pub fn new(tensor: Tensor<'a>, next: Next<'a>) -> Self {
+        Self { tensor, next }
+    }
+
+    pub fn len(&self) -> usize {
+        self.tensor.len()
+    }
+
+    /// What there is to encode of what was not written yet.
+    pub fn tensor(&self) -> Tensor<'_> {
+        Tensor { memory: self.past(), ..self.tensor }
+    }
+
+    fn past(&self) -> Past<'_> {
+        match &self.next {
+            Next::InPlace { residual, decay } => Past::Residual { residual, decay: *decay },
+            _ => self.tensor.memory,
+        }
+    }
+
+    /// As [`Tensor::fetch`].
+    pub fn fetch(&self, kernels: &Kernels, at: usize) {
+        self.past().fetch(self.tensor.gradient, kernels, at);
+    }
+
+    /// Whether anything is written.
+    pub fn writes(&self) -> bool {
+        !matches!(self.next, Next::None)
+    }
+
+    /// Whether the sums are in memory once all was read.
+    pub(super) fn leaves_sums(&self) -> bool {
+        match self.next {
+            Next::Sums { .. } | Next::InPlace { .. } => true,
+            Next::Filtered { .. } => false,
+            Next::None => matches!(self.tensor.memory, Past::None),
+        }
+    }
+
+    /// Has sums that are written, and read again right after it, stay in the caches.
+    pub(super) fn keep_cached(&mut self) {
+        self.next.keep_cached();
+    }
+
+    /// Reads a block, writes what its memory becomes, and gathers from the sums.
+    pub fn sweep(&mut self, block: Block<'_>, gather: Gather<'_>) -> Found {
+        let Block { kernels, range, scratch } = block;
+        let (range, Scratch { places, sums }) = (&range, scratch);
+        let Tensor { gradient, memory } = self.tensor;
+        let input = gradient.0.range(range.clone());
+        if let Past::None = memory {
+            let feedback = match &mut self.next {
+                Next::InPlace { residual, decay } => {
+                    let sum = &mut residual[range.clone()];
+                    Some(Feedback { residual: None, decay: *decay, sum, streams: false })
+                }
+                _ => None,
+            };
+            return kernels.sweep(input, feedback, gather);
+        }
+        // What is written beside the sums depends on the gradient, too, which is read once.
+        let once = matches!(self.next, Next::Filtered { .. });
+        let (new, old, decay) = match memory {
+            // The loop makes the elements float32 itself.
+            Past::Residual { residual, decay } if !once => (input, &residual[range.clone()], decay),
+            _ => {
+                let terms = memory.terms(gradient, kernels, range, places, once);
+                let (old, decay) = terms.old.unwrap_or_default();
+                self.next.write_beside(kernels, range, (terms.new, old), terms.beside);
+                (Input::F32(terms.new), old, decay)
+            }
+        };
+        let (sum, streams) = match &mut self.next {
+            Next::Sums { sums, streams, .. } => (&mut sums[range.clone()], *streams),
+            _ => (&mut sums[..range.len()], false),
+        };
+        let feedback = Feedback { residual: Some(old), decay, sum, streams };
+        kernels.sweep(new, Some(feedback), gather)
+    }
+
+    /// The sums of the block that was swept last, if they were not streamed away.
+    pub fn swept<'s>(&'s self, block: Block<'s>) -> &'s [f32] {
+        let range = block.range.clone();
+        match (&self.next, self.tensor.memory) {
+            (Next::Sums { sums, .. }, _) => &sums[range],
+            (Next::InPlace { residual, .. }, _) => &residual[range],
+            (_, Past::None) => self.tensor.sums(block),
+            _ => &block.scratch.sums[..range.len()],
+        }
+    }
+
+    /// Reads a block and writes what its memory becomes; what is new in the sums, and the sums.
+    pub fn pair<'s>(&mut self, block: Block<'s>) -> (&'s [f32], &'s [f32])
+    where
+        'a: 's,
+    {
+        let Block { kernels, range, scratch } = block;
+        let (range, Scratch { places, sums }) = (&range, scratch);
+        let once = matches!(self.next, Next::Filtered { .. });
+        let terms = self.past().terms(self.tensor.gradient, kernels, range, places, once);
+        let (new, Some((old, decay))) = (terms.new, terms.old) else {
+            return (terms.new, terms.new);
+        };
+        let sums = &mut sums[..range.len()];
+        kernels.add(sums, new, old, decay);
+        let beside = terms.beside;
+        self.next.write_beside(kernels, range, (new, self.tensor.memory.old(range)), beside);
+        self.next.write_sums(kernels, range, sums);
+        (new, sums)
+    }
+
+    /// The same of a block that was read and written before.
+    pub fn pair_again<'s>(&'s self, block: Block<'s>) -> (&'s [f32], &'s [f32]) {
+        match &self.next {
+            Next::Sums { sums, .. } => {
+                let written = &sums[block.range.clone()];
+                (self.tensor.novelty(block), written)
+            }
+            _ => self.tensor().pair(block),
+        }
+    }
+
+    /// Reads a block, to be written once it is known what is sent; the sums, in scratch memory.
+    pub fn take<'s>(&mut self, block: Block<'s>) -> &'s mut [f32] {
+        let Block { kernels, range, scratch } = block;
+        let (range, Scratch { places, sums }) = (&range, scratch);
+        let sums = &mut sums[..range.len()];
+        let (gradient, past) = (self.tensor.gradient, self.past());
+        if let Past::None = past {
+            gradient.copy(kernels, range.clone(), sums);
+            return sums;
+        }
+        let terms = past.terms(gradient, kernels, range, places, false);
+        if let Some((old, decay)) = terms.old {
+            kernels.add(sums, terms.new, old, decay);
+        }
+        self.next.write_moment(kernels, range, terms.beside);
+        sums
+    }
+
+    /// Writes what the memory becomes of a block that was taken, of which `left` was not sent.
+    pub fn keep(&mut self, kernels: &Kernels, range: &Range<usize>, left: &mut [f32]) {
+        self.next.write_left(kernels, range, self.tensor.memory.old(range), left);
+    }
+}
+
+impl<'a> From<Tensor<'a>> for Update<'a> {
+    /// Reads and writes nothing.
+    fn from(tensor: Tensor<'a>) -> Self {
+        Self { tensor, next: Next::None }
+    }
+}
+
+impl Split for Update<'_> {
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let (tensor, later) = self.tensor.split_at(middle);
+        let (next, late) = self.next.split_at(middle);
+        (Self { tensor, next }, Self { tensor: later, next: late })
+    }
+}
