@@ -5,21 +5,17 @@
 //! receiver decodes. The buffers become the memory when the state commits.
 
 use super::{Codec, State, Workspace, non_finite};
-use crate::memory::{Memory, MomentumCorrection, Residual};
+use crate::memory::Kept;
 use crate::quantize::{Decoder, Quantizer, ValueCoding};
-use crate::scan::{Field, Next, Past, Request, Scanner, Tensor, Totals, Update};
+use crate::scan::{Field, Request, Scanner, Tensor, Totals, Update};
 use crate::simd::BLOCK;
-use crate::simd::momentum::Rule;
 use crate::simd::peak::NON_FINITE;
 use crate::{Error, Input, Result};
 
 impl Codec {
     /// What the gradient is multiplied by before all else: 1, unless its norm is to be clipped.
     pub(super) fn scale(&self, input: Input<'_>, scanner: &mut Scanner) -> Result<f32> {
-        let Memory::MomentumCorrection(MomentumCorrection { clip: Some(clip), .. }) = self.memory
-        else {
-            return Ok(1.0);
-        };
+        let Some(clip) = self.memory.clip() else { return Ok(1.0) };
         let gradient = Field(input).into();
         let totals = scanner.scan(gradient, &Request::moments(0.0));
         if totals.peak >= NON_FINITE {
@@ -32,27 +28,13 @@ impl Codec {
 
     /// What there is to encode: gradient and memory together, before anything is written.
     pub(super) fn tensor<'a>(&self, input: Input<'a>, state: &'a State, scale: f32) -> Tensor<'a> {
-        let gradient = Field(input);
-        let Some(residual) = &state.residual else { return gradient.into() };
-        let residual = residual.as_slice();
-        let memory = match (self.memory, &state.momentum) {
-            (Memory::Residual(Residual { decay, .. }), _) => Past::Residual { residual, decay },
-            (Memory::MomentumCorrection(correction), Some(momentum)) => Past::Momentum {
-                momentum: momentum.as_slice(),
-                velocity: residual,
-                rule: rule(correction, scale),
-            },
-            _ => Past::Residual { residual, decay: 1.0 },
-        };
-        Tensor { gradient, memory }
+        self.memory.tensor(Field(input), &state.kept, scale)
     }
 
     /// The same after [`Codec::accumulate`], from where it takes the fewest reads.
     pub(super) fn written<'a>(&self, input: Input<'a>, state: &'a State) -> Tensor<'a> {
-        match (&state.residual, self.memory) {
-            (Some(residual), Memory::Residual(_) | Memory::MomentumCorrection(_)) => {
-                Tensor::plain(residual.next())
-            }
+        match &state.kept.residual {
+            Some(residual) if self.memory.becomes_sums() => Tensor::plain(residual.next()),
             _ => self.tensor(input, state, 1.0),
         }
     }
@@ -91,28 +73,7 @@ impl Codec {
         state: &'a mut State,
         scale: f32,
     ) -> Update<'a> {
-        let gradient = Field(input);
-        let (memory, next) = match (self.memory, &mut state.residual, &mut state.momentum) {
-            (Memory::Residual(Residual { decay, .. }), Some(residual), _) => match residual.begin()
-            {
-                (Some(residual), sums) => {
-                    (Past::Residual { residual, decay }, Next::sums(sums, &mut []))
-                }
-                (None, residual) => (Past::None, Next::InPlace { residual, decay }),
-            },
-            (Memory::LowPass(filter), Some(memory), _) => {
-                let (residual, next) = memory.begin_apart();
-                (Past::Residual { residual, decay: 1.0 }, Next::filtered(next, filter))
-            }
-            (Memory::MomentumCorrection(correction), Some(velocity), Some(momentum)) => {
-                let (velocity, sums) = velocity.begin_apart();
-                let (momentum, moved) = momentum.begin_apart();
-                let rule = rule(correction, scale);
-                (Past::Momentum { momentum, velocity, rule }, Next::sums(sums, moved))
-            }
-            _ => (Past::None, Next::None),
-        };
-        Update::new(Tensor { gradient, memory }, next)
+        self.memory.update(Field(input), &mut state.kept, scale)
     }
 
     /// Puts right what the memory becomes of the survivors, which the receiver decodes.
@@ -125,12 +86,16 @@ impl Codec {
         workspace: &mut Workspace,
     ) {
         let numel = state.numel() as u64;
-        let Some(residual) = &mut state.residual else { return };
+        let Kept { residual: Some(residual), momentum } = &mut state.kept else { return };
         let survivors = workspace.scanner.survivors();
         let (indices, values) = (survivors.indices(), survivors.values());
-        if let (Quantizer::Float32, Memory::Residual(Residual { .. })) =
-            (self.quantizer, self.memory)
-        {
+        if let Some(momentum) = momentum.as_mut().filter(|_| self.memory.masks()) {
+            let moved = momentum.next_mut();
+            for &index in indices {
+                moved[index as usize] = 0.0;
+            }
+        }
+        if self.quantizer == Quantizer::Float32 && self.memory.becomes_sums() {
             let next = residual.next_mut();
             for &index in indices {
                 next[index as usize] = 0.0;
@@ -149,27 +114,13 @@ impl Codec {
             decoder.decode(block * BLOCK, Some(indices), sent);
             let entries = indices.iter().zip(values).zip(&*sent);
             let left = entries.map(|((&index, &value), &sent)| (index as usize, value - sent));
-            if let Memory::LowPass(low_pass) = self.memory {
-                let (memory, next) = residual.begin_apart();
-                left.for_each(|(i, left)| next[i] = low_pass.keep(memory[i], left));
-            } else {
+            if self.memory.becomes_sums() {
                 let next = residual.next_mut();
                 left.for_each(|(i, left)| next[i] = left);
-            }
-        }
-        if let (Memory::MomentumCorrection(correction), Some(momentum)) =
-            (self.memory, &mut state.momentum)
-            && correction.masking
-        {
-            let moved = momentum.next_mut();
-            for &index in indices {
-                moved[index as usize] = 0.0;
+            } else {
+                let (kept, next) = residual.begin_apart();
+                left.for_each(|(i, left)| next[i] = self.memory.left(kept[i], left));
             }
         }
     }
-}
-
-fn rule(correction: MomentumCorrection, scale: f32) -> Rule {
-    let MomentumCorrection { momentum, nesterov, .. } = correction;
-    Rule { momentum, nesterov, scale }
 }

@@ -42,11 +42,11 @@ impl Codec {
 
     /// The second half, right after the first.
     pub fn forget_rest(&self, state: &mut State) -> Encoded {
-        if let Some(residual) = &mut state.residual {
+        if let Some(residual) = &mut state.kept.residual {
             residual.begin().1.fill(0.0);
         }
         let masks = self.memory.masks();
-        if let Some(momentum) = &mut state.momentum {
+        if let Some(momentum) = &mut state.kept.momentum {
             let (kept, next) = momentum.begin_apart();
             if masks { next.fill(0.0) } else { next.copy_from_slice(kept) }
         }

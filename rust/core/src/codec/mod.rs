@@ -18,7 +18,7 @@ pub use state::State;
 pub use workspace::Workspace;
 
 use crate::frame::{self, Layout};
-use crate::memory::Memory;
+use crate::memory::{Keeps, Memory};
 use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{Hints, Quantizer};
 use crate::rng::Key;
@@ -183,7 +183,7 @@ fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
         ));
     }
     let scaled = matches!(sparsifier.positions(), Positions::Drawn(Drawn { scaled: true, .. }));
-    if scaled && memory != Memory::None {
+    if scaled && memory.keeps() != Keeps::Nothing {
         return Err(Error::argument(
             "scaled random-k cannot have a memory: values times n / k are already an unbiased \
              estimate of the input, and a memory would add the entries that are left out a second \

@@ -10,7 +10,6 @@
 
 use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN, Layout};
-use crate::memory::Memory;
 use crate::pack::{IndexCoding, Pattern};
 use crate::quantize::{Hints, ValueCoding};
 use crate::scan::{Entries, Tensor, Totals};
@@ -44,7 +43,7 @@ impl Codec {
         let pattern = self.sparsifier.pattern(key);
         let mut unread = Unread { tensor, tracker: &tracker, key, scratch: keys };
         let Wanted { request, thresholds } = self.sparsifier.wanted(&mut unread);
-        let unread = request.entries == Entries::Unseen && self.memory == Memory::None;
+        let unread = request.entries == Entries::Unseen && state.residual().is_none();
         let totals = if unread {
             // The entries drawn are all that is read.
             Totals::default()
@@ -69,7 +68,7 @@ impl Codec {
             workspace.scanner.survivors().check()?;
         }
         // Its entries may have been read more than once, and then they were finite the first time.
-        let reread = in_place || matches!(self.memory, Memory::None | Memory::LowPass(_));
+        let reread = in_place || !self.memory.becomes_sums();
         let check = |workspace: &Workspace| {
             let changed = reread && workspace.scanner.survivors().check().is_err();
             if changed { Err(Error::Changed) } else { Ok(()) }

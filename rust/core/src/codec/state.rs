@@ -1,7 +1,7 @@
 //! Everything that changes from one encode of a tensor to the next.
 
 use super::Codec;
-use crate::memory::{Buffers, Memory, Residual};
+use crate::memory::{Buffers, Keeps, Kept};
 use crate::rng::Key;
 use crate::simd::{Kernels, in_standard_mode, reduce, summary};
 use crate::sparsify::{Sparsifier, Tracker};
@@ -18,10 +18,7 @@ pub struct State {
     /// Which tensor this is, and whose: what random numbers depend on.
     tensor: u64,
     stream: u64,
-    /// The memory, which for DGC is the velocity.
-    pub(super) residual: Option<Buffers>,
-    /// The momentum beside it.
-    pub(super) momentum: Option<Buffers>,
+    pub(super) kept: Kept,
     pub(super) tracked: Tracked,
     /// The same before the last encode, for as long as that can be rolled back.
     previous: Option<Tracked>,
@@ -40,34 +37,11 @@ impl Tracked {
     }
 }
 
-fn has_momentum(memory: Memory) -> bool {
-    matches!(memory, Memory::MomentumCorrection(_))
-}
-
 impl State {
     pub(super) fn new(codec: &Codec, numel: usize) -> Result<Self> {
-        let residual = match codec.memory() {
-            Memory::None => None,
-            Memory::Residual(Residual { low_memory, .. }) => {
-                Some(Buffers::zeros(numel, low_memory)?)
-            }
-            Memory::LowPass(_) | Memory::MomentumCorrection(_) => {
-                Some(Buffers::zeros(numel, false)?)
-            }
-        };
-        let moves = has_momentum(codec.memory());
-        let momentum = if moves { Some(Buffers::zeros(numel, false)?) } else { None };
+        let kept = Kept::new(codec.memory(), numel)?;
         let tracked = Tracked::new(codec.sparsifier(), numel);
-        Ok(Self {
-            numel,
-            step: 0,
-            tensor: 0,
-            stream: 0,
-            residual,
-            momentum,
-            tracked,
-            previous: None,
-        })
+        Ok(Self { numel, step: 0, tensor: 0, stream: 0, kept, tracked, previous: None })
     }
 
     /// The same state, of the tensor with this id ([`crate::rng::tensor_id`]) and this stream: states
@@ -97,15 +71,16 @@ impl State {
                 "the tensor has {numel} elements, but the state was created for {expected}"
             )));
         }
-        let remembers = codec.memory() != Memory::None;
-        if remembers != self.residual.is_some() {
+        let keeps = codec.memory().keeps();
+        let remembers = keeps != Keeps::Nothing;
+        if remembers != self.kept.residual.is_some() {
             let (given, wanted) = if remembers { ("no", "one") } else { ("a", "none") };
             return Err(Error::argument(format!(
                 "the state has {given} residual, but the codec needs {wanted}; create the state with \
                  init_state of this codec"
             )));
         }
-        if has_momentum(codec.memory()) != self.momentum.is_some() {
+        if (keeps == Keeps::Momentum) != self.kept.momentum.is_some() {
             return Err(Error::argument(
                 "the codec has momentum correction and the state does not, or the reverse; create \
                  the state with init_state of this codec",
@@ -118,8 +93,8 @@ impl State {
     /// The encode before it can no longer be undone.
     pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
         self.check(codec, numel)?;
-        if !matches!(codec.memory(), Memory::Residual(Residual { .. })) {
-            self.buffers().try_for_each(Buffers::make_apart)?;
+        if !codec.memory().takes_in_place() {
+            self.kept.buffers().try_for_each(Buffers::make_apart)?;
         }
         self.previous = None;
         Ok(())
@@ -138,7 +113,7 @@ impl State {
     /// Takes over what an encode with this codec has written and tracked; from now on it can be
     /// rolled back.
     pub(super) fn commit(&mut self, codec: &Codec, tracker: Tracker) {
-        self.buffers().for_each(Buffers::commit);
+        self.kept.buffers().for_each(Buffers::commit);
         let tracked = Tracked { sparsifier: codec.sparsifier(), tracker };
         self.previous = Some(std::mem::replace(&mut self.tracked, tracked));
         self.step += 1;
@@ -151,13 +126,13 @@ impl State {
         if !self.is_in_place() {
             return error;
         }
-        self.buffers().for_each(Buffers::drop_non_finite);
+        self.kept.buffers().for_each(Buffers::drop_non_finite);
         Error::Changed
     }
 
     /// Whether an encode overwrites the residual that it reads.
     pub(super) fn is_in_place(&self) -> bool {
-        self.residual.as_ref().is_some_and(Buffers::is_in_place)
+        self.kept.is_in_place()
     }
 
     /// Elements of the tensor.
@@ -170,14 +145,9 @@ impl State {
         self.step
     }
 
-    /// The buffers there are.
-    fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers> {
-        self.residual.iter_mut().chain(&mut self.momentum)
-    }
-
     /// What was not sent yet, if the codec remembers it.
     pub fn residual(&self) -> Option<&[f32]> {
-        self.residual.as_ref().map(Buffers::as_slice)
+        self.kept.residual.as_ref().map(Buffers::as_slice)
     }
 
     /// The Euclidean norm of the residual, if there is one: a read of it, with sums in float64.
@@ -192,7 +162,7 @@ impl State {
 
     /// Replaces the residual by these finite values.
     pub fn set_residual(&mut self, values: &[f32]) -> Result<()> {
-        let Some(residual) = &mut self.residual else {
+        let Some(residual) = &mut self.kept.residual else {
             return Err(Error::argument("the codec of this state has no residual to set"));
         };
         residual.set("residual", values)?;
@@ -202,12 +172,12 @@ impl State {
 
     /// The momentum, if the codec corrects it.
     pub fn momentum(&self) -> Option<&[f32]> {
-        self.momentum.as_ref().map(Buffers::as_slice)
+        self.kept.momentum.as_ref().map(Buffers::as_slice)
     }
 
     /// Replaces the momentum by these finite values.
     pub fn set_momentum(&mut self, values: &[f32]) -> Result<()> {
-        let Some(momentum) = &mut self.momentum else {
+        let Some(momentum) = &mut self.kept.momentum else {
             return Err(Error::argument("the codec of this state has no momentum to set"));
         };
         momentum.set("momentum", values)?;
@@ -217,7 +187,7 @@ impl State {
 
     /// Whether [`State::rollback`] would succeed.
     pub fn can_roll_back(&self) -> bool {
-        self.previous.is_some() && self.residual.as_ref().is_none_or(Buffers::can_roll_back)
+        self.previous.is_some() && self.kept.can_roll_back()
     }
 
     /// Undoes the last encode exactly. Possible once after each successful encode, until the next
@@ -238,14 +208,14 @@ impl State {
         if let Some(tracked) = self.previous.take() {
             self.tracked = tracked;
         }
-        self.buffers().for_each(Buffers::rollback);
+        self.kept.buffers().for_each(Buffers::rollback);
         self.step -= 1;
         Ok(())
     }
 
     /// Forgets everything: the state is as new.
     pub fn reset(&mut self) {
-        self.buffers().for_each(Buffers::clear);
+        self.kept.buffers().for_each(Buffers::clear);
         self.tracked = Tracked::new(self.tracked.sparsifier, self.numel);
         self.previous = None;
         self.step = 0;

@@ -1,7 +1,8 @@
 //! The low-pass filter of ScaleCom.
 
-use super::Remember;
+use super::{Keeps, Kept, Remember};
 use crate::part::{Options, Part};
+use crate::scan::{Field, Filter, Next, Past, Tensor, Update};
 use crate::{Error, Result};
 
 /// A memory that accumulates only a part of each gradient, so that the memories of different ranks
@@ -22,10 +23,8 @@ pub struct LowPass {
 }
 
 impl LowPass {
-    /// What an entry's memory becomes, if it was `memory` and `left` of the sum was not sent.
-    pub(crate) fn keep(self, memory: f32, left: f32) -> f32 {
-        // By the general rule a negative zero would become a positive one.
-        if self.beta == 1.0 { left } else { (1.0 - self.beta) * memory + self.beta * left }
+    fn filter(self) -> Filter {
+        Filter { beta: self.beta }
     }
 }
 
@@ -59,5 +58,33 @@ impl Remember for LowPass {
     }
     fn is_in_place(self) -> bool {
         false
+    }
+    fn takes_in_place(self) -> bool {
+        false
+    }
+    fn keeps(self) -> Keeps {
+        Keeps::Residual
+    }
+    fn clip(self) -> Option<f32> {
+        None
+    }
+    fn becomes_sums(self) -> bool {
+        false
+    }
+
+    fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
+        let Some(memory) = &kept.residual else { return gradient.into() };
+        Tensor { gradient, memory: Past::Residual { residual: memory.as_slice(), decay: 1.0 } }
+    }
+
+    fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, _: f32) -> Update<'a> {
+        let Some(memory) = &mut kept.residual else { return Tensor::from(gradient).into() };
+        let (residual, next) = memory.begin_apart();
+        let memory = Past::Residual { residual, decay: 1.0 };
+        Update::new(Tensor { gradient, memory }, Next::filtered(next, self.filter()))
+    }
+
+    fn left(self, kept: f32, left: f32) -> f32 {
+        self.filter().left(kept, left)
     }
 }

@@ -3,18 +3,21 @@
 //! Each has a file of its own, with a struct of its options that implements [`Remember`].
 
 mod buffers;
+mod kept;
 mod low_pass;
 mod momentum_correction;
 mod none;
 mod residual;
 
 pub(crate) use buffers::Buffers;
+pub(crate) use kept::{Keeps, Kept};
 pub use low_pass::LowPass;
 pub use momentum_correction::MomentumCorrection;
 pub use none::None;
 pub use residual::Residual;
 
 use crate::part::{Part, parts};
+use crate::scan::{Field, Tensor, Update};
 
 parts! { $
     /// The memory of a codec.
@@ -32,6 +35,28 @@ pub(crate) trait Remember: Part {
 
     /// Whether an encode overwrites what it has kept.
     fn is_in_place(self) -> bool;
+
+    /// Whether it can do so with buffers that another codec has made.
+    fn takes_in_place(self) -> bool;
+
+    /// What there is to keep.
+    fn keeps(self) -> Keeps;
+
+    /// The norm to which a gradient is scaled down first, if it is longer.
+    fn clip(self) -> Option<f32>;
+
+    /// Whether the memory becomes the sums of gradient and memory, where nothing is sent.
+    fn becomes_sums(self) -> bool;
+
+    /// What there is to encode: this gradient, times `scale`, and what was kept, put together. Without
+    /// what the memory keeps, the gradient alone.
+    fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, scale: f32) -> Tensor<'a>;
+
+    /// The same, and where that is written which is kept of entries that are not sent.
+    fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, scale: f32) -> Update<'a>;
+
+    /// What is kept of an entry, if `kept` was, and `left` of the sum was not sent.
+    fn left(self, kept: f32, left: f32) -> f32;
 }
 
 impl Memory {
@@ -43,5 +68,38 @@ impl Memory {
     /// Whether an encode overwrites what the memory holds, so that none can be rolled back.
     pub fn is_in_place(self) -> bool {
         each_memory!(self, memory => memory.is_in_place())
+    }
+
+    pub(crate) fn takes_in_place(self) -> bool {
+        each_memory!(self, memory => memory.takes_in_place())
+    }
+
+    pub(crate) fn keeps(self) -> Keeps {
+        each_memory!(self, memory => memory.keeps())
+    }
+
+    pub(crate) fn clip(self) -> Option<f32> {
+        each_memory!(self, memory => memory.clip())
+    }
+
+    pub(crate) fn becomes_sums(self) -> bool {
+        each_memory!(self, memory => memory.becomes_sums())
+    }
+
+    pub(crate) fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, scale: f32) -> Tensor<'a> {
+        each_memory!(self, memory => memory.tensor(gradient, kept, scale))
+    }
+
+    pub(crate) fn update<'a>(
+        self,
+        gradient: Field<'a>,
+        kept: &'a mut Kept,
+        scale: f32,
+    ) -> Update<'a> {
+        each_memory!(self, memory => memory.update(gradient, kept, scale))
+    }
+
+    pub(crate) fn left(self, kept: f32, left: f32) -> f32 {
+        each_memory!(self, memory => memory.left(kept, left))
     }
 }

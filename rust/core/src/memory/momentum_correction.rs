@@ -1,7 +1,9 @@
 //! The momentum correction of Deep Gradient Compression.
 
-use super::Remember;
+use super::{Keeps, Kept, Remember};
 use crate::part::{Options, Part};
+use crate::scan::{Field, Next, Past, Tensor, Update};
+use crate::simd::momentum::Rule;
 use crate::{Error, Result};
 
 /// Momentum is applied to the local gradient before entries are selected, and the result is
@@ -73,5 +75,45 @@ impl Remember for MomentumCorrection {
     }
     fn is_in_place(self) -> bool {
         false
+    }
+    fn takes_in_place(self) -> bool {
+        false
+    }
+    fn keeps(self) -> Keeps {
+        Keeps::Momentum
+    }
+    fn clip(self) -> Option<f32> {
+        self.clip
+    }
+    fn becomes_sums(self) -> bool {
+        true
+    }
+
+    fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, scale: f32) -> Tensor<'a> {
+        let Kept { residual: Some(velocity), momentum: Some(momentum) } = kept else {
+            return gradient.into();
+        };
+        let (momentum, velocity) = (momentum.as_slice(), velocity.as_slice());
+        Tensor { gradient, memory: Past::Momentum { momentum, velocity, rule: self.rule(scale) } }
+    }
+
+    fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, scale: f32) -> Update<'a> {
+        let Kept { residual: Some(velocity), momentum: Some(momentum) } = kept else {
+            return Tensor::from(gradient).into();
+        };
+        let (velocity, sums) = velocity.begin_apart();
+        let (momentum, moved) = momentum.begin_apart();
+        let memory = Past::Momentum { momentum, velocity, rule: self.rule(scale) };
+        Update::new(Tensor { gradient, memory }, Next::sums(sums, moved))
+    }
+
+    fn left(self, _: f32, left: f32) -> f32 {
+        left
+    }
+}
+
+impl MomentumCorrection {
+    fn rule(self, scale: f32) -> Rule {
+        Rule { momentum: self.momentum, nesterov: self.nesterov, scale }
     }
 }

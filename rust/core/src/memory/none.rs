@@ -1,8 +1,9 @@
 //! No memory.
 
-use super::Remember;
+use super::{Keeps, Kept, Remember};
 use crate::Result;
 use crate::part::{Options, Part};
+use crate::scan::{Field, Tensor, Update};
 
 /// What is not sent is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,5 +35,26 @@ impl Remember for None {
     }
     fn is_in_place(self) -> bool {
         false
+    }
+    fn takes_in_place(self) -> bool {
+        false
+    }
+    fn keeps(self) -> Keeps {
+        Keeps::Nothing
+    }
+    fn clip(self) -> Option<f32> {
+        Option::None
+    }
+    fn becomes_sums(self) -> bool {
+        false
+    }
+    fn tensor<'a>(self, gradient: Field<'a>, _: &'a Kept, _: f32) -> Tensor<'a> {
+        gradient.into()
+    }
+    fn update<'a>(self, gradient: Field<'a>, _: &'a mut Kept, _: f32) -> Update<'a> {
+        Tensor::from(gradient).into()
+    }
+    fn left(self, _: f32, left: f32) -> f32 {
+        left
     }
 }

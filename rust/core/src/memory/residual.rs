@@ -1,7 +1,8 @@
 //! Error feedback.
 
-use super::Remember;
+use super::{Buffers, Keeps, Kept, Remember};
 use crate::part::{Options, Part};
+use crate::scan::{Field, Next, Past, Tensor, Update};
 use crate::{Error, Result};
 
 /// What is not sent is added to the next gradient, times `decay`.
@@ -50,5 +51,39 @@ impl Remember for Residual {
     }
     fn is_in_place(self) -> bool {
         self.low_memory
+    }
+    fn takes_in_place(self) -> bool {
+        true
+    }
+    fn keeps(self) -> Keeps {
+        Keeps::Residual
+    }
+    fn clip(self) -> Option<f32> {
+        None
+    }
+    fn becomes_sums(self) -> bool {
+        true
+    }
+
+    fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
+        let Some(residual) = &kept.residual else { return gradient.into() };
+        let (residual, decay) = (residual.as_slice(), self.decay);
+        Tensor { gradient, memory: Past::Residual { residual, decay } }
+    }
+
+    fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, _: f32) -> Update<'a> {
+        let (decay, plain) = (self.decay, Tensor::from(gradient));
+        match kept.residual.as_mut().map(Buffers::begin) {
+            None => plain.into(),
+            Some((None, residual)) => Update::new(plain, Next::InPlace { residual, decay }),
+            Some((Some(residual), sums)) => {
+                let memory = Past::Residual { residual, decay };
+                Update::new(Tensor { gradient, memory }, Next::sums(sums, &mut []))
+            }
+        }
+    }
+
+    fn left(self, _: f32, left: f32) -> f32 {
+        left
     }
 }

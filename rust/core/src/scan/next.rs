@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::fan::Split;
-use crate::memory::LowPass;
 use crate::simd::Kernels;
 
 /// What is written of a memory.
@@ -14,9 +13,23 @@ pub(crate) enum Next<'a> {
     /// The sums, and what the memory becomes besides if there is anything: a momentum.
     Sums { sums: &'a mut [f32], beside: &'a mut [f32], streams: bool },
     /// What a filter takes in of the gradient, added to what the memory was.
-    Filtered { memory: &'a mut [f32], filter: LowPass, streams: bool },
+    Filtered { memory: &'a mut [f32], filter: Filter, streams: bool },
     /// The sums, in the place of the residual that they are made of.
     InPlace { residual: &'a mut [f32], decay: f32 },
+}
+
+/// A memory that takes in a part of each gradient.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Filter {
+    pub beta: f32,
+}
+
+impl Filter {
+    /// What becomes of an entry, if it was `old` and `left` of the sum was not sent.
+    pub fn left(self, old: f32, left: f32) -> f32 {
+        // By the general rule a negative zero would become a positive one.
+        if self.beta == 1.0 { left } else { (1.0 - self.beta) * old + self.beta * left }
+    }
 }
 
 /// Whether so many elements, those of a memory and what it becomes are beyond what common caches hold
@@ -38,7 +51,7 @@ impl<'a> Next<'a> {
     }
 
     /// Writes what a filter takes in to another place than that of the memory.
-    pub fn filtered(memory: &'a mut [f32], filter: LowPass) -> Self {
+    pub fn filtered(memory: &'a mut [f32], filter: Filter) -> Self {
         let streams = is_streamed(memory.len());
         Self::Filtered { memory, filter, streams }
     }
@@ -102,7 +115,7 @@ impl<'a> Next<'a> {
             return self.write_sums(kernels, range, left);
         };
         for (left, &old) in left.iter_mut().zip(old) {
-            *left = filter.keep(old, *left);
+            *left = filter.left(old, *left);
         }
         write(kernels, &mut memory[range.clone()], left, *streams);
     }

@@ -4,11 +4,10 @@
 use half::f16;
 
 use super::*;
-use crate::memory::LowPass;
 use crate::simd::momentum::Rule;
 
 const RULE: Rule = Rule { momentum: 0.9, nesterov: true, scale: 0.75 };
-const FILTER: LowPass = LowPass { beta: 0.3 };
+const FILTER: Filter = Filter { beta: 0.3 };
 
 /// What there is to read, of any kind of memory.
 struct Data {
