@@ -105,22 +105,28 @@ impl Codec {
         State::new(self, numel)
     }
 
-    /// The longest frame of a tensor of `numel` elements, in bytes.
+    /// The longest frame that [`Codec::encode_into`] makes of a tensor of `numel` elements, in bytes.
     pub fn max_encoded_len(&self, numel: usize) -> usize {
-        let most = in_standard_mode(|| self.sparsifier.max_count(numel));
-        self.max_len_of(numel, most)
+        in_standard_mode(|| {
+            // The key does not matter to the length.
+            let pattern = self.sparsifier.pattern(Key::from_bits(0));
+            self.longest(numel, self.sparsifier.max_count(numel), pattern)
+        })
     }
 
-    /// The longest frame of at most `count` entries of a tensor of `numel` elements, in bytes.
+    /// The longest frame of at most `count` entries of a tensor of `numel` elements, in bytes, at
+    /// whatever positions: [`Codec::encode_at`] may be given others than the sparsifier would choose.
     pub fn max_len_of(&self, numel: usize, count: u64) -> usize {
-        in_standard_mode(|| match self.sparsifier.route() {
+        in_standard_mode(|| self.longest(numel, count, self.sparsifier.pattern_of_any()))
+    }
+
+    fn longest(&self, numel: usize, count: u64, pattern: Pattern) -> usize {
+        match self.sparsifier.route() {
             Route::Every => frame::dense_len(self.quantizer, numel as u64),
             Route::Selected | Route::Given => {
-                // The key does not matter to the length.
-                let pattern = self.sparsifier.pattern(Key::from_bits(0));
                 frame::max_len(self.quantizer, self.indices, pattern, numel as u64, count)
             }
-        })
+        }
     }
 
     /// Encodes a tensor into a frame of at most `max_len` bytes, which replaces the contents of

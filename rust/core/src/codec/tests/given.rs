@@ -44,6 +44,19 @@ fn the_selected_positions_give_the_frame_and_the_memory_of_selecting() {
     }
 }
 
+/// A draw's own positions take nine bytes, however many they are; others take more.
+#[test]
+fn frames_at_given_positions_are_no_longer_than_promised() {
+    let n = 800;
+    let given: Vec<u32> = vec![3, 395, 742, 743, 744, 745, 746, 747, 761, 770];
+    for codec in selecting(Memory::None) {
+        let (mut state, mut workspace) = (codec.init_state(n).unwrap(), Workspace::default());
+        let (frame, _) = encode_at(&codec, &gradient(n, 1), &mut state, &given, &mut workspace);
+        let promised = codec.max_len_of(n, given.len() as u64);
+        assert!(frame.len() <= promised, "{codec:?}: {} bytes of {promised}", frame.len());
+    }
+}
+
 #[test]
 fn levels_and_threads_agree_on_given_positions() {
     let n = 300_000;
