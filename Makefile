@@ -40,6 +40,15 @@ test-rust test-python: ## Only the Rust tests, or only the Python tests
 neon: ## The Rust tests on NEON, cross-compiled and run under qemu-aarch64
 	@scripts/neon.sh
 
+.PHONY: fuzz
+fuzz: SECONDS ?= 60
+fuzz: ## Fuzz every target for so long (SECONDS=3600 TARGETS="frame encode" SANITIZER=address)
+	@scripts/fuzz.sh $(SECONDS) $(TARGETS)
+
+.PHONY: miri
+miri: ## What packs, reads and writes bytes, and the kernels, under Miri (nightly)
+	@scripts/miri.sh
+
 .PHONY: lint
 lint: ## Formatters in check mode, clippy, ruff, mypy --strict, stubtest
 	@$(environment) test
@@ -85,6 +94,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 
 .PHONY: clean
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .cache target dist demo-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache target dist demo-results compare-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,7 +23,7 @@ pub mod fit;
 pub mod frame;
 pub mod memory;
 pub mod pack;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 mod pages;
 pub mod part;
 pub mod pool;

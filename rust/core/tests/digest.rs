@@ -22,7 +22,7 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use drawn::{Draw, Family};
+use drawn::{Family, Numbers};
 use gradwire_core::codec::Workspace;
 use gradwire_core::simd::Kernels;
 use laws::Rng;
@@ -42,7 +42,7 @@ fn digests(family: &Family, pool: &Pool, workspace: &mut Workspace, long: bool) 
     // By its name: what is drawn must not depend on which families there are.
     let mut rng = Rng(gradwire_core::rng::tensor_id(&family.name()));
     let mut numbers = |n: u64| rng.bits() % n;
-    let draw = &mut Draw(&mut numbers);
+    let draw = &mut Numbers(&mut numbers);
     let mut digest = Digest::default();
     for _ in 0..SHORT {
         let numel = match draw.below(8) {

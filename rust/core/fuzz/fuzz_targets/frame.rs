@@ -1,6 +1,7 @@
 //! Any bytes, with the checksum they would need, as a frame: an error or a tensor, never a panic.
 #![no_main]
 
+use gradwire_core::bucket::{Average, AverageScratch, Mean, Output};
 use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -9,7 +10,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..]);
         bytes[12..16].copy_from_slice(&sum.to_le_bytes());
     }
-    let Ok(frame) = Frame::parse(&bytes, Some(1 << 16)) else { return };
+    let Ok(frame) = Frame::parse(&bytes, Some(1 << 12)) else { return };
     let (mut indices, mut values) = (Vec::new(), Vec::new());
     let lists = frame.indices_into(&mut indices).and_then(|()| frame.values_into(&mut values));
     let mut out = vec![7.0; frame.header().numel as usize];
@@ -21,5 +22,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     assert!(indices.is_sorted_by(|a, b| a < b) && values.iter().all(|v| v.is_finite()));
     let mut sum = vec![0.0; out.len()];
     frame.decode_add(&mut sum, 1.0, &mut Scratch::default()).unwrap();
+    assert_eq!(out, sum);
+    let average = Average { mean: Mean::Senders, scale: 1.0 };
+    let (ranks, output) = ([&bytes[..]; 1].into_iter(), Output::F32(&mut sum));
+    average.write(ranks, output, &mut AverageScratch::default()).unwrap();
     assert_eq!(out, sum);
 });

@@ -1,31 +1,26 @@
-//! Any support and any finite values, written and read back in every layout.
+//! Any support and any values, written and read back with every quantizer, coding and pattern.
 #![no_main]
 
-use gradwire_core::frame::{self, Frame, Layout};
-use gradwire_core::sparsify::All;
-use gradwire_core::pack::{IndexCoding, Pattern};
-use gradwire_core::{Dtype, quantize::{Quantizer, Float16}};
+use gradwire_core::frame::{self, Frame, Scratch};
+use gradwire_fuzz::{Bytes, Entries};
 
-libfuzzer_sys::fuzz_target!(|input: (u8, Vec<(u16, f32)>, u16)| {
-    let (choice, entries, after) = input;
-    let quantizers = [Quantizer::Float32, Quantizer::BFloat16, Quantizer::Float16(Float16 { scaled: true })];
-    let codings = [IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
-    let quantizer = quantizers[usize::from(choice) % 3];
-    let indices = codings[usize::from(choice) / 3 % 3];
-    let (dtype, sparsifier, pattern) = (Dtype::F32, All::ID, Pattern::Any);
-    let layout = Layout { dtype, sparsifier, quantizer, indices, pattern };
-    let (mut positions, mut next) = (Vec::new(), 0);
-    for &(gap, _) in &entries {
-        positions.push(next + u32::from(gap));
-        next += u32::from(gap) + 1;
-    }
-    let values: Vec<f32> = entries.iter().map(|entry| entry.1).collect();
-    let (numel, mut bytes) = (u64::from(next) + u64::from(after), Vec::new());
-    let written = frame::write_into(&layout, numel, Some(&positions), &values, &mut bytes);
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let entries = Entries::draw(&mut Bytes(data));
+    let Entries { layout, hints, numel, positions, values } = &entries;
+    let mut out = Vec::new();
+    let written = frame::write_with(layout, hints, *numel, Some(positions), values, &mut out);
     assert_eq!(written.is_ok(), values.iter().all(|v| v.is_finite()));
-    if written.is_ok() {
-        let mut found = Vec::new();
-        Frame::parse(&bytes, Some(numel)).unwrap().indices_into(&mut found).unwrap();
-        assert_eq!(found, positions);
+    if written.is_err() {
+        return;
     }
+    assert!(out.len() <= entries.longest());
+    let frame = Frame::parse(&out, Some(*numel)).unwrap();
+    let (mut found, mut read, mut tensor) = (Vec::new(), Vec::new(), vec![1.0; *numel as usize]);
+    frame.indices_into(&mut found).unwrap();
+    frame.values_into(&mut read).unwrap();
+    frame.decode_into(&mut tensor, &mut Scratch::default()).unwrap();
+    assert_eq!(found, *positions);
+    assert!(read.iter().all(|value| value.is_finite()));
+    let there = |&at: &u32| tensor[at as usize].to_bits();
+    assert!(found.iter().map(there).eq(read.iter().map(|value| value.to_bits())));
 });

@@ -6,7 +6,7 @@ use gradwire_core::memory::Memory;
 use gradwire_core::sparsify::Sparsifier;
 use gradwire_core::{Error, Input, Result};
 
-use super::drawn::{Draw, Family, limit, positions};
+use super::drawn::{Family, Numbers, limit, positions};
 use super::tensors::Pool;
 
 /// 64 bits that depend on every word that was added, in its order.
@@ -102,7 +102,7 @@ impl<'a> Run<'a> {
     }
 
     /// Encodes a tensor of `numel` elements in so many steps.
-    pub fn steps(&mut self, numel: usize, steps: usize, draw: &mut Draw<'_>) {
+    pub fn steps(&mut self, numel: usize, steps: usize, draw: &mut Numbers<'_>) {
         let codec = self.family.codec(numel, draw);
         self.digest.result(&codec);
         let Ok(codec) = codec else { return };
@@ -137,7 +137,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn encode(&mut self, codec: &Codec, input: Input<'_>, state: &mut State, draw: &mut Draw<'_>) {
+    fn encode(
+        &mut self,
+        codec: &Codec,
+        input: Input<'_>,
+        state: &mut State,
+        draw: &mut Numbers<'_>,
+    ) {
         let longest = codec.max_encoded_len(input.len());
         let limit = limit(longest, draw);
         let custom = matches!(codec.sparsifier(), Sparsifier::Custom(_));

@@ -1,6 +1,6 @@
 //! Gradients for the digest: windows of a few long sequences, drawn once, with peculiarities.
 
-use super::drawn::{DTYPES, Draw, Tensor};
+use super::drawn::{DTYPES, Numbers, Tensor};
 use super::laws::{Law, Rng};
 
 /// Entries of each sequence.
@@ -23,7 +23,7 @@ impl Pool {
     }
 
     /// A gradient of `numel` elements.
-    pub fn gradient(&self, numel: usize, draw: &mut Draw<'_>) -> Tensor {
+    pub fn gradient(&self, numel: usize, draw: &mut Numbers<'_>) -> Tensor {
         let sequence = &self.0[draw.below(LAWS.len() as u64) as usize];
         let start = draw.below((LONG - numel) as u64) as usize;
         let scale = draw.pick(&[1.0, 1.0, 0.03, 2e-5, 700.0]);

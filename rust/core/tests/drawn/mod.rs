@@ -7,15 +7,20 @@ pub mod parts;
 
 use gradwire_core::codec::Codec;
 use gradwire_core::frame::HEADER_LEN;
-use gradwire_core::pack::IndexCoding;
+use gradwire_core::memory::Memory;
+use gradwire_core::pack::{Chunks, Draw, DrawKind, IndexCoding, Pattern};
+use gradwire_core::quantize::Quantizer;
+use gradwire_core::rng::Key;
+use gradwire_core::simd::Kernels;
+use gradwire_core::sparsify::Sparsifier;
 use gradwire_core::{Dtype, Input, Result};
 use half::{bf16, f16};
-use parts::{Kind, MEMORIES, QUANTIZERS, SPARSIFIERS};
+use parts::Drawn;
 
 /// A source of numbers: what is called gives one below its argument.
-pub struct Draw<'a>(pub &'a mut dyn FnMut(u64) -> u64);
+pub struct Numbers<'a>(pub &'a mut dyn FnMut(u64) -> u64);
 
-impl Draw<'_> {
+impl Numbers<'_> {
     /// A number below `n`, which is above zero.
     pub fn below(&mut self, n: u64) -> u64 {
         (self.0)(n)
@@ -44,53 +49,42 @@ impl Draw<'_> {
     }
 }
 
-/// The kinds that a codec is drawn of.
-#[derive(Clone, Copy)]
-pub struct Family {
-    pub sparsifier: &'static Kind<gradwire_core::sparsify::Sparsifier>,
-    pub memory: &'static Kind<gradwire_core::memory::Memory>,
-    pub quantizer: &'static Kind<gradwire_core::quantize::Quantizer>,
-}
+/// The kinds that a codec is drawn of: sparsifier, memory and quantizer.
+#[derive(Debug, Clone, Copy)]
+pub struct Family([&'static str; 3]);
 
 impl Family {
     /// Every family.
     pub fn all() -> impl Iterator<Item = Self> {
-        SPARSIFIERS.iter().flat_map(|sparsifier| {
-            MEMORIES.iter().flat_map(move |memory| {
-                QUANTIZERS.iter().map(move |quantizer| Self { sparsifier, memory, quantizer })
+        Sparsifier::KINDS.iter().flat_map(|sparsifier| {
+            Memory::KINDS.iter().flat_map(move |memory| {
+                Quantizer::KINDS.iter().map(move |quantizer| Self([sparsifier, memory, quantizer]))
             })
         })
     }
 
     /// One of them.
-    pub fn draw(draw: &mut Draw<'_>) -> Self {
-        let at =
-            draw.below((SPARSIFIERS.len() * MEMORIES.len() * QUANTIZERS.len()) as u64) as usize;
-        Self {
-            sparsifier: &SPARSIFIERS[at % SPARSIFIERS.len()],
-            memory: &MEMORIES[at / SPARSIFIERS.len() % MEMORIES.len()],
-            quantizer: &QUANTIZERS[at / SPARSIFIERS.len() / MEMORIES.len()],
-        }
+    pub fn draw(draw: &mut Numbers<'_>) -> Self {
+        Self([Sparsifier::KINDS, Memory::KINDS, Quantizer::KINDS].map(|kinds| draw.pick(kinds)))
     }
 
     /// The names of its parts.
     pub fn name(&self) -> String {
-        [self.sparsifier.name, self.memory.name, self.quantizer.name].join("/")
+        self.0.join("/")
     }
 
     /// A codec for tensors of `numel` elements; an error where the parts do not go together.
-    pub fn codec(&self, numel: usize, draw: &mut Draw<'_>) -> Result<Codec> {
-        let sparsifier = (self.sparsifier.draw)(draw, numel);
-        let memory = (self.memory.draw)(draw, numel);
-        let quantizer = (self.quantizer.draw)(draw, numel);
-        let codings =
-            [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
-        Codec::new(sparsifier, quantizer, memory, draw.pick(&codings))
+    pub fn codec(&self, numel: usize, draw: &mut Numbers<'_>) -> Result<Codec> {
+        let [sparsifier, memory, quantizer] = self.0;
+        let sparsifier = Sparsifier::draw(sparsifier, draw, numel);
+        let memory = Memory::draw(memory, draw, numel);
+        let quantizer = Quantizer::draw(quantizer, draw, numel);
+        Codec::new(sparsifier, quantizer, memory, draw.pick(&CODINGS))
     }
 }
 
 /// A limit for a frame of at most `longest` bytes, if any: some are too small for any frame.
-pub fn limit(longest: usize, draw: &mut Draw<'_>) -> Option<usize> {
+pub fn limit(longest: usize, draw: &mut Numbers<'_>) -> Option<usize> {
     let sections = (longest - HEADER_LEN.min(longest)) as u64;
     match draw.below(10) {
         0 => Some(draw.below(longest as u64 + 8) as usize),
@@ -101,7 +95,7 @@ pub fn limit(longest: usize, draw: &mut Draw<'_>) -> Option<usize> {
 }
 
 /// Ascending positions below `numel`, a share of them all.
-pub fn positions(numel: usize, draw: &mut Draw<'_>) -> Vec<u32> {
+pub fn positions(numel: usize, draw: &mut Numbers<'_>) -> Vec<u32> {
     let gap = draw.pick(&[1, 2, 10, 500]);
     let mut all = Vec::new();
     let mut next = draw.below(gap);
@@ -110,6 +104,34 @@ pub fn positions(numel: usize, draw: &mut Draw<'_>) -> Vec<u32> {
         next += 1 + draw.below(2 * gap - 1);
     }
     all
+}
+
+/// Any quantizer.
+pub fn quantizer(draw: &mut Numbers<'_>, numel: usize) -> Quantizer {
+    let kind = draw.pick(Quantizer::KINDS);
+    Quantizer::draw(kind, draw, numel)
+}
+
+/// Positions below `numel`, and what a writer may know of them.
+pub fn support(draw: &mut Numbers<'_>, numel: usize) -> (Pattern, Vec<u32>) {
+    let mut all = positions(numel, draw);
+    match draw.below(4) {
+        0 => {
+            let kind = draw.pick(&[DrawKind::Subset, DrawKind::Run]);
+            let seeded = Draw { kind, key: Key::from_bits(draw.below(1 << 16)) };
+            let (count, kernels) = (all.len() as u64, Kernels::current());
+            seeded.positions_into(kernels, numel as u64, count, &mut all).unwrap();
+            (Pattern::Drawn(seeded), all)
+        }
+        1 => match Chunks::new(2 + draw.below(70) as u32, 1 + draw.below(4) as u32) {
+            Some(chunks) => {
+                all = (0..numel as u32).filter(|at| at % chunks.size() < chunks.k()).collect();
+                (Pattern::Chunks(chunks), all)
+            }
+            None => (Pattern::Any, all),
+        },
+        _ => (Pattern::Any, all),
+    }
 }
 
 /// A tensor of any element type.
@@ -158,3 +180,6 @@ impl Tensor {
 }
 
 pub const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::BF16];
+
+pub const CODINGS: [IndexCoding; 4] =
+    [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap];
