@@ -8,13 +8,19 @@
 //! Groups of [`GROUP`] elements without a hit are skipped by one test, which is what makes a sparse
 //! block as cheap as a maximum.
 
+#[cfg(target_arch = "aarch64")]
+pub(in crate::simd) mod aarch64;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod front;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) mod x86;
 
-pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar::run as neon;
+pub(in crate::simd) use aarch64::run as neon;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+pub(in crate::simd) use front::Front;
+pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2::run as avx2, avx512::run as avx512};
 

@@ -3,19 +3,8 @@
 //! Storing a whole vector and advancing by the number of hits beats the masked store to memory,
 //! which some CPUs run as microcode. The [`SLACK`] behind the outputs takes what is too much.
 
-use super::{GROUP, SLACK};
-
-/// The room that both outputs must have, checked once a call.
-fn check(x: &[f32], indices: &[u32], values: &[f32]) {
-    let room = x.len() + SLACK;
-    assert!(
-        indices.len() >= room && values.len() >= room,
-        "outputs of above hold the input and the slack"
-    );
-}
-
 pub(in crate::simd) mod avx512 {
-    use super::{GROUP, SLACK, check};
+    use crate::simd::above::{Front, GROUP};
     use std::arch::x86_64::{
         __m512, _CMP_GT_OQ, _mm512_abs_ps, _mm512_add_epi32, _mm512_cmp_ps_mask, _mm512_loadu_ps,
         _mm512_maskz_compress_epi32, _mm512_maskz_compress_ps, _mm512_maskz_loadu_ps,
@@ -23,26 +12,24 @@ pub(in crate::simd) mod avx512 {
         _mm512_storeu_si512,
     };
 
-    /// Stores the lanes of `v` in `mask` and their positions, returns how many.
+    /// Stores the lanes of `v` in `mask` and their positions.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Front::room`].
     #[inline]
     #[target_feature(enable = "avx512f,popcnt")]
-    pub(in crate::simd) fn store(
-        v: __m512,
-        mask: u16,
-        at: u32,
-        indices: &mut [u32],
-        values: &mut [f32],
-    ) -> usize {
-        assert!(indices.len() >= SLACK && values.len() >= SLACK);
+    pub(in crate::simd) unsafe fn store(v: __m512, mask: u16, at: u32, to: &mut Front) {
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let positions = _mm512_add_epi32(_mm512_set1_epi32(at as i32), lanes);
-        // SAFETY: both slices hold sixteen elements, by the assertion above.
+        // SAFETY: there is room for sixteen elements, by the promise.
         unsafe {
+            let (indices, values) = to.room();
             let packed = _mm512_maskz_compress_epi32(mask, positions);
-            _mm512_storeu_si512(indices.as_mut_ptr().cast(), packed);
-            _mm512_storeu_ps(values.as_mut_ptr(), _mm512_maskz_compress_ps(mask, v));
+            _mm512_storeu_si512(indices.cast(), packed);
+            _mm512_storeu_ps(values, _mm512_maskz_compress_ps(mask, v));
         }
-        mask.count_ones() as usize
+        to.advance(mask.count_ones() as usize);
     }
 
     #[target_feature(enable = "avx512f,popcnt")]
@@ -53,9 +40,8 @@ pub(in crate::simd) mod avx512 {
         indices: &mut [u32],
         values: &mut [f32],
     ) -> usize {
-        check(x, indices, values);
+        let mut to = Front::of(x.len(), indices, values);
         let limit = _mm512_set1_ps(bound);
-        let mut count = 0;
         let (groups, rest) = x.as_chunks::<GROUP>();
         for (g, group) in groups.iter().enumerate() {
             let mut v = [_mm512_set1_ps(0.0); 4];
@@ -70,7 +56,8 @@ pub(in crate::simd) mod avx512 {
             }
             for j in 0..4 {
                 let at = base + (g * GROUP + 16 * j) as u32;
-                count += store(v[j], masks[j], at, &mut indices[count..], &mut values[count..]);
+                // SAFETY: vectors follow one another.
+                unsafe { store(v[j], masks[j], at, &mut to) };
             }
         }
         let done = x.len() - rest.len();
@@ -81,15 +68,16 @@ pub(in crate::simd) mod avx512 {
             // The lanes that were not read are zero, and zero is never above the bound.
             let mask = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(_mm512_abs_ps(v), limit);
             let at = base + (done + 16 * j) as u32;
-            count += store(v, mask, at, &mut indices[count..], &mut values[count..]);
+            // SAFETY: as above.
+            unsafe { store(v, mask, at, &mut to) };
         }
-        count
+        to.count()
     }
 }
 
 pub(in crate::simd) mod avx2 {
-    use super::{GROUP, SLACK, check};
     use crate::simd::above::scalar;
+    use crate::simd::above::{Front, GROUP};
     use std::arch::x86_64::{
         __m256, _CMP_GT_OQ, _mm256_add_epi32, _mm256_and_ps, _mm256_castsi256_ps, _mm256_cmp_ps,
         _mm256_loadu_ps, _mm256_loadu_si256, _mm256_movemask_ps, _mm256_permutevar8x32_ps,
@@ -116,26 +104,23 @@ pub(in crate::simd) mod avx2 {
         table
     }
 
-    /// Stores the lanes of `v` in `mask` and their positions, returns how many.
+    /// Stores the lanes of `v` in `mask` and their positions.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Front::room`].
     #[inline]
     #[target_feature(enable = "avx2,popcnt")]
-    pub(in crate::simd) fn store(
-        v: __m256,
-        mask: u8,
-        at: u32,
-        indices: &mut [u32],
-        values: &mut [f32],
-    ) -> usize {
-        assert!(indices.len() >= SLACK && values.len() >= SLACK);
-        // SAFETY: a row of the table is 32 bytes; both slices hold sixteen elements, by the
-        // assertion above, of which eight are written.
+    pub(in crate::simd) unsafe fn store(v: __m256, mask: u8, at: u32, to: &mut Front) {
+        // SAFETY: a row of the table is 32 bytes; there is room for eight elements, by the promise.
         unsafe {
+            let (indices, values) = to.room();
             let lanes = _mm256_loadu_si256(SHUFFLE[mask as usize].as_ptr().cast());
             let positions = _mm256_add_epi32(_mm256_set1_epi32(at as i32), lanes);
-            _mm256_storeu_si256(indices.as_mut_ptr().cast(), positions);
-            _mm256_storeu_ps(values.as_mut_ptr(), _mm256_permutevar8x32_ps(v, lanes));
+            _mm256_storeu_si256(indices.cast(), positions);
+            _mm256_storeu_ps(values, _mm256_permutevar8x32_ps(v, lanes));
         }
-        mask.count_ones() as usize
+        to.advance(mask.count_ones() as usize);
     }
 
     #[target_feature(enable = "avx2,popcnt")]
@@ -146,10 +131,9 @@ pub(in crate::simd) mod avx2 {
         indices: &mut [u32],
         values: &mut [f32],
     ) -> usize {
-        check(x, indices, values);
+        let mut to = Front::of(x.len(), indices, values);
         let limit = _mm256_set1_ps(bound);
         let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
-        let mut count = 0;
         let (groups, rest) = x.as_chunks::<GROUP>();
         for (g, group) in groups.iter().enumerate() {
             let mut v = [_mm256_set1_ps(0.0); 8];
@@ -167,10 +151,11 @@ pub(in crate::simd) mod avx2 {
             }
             for j in 0..8 {
                 let at = base + (g * GROUP + 8 * j) as u32;
-                count += store(v[j], masks[j], at, &mut indices[count..], &mut values[count..]);
+                // SAFETY: vectors follow one another.
+                unsafe { store(v[j], masks[j], at, &mut to) };
             }
         }
-        let at = base + (x.len() - rest.len()) as u32;
+        let (at, count) = (base + (x.len() - rest.len()) as u32, to.count());
         count + scalar(rest, bound, at, &mut indices[count..], &mut values[count..])
     }
 }

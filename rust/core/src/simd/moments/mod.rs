@@ -21,19 +21,19 @@ pub struct Lanes {
 
 impl Lanes {
     /// Where the lanes of sums and of sums of squares begin.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
     pub(in crate::simd) fn as_ptrs(&self) -> (*const f64, *const f64) {
         (self.sum.as_ptr(), self.sum_sq.as_ptr())
     }
 
     /// As [`Lanes::as_ptrs`], to be written.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
     pub(in crate::simd) fn as_mut_ptrs(&mut self) -> (*mut f64, *mut f64) {
         (self.sum.as_mut_ptr(), self.sum_sq.as_mut_ptr())
     }
 
     /// Adds to the number of magnitudes above the location.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
     pub(in crate::simd) fn add_count(&mut self, more: u64) {
         self.count += more;
     }

@@ -9,13 +9,19 @@
 
 use super::moments;
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod element;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod groups;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use scalar::run as neon;
+pub(in crate::simd) use aarch64::neon;
+pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2, avx512};
 

@@ -1,6 +1,6 @@
 //! Sixteen float32 in two registers.
 
-use super::Vector;
+use crate::simd::sweep::groups::{HELD, Vector};
 use crate::simd::{above, moments};
 use half::{bf16, f16};
 use std::arch::x86_64::{
@@ -24,6 +24,7 @@ pub(super) struct Pair([__m256; 2]);
 pub(super) struct Sums {
     sum: [__m256d; 4],
     sum_sq: [__m256d; 4],
+    count: u64,
 }
 
 /// The magnitudes of eight lanes.
@@ -49,6 +50,7 @@ unsafe fn upper(from: *const bf16) -> __m256 {
 impl Vector for Pair {
     type Sums = Sums;
     type Peak = [__m256i; 2];
+    type Hits = [u16; HELD];
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -112,34 +114,46 @@ impl Vector for Pair {
     }
 
     #[inline(always)]
-    unsafe fn above(self, bound: Self) -> u16 {
-        unsafe {
-            let low = _mm256_cmp_ps::<_CMP_GT_OQ>(magnitudes(self.0[0]), bound.0[0]);
-            let high = _mm256_cmp_ps::<_CMP_GT_OQ>(magnitudes(self.0[1]), bound.0[1]);
-            _mm256_movemask_ps(low) as u16 | (_mm256_movemask_ps(high) as u16) << 8
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn compact(self, mask: u16, at: u32, to: (&mut [u32], &mut [f32])) -> usize {
-        unsafe {
-            let low = above::x86::avx2::store(self.0[0], mask as u8, at, to.0, to.1);
-            let rest = (&mut to.0[low..], &mut to.1[low..]);
-            low + above::x86::avx2::store(self.0[1], (mask >> 8) as u8, at + 8, rest.0, rest.1)
-        }
-    }
-
-    #[inline(always)]
     unsafe fn no_peak() -> [__m256i; 2] {
         unsafe { [_mm256_setzero_si256(); 2] }
     }
 
     #[inline(always)]
-    unsafe fn raise(self, peak: [__m256i; 2]) -> [__m256i; 2] {
+    unsafe fn no_hits() -> [u16; HELD] {
+        [0; HELD]
+    }
+
+    #[inline(always)]
+    unsafe fn look(self, j: usize, bound: Self, hits: &mut [u16; HELD], peak: &mut [__m256i; 2]) {
+        let mut mask = [0; 2];
         unsafe {
-            let low = _mm256_castps_si256(magnitudes(self.0[0]));
-            let high = _mm256_castps_si256(magnitudes(self.0[1]));
-            [_mm256_max_epu32(peak[0], low), _mm256_max_epu32(peak[1], high)]
+            for i in 0..2 {
+                let magnitudes = magnitudes(self.0[i]);
+                peak[i] = _mm256_max_epu32(peak[i], _mm256_castps_si256(magnitudes));
+                let above = _mm256_cmp_ps::<_CMP_GT_OQ>(magnitudes, bound.0[i]);
+                mask[i] = _mm256_movemask_ps(above) as u16;
+            }
+        }
+        hits[j] = mask[0] | mask[1] << 8;
+    }
+
+    #[inline(always)]
+    unsafe fn any(_bound: Self, hits: &[u16; HELD], _peak: &mut [__m256i; 2]) -> bool {
+        hits[0] | hits[1] | hits[2] | hits[3] != 0
+    }
+
+    #[inline(always)]
+    unsafe fn compact(
+        self,
+        j: usize,
+        _bound: Self,
+        hits: &[u16; HELD],
+        at: u32,
+        to: &mut above::Front,
+    ) {
+        unsafe {
+            above::x86::avx2::store(self.0[0], hits[j] as u8, at, to);
+            above::x86::avx2::store(self.0[1], (hits[j] >> 8) as u8, at + 8, to);
         }
     }
 
@@ -159,7 +173,8 @@ impl Vector for Pair {
     unsafe fn load_sums(lanes: &moments::Lanes) -> Sums {
         let (sum, sum_sq) = lanes.as_ptrs();
         unsafe {
-            let mut sums = Sums { sum: [_mm256_setzero_pd(); 4], sum_sq: [_mm256_setzero_pd(); 4] };
+            let mut sums =
+                Sums { sum: [_mm256_setzero_pd(); 4], sum_sq: [_mm256_setzero_pd(); 4], count: 0 };
             for i in 0..4 {
                 sums.sum[i] = _mm256_loadu_pd(sum.add(4 * i));
                 sums.sum_sq[i] = _mm256_loadu_pd(sum_sq.add(4 * i));
@@ -169,8 +184,8 @@ impl Vector for Pair {
     }
 
     #[inline(always)]
-    unsafe fn add_to(self, location: Self, sums: &mut Sums) -> u16 {
-        let mut mask = 0;
+    unsafe fn add_to(self, location: Self, sums: &mut Sums) {
+        let mut mask = 0_u16;
         unsafe {
             let zero = _mm256_set1_ps(0.0);
             for i in 0..2 {
@@ -186,11 +201,12 @@ impl Vector for Pair {
                 mask |= (_mm256_movemask_ps(above) as u16) << (8 * i);
             }
         }
-        mask
+        sums.count += u64::from(mask.count_ones());
     }
 
     #[inline(always)]
     unsafe fn store_sums(sums: Sums, lanes: &mut moments::Lanes) {
+        lanes.add_count(sums.count);
         let (sum, sum_sq) = lanes.as_mut_ptrs();
         unsafe {
             for i in 0..4 {

@@ -1,17 +1,16 @@
 //! Sixteen float32 in one register.
 
-use super::Vector;
+use crate::simd::sweep::groups::{HELD, Vector};
 use crate::simd::{above, moments};
 use half::{bf16, f16};
 use std::arch::x86_64::{
     __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _mm256_loadu_si256, _mm512_abs_ps, _mm512_add_pd,
-    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castps256_ps512,
-    _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32,
-    _mm512_cvtpd_ps, _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_insertf32x8,
-    _mm512_loadu_pd, _mm512_loadu_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_pd,
-    _mm512_mul_ps, _mm512_reduce_max_epu32, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_stream_ps,
-    _mm512_sub_ps,
+    _mm512_add_ps, _mm512_castps_si512, _mm512_castps256_ps512, _mm512_castps512_ps256,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32, _mm512_cvtpd_ps,
+    _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_insertf32x8, _mm512_loadu_pd,
+    _mm512_loadu_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_pd, _mm512_mul_ps,
+    _mm512_reduce_max_epu32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi32, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_stream_ps, _mm512_sub_ps,
 };
 
 /// See [`Vector`]: needs AVX-512 F and DQ.
@@ -23,6 +22,7 @@ pub(super) struct Whole(__m512);
 pub(super) struct Sums {
     sum: [__m512d; 2],
     sum_sq: [__m512d; 2],
+    count: u64,
 }
 
 // SAFETY of all methods: features and pointers are the caller's promise, see the trait.
@@ -30,6 +30,7 @@ pub(super) struct Sums {
 impl Vector for Whole {
     type Sums = Sums;
     type Peak = __m512i;
+    type Hits = [u16; HELD];
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -79,27 +80,39 @@ impl Vector for Whole {
     }
 
     #[inline(always)]
-    unsafe fn above(self, bound: Self) -> u16 {
-        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(_mm512_abs_ps(self.0), bound.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn compact(self, mask: u16, at: u32, to: (&mut [u32], &mut [f32])) -> usize {
-        unsafe { above::x86::avx512::store(self.0, mask, at, to.0, to.1) }
-    }
-
-    #[inline(always)]
     unsafe fn no_peak() -> __m512i {
         unsafe { _mm512_setzero_si512() }
     }
 
     #[inline(always)]
-    unsafe fn raise(self, peak: __m512i) -> __m512i {
+    unsafe fn no_hits() -> [u16; HELD] {
+        [0; HELD]
+    }
+
+    #[inline(always)]
+    unsafe fn look(self, j: usize, bound: Self, hits: &mut [u16; HELD], peak: &mut __m512i) {
         unsafe {
-            let magnitude = _mm512_set1_epi32(0x7fff_ffff);
-            let bits = _mm512_and_si512(_mm512_castps_si512(self.0), magnitude);
-            _mm512_max_epu32(peak, bits)
+            let magnitudes = _mm512_abs_ps(self.0);
+            *peak = _mm512_max_epu32(*peak, _mm512_castps_si512(magnitudes));
+            hits[j] = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(magnitudes, bound.0);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn any(_bound: Self, hits: &[u16; HELD], _peak: &mut __m512i) -> bool {
+        hits[0] | hits[1] | hits[2] | hits[3] != 0
+    }
+
+    #[inline(always)]
+    unsafe fn compact(
+        self,
+        j: usize,
+        _bound: Self,
+        hits: &[u16; HELD],
+        at: u32,
+        to: &mut above::Front,
+    ) {
+        unsafe { above::x86::avx512::store(self.0, hits[j], at, to) }
     }
 
     #[inline(always)]
@@ -114,12 +127,13 @@ impl Vector for Whole {
             Sums {
                 sum: [_mm512_loadu_pd(sum), _mm512_loadu_pd(sum.add(8))],
                 sum_sq: [_mm512_loadu_pd(sum_sq), _mm512_loadu_pd(sum_sq.add(8))],
+                count: 0,
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn add_to(self, location: Self, sums: &mut Sums) -> u16 {
+    unsafe fn add_to(self, location: Self, sums: &mut Sums) {
         unsafe {
             let difference = _mm512_sub_ps(_mm512_abs_ps(self.0), location.0);
             let e = _mm512_max_ps(difference, _mm512_setzero_ps());
@@ -129,12 +143,14 @@ impl Vector for Whole {
                 sums.sum[i] = _mm512_add_pd(sums.sum[i], wide);
                 sums.sum_sq[i] = _mm512_add_pd(sums.sum_sq[i], _mm512_mul_pd(wide, wide));
             }
-            _mm512_cmp_ps_mask::<_CMP_GT_OQ>(difference, _mm512_setzero_ps())
+            let mask = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(difference, _mm512_setzero_ps());
+            sums.count += u64::from(mask.count_ones());
         }
     }
 
     #[inline(always)]
     unsafe fn store_sums(sums: Sums, lanes: &mut moments::Lanes) {
+        lanes.add_count(sums.count);
         let (sum, sum_sq) = lanes.as_mut_ptrs();
         unsafe {
             for i in 0..2 {

@@ -1,0 +1,185 @@
+//! NEON: the hits of sixteen lanes as four numbers, each of which picks a shuffle of four lanes.
+//!
+//! NEON has no instruction that makes a number of a mask. Four masks are narrowed to a byte for each
+//! lane, and adding neighbours twice leaves a byte for each vector: 16 times the number of its mask,
+//! which is where its row in the table of shuffles begins.
+
+use super::{Front, GROUP, scalar};
+use std::arch::aarch64::{
+    float32x4_t, uint8x16_t, uint32x4_t, vabsq_f32, vaddq_u32, vandq_u8, vcagtq_f32, vdupq_n_f32,
+    vdupq_n_u32, vgetq_lane_u32, vld1q_f32, vld1q_u8, vld1q_u32, vmaxq_u32, vmaxvq_u32, vpaddq_u8,
+    vqtbl1q_u8, vreinterpretq_f32_u8, vreinterpretq_u8_f32, vreinterpretq_u8_u16,
+    vreinterpretq_u8_u32, vreinterpretq_u16_u32, vreinterpretq_u32_f32, vreinterpretq_u32_u8,
+    vst1q_f32, vst1q_u32, vuzp1q_u8, vuzp1q_u16,
+};
+
+/// Four float32 each.
+pub(in crate::simd) type Four = [float32x4_t; 4];
+
+/// For each mask of four lanes, the bytes of the lanes that are set, ascending, then those of the
+/// first.
+static SHUFFLE: [[u8; 16]; 16] = shuffles();
+
+/// How many lanes are set, by 16 times the number of the mask.
+static HITS: [u8; 256] = hits();
+
+/// What each lane's byte of a mask adds to 16 times the number of the mask.
+static WEIGHTS: [u8; 16] = [16, 32, 64, 128, 16, 32, 64, 128, 16, 32, 64, 128, 16, 32, 64, 128];
+
+const fn shuffles() -> [[u8; 16]; 16] {
+    let mut table = [[0; 16]; 16];
+    let mut mask = 0;
+    while mask < 16 {
+        let (mut lane, mut at) = (0, 0);
+        while lane < 4 {
+            if mask >> lane & 1 == 1 {
+                let mut byte = 0;
+                while byte < 4 {
+                    table[mask][4 * at + byte] = (4 * lane + byte) as u8;
+                    byte += 1;
+                }
+                at += 1;
+            }
+            lane += 1;
+        }
+        mask += 1;
+    }
+    table
+}
+
+const fn hits() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut mask = 0_usize;
+    while mask < 16 {
+        table[16 * mask] = mask.count_ones() as u8;
+        mask += 1;
+    }
+    table
+}
+
+/// The masks of four vectors, 16 times the number of each in a byte of its own.
+#[inline(always)]
+pub(in crate::simd) fn numbers(masks: [uint32x4_t; 4]) -> u32 {
+    // SAFETY: the weights are a vector; NEON is part of the target's baseline.
+    unsafe {
+        let [a, b, c, d] = masks.map(|mask| vreinterpretq_u16_u32(mask));
+        let (ab, cd) = (vuzp1q_u16(a, b), vuzp1q_u16(c, d));
+        let bytes = vuzp1q_u8(vreinterpretq_u8_u16(ab), vreinterpretq_u8_u16(cd));
+        let weighed = vandq_u8(bytes, vld1q_u8(WEIGHTS.as_ptr()));
+        let pairs = vpaddq_u8(weighed, weighed);
+        vgetq_lane_u32::<0>(vreinterpretq_u32_u8(vpaddq_u8(pairs, pairs)))
+    }
+}
+
+/// The shuffle of the `i`-th vector, and how many lanes it keeps.
+#[inline(always)]
+pub(in crate::simd) fn shuffle(numbers: u32, i: usize) -> (uint8x16_t, usize) {
+    let number = (numbers >> (8 * i) & 0xFF) as usize;
+    // SAFETY: the number of a mask is below 16, 16 times as much below 256 and where its row of 16
+    // bytes begins.
+    unsafe {
+        let lanes = vld1q_u8(SHUFFLE.as_ptr().cast::<u8>().add(number & 0xF0));
+        (lanes, usize::from(*HITS.get_unchecked(number)))
+    }
+}
+
+/// Stores the lanes of sixteen float32 that are above the bound and their positions, of which `at`
+/// is the first.
+///
+/// # Safety
+///
+/// As of [`Front::room`].
+#[inline(always)]
+pub(in crate::simd) unsafe fn store(v: Four, bound: float32x4_t, at: u32, to: &mut Front) {
+    // SAFETY: NEON is part of the target's baseline; there is room for four elements each time, by
+    // the promise.
+    unsafe {
+        let masks = [
+            vcagtq_f32(v[0], bound),
+            vcagtq_f32(v[1], bound),
+            vcagtq_f32(v[2], bound),
+            vcagtq_f32(v[3], bound),
+        ];
+        let numbers = numbers(masks);
+        let mut positions = vaddq_u32(vdupq_n_u32(at), vld1q_u32([0, 1, 2, 3].as_ptr()));
+        for (i, v) in v.into_iter().enumerate() {
+            let (lanes, hits) = shuffle(numbers, i);
+            let (indices, values) = to.room();
+            vst1q_u32(indices, u32s(positions, lanes));
+            vst1q_f32(values, f32s(v, lanes));
+            to.advance(hits);
+            positions = vaddq_u32(positions, vdupq_n_u32(4));
+        }
+    }
+}
+
+/// The lanes that a shuffle picks.
+#[inline(always)]
+pub(in crate::simd) fn u32s(from: uint32x4_t, lanes: uint8x16_t) -> uint32x4_t {
+    // SAFETY: NEON is part of the target's baseline.
+    unsafe { vreinterpretq_u32_u8(vqtbl1q_u8(vreinterpretq_u8_u32(from), lanes)) }
+}
+
+/// The lanes that a shuffle picks.
+#[inline(always)]
+pub(in crate::simd) fn f32s(from: float32x4_t, lanes: uint8x16_t) -> float32x4_t {
+    // SAFETY: NEON is part of the target's baseline.
+    unsafe { vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(from), lanes)) }
+}
+
+/// The bits of magnitudes.
+#[inline(always)]
+pub(in crate::simd) fn magnitudes(x: float32x4_t) -> uint32x4_t {
+    // SAFETY: NEON is part of the target's baseline.
+    unsafe { vreinterpretq_u32_f32(vabsq_f32(x)) }
+}
+
+/// Whether a maximum of magnitudes, as bits, is above a bound. So is that of a magnitude that is not a
+/// number: what is above is decided later, entry by entry.
+#[inline(always)]
+pub(in crate::simd) fn may_hit(peaks: [uint32x4_t; 4], bound: float32x4_t) -> (bool, uint32x4_t) {
+    // SAFETY: NEON is part of the target's baseline.
+    unsafe {
+        let largest = vmaxq_u32(vmaxq_u32(peaks[0], peaks[1]), vmaxq_u32(peaks[2], peaks[3]));
+        let bound = vgetq_lane_u32::<0>(magnitudes(bound));
+        (vmaxvq_u32(largest) > bound, largest)
+    }
+}
+
+pub(in crate::simd) fn run(
+    x: &[f32],
+    bound: f32,
+    base: u32,
+    indices: &mut [u32],
+    values: &mut [f32],
+) -> usize {
+    let mut to = Front::of(x.len(), indices, values);
+    let (groups, rest) = x.as_chunks::<GROUP>();
+    for (g, group) in groups.iter().enumerate() {
+        // SAFETY: a group is sixteen vectors of four elements, stored in their order; NEON is part of
+        // the target's baseline.
+        unsafe {
+            let limit = vdupq_n_f32(bound);
+            let mut peaks = [vdupq_n_u32(0); 4];
+            for i in 0..GROUP / 4 {
+                let v = vld1q_f32(group.as_ptr().add(4 * i));
+                peaks[i % 4] = vmaxq_u32(peaks[i % 4], magnitudes(v));
+            }
+            if !may_hit(peaks, limit).0 {
+                continue;
+            }
+            for i in 0..GROUP / 16 {
+                let from = group.as_ptr().add(16 * i);
+                let v = [
+                    vld1q_f32(from),
+                    vld1q_f32(from.add(4)),
+                    vld1q_f32(from.add(8)),
+                    vld1q_f32(from.add(12)),
+                ];
+                store(v, limit, base + (g * GROUP + 16 * i) as u32, &mut to);
+            }
+        }
+    }
+    let (at, count) = (base + (x.len() - rest.len()) as u32, to.count());
+    count + scalar(rest, bound, at, &mut indices[count..], &mut values[count..])
+}
