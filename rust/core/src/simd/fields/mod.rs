@@ -1,8 +1,10 @@
 //! Codes of one to eight bits, from one per byte to packed and back, least significant bit first.
 //!
 //! Eight codes of `w` bits are `w` bytes. x86-64 has an instruction for either way; the plain form
-//! brings neighbours together in three steps.
+//! brings neighbours together in three steps, NEON two words at once.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -10,18 +12,18 @@ mod x86;
 /// Bytes to fields: codes below `2^width`. `out` is as long as they take; its last byte is padded
 /// with zeros.
 pub(in crate::simd) mod pack {
-    pub(in crate::simd) use super::plain::pack as scalar;
     #[cfg(target_arch = "aarch64")]
-    pub(in crate::simd) use super::plain::pack as neon;
+    pub(in crate::simd) use super::aarch64::pack as neon;
+    pub(in crate::simd) use super::plain::pack as scalar;
     #[cfg(target_arch = "x86_64")]
     pub(in crate::simd) use super::x86::{pack as avx2, pack as avx512};
 }
 
 /// Fields to bytes: as many codes as there is room for. `bytes` is as long as they take.
 pub(in crate::simd) mod unpack {
-    pub(in crate::simd) use super::plain::unpack as scalar;
     #[cfg(target_arch = "aarch64")]
-    pub(in crate::simd) use super::plain::unpack as neon;
+    pub(in crate::simd) use super::aarch64::unpack as neon;
+    pub(in crate::simd) use super::plain::unpack as scalar;
     #[cfg(target_arch = "x86_64")]
     pub(in crate::simd) use super::x86::{unpack as avx2, unpack as avx512};
 }

@@ -2,6 +2,12 @@
 
 use crate::simd::stamp::stamp;
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+
+#[cfg(target_arch = "aarch64")]
+pub(in crate::simd) use aarch64::run as neon;
+
 /// Code of the largest finite value.
 const MAX: u32 = 0x7f7f;
 
@@ -22,7 +28,7 @@ fn body(values: &[f32], codes: &mut [[u8; 2]]) {
     }
 }
 
-stamp!(fn(values: &[f32], codes: &mut [[u8; 2]]) => body);
+stamp!(fn(values: &[f32], codes: &mut [[u8; 2]]) => body, but neon);
 
 #[inline(always)]
 fn leave(values: &mut [f32], codes: &mut [[u8; 2]]) {
@@ -36,7 +42,11 @@ fn leave(values: &mut [f32], codes: &mut [[u8; 2]]) {
 /// The same, and values become what their codes do not say of them.
 pub(in crate::simd) mod left {
     use super::{leave, stamp};
-    stamp!(fn(values: &mut [f32], codes: &mut [[u8; 2]]) => leave);
+
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use super::aarch64::left as neon;
+
+    stamp!(fn(values: &mut [f32], codes: &mut [[u8; 2]]) => leave, but neon);
 }
 
 #[cfg(test)]
