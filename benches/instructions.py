@@ -1,12 +1,16 @@
 """Count the instructions per element of kernels and encodes; print them as a Markdown table.
 
     make bench-instructions ARGS="[--only TEXT] [--results FILE.json] [--into docs/performance.md]"
+    make bench-instructions ARGS="--neon [--only TEXT] [--into docs/performance.md]"
 
 Times vary from run to run; counts do not. ``valgrind --tool=callgrind`` counts them at the AVX2
 level, the highest that it supports, for one thread and Laplace entries, in the core's example
 ``instructions``. The table also shows the bytes per element that each case must move, for a float32
 tensor too long for the caches, and the same in copies (a copy moves 8 bytes). Given the file of a
 recorded `make bench`, it adds the copies measured there and the gap between the two.
+
+With ``--neon`` the table is of kernels alone, with counts on NEON beside those at AVX2: the example
+is built for AArch64 (``scripts/neon.sh``) and run by an emulator that tells of every instruction.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any
 from .compare import blocks
 
 BLOCK = "instructions"
+NEON_BLOCK = "instructions on NEON"
 COPY = 8.0  # bytes per element: read, and written past the cache
 LINE = 16  # elements of float32 in a cache line
 
@@ -83,9 +88,9 @@ def bytes_moved(work: str, ratio: float) -> float | None:
     return None
 
 
-def build() -> Path:
+def build(cargo: str = "cargo") -> Path:
     """Build the example and return its path."""
-    command = "cargo build --release --locked -p gradwire-core --example instructions"
+    command = f"{cargo} build --release --locked -p gradwire-core --example instructions"
     done = subprocess.run(
         [*command.split(), "--message-format=json-render-diagnostics"],
         cwd=blocks.ROOT,
@@ -114,6 +119,26 @@ def count(program: Path, work: str) -> tuple[float, str]:
     return int(collected[1]) / int(elements), level
 
 
+def emulated(program: Path, work: str, times: int) -> tuple[int, int]:
+    """Return the instructions of a whole run with so many rounds of a case, and its elements."""
+    # One instruction per block of translated code, and a line for each block that is run.
+    command = ["qemu-aarch64", "-singlestep", "-d", "exec,nochain", str(program), work, str(times)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        executed = sum(line.startswith(b"Trace ") for line in run.stderr)
+        printed = run.stdout.read().split()
+    if run.returncode or len(printed) != 2 or printed[1] != b"neon":
+        sys.exit(f"error: the emulator failed at {work!r}")
+    return executed, int(printed[0])
+
+
+def count_neon(program: Path, work: str) -> float:
+    """Return the instructions per element of one case on NEON."""
+    (one, elements), (more, _) = emulated(program, work, 1), emulated(program, work, 3)
+    return (more - one) / 2 / elements
+
+
 def split(name: str) -> tuple[str, float]:
     """Return the name of a case without its ratio, and the ratio."""
     work, comma, ratio = name.rpartition(", ")
@@ -140,10 +165,26 @@ def recorded(document: dict[str, Any], work: str, ratio: float) -> float | None:
     return None
 
 
+def names(program: Path, only: str) -> tuple[list[str], list[str]]:
+    """Return the kernels and the encodes whose names contain a text."""
+    listed = subprocess.run([program], capture_output=True, text=True, check=True)
+    kernels, _, encodes = listed.stdout.partition("\n\n")
+    wanted = [[name for name in part.splitlines() if only in name] for part in (kernels, encodes)]
+    return wanted[0], wanted[1]
+
+
+def rows_on_neon(only: str) -> Iterator[list[str]]:
+    """Yield the cells of every kernel, counted at the AVX2 level and on NEON."""
+    program, other = build(), build("scripts/neon.sh")
+    for name in names(program, only)[0]:
+        avx2, neon = count(program, name)[0], count_neon(other, name)
+        yield [name, f"{avx2:.2f}", f"{neon:.2f}", f"{neon / avx2:.2f}"]
+
+
 def rows(program: Path, only: str, document: dict[str, Any] | None) -> Iterator[list[str]]:
     """Yield the cells of every case as it is counted."""
-    listed = subprocess.run([program], capture_output=True, text=True, check=True)
-    for name in (name for name in listed.stdout.splitlines() if only in name):
+    kernels, encodes = names(program, only)
+    for name in kernels + encodes:
         instructions, level = count(program, name)
         if level != "avx2":
             print(f"warning: {name} ran at the level {level}", file=sys.stderr)
@@ -163,17 +204,21 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
     parser.add_argument("--results", type=Path, help="JSON file written by `make bench`")
     parser.add_argument("--into", type=Path, help="rewrite the table in this file too")
+    parser.add_argument("--neon", action="store_true", help="compare kernels on AVX2 and NEON")
     chosen = parser.parse_args()
     document = json.loads(chosen.results.read_text()) if chosen.results else None
-    headings = ["work", "instructions per element", "bytes per element", "copies by bytes"]
-    headings += ["measured", "gap"] if document is not None else []
+    if chosen.neon:
+        headings = ["kernel", "AVX2", "NEON", "NEON / AVX2"]
+    else:
+        headings = ["work", "instructions per element", "bytes per element", "copies by bytes"]
+        headings += ["measured", "gap"] if document is not None else []
     lines = [f"| {' | '.join(headings)} |", f"|---{'|---:' * (len(headings) - 1)}|"]
     print("\n".join(lines))
-    for cells in rows(build(), chosen.only, document):
+    for cells in rows_on_neon(chosen.only) if chosen.neon else rows(build(), chosen.only, document):
         lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     if chosen.into:
-        blocks.replace(chosen.into, BLOCK, lines)
+        blocks.replace(chosen.into, NEON_BLOCK if chosen.neon else BLOCK, lines)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run the core's tests on NEON: cross-compile for aarch64, execute under qemu's user emulation.
+# Run the core's tests on NEON: cross-compile for aarch64, execute under qemu's user emulation. With
+# arguments, run cargo with them instead, for that target.
 #
 # The standard library for aarch64 comes from rustup where that target is installed, and otherwise
 # from Debian, whose packages of it (a rustc and a foreign-architecture libstd) are used together.
@@ -67,6 +68,7 @@ export PROPTEST_CASES=${PROPTEST_CASES:-32}
 export RUSTC; RUSTC=$(compiler)
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
-echo "==> the core on NEON, by $("$RUSTC" --version) under $runner"
-GRADWIRE_SIMD=neon cargo test --locked -p gradwire-core --lib --test golden --test hostile \
-    --target $target --target-dir "${CARGO_TARGET_DIR:-target}/neon"
+export GRADWIRE_SIMD=neon
+echo "==> the core on NEON, by $("$RUSTC" --version) under $runner" >&2
+[ $# -gt 0 ] || set -- test --locked -p gradwire-core --lib --test golden --test hostile
+exec cargo "$@" --target $target --target-dir "${CARGO_TARGET_DIR:-target}/neon"

@@ -115,6 +115,25 @@ fn codes(run: impl Fn(&'static Kernels, &[f32], &mut [u8]) + Copy + 'static) -> 
     })
 }
 
+/// Codes of four bits to fields, or back.
+fn fields(packed: bool) -> Prepare {
+    const WIDTH: u32 = 4;
+    Box::new(move || {
+        let mut codes: Vec<u8> = (0..BLOCK).map(|i| i as u8 % (1 << WIDTH)).collect();
+        let mut bytes = vec![0; BLOCK * WIDTH as usize / 8];
+        let work = move || {
+            let kernels = Kernels::current();
+            if packed {
+                kernels.unpack(black_box(&bytes), WIDTH, &mut codes);
+            } else {
+                kernels.pack(black_box(&codes), WIDTH, &mut bytes);
+            }
+            Ok(())
+        };
+        Ok((BLOCK, Box::new(work)))
+    })
+}
+
 fn bins(bin: usize) -> Prepare {
     Box::new(move || {
         let (x, sums) = (laplace(BLOCK, 1), laplace(BLOCK, 2));
@@ -176,6 +195,9 @@ pub fn all() -> Works {
             "exponent".into(),
             codes(|k, x, out| k.exponent_encode(x, &ONES, Key::new(1, 2, 3, 4), 0, out)),
         ),
+        ("sign bits".into(), codes(|k, x, out| k.sign_bits(x, &mut out[..BLOCK / 8]))),
+        ("pack 4 bits".into(), fields(false)),
+        ("unpack 4 bits".into(), fields(true)),
     ];
     for (share, bound) in BOUNDS {
         all.push((format!("above, {share}"), above(bound)));

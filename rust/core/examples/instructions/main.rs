@@ -1,8 +1,9 @@
 //! One piece of work, for a profiler to count: `make bench-instructions` runs it under callgrind.
 //!
-//! Without an argument it lists the works, a line each. With a name it prepares that work, does
-//! it a few times, and then once in [`measured`], which is where counting is switched on. One
-//! thread; kernels are those of the level in use.
+//! Without an argument it lists the works, a line each, kernels first and then an empty line. With a
+//! name it prepares that work, does it a few times, and then once in [`measured`], which is where
+//! counting is switched on; with a number too, so many times, for profilers that count whole runs.
+//! One thread; kernels are those of the level in use.
 
 mod encodes;
 mod kernels;
@@ -30,14 +31,19 @@ fn measured(work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
 
 fn main() -> Result<()> {
     pool::set_num_threads(1);
-    let all: Vec<_> = kernels::all().into_iter().chain(encodes::all()).collect();
-    let Some(wanted) = std::env::args().nth(1) else {
-        for (name, _) in all {
-            println!("{name}");
+    let (kernels, encodes) = (kernels::all(), encodes::all());
+    let mut arguments = std::env::args().skip(1);
+    let Some(wanted) = arguments.next() else {
+        for works in [kernels, encodes] {
+            for (name, _) in works {
+                println!("{name}");
+            }
+            println!();
         }
         return Ok(());
     };
-    let Some((_, prepare)) = all.iter().find(|(name, _)| *name == wanted) else {
+    let Some((_, prepare)) = kernels.iter().chain(&encodes).find(|(name, _)| *name == wanted)
+    else {
         eprintln!("no work is called {wanted:?}");
         std::process::exit(2);
     };
@@ -45,7 +51,10 @@ fn main() -> Result<()> {
     for _ in 0..WARM_UP {
         work()?;
     }
-    measured(&mut *work)?;
+    let times = arguments.next().and_then(|times| times.parse().ok()).unwrap_or(1);
+    for _ in 0..times {
+        measured(&mut *work)?;
+    }
     println!("{elements} {}", Kernels::current().level().name());
     Ok(())
 }
