@@ -76,6 +76,16 @@ fn sparsifiers() -> Vec<Sparsifier> {
     }
     all.push(Sparsifier::TwoSided(TwoSided::new(32.0)));
     all.extend([50, 5000].map(|bin| Sparsifier::BinMax(BinMax { bin, soft: 2.0 })));
+    let others = Sparsifier::examples_besides(&all);
+    all.extend(others.into_iter().filter(|sparsifier| !sparsifier.is_given()));
+    all
+}
+
+/// Some with a residual that is kept apart, some with one in place, and all other memories.
+fn memories() -> Vec<Memory> {
+    let residual = |low_memory| Memory::Residual(Residual { decay: 1.0, low_memory });
+    let mut all = vec![residual(false), residual(true)];
+    all.extend(Memory::examples_besides(&all));
     all
 }
 
@@ -83,9 +93,10 @@ fn sparsifiers() -> Vec<Sparsifier> {
 fn steady_steps_allocate_nothing() {
     let len = 200_000;
     let steps: Vec<_> = (0..40).map(|step| bell(len, step)).collect();
-    for (sparsifier, low_memory) in sparsifiers().into_iter().flat_map(|s| [(s, false), (s, true)])
-    {
-        let memory = Memory::Residual(Residual { decay: 1.0, low_memory });
+    let residuals = &memories()[..2];
+    let pairs = sparsifiers().into_iter().flat_map(|s| residuals.iter().map(move |&m| (s, m)));
+    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.01) });
+    for (sparsifier, memory) in pairs.chain(memories().into_iter().map(|memory| (top, memory))) {
         let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
         let mut state = codec.init_state(len).unwrap();
         let mut workspace = Workspace::with(Kernels::current(), 1);

@@ -105,20 +105,25 @@ fn sparsifiers() -> Vec<Sparsifier> {
     all.push(Sparsifier::Trimmed(Trimmed { method: TrimMethod::Search, ..Trimmed::new(ratio) }));
     all.push(Sparsifier::TwoSided(TwoSided::new(32.0)));
     all.extend([50, 5000].map(|bin| Sparsifier::BinMax(BinMax { bin, soft: 2.0 })));
+    let others = Sparsifier::examples_besides(&all);
+    all.extend(others.into_iter().filter(|sparsifier| !sparsifier.is_given()));
     all
 }
 
 fn memories(sparsifier: Sparsifier) -> Vec<Memory> {
     let residual = |low_memory| Memory::Residual(Residual { decay: 0.9, low_memory });
-    let masking = sparsifier != Sparsifier::All;
+    let masking = !sparsifier.is_dense();
     let clip = Some(1.0);
     let correction = MomentumCorrection { momentum: 0.9, nesterov: false, masking, clip };
-    vec![
+    let mut all = vec![
         residual(false),
         residual(true),
         Memory::LowPass(LowPass { beta: 0.5 }),
         Memory::MomentumCorrection(correction),
-    ]
+    ];
+    let others = Memory::examples_besides(&all).into_iter();
+    all.extend(others.filter(|&memory| memory != Memory::None));
+    all
 }
 
 type All = (Option<Vec<f32>>, Option<Vec<f32>>, Vec<(String, f64)>);

@@ -121,7 +121,7 @@ fn sparsifiers() -> Works {
     let random = RandomK { amount, block: false, seed: 1, scaled: false };
     let correction =
         MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
-    for (name, sparsifier) in [
+    let named = [
         ("sampled top-k, 0.01", Sparsifier::SampledTopK(SampledTopK::new(0.01))),
         ("gaussian, 0.01", Sparsifier::Gaussian(Gaussian::new(0.01))),
         ("trimmed, 0.01", Sparsifier::Trimmed(Trimmed::new(0.01))),
@@ -129,14 +129,29 @@ fn sparsifiers() -> Works {
         ("bin-max of 500", Sparsifier::BinMax(BinMax { bin: 500, soft: 2.0 })),
         ("chunk top-k, 41 of 4096", Sparsifier::ChunkTopK(chunks)),
         ("random-k, 0.01", Sparsifier::RandomK(random)),
-    ] {
+    ];
+    for (name, sparsifier) in named {
         all.push((name.into(), encode(sparsifier, Quantizer::Float32, KEEP)));
     }
-    for (name, memory) in [
+    let mut chosen = vec![Sparsifier::All, top, Sparsifier::Sid(Sid::new(0.01))];
+    chosen.extend(named.map(|(_, sparsifier)| sparsifier));
+    let others = Sparsifier::examples_besides(&chosen).into_iter().filter(|s| !s.is_given());
+    for (at, sparsifier) in others.enumerate() {
+        let name = format!("{}, example {at}", sparsifier.kind());
+        all.push((name, encode(sparsifier, Quantizer::Float32, KEEP)));
+    }
+    let named = [
         ("topk, low pass, 0.01", Memory::LowPass(LowPass { beta: 0.1 })),
         ("topk, momentum correction, 0.01", Memory::MomentumCorrection(correction)),
-    ] {
+    ];
+    for (name, memory) in named {
         all.push((name.into(), encode(top, Quantizer::Float32, memory)));
+    }
+    let mut chosen = vec![KEEP, Memory::None];
+    chosen.extend(named.map(|(_, memory)| memory));
+    for (at, memory) in Memory::examples_besides(&chosen).into_iter().enumerate() {
+        let name = format!("topk, {}, example {at}", memory.kind());
+        all.push((name, encode(top, Quantizer::Float32, memory)));
     }
     all
 }
@@ -145,7 +160,7 @@ fn sparsifiers() -> Works {
 fn quantizers() -> Works {
     let uniform = |bits| Quantizer::Uniform(Uniform { bits, block: 512, norm: Norm::Max, seed: 1 });
     let mut all = Works::new();
-    for (name, quantizer) in [
+    let named = [
         ("bf16", Quantizer::BFloat16),
         ("f16", Quantizer::Float16(Float16 { scaled: false })),
         ("uniform, 2 bits", uniform(2)),
@@ -155,7 +170,13 @@ fn quantizers() -> Works {
         ("sign and mean", Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean })),
         ("two means, columns of 1024", Quantizer::TwoMeans(TwoMeans { column: Some(1024) })),
         ("exponent", Quantizer::Exponent(Exponent { seed: 1 })),
-    ] {
+    ];
+    let mut chosen = vec![Quantizer::Float32, e4m3(Rounding::Nearest, 32)];
+    chosen.extend(named.iter().map(|(_, quantizer)| *quantizer));
+    let others = Quantizer::examples_besides(&chosen).into_iter().enumerate();
+    let others = others.map(|(at, q)| (format!("{}, example {at}", q.kind()), q));
+    let named = named.into_iter().map(|(name, quantizer)| (name.to_owned(), quantizer));
+    for (name, quantizer) in named.chain(others) {
         all.push((format!("dense {name}"), encode(Sparsifier::All, quantizer, Memory::None)));
         let residual = format!("dense {name} with residual");
         all.push((residual, encode(Sparsifier::All, quantizer, KEEP)));
@@ -185,17 +206,18 @@ fn decode_dense(quantizer: Quantizer, adds: bool) -> Prepare {
     })
 }
 
+fn e4m3(rounding: Rounding, block: u32) -> Quantizer {
+    Quantizer::Float8(Float8 { format: Format::E4M3, rounding, block: Some(block), seed: 1 })
+}
+
 /// Quantizers whose scales belong to blocks of a few entries, and the frames that they make.
 fn blocks() -> Works {
-    let float8 = |rounding, block| {
-        Quantizer::Float8(Float8 { format: Format::E4M3, rounding, block: Some(block), seed: 1 })
-    };
     let uniform = |norm, block| Quantizer::Uniform(Uniform { bits: 4, block, norm, seed: 1 });
     let mut all = Works::new();
     for block in [32, 64, 128, 256] {
         for (name, quantizer) in [
-            ("e4m3", float8(Rounding::Nearest, block)),
-            ("e4m3 by chance", float8(Rounding::Stochastic, block)),
+            ("e4m3", e4m3(Rounding::Nearest, block)),
+            ("e4m3 by chance", e4m3(Rounding::Stochastic, block)),
             ("uniform, 4 bits, max", uniform(Norm::Max, block)),
             ("uniform, 4 bits, l2", uniform(Norm::L2, block)),
             ("two means", Quantizer::TwoMeans(TwoMeans { column: Some(block) })),

@@ -69,6 +69,12 @@ macro_rules! parts {
                 all
             }
 
+            /// The examples of all parts that none of these is of, for a list that is chosen by hand.
+            pub fn examples_besides(chosen: &[Self]) -> Vec<Self> {
+                let chosen: Vec<_> = chosen.iter().map(|part| part.kind()).collect();
+                Self::examples().into_iter().filter(|part| !chosen.contains(&part.kind())).collect()
+            }
+
             /// Whether two parts differ at most in how much they send.
             pub fn same_kind(self, other: Self) -> bool {
                 fn equal<P: $crate::part::Part>(a: P, b: P) -> bool {

@@ -13,8 +13,9 @@ use super::fit::one;
 use super::prologue::Prologue;
 use super::signs::{self, Signs};
 use super::{Code, Fit, Grouping, Quantize};
-use crate::Result;
 use crate::part::{Options, Part};
+use crate::sparsify::SparsifierId;
+use crate::{Error, Result};
 
 /// The sign, and one magnitude for all entries.
 ///
@@ -42,13 +43,18 @@ impl Part for SignScale {
     const KIND: &'static str = "sign_scale";
 
     fn read(options: &Options) -> Result<Self> {
-        let words = [
-            ("mean", Magnitude::Mean),
-            ("rms", Magnitude::RootMeanSquare),
-            ("bin-max", Magnitude::Selector),
-            ("threshold", Magnitude::Selector),
-        ];
-        Ok(Self { magnitude: options.choose("scale", &words)? })
+        // Any other word is the name of a sparsifier that tells the magnitude.
+        let selector = |name: &str| SparsifierId::KNOWN.iter().any(|&(_, known)| known == name);
+        let magnitude = match options.get::<String>("scale")?.as_str() {
+            "mean" => Magnitude::Mean,
+            "rms" => Magnitude::RootMeanSquare,
+            name if selector(name) => Magnitude::Selector,
+            name => {
+                let reason = format!("scale must be mean, rms or a sparsifier, got {name:?}");
+                return Err(Error::argument(reason));
+            }
+        };
+        Ok(Self { magnitude })
     }
 
     fn check(self) -> Result<()> {
