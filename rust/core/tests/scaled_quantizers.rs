@@ -291,7 +291,9 @@ fn degenerate_tensors_are_sent_as_well_as_they_can_be() {
                     if x.iter().all(|&v| v == 0.0) {
                         assert!(sent.iter().all(|&v| v == 0.0), "{quantizer:?}");
                     }
-                    if state.residual().unwrap().iter().any(|v| v.abs() > 1e38) {
+                    // What is left of the largest values may exceed a float32 in the next sum.
+                    let left = state.residual().unwrap();
+                    if left.iter().zip(x).any(|(left, x)| !(left + x).is_finite()) {
                         break;
                     }
                 }

@@ -6,7 +6,7 @@
 
 use super::{Codec, State, Workspace, non_finite};
 use crate::memory::Kept;
-use crate::quantize::{Decoder, Quantizer, ValueCoding};
+use crate::quantize::{Decoder, ValueCoding};
 use crate::scan::{Field, Request, Scanner, Tensor, Totals, Update};
 use crate::simd::BLOCK;
 use crate::simd::peak::NON_FINITE;
@@ -95,7 +95,7 @@ impl Codec {
                 moved[index as usize] = 0.0;
             }
         }
-        if self.quantizer == Quantizer::Float32 && self.memory.becomes_sums() {
+        if self.quantizer.is_exact() && self.memory.becomes_sums() {
             let next = residual.next_mut();
             for &index in indices {
                 next[index as usize] = 0.0;

@@ -56,18 +56,23 @@ impl Remember for LowPass {
     fn masks(self) -> bool {
         false
     }
+
     fn is_in_place(self) -> bool {
         false
     }
+
     fn takes_in_place(self) -> bool {
         false
     }
+
     fn keeps(self) -> Keeps {
         Keeps::Residual
     }
+
     fn clip(self) -> Option<f32> {
         None
     }
+
     fn becomes_sums(self) -> bool {
         false
     }

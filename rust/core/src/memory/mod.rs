@@ -11,10 +11,6 @@ mod residual;
 
 pub(crate) use buffers::Buffers;
 pub(crate) use kept::{Keeps, Kept};
-pub use low_pass::LowPass;
-pub use momentum_correction::MomentumCorrection;
-pub use none::None;
-pub use residual::Residual;
 
 use crate::part::{Part, parts};
 use crate::scan::{Field, Tensor, Update};
@@ -22,10 +18,10 @@ use crate::scan::{Field, Tensor, Update};
 parts! { $
     /// The memory of a codec.
     memory::Memory ("memory"), each_memory:
-    None,
-    Residual (Residual),
-    LowPass (LowPass),
-    MomentumCorrection (MomentumCorrection),
+    None in none;
+    Residual (Residual) in residual;
+    LowPass (LowPass) in low_pass;
+    MomentumCorrection (MomentumCorrection) in momentum_correction;
 }
 
 /// What a memory says about itself, besides its options.

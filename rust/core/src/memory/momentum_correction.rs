@@ -73,18 +73,23 @@ impl Remember for MomentumCorrection {
     fn masks(self) -> bool {
         self.masking
     }
+
     fn is_in_place(self) -> bool {
         false
     }
+
     fn takes_in_place(self) -> bool {
         false
     }
+
     fn keeps(self) -> Keeps {
         Keeps::Momentum
     }
+
     fn clip(self) -> Option<f32> {
         self.clip
     }
+
     fn becomes_sums(self) -> bool {
         true
     }

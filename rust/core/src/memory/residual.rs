@@ -49,18 +49,23 @@ impl Remember for Residual {
     fn masks(self) -> bool {
         false
     }
+
     fn is_in_place(self) -> bool {
         self.low_memory
     }
+
     fn takes_in_place(self) -> bool {
         true
     }
+
     fn keeps(self) -> Keeps {
         Keeps::Residual
     }
+
     fn clip(self) -> Option<f32> {
         None
     }
+
     fn becomes_sums(self) -> bool {
         true
     }

@@ -4,12 +4,14 @@
 /// expression of `$each!(part, it => expression)` is that of every part in turn.
 ///
 /// The enum is given with the module that it and the parts are found in. A row is the name of the
-/// part's type, twice if it has options.
+/// part's type (twice if it has options) and its file.
 macro_rules! parts {
     (
         $d:tt $(#[$doc:meta])* $module:ident::$kind:ident ($what:literal), $each:ident:
-        $($part:ident $(($options:ident))?),* $(,)?
+        $($part:ident $(($options:ident))? in $file:ident;)*
     ) => {
+        $(pub use $file::$part;)*
+
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub enum $kind {

@@ -48,6 +48,10 @@ impl Quantize for BFloat16 {
         false
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding
     }

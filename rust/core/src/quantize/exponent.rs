@@ -68,6 +68,10 @@ impl Quantize for Exponent {
         false
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding { block: BLOCK }
     }

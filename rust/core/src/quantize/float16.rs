@@ -55,6 +55,10 @@ impl Quantize for Float16 {
         false
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, _: u64, peak: f32) -> Coding {
         Coding { exponent: self.scaled.then(|| scale_exponent(peak)) }
     }

@@ -48,6 +48,10 @@ impl Quantize for Float32 {
         false
     }
 
+    fn is_exact(self) -> bool {
+        true
+    }
+
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding
     }

@@ -101,6 +101,10 @@ impl Quantize for Float8 {
         false
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding { format: self.format, block: self.block }
     }

@@ -32,24 +32,18 @@ mod ternary;
 mod two_means;
 mod uniform;
 
-pub use bfloat16::BFloat16;
 pub(crate) use code::{Coder, Place, Room, encode, store};
-pub use codebook::Codebook;
 pub(crate) use coding::{Code, Section, SectionMut};
 pub(crate) use decode::Decoder;
-pub use exponent::Exponent;
 pub(crate) use fit::{Basis, Fit, LONGEST_FIT, Scales};
-pub use float8::{Float8, Format, Rounding};
-pub use float16::{Float16, SCALE_EXPONENTS};
-pub use float32::Float32;
+pub use float8::{Format, Rounding};
+pub use float16::SCALE_EXPONENTS;
 pub(crate) use groups::Grouping;
 pub use ids::QuantizerId;
-pub use sign_scale::{Magnitude, SignScale};
+pub use sign_scale::Magnitude;
 pub(crate) use spread::LONGEST;
 pub(crate) use summary::Summary;
-pub use ternary::Ternary;
-pub use two_means::TwoMeans;
-pub use uniform::{Norm, Uniform};
+pub use uniform::Norm;
 
 use crate::part::{Part, parts};
 use crate::rng::Key;
@@ -81,6 +75,9 @@ pub(crate) trait Quantize: Part {
     /// Whether it takes [`Hints::magnitude`], which not every sparsifier tells.
     fn needs_magnitude(self) -> bool;
 
+    /// Whether every value is decoded as it was.
+    fn is_exact(self) -> bool;
+
     /// The coding of a frame of a tensor of `numel` elements whose largest magnitude is `peak`.
     fn coding(self, numel: u64, peak: f32) -> Self::Coding;
 
@@ -107,6 +104,11 @@ impl Quantizer {
     /// Whether it takes [`Hints::magnitude`].
     pub(crate) fn needs_magnitude(self) -> bool {
         each_quantizer!(self, quantizer => quantizer.needs_magnitude())
+    }
+
+    /// Whether every value is decoded as it was.
+    pub(crate) fn is_exact(self) -> bool {
+        each_quantizer!(self, quantizer => quantizer.is_exact())
     }
 }
 

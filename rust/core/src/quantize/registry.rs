@@ -12,7 +12,7 @@ macro_rules! quantizers {
         parts! { $d
             /// The quantizer of a codec.
             quantize::Quantizer ("quantizer"), each_quantizer:
-            $($part $(($options))?),*
+            $($part $(($options))? in $file;)*
         }
 
         /// How the values of one frame are coded.

@@ -87,6 +87,10 @@ impl Quantize for SignScale {
         self.magnitude == Magnitude::Selector
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding
     }

@@ -78,6 +78,10 @@ impl Quantize for Ternary {
         false
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding
     }

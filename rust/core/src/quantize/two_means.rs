@@ -62,6 +62,10 @@ impl Quantize for TwoMeans {
         false
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, numel: u64, _: f32) -> Coding {
         let all = numel.clamp(1, u64::from(u32::MAX)) as u32;
         Coding { column: self.column.unwrap_or(all) }

@@ -96,6 +96,10 @@ impl Quantize for Uniform {
         false
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding { bits: self.bits, block: self.block }
     }

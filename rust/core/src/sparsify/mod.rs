@@ -26,22 +26,13 @@ mod tracker;
 mod trimmed;
 mod two_sided;
 
-pub use all::All;
 pub use amount::Amount;
-pub use bin_max::BinMax;
-pub use chunk_topk::{ChunkTopK, Tile};
-pub use custom::Custom;
+pub use chunk_topk::Tile;
 pub(crate) use drawn::Drawn;
-pub use gaussian::Gaussian;
 pub use ids::SparsifierId;
-pub use random_k::RandomK;
-pub use sampled::{Plan, SampledTopK};
-pub use sid::Sid;
-pub use threshold::Threshold;
-pub use topk::TopK;
+pub use sampled::Plan;
 pub(crate) use tracker::Tracker;
-pub use trimmed::{Method as TrimMethod, Trimmed};
-pub use two_sided::TwoSided;
+pub use trimmed::Method as TrimMethod;
 
 use crate::pack::{Chunks, Pattern};
 use crate::part::{Part, parts};
@@ -50,18 +41,18 @@ use crate::scan::{MOST_LOOKED_AT, Request, Scanner, Tensor, Totals};
 use crate::{Result, room};
 
 registry::sparsifiers! { $
-    All = 0 "all";
-    Threshold (Threshold) = 1 "threshold";
-    TopK (TopK) = 2 "top-k";
-    Sid (Sid) = 3 "sid";
-    SampledTopK (SampledTopK) = 4 "sampled-top-k";
-    ChunkTopK (ChunkTopK) = 5 "chunk-top-k";
-    BinMax (BinMax) = 6 "bin-max";
-    TwoSided (TwoSided) = 7 "two-sided";
-    RandomK (RandomK) = 8 "random-k";
-    Gaussian (Gaussian) = 9 "gaussian";
-    Trimmed (Trimmed) = 10 "trimmed";
-    Custom (Custom) = 11 "custom";
+    All in all = 0 "all";
+    Threshold (Threshold) in threshold = 1 "threshold";
+    TopK (TopK) in topk = 2 "top-k";
+    Sid (Sid) in sid = 3 "sid";
+    SampledTopK (SampledTopK) in sampled = 4 "sampled-top-k";
+    ChunkTopK (ChunkTopK) in chunk_topk = 5 "chunk-top-k";
+    BinMax (BinMax) in bin_max = 6 "bin-max";
+    TwoSided (TwoSided) in two_sided = 7 "two-sided";
+    RandomK (RandomK) in random_k = 8 "random-k";
+    Gaussian (Gaussian) in gaussian = 9 "gaussian";
+    Trimmed (Trimmed) in trimmed = 10 "trimmed";
+    Custom (Custom) in custom = 11 "custom";
 }
 
 /// What a sparsifier says about itself, besides its options.

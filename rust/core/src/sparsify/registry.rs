@@ -3,13 +3,16 @@
 /// Makes [`Sparsifier`](super::Sparsifier), the table of ids, and the macro `each_sparsifier` that
 /// matches on it.
 ///
-/// A row is the name of a sparsifier's type (twice if it has options), and its id and name in frames.
+/// A row is the name of a sparsifier's type (twice if it has options), its file, and its id and name in
+/// frames.
 macro_rules! sparsifiers {
-    ($d:tt $($part:ident $(($options:ident))? = $id:literal $name:literal;)*) => {
+    ($d:tt $(
+        $part:ident $(($options:ident))? in $file:ident = $id:literal $name:literal;
+    )*) => {
         parts! { $d
             /// The sparsifier of a codec.
             sparsify::Sparsifier ("sparsifier"), each_sparsifier:
-            $($part $(($options))?),*
+            $($part $(($options))? in $file;)*
         }
 
         $(

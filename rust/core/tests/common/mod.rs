@@ -8,10 +8,8 @@ use std::path::PathBuf;
 use gradwire_core::Dtype;
 use gradwire_core::frame::{self, Layout};
 use gradwire_core::pack::{Chunks, Coding, Draw, DrawKind, IndexCoding, Pattern};
-use gradwire_core::quantize::{
-    Codebook, Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale,
-    Ternary, TwoMeans, Uniform,
-};
+use gradwire_core::part::{self, Options};
+use gradwire_core::quantize::Quantizer;
 use gradwire_core::rng::Key;
 use gradwire_core::sparsify::SparsifierId;
 use serde_json::Value;
@@ -114,46 +112,30 @@ fn sparsifier(name: &str) -> SparsifierId {
     SparsifierId::KNOWN.iter().find(|(_, known)| *known == name).unwrap().0
 }
 
-/// The options are those that a frame depends on.
+/// The options are those that a frame depends on; the others are as they were written with.
 fn quantizer(name: &str, options: &Value) -> Quantizer {
-    match name {
-        "float32" => Quantizer::Float32,
-        "bfloat16" => Quantizer::BFloat16,
-        "float16" => Quantizer::Float16(Float16 { scaled: false }),
-        "float16_scaled" => Quantizer::Float16(Float16 { scaled: true }),
-        "float8" => Quantizer::Float8(Float8 {
-            format: match options["format"].as_str().unwrap() {
-                "e5m2" => Format::E5M2,
-                "e4m3" => Format::E4M3,
-                other => panic!("format {other}"),
-            },
-            rounding: Rounding::Nearest,
-            block: options["block"].as_u64().map(|block| block as u32),
-            seed: 0,
-        }),
-        "uniform" => Quantizer::Uniform(Uniform {
-            bits: options["bits"].as_u64().unwrap() as u8,
-            block: options["block"].as_u64().unwrap() as u32,
-            norm: if options["norm"] == "l2" { Norm::L2 } else { Norm::Max },
-            seed: 0,
-        }),
-        "sign-scale" => {
-            let mean = options["scale"] == "mean";
-            let magnitude = if mean { Magnitude::Mean } else { Magnitude::RootMeanSquare };
-            Quantizer::SignScale(SignScale { magnitude })
-        }
-        "two-means" => Quantizer::TwoMeans(TwoMeans {
-            column: Some(options["column"].as_u64().unwrap() as u32),
-        }),
-        "ternary" => Quantizer::Ternary(Ternary {
-            clip: options["clip"].as_f64().map(|clip| clip as f32),
-            seed: 0,
-        }),
-        "codebook" => {
-            Quantizer::Codebook(Codebook { bits: options["bits"].as_u64().unwrap() as u8 })
-        }
-        "exponent" => Quantizer::Exponent(Exponent { seed: 0 }),
-        other => panic!("quantizer {other}"),
+    let (kind, scaled) = if name == "float16_scaled" { ("float16", true) } else { (name, false) };
+    let given = options.as_object().into_iter().flatten();
+    let given = given.map(|(name, value)| (name.clone(), option(value)));
+    let others = [
+        ("scaled", part::Value::Flag(scaled)),
+        ("rounding", part::Value::Text("nearest".into())),
+        ("seed", part::Value::Whole(0)),
+    ];
+    let others = others.map(|(name, value)| (name.to_owned(), value));
+    Quantizer::read(&Options::new(kind.replace('-', "_"), given.chain(others))).unwrap()
+}
+
+fn option(value: &Value) -> part::Value {
+    match value {
+        Value::Null => part::Value::None,
+        Value::Bool(flag) => part::Value::Flag(*flag),
+        Value::Number(number) => match number.as_u64() {
+            Some(whole) => part::Value::Whole(whole),
+            None => part::Value::Real(number.as_f64().unwrap()),
+        },
+        Value::String(text) => part::Value::Text(text.clone()),
+        Value::Array(_) | Value::Object(_) => panic!("no option is {value}"),
     }
 }
 

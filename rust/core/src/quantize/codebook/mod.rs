@@ -73,6 +73,10 @@ impl Quantize for Codebook {
         false
     }
 
+    fn is_exact(self) -> bool {
+        false
+    }
+
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding { bits: self.bits, block: BLOCK }
     }
