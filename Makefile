@@ -36,6 +36,10 @@ test-rust test-python: ## Only the Rust tests, or only the Python tests
 	@$(environment) test
 	@$(python) scripts/run_tests.py $(@:test-%=%)
 
+.PHONY: toy-parts
+toy-parts: ## Build the toy parts of CONTRIBUTING.md and run the suites that pick them up
+	@$(PYTHON) scripts/toy_parts.py
+
 .PHONY: neon
 neon: ## The Rust tests on NEON, cross-compiled and run under qemu-aarch64
 	@scripts/neon.sh
