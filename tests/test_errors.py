@@ -11,6 +11,7 @@ EXAMPLES = [
     errors.TruncatedFrameError("header", 48, 3),
     errors.FrameTooLargeError(10, 5),
     errors.UnsupportedFrameError("version", 9),
+    errors.UnsupportedFrameError("quantizer", "log_grid"),
     errors.NonFiniteError(2, 7, "layer.weight"),
     errors.NonFiniteError(2, 7),
     errors.InputChangedError("layer.weight"),

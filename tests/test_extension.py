@@ -66,7 +66,9 @@ def test_the_guides_file_is_a_preset_like_any_other(guide):
             gradient = a.T @ (a @ (w - truth)) / 400
             frame = codec.encode(gradient, state)
             assert frame.nbytes <= codec.max_encoded_len(100)
-            assert frame.header()["sparsifier"] == "custom"
+            header = frame.header()
+            assert header["sparsifier"] == "custom"
+            assert header["quantizer"] == ("custom:int8" if frame.count else "float32")
             gradwire.decode_add(frame, w, scale=-0.01)
         assert np.abs(w - truth).max() < 0.01, np.abs(w - truth).max()
 
@@ -88,6 +90,42 @@ def test_the_guides_file_is_a_preset_like_any_other(guide):
         PYTHONPATH=guide,
     )
     assert json.loads(printed)["sparsify"] == {"kind": "above_mean", "factor": 2.0}
+
+
+def test_the_guides_file_is_typed_strictly(guide):
+    api = pytest.importorskip("mypy.api")
+    options = ["--strict", "--config-file", str(GUIDE.parent.parent / "pyproject.toml")]
+    told, _, code = api.run([*options, f"{guide}/gradwire_above_mean.py"])
+    assert code == 0, told
+
+
+def test_a_reader_finds_who_has_coded_a_frame(guide, tmp_path):
+    run_python(
+        """
+        import sys
+        from pathlib import Path
+        import numpy as np
+        from gradwire.presets import PRESETS
+
+        codec = PRESETS["above_mean"].build()
+        x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+        Path(sys.argv[1]).write_bytes(codec.encode(x, codec.init_state(1000)))
+        """,
+        str(tmp_path / "frame"),
+        PYTHONPATH=guide,
+    )
+    printed = run_python(
+        """
+        import sys
+        from gradwire.cli import main
+        assert "gradwire_above_mean" not in sys.modules
+        sys.exit(main(["inspect", sys.argv[1]]))
+        """,
+        str(tmp_path / "frame"),
+        PYTHONPATH=guide,
+    )
+    assert "custom:int8" in printed
+    assert "custom:gaps" in printed
 
 
 def test_a_configuration_finds_its_class_in_a_new_process(guide):

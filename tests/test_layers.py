@@ -11,9 +11,9 @@ SOURCE = Path(__file__).parent.parent / "python"
 
 LAYERS = [
     {"_native"},
-    {"_environment", "_part", "_validate", "errors"},
+    {"_environment", "_keys", "_part", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
-    {"_compose", "_plugins", "_selecting", "codec", "frame", "state"},
+    {"_compose", "_outside", "_plugins", "_selecting", "codec", "frame", "state"},
     {"presets", "schedule"},
     {""},  # the package itself
     {"torch"},

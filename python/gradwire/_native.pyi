@@ -99,7 +99,13 @@ class State:
 
 @final
 class Codec:
-    def __new__(cls, config: dict[str, Any], owner: object) -> Self: ...
+    def __new__(
+        cls,
+        config: dict[str, Any],
+        owner: object,
+        values: object | None = None,
+        indices: object | None = None,
+    ) -> Self: ...
     def encode(
         self,
         x: NDArray[Any],

@@ -1,12 +1,12 @@
 """Encoding with a sparsifier written in Python."""
 
-import hashlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import _native, extension
+from gradwire._keys import selection_key
 
 __all__ = ["Selecting"]
 
@@ -53,7 +53,7 @@ class Selecting:
         values = self._codec.preview(x, state, bfloat16)
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)
-        chosen = np.asarray(self._sparsify.select(values, step=step, key=_key(name, step)))
+        chosen = np.asarray(self._sparsify.select(values, step=step, key=selection_key(name, step)))
         what = f"{type(self._sparsify).__name__}.select"
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
             raise TypeError(
@@ -71,8 +71,3 @@ class Selecting:
                 f"{what} must return at most max_count = {most} positions, got {chosen.size}"
             )
         return np.ascontiguousarray(chosen, np.uint32)
-
-
-def _key(name: str | None, step: int) -> int:
-    text = f"{step} {name or ''}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

@@ -2,9 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from gradwire import _compose, _native, _plugins, _validate, extension
+from gradwire import _compose, _native, _outside, _plugins, _validate, extension
 from gradwire._part import Part, check_part, option_names, part_from_config
 from gradwire._selecting import Selecting
 from gradwire.exchange import AllGather, Exchange
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Codec"]
 
 IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]
-"""Codings of positions; "auto" uses the smallest one for each frame."""
+"""The codings of positions of this package; "auto" uses the smallest one for each frame."""
 
 # Parts are immutable, so one instance of each can be the default of all codecs.
 _EXACT = Float32()
@@ -33,12 +33,12 @@ _PARTS: dict[str, type[Part]] = {
     "memory": Memory,
     "exchange": Exchange,
 }
-_FROM_OUTSIDE = ("sparsify",)
+_FROM_OUTSIDE = ("sparsify", "quantize")
 """Parts that other packages may define."""
 _LATER: dict[str, Any] = {
     "exchange": _GATHER.get_config()
 }  # entries that old configurations do not have
-_CODINGS = ("auto", "elias-fano", "rice", "bitmap")
+_CODINGS = get_args(IndexCoding)
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -53,7 +53,7 @@ class Codec(Part):
         Codes their values; see `gradwire.quantize`. Exact float32 by default.
     memory : Memory
         Keeps what is not sent; see `gradwire.memory`. A residual by default.
-    indices : {"auto", "elias-fano", "rice", "bitmap"}
+    indices : {"auto", "elias-fano", "rice", "bitmap"} or gradwire.extension.IndexCoding
         Coding of the positions: the smallest for each frame ("auto"), or always the same.
     exchange : Exchange
         How ranks combine their frames; see `gradwire.exchange`. An all-gather by default.
@@ -74,7 +74,7 @@ class Codec(Part):
     sparsify: Sparsifier
     quantize: Quantizer = _EXACT
     memory: Memory = _KEEP
-    indices: IndexCoding = "auto"
+    indices: IndexCoding | extension.IndexCoding = "auto"
     exchange: Exchange = _GATHER
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
     _encoder: "_native.Codec | Selecting" = dataclasses.field(init=False, compare=False)
@@ -83,20 +83,31 @@ class Codec(Part):
     def __post_init__(self) -> None:
         for name, base in _PARTS.items():
             check_part(name, getattr(self, name), base)
-        _validate.choice("indices", self.indices, _CODINGS)
+        if not isinstance(self.indices, extension.IndexCoding):
+            _validate.choice("indices", self.indices, _CODINGS)
         self.exchange.check(self.sparsify, self.quantize)
         _compose.check(self.sparsify, self.quantize, self.memory)
-        config = self.get_config()
+        native = self._compiled()
+        self._set("_codec", native)
         if isinstance(self.sparsify, extension.Sparsifier):
-            config["sparsify"] = {"kind": "custom", "name": self.sparsify.kind}
-            native = _native.Codec(config, self)
             self._set("_encoder", Selecting(native, self.sparsify))
         else:
-            native = _native.Codec(config, self)
             self._set("_encoder", native)
-        self._set("_codec", native)
         parts = [getattr(self, name) for name in _PARTS]
         self._set("_open", any(part.for_shape((2, 2)) is not part for part in parts))
+
+    def _compiled(self) -> _native.Codec:
+        """Return the compiled codec, which calls the parts that are written in Python."""
+        config = self.get_config()
+        values, indices = None, None
+        if isinstance(self.sparsify, extension.Sparsifier):
+            config["sparsify"] = {"kind": "custom", "name": self.sparsify.kind}
+        if isinstance(self.quantize, extension.Quantizer):
+            # Values are carried exactly to those that code them.
+            config["quantize"], values = _EXACT.get_config(), _outside.Values(self.quantize)
+        if isinstance(self.indices, extension.IndexCoding):
+            config["indices"], indices = "auto", _outside.Positions(self.indices)
+        return _native.Codec(config, self, values, indices)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the codec for tensors of this shape.
@@ -384,7 +395,9 @@ class Codec(Part):
             "sparsify": self.sparsify.get_config(),
             "quantize": self.quantize.get_config(),
             "memory": self.memory.get_config(),
-            "indices": self.indices,
+            "indices": self.indices.get_config()
+            if isinstance(self.indices, extension.IndexCoding)
+            else self.indices,
             "exchange": self.exchange.get_config(),
         }
 
@@ -410,7 +423,7 @@ class Codec(Part):
             name: part_from_config(name, config[name], _known(name, config[name]))
             for name in _PARTS
         }
-        return cls(indices=config["indices"], **parts)
+        return cls(indices=_indices(config["indices"]), **parts)
 
     def __repr__(self) -> str:
         # `gradwire.codec.Codec` is exported as `gradwire.Codec`.
@@ -418,6 +431,16 @@ class Codec(Part):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_config, (self.get_config(),)
+
+
+def _indices(config: Any) -> Any:
+    """Return a coding of positions from its configuration: a name, or a dict as of other parts."""
+    if not isinstance(config, dict):
+        return config
+    kinds = extension.IndexCoding.KINDS
+    if config.get("kind") not in kinds:
+        _plugins.search(config.get("kind"), kinds)
+    return part_from_config("indices", config, kinds)
 
 
 def _known(name: str, config: object) -> dict[str, type[Part]]:

@@ -84,22 +84,27 @@ class FrameTooLargeError(GradwireError, ValueError):
 
 
 class UnsupportedFrameError(GradwireError, ValueError):
-    """The frame needs a newer version of this library.
+    """The frame needs a newer version of this library, or a part from another package.
 
     Attributes
     ----------
     what : str
         The header field.
-    found : int
-        Its value.
+    found : int or str
+        Its value, or the kind of a part that no installed package has.
     """
 
-    def __init__(self, what: str, found: int) -> None:
+    def __init__(self, what: str, found: int | str) -> None:
         super().__init__(what, found)
         self.what = what
         self.found = found
 
     def __str__(self) -> str:
+        if isinstance(self.found, str):
+            return (
+                f"unsupported frame: its {self.what} {self.found!r} is from another package; "
+                "install or import the one that the sender uses"
+            )
         return (
             f"unsupported frame: this version does not know {self.what} {self.found}; "
             "update gradwire"
@@ -160,26 +165,29 @@ class StateInUseError(GradwireError, RuntimeError):
 
 
 class PluginError(GradwireError):
-    """A preset from another distribution cannot be used.
+    """A preset or a part from another distribution cannot be used.
 
     Attributes
     ----------
     preset : str
-        Name of the preset.
+        Name of the preset, or kind of the part.
     distribution : str
-        Name of the distribution that provides it.
+        Name of the distribution that provides it, or of the module that defines the part.
     reason : str
         What is wrong with it.
+    what : str
+        "preset", or the sort of part: "quantizer" or "index coding".
     """
 
-    def __init__(self, preset: str, distribution: str, reason: str) -> None:
-        super().__init__(preset, distribution, reason)
+    def __init__(self, preset: str, distribution: str, reason: str, what: str = "preset") -> None:
+        super().__init__(preset, distribution, reason, what)
         self.preset = preset
         self.distribution = distribution
         self.reason = reason
+        self.what = what
 
     def __str__(self) -> str:
-        return f"preset {self.preset!r} from {self.distribution} cannot be used: {self.reason}"
+        return f"{self.what} {self.preset!r} from {self.distribution} cannot be used: {self.reason}"
 
 
 def _tensor(name: str | None) -> str:

@@ -1,9 +1,11 @@
-"""Codecs from other packages: a sparsifier written in Python, a preset, an entry point.
+"""Codecs from other packages: parts written in Python, a preset, an entry point.
 
-Memories, quantizers, frames, checkpoints, `gradwire.torch` and the command line work with such a
-sparsifier just as with a built-in one. See the guide "Adding a codec".
+Memories, frames, checkpoints, `gradwire.torch` and the command line work with such parts just as
+with built-in ones. See the guide "Adding a codec".
 """
 
+from gradwire.extension.index_coding import IndexCoding
+from gradwire.extension.quantizer import Quantizer
 from gradwire.extension.sparsifier import Sparsifier
 
-__all__ = ["Sparsifier"]
+__all__ = ["IndexCoding", "Quantizer", "Sparsifier"]

@@ -15,8 +15,11 @@ class Outside(Part):
     def _register(cls) -> None:
         name = ".".join(_home(cls))
         kind: object = cls.__dict__["kind"]
-        if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
-            raise TypeError(f"{name}.kind must be a lower-case identifier, got {kind!r}")
+        if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", kind):
+            raise TypeError(
+                f"{name}.kind must be a lower-case identifier of at most 63 characters, "
+                f"got {kind!r}"
+            )
         other = cls.KINDS.get(kind)
         # A class that is defined again, as in a notebook, replaces the old one.
         if other is not None and _home(other) != _home(cls):

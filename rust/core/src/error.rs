@@ -36,6 +36,20 @@ pub enum Error {
         /// Its value.
         found: u32,
     },
+    /// The frame has a section that is coded outside of this crate.
+    #[error("unsupported frame: the {what} '{name}' is not known here")]
+    Outside {
+        /// The part that coded the section.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// What codes a section outside of this crate has failed. The state does not change.
+    #[error("{reason}")]
+    Coder {
+        /// What went wrong.
+        reason: String,
+    },
     /// A tensor to encode has NaN or infinite entries. The state does not change.
     #[error("{count} non-finite value(s), the first at position {first}")]
     NonFinite {

@@ -22,6 +22,7 @@ pub mod error;
 pub mod fit;
 pub mod frame;
 pub mod memory;
+mod outside;
 pub mod pack;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod pages;

@@ -54,8 +54,9 @@ fn judge(bytes: &[u8]) -> Result<(), Error> {
 }
 
 fn is_typed(error: &Error) -> bool {
-    use Error::{Corrupt, TooLarge, Truncated, Unsupported};
-    matches!(error, Corrupt { .. } | TooLarge { .. } | Truncated { .. } | Unsupported { .. })
+    use Error::{Corrupt, Outside, TooLarge, Truncated, Unsupported};
+    let bytes = matches!(error, Corrupt { .. } | TooLarge { .. } | Truncated { .. });
+    bytes || matches!(error, Unsupported { .. } | Outside { .. })
 }
 
 /// Frames small enough to try every change to them.

@@ -8,12 +8,14 @@ use gradwire_core::bucket::{self, Average, AverageScratch, EncodeScratch, Mean, 
 use gradwire_core::codec::Support;
 use gradwire_core::frame::Frame;
 use gradwire_core::simd::in_standard_mode;
+use gradwire_core::{Error, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::buffer::{Bytes, Positions, Tensor, Writable, WritableTensor, disjoint, to_numpy};
 use crate::codec::Codec;
 use crate::errors::to_py;
+use crate::outside::{Calls, plain, reading};
 use crate::state::{Inner, State};
 
 thread_local! {
@@ -88,11 +90,19 @@ pub(crate) fn encode_bucket<'py>(
         owners.push(codec.get().owner(py)?);
         guards.push(state.get().lock(py)?);
     }
+    let mut calls: Vec<_> = guards
+        .iter()
+        .zip(codecs.iter().zip(&states))
+        .map(|(guard, (codec, state))| {
+            let state = state.get();
+            codec.get().outside().calls(guard.state.step(), state.name(), state.stream())
+        })
+        .collect();
     let mut pieces: Vec<Piece<'_>> = guards
         .iter_mut()
-        .zip(&codecs)
+        .zip(codecs.iter().zip(&mut calls))
         .enumerate()
-        .map(|(i, (guard, codec))| {
+        .map(|(i, (guard, (codec, calls)))| {
             let inner: &mut Inner = guard;
             let support = positions.get(i).and_then(Option::as_ref);
             Piece {
@@ -101,6 +111,7 @@ pub(crate) fn encode_bucket<'py>(
                 range: ranges[i].clone(),
                 support: support.map(|each| Support { positions: each.as_slice(), may_trim: true }),
                 limit: limits[i],
+                coders: calls.as_mut().map(Calls::coders).unwrap_or_default(),
             }
         })
         .collect();
@@ -108,10 +119,12 @@ pub(crate) fn encode_bucket<'py>(
     let mut outcomes = Vec::with_capacity(count);
     let (encoding, found) = (&mut pieces, &mut outcomes);
     let done = py.detach(|| {
-        ENCODING.with_borrow_mut(|scratch| {
-            let scale = in_standard_mode(|| scale as f32);
-            bucket::encode(input, scale, encoding, scratch, target, found)
-        })
+        // Taken rather than borrowed: what is coded in Python may come back here.
+        let mut scratch = ENCODING.take();
+        let scale = in_standard_mode(|| scale as f32);
+        let done = bucket::encode(input, scale, encoding, &mut scratch, target, found);
+        ENCODING.set(scratch);
+        done
     });
     drop(pieces);
     for (((state, guard), outcome), owner) in
@@ -187,7 +200,8 @@ pub(crate) fn average_bucket<'py>(
         out.check(range)?;
     }
     py.detach(|| {
-        AVERAGING.with_borrow_mut(|scratch| {
+        let mut scratch = AVERAGING.take();
+        let averaged = (|| {
             let mut frames = Vec::with_capacity(rest.len());
             for (i, range) in ranges.into_iter().enumerate() {
                 let start = Instant::now();
@@ -197,16 +211,27 @@ pub(crate) fn average_bucket<'py>(
                     frames.push(frame);
                     *rest = after;
                 }
-                let mut target = out.output(range);
                 if unused[i] {
-                    target.clear();
+                    out.output(range).clear();
                 } else {
-                    average.write(frames.iter().copied(), target, scratch)?;
+                    let target = out.output(range.clone());
+                    match average.write(frames.iter().copied(), target, &mut scratch) {
+                        Err(Error::Outside { .. }) => {
+                            let numel = Some(range.len() as u64);
+                            let plain = |bytes: &&[u8]| plain(&Frame::parse(bytes, numel)?);
+                            let frames = frames.iter().map(plain).collect::<Result<Vec<_>>>()?;
+                            let frames = frames.iter().map(Vec::as_slice);
+                            average.write(frames, out.output(range), &mut scratch)?;
+                        }
+                        written => written?,
+                    }
                 }
                 nanoseconds.push(since(start));
             }
             Ok(())
-        })
+        })();
+        AVERAGING.set(scratch);
+        averaged
     })
     .map_err(|error| to_py(py, error, None))?;
     to_numpy(py, "int64", &nanoseconds)
@@ -242,11 +267,11 @@ pub(crate) fn read_bucket<'py>(
         let (mut some_values, mut some_places) = (Vec::new(), Vec::new());
         for size in sizes {
             let (bytes, after) = rest.split_at_checked(size).unwrap_or((rest, &[]));
-            let frame = Frame::parse(bytes, None)?;
-            frame.values_into(&mut some_values)?;
+            Frame::parse(bytes, None)?;
+            reading(bytes, |frame| frame.values_into(&mut some_values))?;
             values.extend_from_slice(&some_values);
             if positions {
-                frame.indices_into(&mut some_places)?;
+                reading(bytes, |frame| frame.indices_into(&mut some_places))?;
                 places.extend_from_slice(&some_places);
             }
             rest = after;

@@ -16,6 +16,7 @@ use crate::errors::to_py;
 use crate::frame::Frame;
 use crate::interrupt;
 use crate::number::{number, optional};
+use crate::outside::{Calls, Coder, Parts};
 use crate::scratch::{with_staged, with_workspace};
 use crate::state::{Inner, State};
 
@@ -23,6 +24,8 @@ use crate::state::{Inner, State};
 #[pyclass(frozen, module = "gradwire._native")]
 pub(crate) struct Codec {
     inner: Arc<codec::Codec>,
+    /// What is coded in Python.
+    outside: Parts,
     /// The `gradwire.Codec` that this is a part of, which holds it.
     owner: Py<PyWeakrefReference>,
 }
@@ -30,6 +33,11 @@ pub(crate) struct Codec {
 impl Codec {
     pub(crate) fn inner(&self) -> &Arc<codec::Codec> {
         &self.inner
+    }
+
+    /// What is coded in Python.
+    pub(crate) fn outside(&self) -> &Parts {
+        &self.outside
     }
 
     /// The `gradwire.Codec` that this is a part of.
@@ -52,16 +60,18 @@ impl Codec {
     ) -> PyResult<T> {
         let Some(state) = state else {
             let mut fresh = self.fresh(py, job.tensor.numel())?;
+            let mut calls = self.outside.calls(0, None, 0);
             let encoded = py
-                .detach(|| job.encode(&self.inner, &mut fresh, out))
+                .detach(|| job.encode(&self.inner, &mut fresh, calls.as_mut(), out))
                 .map_err(|error| job.exception(py, error, None))?;
             return Ok(deliver(out, encoded)?.result);
         };
         let (owner, state) = (self.owner(py)?, self.check(job.tensor, state)?);
         let mut inner = state.lock(py)?;
         let core = &mut inner.state;
+        let mut calls = self.outside.calls(core.step(), state.name(), state.stream());
         let encoded = py
-            .detach(|| job.encode(&self.inner, core, out))
+            .detach(|| job.encode(&self.inner, core, calls.as_mut(), out))
             .map_err(|error| job.exception(py, error, state.name()))?;
         self.finish(py, state, &mut inner, (encoded, owner), || deliver(out, encoded))
     }
@@ -180,7 +190,8 @@ impl Codec {
             )));
         };
         let state = state.get();
-        if !Arc::ptr_eq(&self.inner, state.kind()) && !self.inner.same_kind(state.kind()) {
+        let same = Arc::ptr_eq(&self.inner, state.kind()) || self.inner.same_kind(state.kind());
+        if !same || self.outside.identity() != state.outside() {
             let made_by = object.getattr("codec")?.repr()?;
             return Err(PyValueError::new_err(format!(
                 "the state belongs to another codec, {made_by}; only ratio, k or threshold may \
@@ -193,10 +204,19 @@ impl Codec {
 
 #[pymethods]
 impl Codec {
+    /// `values` and `indices` are adapters of `gradwire._outside`, if those are coded in Python.
     #[new]
-    fn new(config: &Bound<'_, PyDict>, owner: &Bound<'_, PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (config, owner, values=None, indices=None))]
+    fn new(
+        config: &Bound<'_, PyDict>,
+        owner: &Bound<'_, PyAny>,
+        values: Option<&Bound<'_, PyAny>>,
+        indices: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
         let inner = Arc::new(in_standard_mode(|| config::codec(config))?);
-        Ok(Self { inner, owner: PyWeakrefReference::new(owner)?.unbind() })
+        let coder = |adapter: Option<&Bound<'_, PyAny>>| adapter.map(Coder::new).transpose();
+        let outside = Parts { values: coder(values)?, indices: coder(indices)? };
+        Ok(Self { inner, outside, owner: PyWeakrefReference::new(owner)?.unbind() })
     }
 
     #[pyo3(signature = (x, state=None, max_nbytes=None, bfloat16=false))]
@@ -318,11 +338,17 @@ impl Codec {
     #[pyo3(signature = (numel, count=None))]
     fn max_encoded_len(
         &self,
+        py: Python<'_>,
         numel: &Bound<'_, PyAny>,
         count: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
         let numel = number("numel", numel)?;
-        Ok(match optional("count", count)? {
+        let count = optional("count", count)?;
+        if let Some(mut calls) = self.outside.calls(0, None, 0) {
+            let most = self.inner.max_len_outside(numel, count, &mut calls.coders());
+            return most.map_err(|error| to_py(py, error, None));
+        }
+        Ok(match count {
             Some(count) => self.inner.max_len_of(numel, count),
             None => self.inner.max_encoded_len(numel),
         })
@@ -330,7 +356,8 @@ impl Codec {
 
     /// Whether a state of one codec may be used with the other.
     fn same_kind(&self, other: &Bound<'_, Self>) -> bool {
-        self.inner.same_kind(&other.get().inner)
+        let other = other.get();
+        self.inner.same_kind(&other.inner) && self.outside.identity() == other.outside.identity()
     }
 }
 
@@ -386,7 +413,6 @@ impl<'a> Job<'a> {
                 "{} is {limit} bytes, but the smallest possible frame has {need}",
                 self.limited_by
             )),
-            Error::CalledOff => interrupt::raised(),
             error => to_py(py, error, name),
         }
     }
@@ -395,11 +421,16 @@ impl<'a> Job<'a> {
         &self,
         codec: &codec::Codec,
         state: &mut codec::State,
+        calls: Option<&mut Calls<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
         let (input, limit) = (self.tensor.input(), self.max_nbytes);
         with_workspace(|workspace| {
             workspace.ask_before_overwriting(self.asks.then_some(interrupt::may_overwrite));
+            if let Some(calls) = calls {
+                let (at, coders) = (self.support, &mut calls.coders());
+                return codec.encode_outside(input, state, at, limit, coders, workspace, out);
+            }
             match self.support {
                 None => codec.encode_into(input, state, limit, workspace, out),
                 Some(support) => codec.encode_at(input, state, support, limit, workspace, out),

@@ -5,6 +5,8 @@ use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::interrupt;
+
 /// The exception for an error of the core; `name` is the tensor's, where it has one.
 pub(crate) fn to_py(py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
     match error {
@@ -14,6 +16,8 @@ pub(crate) fn to_py(py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
         Error::Corrupt { reason } => raise(py, "CorruptFrameError", (reason,)),
         Error::TooLarge { numel, limit } => raise(py, "FrameTooLargeError", (numel, limit)),
         Error::Unsupported { what, found } => raise(py, "UnsupportedFrameError", (what, found)),
+        Error::Outside { what, name } => raise(py, "UnsupportedFrameError", (what, name)),
+        Error::CalledOff => interrupt::raised(),
         Error::NonFinite { count, first } => raise(py, "NonFiniteError", (count, first, name)),
         Error::Changed => raise(py, "InputChangedError", (name,)),
         Error::Argument { reason } => PyValueError::new_err(reason),

@@ -18,16 +18,16 @@ thread_local! {
 
 /// Runs the handlers of signals that have come; what is to be asked before a residual is overwritten.
 pub(crate) fn may_overwrite() -> Result<()> {
-    Python::attach(|py| {
-        let handled = py.check_signals();
-        handled.map_err(|error| {
-            RAISED.set(Some(error));
-            Error::CalledOff
-        })
-    })
+    Python::attach(|py| py.check_signals().map_err(hold))
 }
 
-/// What [`may_overwrite`] gave the error for.
+/// Keeps an exception of Python for the caller, while the core calls off what it does.
+pub(crate) fn hold(error: PyErr) -> Error {
+    RAISED.set(Some(error));
+    Error::CalledOff
+}
+
+/// What [`Error::CalledOff`] was given for in this thread.
 pub(crate) fn raised() -> PyErr {
     RAISED.take().unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
 }

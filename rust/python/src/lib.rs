@@ -11,6 +11,7 @@
 //! | `errors` | the core's errors as the exceptions of `gradwire.errors` |
 //! | `scratch` | scratch memory that each thread keeps |
 //! | `interrupt` | signals that come during an encode |
+//! | `outside` | sections coded by parts of other packages |
 //! | `number` | numbers, with errors that name the argument |
 //!
 //! Every call that processes a whole tensor lets other Python threads run.
@@ -26,6 +27,7 @@ mod errors;
 mod frame;
 mod interrupt;
 mod number;
+mod outside;
 mod scratch;
 mod state;
 

@@ -22,6 +22,8 @@ pub(crate) struct State {
     kind: Arc<codec::Codec>,
     /// Held for no longer than it takes to look, so that nobody waits for an encode.
     used: Mutex<Used>,
+    /// The parts of that kind that are written in Python: name and options.
+    outside: [Option<String>; 2],
     numel: usize,
     name: Option<String>,
     stream: u64,
@@ -87,6 +89,14 @@ impl State {
         &self.kind
     }
 
+    pub(crate) fn outside(&self) -> [Option<&str>; 2] {
+        self.outside.each_ref().map(Option::as_deref)
+    }
+
+    pub(crate) fn stream(&self) -> u64 {
+        self.stream
+    }
+
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -114,7 +124,8 @@ impl State {
         let state = kind.init_state(numel).map_err(|error| to_py(py, error, name.as_deref()))?;
         let state = state.identified(tensor_id(name.as_deref().unwrap_or_default()), stream);
         let inner = Mutex::new(Inner { state, last: None });
-        Ok(Self { kind, used, numel, name, stream, inner })
+        let outside = codec.get().outside().identity().map(|part| part.map(str::to_owned));
+        Ok(Self { kind, used, outside, numel, name, stream, inner })
     }
 
     // A codec may hold a sparsifier of the user's, and that whatever it likes.
@@ -139,8 +150,8 @@ impl State {
         self.name()
     }
 
-    #[getter]
-    fn stream(&self) -> u64 {
+    #[getter(stream)]
+    fn py_stream(&self) -> u64 {
         self.stream
     }
 

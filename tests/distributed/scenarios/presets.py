@@ -6,7 +6,11 @@ from typing import Any
 
 import torch
 
+import gradwire
+from gradwire.exchange import AllGather, AllReduce, LeaderIndices
+from gradwire.memory import LowPass
 from gradwire.presets import PRESETS
+from gradwire.sparsify import RandomK, TopK
 from gradwire.torch.ddp import GradientError
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -16,12 +20,37 @@ from tests.distributed.scenarios.common import (
     plain,
     train,
 )
+from tests.outside_parts import Dithered, Halves, Plain
 
 
 def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
-    """Train; fail in the middle on the last rank; go on; and once more from a checkpoint."""
+    """What a preset's example does."""
     preset = PRESETS[name]
-    codec = preset.build(**preset.example)
+    return _promises(rank, world_size, preset.build(**preset.example))
+
+
+def outside_parts(rank: int, world_size: int, name: str) -> dict[str, Any]:
+    """What a codec with sections that are coded in Python does."""
+    codecs = {
+        "values": gradwire.Codec(sparsify=TopK(ratio=0.05), quantize=Halves()),
+        "positions": gradwire.Codec(sparsify=TopK(ratio=0.05), indices=Plain()),
+        "both": gradwire.Codec(sparsify=TopK(ratio=0.05), quantize=Dithered(), indices=Plain()),
+        "dense": gradwire.dense(quantize=Dithered(), memory=LowPass(0.5)),
+        "senders": gradwire.Codec(
+            sparsify=TopK(ratio=0.05), quantize=Halves(), exchange=AllGather(mean="senders")
+        ),
+        "leader": gradwire.Codec(
+            sparsify=TopK(ratio=0.05), indices=Plain(), exchange=LeaderIndices()
+        ),
+        "drawn": gradwire.Codec(
+            sparsify=RandomK(ratio=0.05), indices=Plain(), exchange=AllReduce()
+        ),
+    }
+    return _promises(rank, world_size, codecs[name])
+
+
+def _promises(rank: int, world_size: int, codec: gradwire.Codec) -> dict[str, Any]:
+    """Train; fail in the middle on the last rank; go on; and once more from a checkpoint."""
     with attached(network(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
         train(model, rank, range(3))
         before = plain(handle.state_dict())

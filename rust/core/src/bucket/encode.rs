@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 
+use crate::codec::outside::Coders;
 use crate::codec::{Codec, Encoded, State, Support, Workspace};
 use crate::simd::{Kernels, in_standard_mode};
 use crate::{Error, Input, Result, room};
 
 /// One tensor of a bucket, and how it is encoded.
-#[derive(Debug)]
 pub struct Piece<'a> {
     /// How it is encoded.
     pub codec: &'a Codec,
@@ -22,6 +22,8 @@ pub struct Piece<'a> {
     pub support: Option<Support<'a>>,
     /// Maximum size of its frame in bytes.
     pub limit: usize,
+    /// What is coded outside of this crate.
+    pub coders: Coders<'a>,
 }
 
 /// The results of encoding one piece.
@@ -102,9 +104,12 @@ impl Scratch {
             unscale(self.workspace.kernels(), input, scale, &mut self.unscaled);
             input = Input::F32(&self.unscaled);
         }
-        let Piece { codec, state, support, limit, .. } = piece;
+        let Piece { codec, state, support, limit, coders, .. } = piece;
         let (limit, workspace, frame) = (Some(*limit), &mut self.workspace, &mut self.frame);
         match *support {
+            support if !coders.is_none() => {
+                codec.encode_outside(input, state, support, limit, coders, workspace, frame)
+            }
             None => codec.encode_into(input, state, limit, workspace, frame),
             Some(support) => codec.encode_at(input, state, support, limit, workspace, frame),
         }

@@ -1,6 +1,7 @@
 use half::{bf16, f16};
 
 use super::*;
+use crate::codec::outside::Coders;
 use crate::codec::{Codec, State, Workspace};
 use crate::frame::{Frame, Scratch as Decoding};
 use crate::memory::{Memory, Residual};
@@ -41,7 +42,14 @@ fn pieces<'a>(codecs: &'a [Codec], states: &'a mut [State]) -> Vec<Piece<'a>> {
         .map(|((codec, state), len)| {
             at += len;
             let limit = codec.max_encoded_len(len);
-            Piece { codec, state, range: at - len..at, support: None, limit }
+            Piece {
+                codec,
+                state,
+                range: at - len..at,
+                support: None,
+                limit,
+                coders: Coders::default(),
+            }
         })
         .collect()
 }

@@ -8,6 +8,7 @@ mod dense;
 mod feedback;
 mod flush;
 mod given;
+pub mod outside;
 mod sparse;
 mod state;
 mod totals;

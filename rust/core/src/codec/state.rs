@@ -145,6 +145,14 @@ impl State {
         self.step
     }
 
+    /// The same state once more, of a residual in one buffer: an encode on the copy leaves this one
+    /// as it is.
+    pub(super) fn duplicate(&self) -> Result<Self> {
+        let (tracked, previous) = (self.tracked.clone(), self.previous.clone());
+        let Self { numel, step, tensor, stream, .. } = *self;
+        Ok(Self { numel, step, tensor, stream, kept: self.kept.copy()?, tracked, previous })
+    }
+
     /// What was not sent yet, if the codec remembers it.
     pub fn residual(&self) -> Option<&[f32]> {
         self.kept.residual.as_ref().map(Buffers::as_slice)

@@ -1,5 +1,6 @@
 //! The fixed part of a frame: 48 bytes, little-endian.
 
+use super::outside;
 use crate::pack::{self, Coding};
 use crate::quantize::QuantizerId;
 use crate::sparsify::SparsifierId;
@@ -93,10 +94,11 @@ impl Header {
     /// Checks what the fields must be together. The length of the value section is for
     /// [`ValueCoding::parse`](crate::quantize::ValueCoding), which reads its parameters there.
     pub(super) fn check(&self) -> Result<()> {
-        let exponents = self.quantizer.exponents();
+        let outside = self.quantizer == outside::QUANTIZER;
+        let exponents = if outside { Some(0..=0) } else { self.quantizer.exponents() };
         if !exponents.is_some_and(|allowed| allowed.contains(&self.exponent)) {
             let exponent = self.exponent;
-            let name = self.quantizer.name().unwrap_or_default();
+            let name = self.quantizer.name().unwrap_or("other");
             return Err(Error::corrupt(format!(
                 "exponent {exponent} is not allowed with {name} values"
             )));
@@ -116,5 +118,5 @@ fn dtype(id: u8) -> Option<Dtype> {
 
 fn quantizer(id: u8) -> Option<QuantizerId> {
     let id = QuantizerId(id);
-    id.name().map(|_| id)
+    (id == outside::QUANTIZER || id.name().is_some()).then_some(id)
 }

@@ -8,12 +8,13 @@
 //! allocated, or the caller's memory is written.
 
 mod header;
+pub mod outside;
 mod positions;
 mod read;
 mod write;
 
 pub use header::{HEADER_LEN, Header, MAGIC, VERSION};
-pub use positions::{POSITIONS_HEAD, read_positions, write_positions};
+pub use positions::{POSITIONS_HEAD, outside_positions, read_positions, write_positions};
 pub use read::{Frame, Scratch};
 pub use write::{Layout, dense_len, max_len, write_into, write_with};
 pub(crate) use write::{write_checked, write_dense};

@@ -1,6 +1,7 @@
 //! Decodes frames to positions, values and tensors.
 
 use super::header::{CHECKSUM, HEADER_LEN, Header, MAGIC, VERSION};
+use super::outside;
 use crate::pack::{self, Blocks, Coding, LONGEST_BLOCK, MAX_NUMEL};
 use crate::quantize::{BLOCK, Decoder, LONGEST, Section, ValueCoding};
 use crate::simd::{Kernels, in_standard_mode};
@@ -80,7 +81,12 @@ impl<'a> Frame<'a> {
         }
         header.check()?;
         let Header { quantizer, exponent, numel, count, .. } = header;
-        let coding = ValueCoding::parse(quantizer, exponent, values, numel, count)?;
+        let coding = if quantizer == outside::QUANTIZER {
+            outside::check_values(values, count)?;
+            ValueCoding::Empty(quantizer)
+        } else {
+            ValueCoding::parse(quantizer, exponent, values, numel, count)?
+        };
         Ok(Self { kernels: Kernels::current(), header, coding, indices, values })
     }
 
@@ -112,6 +118,7 @@ impl<'a> Frame<'a> {
 
     /// The positions, strictly ascending and below `numel`, in place of what `out` held.
     pub fn indices_into(&self, out: &mut Vec<u32>) -> Result<()> {
+        self.check_indices()?;
         let Header { coding, numel, count, .. } = self.header;
         // Of a dense frame, too, `count` is bounded by the bytes of the values.
         pack::decode_into(self.kernels, coding, self.indices, numel, count, out)
@@ -223,6 +230,7 @@ impl<'a> Frame<'a> {
     }
 
     fn check_values(&self) -> Result<()> {
+        self.check_inside()?;
         if self.coding.is_valid(self.section(), self.header.count) {
             return Ok(());
         }

@@ -143,7 +143,11 @@ fn header(
 
 /// Lays out a frame in `out`, has its sections filled, and puts the checksum in.
 /// Where there is no memory for it, nothing was filled.
-fn seal(header: Header, out: &mut Vec<u8>, fill: impl FnOnce(&mut [u8], &mut [u8])) -> Result<()> {
+pub(super) fn seal(
+    header: Header,
+    out: &mut Vec<u8>,
+    fill: impl FnOnce(&mut [u8], &mut [u8]),
+) -> Result<()> {
     let (index_len, value_len) = (header.index_len as usize, header.value_len as usize);
     let len = HEADER_LEN + index_len + value_len;
     if out.capacity() < len {

@@ -27,6 +27,20 @@ impl Buffers {
         Ok(Self { current: Buffer::zeros(len)?, other, undoable: false })
     }
 
+    /// A copy of the values, in one buffer.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        let mut current = Buffer::zeros(self.current.as_slice().len())?;
+        current.as_mut_slice().copy_from_slice(self.current.as_slice());
+        Ok(Self { current, other: None, undoable: false })
+    }
+
+    /// The values before the last commit, if they are there yet, and those that it has made, to be
+    /// amended. The commit can still be undone.
+    pub(crate) fn amend(&mut self) -> (Option<&[f32]>, &mut [f32]) {
+        let before = if self.undoable { self.other.as_ref() } else { None };
+        (before.map(Buffer::as_slice), self.current.as_mut_slice())
+    }
+
     /// Zeros again, in the memory that there is: nothing can go wrong.
     pub fn clear(&mut self) {
         self.current.as_mut_slice().fill(0.0);

@@ -34,6 +34,12 @@ impl Kept {
         Ok(Self { residual, momentum: make(keeps == Keeps::Momentum)? })
     }
 
+    /// The same values once more, in one buffer each.
+    pub fn copy(&self) -> Result<Self> {
+        let copy = |buffers: &Option<Buffers>| buffers.as_ref().map(Buffers::copy).transpose();
+        Ok(Self { residual: copy(&self.residual)?, momentum: copy(&self.momentum)? })
+    }
+
     /// The buffers there are.
     pub fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers> {
         self.residual.iter_mut().chain(&mut self.momentum)

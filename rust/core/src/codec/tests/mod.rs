@@ -7,6 +7,7 @@ mod float_mode;
 mod flush;
 mod given;
 mod memories;
+mod outside;
 mod picked;
 mod published;
 mod random;

@@ -1,0 +1,69 @@
+"""Parts of another package, for tests: right ones, and ones that go wrong as they are told."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire import extension
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Halves(extension.Quantizer):
+    """The codes of bfloat16, rounded towards zero."""
+
+    kind: ClassVar[str] = "test_halves"
+
+    def encode(self, values: NDArray[np.float32], *, step: int, key: int) -> Any:
+        assert not values.flags.writeable
+        return (values.view(np.uint32) >> 16).astype("<u2")  # an array is bytes, too
+
+    @classmethod
+    def decode(cls, data: bytes, count: int) -> NDArray[np.float32]:
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+    def max_len(self, count: int) -> int:
+        return 2 * count
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Dithered(extension.Quantizer):
+    """Signs, kept or turned at random: the least that a value may take."""
+
+    seed: int = 0
+    kind: ClassVar[str] = "test_dithered"
+
+    def encode(self, values: NDArray[np.float32], *, step: int, key: int) -> bytes:
+        random = np.random.Generator(np.random.Philox(key + self.seed))
+        scale = np.array([np.abs(values).max()], "<f4")
+        up = random.random(values.size) * 2 * scale < values + scale
+        return scale.tobytes() + np.packbits(up).tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes, count: int) -> NDArray[np.float32]:
+        scale = np.frombuffer(data, "<f4", count=1).astype(np.float32)
+        up = np.unpackbits(np.frombuffer(data, np.uint8, offset=4), count=count)
+        return np.where(up == 1, scale, -scale)
+
+    def max_len(self, count: int) -> int:
+        return 4 + -(-count // 8)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plain(extension.IndexCoding):
+    """Positions as they are."""
+
+    kind: ClassVar[str] = "test_plain"
+
+    def encode(self, positions: NDArray[np.uint32], *, numel: int) -> bytes:
+        assert not positions.flags.writeable
+        assert 0 < positions.size < numel
+        return positions.astype("<u4").tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes, numel: int, count: int) -> NDArray[Any]:
+        return np.frombuffer(data, "<u4")
+
+    def max_len(self, numel: int, count: int) -> int:
+        return 4 * count

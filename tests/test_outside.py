@@ -1,0 +1,432 @@
+"""Quantizers and index codings of other packages: in every composition, and when they go wrong."""
+
+import copy
+import dataclasses
+import json
+import pickle
+import re
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire import extension
+from gradwire.memory import NoMemory
+from gradwire.sparsify import All, TopK
+from tests.outside_parts import Dithered, Halves, Plain
+from tests.support import FILTERS, MEMORIES, SPARSIFIERS, forge, name_of, run_python, same_state
+
+N = 5000
+
+
+def compositions() -> list[gradwire.Codec]:
+    """Every sparsifier and memory, with values, positions and both coded outside."""
+    parts: list[dict[str, Any]] = [
+        {"quantize": Halves()},
+        {"indices": Plain()},
+        {"quantize": Dithered(3), "indices": Plain()},
+    ]
+    return [
+        gradwire.Codec(sparsify=sparsify, memory=memory, **options)
+        for sparsify in SPARSIFIERS
+        for memory in (*MEMORIES, *FILTERS)
+        for options in parts
+        if sparsify.selects or not getattr(memory, "masking", False)
+    ]
+
+
+@pytest.fixture
+def tensors() -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.standard_t(3, N).astype(np.float32) for _ in range(4)]
+
+
+@pytest.mark.parametrize("codec", compositions(), ids=name_of)
+class TestEveryComposition:
+    def test_describes_itself(self, codec):
+        assert gradwire.Codec.from_config(json.loads(json.dumps(codec.get_config()))) == codec
+        assert pickle.loads(pickle.dumps(codec)) == copy.deepcopy(codec) == codec
+        assert len({codec, copy.copy(codec)}) == 1
+
+    def test_what_is_not_decoded_is_kept(self, codec, tensors):
+        state = codec.init_state(N, name="w", stream=1)
+        for x in tensors:
+            before, seen = state.residual, codec.preview(x, state)
+            frame = codec.encode(x, state)
+            sent = gradwire.decode(frame)
+            assert frame.nbytes <= codec.max_encoded_len(N)
+            assert np.array_equal(sent[frame.indices()], frame.values())
+            if codec.memory in MEMORIES or codec.memory.corrects:
+                assert before is None or np.array_equal(state.residual, seen - sent)
+            out = x.copy()
+            gradwire.decode_add(bytes(frame), out, 0.5)
+            expected = x.copy()
+            expected[frame.indices()] += frame.values() * np.float32(0.5)
+            assert np.array_equal(out, expected)
+
+    def test_a_saved_state_goes_on_and_an_encode_is_undone_exactly(self, codec, tensors):
+        state = codec.init_state(N, name="w")
+        for x in tensors[:2]:
+            codec.encode(x, state)
+        saved = state.state_dict()
+        resumed = codec.init_state(N, name="w")
+        resumed.load_state_dict(saved)
+        frame = codec.encode(tensors[2], state)
+        assert codec.encode(tensors[2], resumed) == frame
+        assert same_state(state.state_dict(), resumed.state_dict())
+        if codec.memory.undoable:
+            state.rollback()
+            assert same_state(state.state_dict(), saved)
+            assert codec.encode(tensors[2], state) == frame
+
+    def test_fits_into_a_buffer_or_says_so(self, codec, tensors):
+        state = codec.init_state(N, name="w")
+        codec.encode(tensors[0], state)
+        saved, seen = state.state_dict(), codec.preview(tensors[1], state)
+        out = np.full(codec.max_encoded_len(N), 7, np.uint8)
+        nbytes = codec.encode_into(tensors[1], copy.copy(state), out)
+        limit = 48 + (nbytes - 48) // 2
+        try:
+            nbytes = codec.encode_into(tensors[1], state, out[:limit])
+        except ValueError:
+            assert not codec.sparsify.selects
+            assert same_state(state.state_dict(), saved)
+            return
+        assert nbytes <= limit
+        assert nbytes > 0.6 * limit or codec.sparsify.shared or limit < 150
+        assert state.last["count"] + state.last["trimmed"] > state.last["count"]
+        if codec.memory in MEMORIES and codec.memory.keeps:
+            sent = gradwire.decode(out[:nbytes])
+            assert np.array_equal(state.residual, seen - sent)
+
+
+@pytest.mark.parametrize("memory", [*MEMORIES, *FILTERS], ids=name_of)
+def test_a_coding_of_ones_own_changes_no_value(memory, tensors):
+    inside = gradwire.Codec(sparsify=TopK(ratio=0.05), memory=memory)
+    outside = dataclasses.replace(inside, indices=Plain())
+    states = inside.init_state(N), outside.init_state(N)
+    for x in tensors:
+        ours, theirs = inside.encode(x, states[0]), outside.encode(x, states[1])
+        assert np.array_equal(ours.indices(), theirs.indices())
+        assert np.array_equal(ours.values(), theirs.values())
+        assert theirs.nbytes == 48 + 1 + len("test_plain") + 8 * theirs.count
+        assert same_state(
+            states[0].state_dict() | {"config": {}}, states[1].state_dict() | {"config": {}}
+        )
+
+
+@pytest.mark.parametrize("numel", [0, 1, 2, 9])
+def test_degenerate_tensors(numel):
+    for value in (0.0, 1.0):
+        x = np.full(numel, value, np.float32)
+        for sparsify in (All(), TopK(k=1), TopK(ratio=1.0)):
+            codec = gradwire.Codec(sparsify=sparsify, quantize=Halves(), indices=Plain())
+            frame = codec.encode(x, codec.init_state(numel))
+            assert np.array_equal(gradwire.decode(frame)[frame.indices()], x[frame.indices()])
+
+
+def test_random_numbers_differ_between_ranks_and_steps_and_names(tensors):
+    codec = gradwire.dense(quantize=Dithered())
+    frames = set()
+    for name, stream in [("a", 0), ("a", 1), ("b", 0)]:
+        state = codec.init_state(N, name=name, stream=stream)
+        frames |= {bytes(codec.encode(tensors[0], state)) for _ in range(2)}
+        again = codec.init_state(N, name=name, stream=stream)
+        assert bytes(codec.encode(tensors[0], again)) in frames
+    assert len(frames) == 6
+
+
+def test_a_state_belongs_to_the_options_it_was_made_with(tensors):
+    first, second = (gradwire.dense(quantize=Dithered(seed)) for seed in (0, 1))
+    state = first.init_state(N)
+    with pytest.raises(ValueError, match="the state belongs to another codec"):
+        second.encode(tensors[0], state)
+    with pytest.raises(ValueError, match="only ratio, k or threshold may differ"):
+        state.load_state_dict(second.init_state(N).state_dict())
+    assert first._codec.same_kind(gradwire.dense(quantize=Dithered(0))._codec)
+    assert not first._codec.same_kind(gradwire.dense()._codec)
+
+
+def test_values_are_not_summed_on_the_wire():
+    with pytest.raises(ValueError, match="codes of Halves cannot be summed"):
+        gradwire.dense(quantize=Halves(), exchange=gradwire.exchange.AllReduce())
+
+
+def test_the_header_names_the_kinds(tensors):
+    codec = gradwire.Codec(sparsify=TopK(k=9), quantize=Halves(), indices=Plain())
+    header = codec.encode(tensors[0], codec.init_state(N)).header()
+    assert header["quantizer"] == "custom:test_halves"
+    assert header["coding"] == "custom:test_plain"
+
+
+class TestWithoutThePackage:
+    """In a process that does not know the parts."""
+
+    def frame(self, **options: Any) -> bytes:
+        codec = gradwire.Codec(sparsify=TopK(k=30), memory=NoMemory(), **options)
+        return bytes(codec.encode(np.arange(N, dtype=np.float32)))
+
+    @pytest.mark.parametrize(
+        ("options", "what", "kind"),
+        [
+            ({"quantize": Halves()}, "quantizer", "test_halves"),
+            ({"indices": Plain()}, "index coding", "test_plain"),
+        ],
+    )
+    def test_a_frame_names_what_is_missing(self, options, what, kind, tmp_path):
+        path = tmp_path / "frame.gwf"
+        path.write_bytes(self.frame(**options))
+        printed = run_python(
+            """
+            import sys
+            import numpy as np
+            import gradwire
+            from gradwire.cli import main
+
+            data = open(sys.argv[1], "rb").read()
+            out = np.full(5000, 7, np.float32)
+            frame = gradwire.Frame(data)
+            for call in (
+                lambda: gradwire.decode(data),
+                lambda: gradwire.decode(frame, out),
+                lambda: gradwire.decode_add(data, out),
+                frame.values,
+            ):
+                try:
+                    call()
+                except gradwire.UnsupportedFrameError as error:
+                    print(error.what, error.found, error, sep="; ")
+            assert (out == 7).all()
+            print(main(["inspect", sys.argv[1]]))
+            """,
+            str(path),
+        )
+        *told, code = printed.splitlines()
+        assert len(told) == 4
+        message = (
+            f"{what}; {kind}; unsupported frame: its {what} '{kind}' is from another package; "
+            "install or import the one that the sender uses"
+        )
+        assert set(told) == {message}
+        assert code == "1"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Wrong(extension.Quantizer):
+    """Goes wrong as it is told."""
+
+    how: str = ""
+    kind: ClassVar[str] = "test_wrong"
+
+    def encode(self, values, *, step, key):
+        if self.how == "raises":
+            raise KeyError("encode")
+        if self.how == "no bytes":
+            return 3
+        if self.how == "too long":
+            return bytes(4 * values.size + 1)
+        if self.how == "too short":
+            return b""
+        return self.how.encode().ljust(4 * values.size, b"\0")
+
+    @classmethod
+    def decode(cls, data, count):
+        how = data.rstrip(b"\0").decode()
+        if how == "decode raises":
+            raise IndexError("decode")
+        if how == "no array":
+            return [0.0] * count
+        if how == "wrong dtype":
+            return np.zeros(count)
+        if how == "too few":
+            return np.zeros(count - 1, np.float32)
+        if how == "not finite":
+            return np.full(count, np.inf, np.float32)
+        return np.zeros(count, np.float32)
+
+    def max_len(self, count):
+        return -1 if self.how == "no bound" else 4 * count
+
+
+ENCODING = [
+    ("raises", "encode raised KeyError: 'encode'"),
+    ("no bytes", "encode must return bytes, got int"),
+    ("too long", "encode must return at most max_len = 400 bytes, got 401"),
+    ("too short", "encode must return at least one bit per value, got 0 bytes for 100 values"),
+    ("no bound", "max_len must return a number of bytes, got -1"),
+]
+DECODING = [
+    ("decode raises", "IndexError: decode", gradwire.CorruptFrameError),
+    ("no array", "decode must return an array of float32, got list", gradwire.PluginError),
+    (
+        "wrong dtype",
+        "must return an array of float32, got ndarray of float64",
+        gradwire.PluginError,
+    ),
+    (
+        "too few",
+        r"decode must return an array of shape (100,), got (99,)",
+        gradwire.CorruptFrameError,
+    ),
+    ("not finite", "decode must return finite values", gradwire.CorruptFrameError),
+]
+
+
+class TestAFaultyQuantizer:
+    x: ClassVar = np.random.default_rng(2).standard_normal(1000).astype(np.float32)
+
+    @pytest.mark.parametrize("memory", [*MEMORIES, *FILTERS], ids=name_of)
+    @pytest.mark.parametrize(
+        ("how", "message"), [*ENCODING, *((how, message) for how, message, _ in DECODING)]
+    )
+    def test_is_named_and_leaves_no_trace(self, how, message, memory):
+        codec = gradwire.Codec(sparsify=TopK(k=100), quantize=Wrong(how), memory=memory)
+        state = codec.init_state(1000)
+        if state.residual is not None:
+            state.load_state_dict(state.state_dict() | {"residual": self.x, "step": 3})
+        before, out = state.state_dict(), np.full(5000, 7, np.uint8)
+        for call in (
+            lambda: codec.encode(self.x, state),
+            lambda: codec.encode_into(self.x, state, out),
+            lambda: codec.encode_at(self.x, state, np.arange(100, dtype=np.uint32)),
+        ):
+            with pytest.raises(gradwire.PluginError, match=re.escape(message)) as caught:
+                call()
+            assert (caught.value.preset, caught.value.what) == ("test_wrong", "quantizer")
+            assert caught.value.distribution == "tests.test_outside"
+            assert same_state(state.state_dict(), before)
+        assert (out == 7).all()
+
+    @pytest.mark.parametrize(("how", "message", "error"), DECODING)
+    def test_is_caught_by_a_reader(self, how, message, error):
+        codec = gradwire.Codec(sparsify=TopK(k=100), quantize=Wrong("fine"), memory=NoMemory())
+        data = bytes(codec.encode(self.x))
+        at = data.index(b"fine")
+        data = forge(data, at, how.encode().ljust(20, b"\0"))
+        out = np.full(1000, 7, np.float32)
+        for call in (
+            lambda: gradwire.decode(data, out),
+            lambda: gradwire.decode_add(data, out),
+            lambda: gradwire.Frame(data).values(),
+        ):
+            with pytest.raises(error, match=re.escape(message)):
+                call()
+        assert (out == 7).all()
+        assert gradwire.Frame(data).indices().size == 100
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Shifted(extension.IndexCoding):
+    """Reads other positions than it wrote."""
+
+    by: int = 1
+    kind: ClassVar[str] = "test_shifted"
+
+    def encode(self, positions, *, numel):
+        return positions.astype("<i8").tobytes() + bytes([self.by])
+
+    @classmethod
+    def decode(cls, data, numel, count):
+        positions = np.frombuffer(data[:-1], "<i8")
+        return {0: positions, 1: positions + 1, 2: positions[::-1], 3: positions * 1.0}[data[-1]]
+
+    def max_len(self, numel, count):
+        return 8 * count + 1
+
+
+class TestAFaultyIndexCoding:
+    x: ClassVar = np.arange(50, dtype=np.float32)
+
+    @pytest.mark.parametrize(
+        ("by", "message"),
+        [
+            (1, "must return positions in 0..49, got 41..50"),
+            (2, "must return positions that ascend strictly"),
+            (3, "must return an array of integers, got ndarray of float64"),
+            (4, "decode raised KeyError: 4"),
+        ],
+    )
+    def test_is_named_and_leaves_no_trace(self, by, message):
+        codec = gradwire.Codec(sparsify=TopK(k=10), indices=Shifted(by))
+        state = codec.init_state(50)
+        before = state.state_dict()
+        with pytest.raises(gradwire.PluginError, match=re.escape(message)) as caught:
+            codec.encode(self.x, state)
+        assert caught.value.what == "index coding"
+        assert same_state(state.state_dict(), before)
+
+    def test_that_reads_other_positions_is_found_by_the_writer(self):
+        codec = gradwire.Codec(sparsify=TopK(k=10), indices=Shifted(1))
+        with pytest.raises(gradwire.PluginError, match="decode returns other positions"):
+            codec.encode(self.x[::-1].copy(), codec.init_state(50))
+
+    @pytest.mark.parametrize("by", [1, 2, 4])
+    def test_is_caught_by_a_reader(self, by):
+        codec = gradwire.Codec(sparsify=TopK(k=10), indices=Shifted(0), memory=NoMemory())
+        data = bytes(codec.encode(self.x))
+        data = forge(data, len(data) - 41, bytes([by]))
+        out = np.full(50, 7, np.float32)
+        for call in (
+            lambda: gradwire.decode(data, out),
+            lambda: gradwire.decode_add(data, out),
+            lambda: gradwire.Frame(data).indices(),
+        ):
+            with pytest.raises(gradwire.CorruptFrameError):
+                call()
+        assert (out == 7).all()
+
+
+class TestHostileBytes:
+    def frame(self) -> bytes:
+        codec = gradwire.Codec(
+            sparsify=TopK(k=11), quantize=Halves(), indices=Plain(), memory=NoMemory()
+        )
+        return bytes(codec.encode(np.random.default_rng(3).standard_normal(90).astype(np.float32)))
+
+    def test_every_prefix_and_flipped_bit_is_found(self):
+        data = self.frame()
+        for length in range(len(data)):
+            with pytest.raises(gradwire.TruncatedFrameError):
+                gradwire.decode(data[:length])
+        for bit in range(8 * len(data)):
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(gradwire.GradwireError):
+                gradwire.decode(flipped)
+
+    def test_forged_frames_are_refused_or_finite(self):
+        data, rng = self.frame(), np.random.default_rng(5)
+        out = np.empty(90, np.float32)
+        decoded = 0
+        for _ in range(3000):
+            at = int(rng.integers(4, len(data)))
+            if 12 <= at < 16:
+                continue
+            field = rng.integers(0, 256, int(rng.integers(1, 5)), np.uint8).tobytes()
+            forged = forge(data, at, field[: (12 - at if at < 12 else len(data) - at)])
+            out.fill(7)
+            try:
+                gradwire.decode(forged, out)
+            except (gradwire.GradwireError, ValueError):
+                assert (out == 7).all()
+            else:
+                decoded += 1
+                assert np.isfinite(out).all()
+        assert decoded > 100
+
+    def test_a_count_is_paid_for_in_bits(self):
+        data = self.frame()
+        with pytest.raises(gradwire.GradwireError):
+            gradwire.decode(forge(data, 16, (2**27).to_bytes(8, "little") * 2))
+
+
+@pytest.mark.parametrize("base", [extension.Quantizer, extension.IndexCoding])
+def test_a_kind_has_one_class(base):
+    for kind, message in [
+        ("float32" if base is extension.Quantizer else "test_plain", "already uses"),
+        ("Two Words", "must be a lower-case identifier"),
+        ("a" * 64, "must be a lower-case identifier of at most 63 characters"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            type("Another", (base,), {"kind": kind})
