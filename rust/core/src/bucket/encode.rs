@@ -7,7 +7,8 @@ use half::{bf16, f16};
 
 use crate::codec::outside::Coders;
 use crate::codec::{Codec, Encoded, State, Support, Workspace};
-use crate::simd::{Kernels, in_standard_mode};
+use crate::scan::Field;
+use crate::simd::in_standard_mode;
 use crate::{Error, Input, Result, room};
 
 /// One tensor of a bucket, and how it is encoded.
@@ -101,7 +102,11 @@ impl Scratch {
         if scale != 1.0 {
             self.unscaled.clear();
             room::resize(&mut self.unscaled, input.len())?;
-            unscale(self.workspace.kernels(), input, scale, &mut self.unscaled);
+            // Made float32 first: small float16 gradients would vanish the other way round.
+            Field(input).copy(self.workspace.kernels(), 0..input.len(), &mut self.unscaled);
+            for value in &mut self.unscaled {
+                *value /= scale;
+            }
             input = Input::F32(&self.unscaled);
         }
         let Piece { codec, state, support, limit, coders, .. } = piece;
@@ -113,19 +118,6 @@ impl Scratch {
             None => codec.encode_into(input, state, limit, workspace, frame),
             Some(support) => codec.encode_at(input, state, support, limit, workspace, frame),
         }
-    }
-}
-
-/// Widens first and divides then: small float16 gradients would vanish the other way round.
-fn unscale(kernels: &Kernels, input: Input<'_>, scale: f32, out: &mut [f32]) {
-    match input {
-        Input::F32(x) => out.copy_from_slice(x),
-        Input::F64(x) => kernels.widen_f64(x, out),
-        Input::F16(x) => kernels.widen_f16(x, out),
-        Input::BF16(x) => kernels.widen_bf16(x, out),
-    }
-    for value in out {
-        *value /= scale;
     }
 }
 

@@ -15,11 +15,6 @@ impl<'a> Field<'a> {
         self.0.len()
     }
 
-    /// The elements before position `middle`, and those from there on.
-    pub fn split_at(self, middle: usize) -> (Self, Self) {
-        (Self(self.0.range(0..middle)), Self(self.0.range(middle..self.len())))
-    }
-
     /// The element at a position.
     pub fn at(&self, i: usize) -> f32 {
         match self.0 {

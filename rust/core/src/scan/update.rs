@@ -175,7 +175,8 @@ impl<'a> From<Tensor<'a>> for Update<'a> {
 
 impl Split for Update<'_> {
     fn split_at(self, middle: usize) -> (Self, Self) {
-        let (tensor, later) = self.tensor.split_at(middle);
+        let later = self.tensor.range(middle..self.tensor.len());
+        let tensor = self.tensor.range(0..middle);
         let (next, late) = self.next.split_at(middle);
         (Self { tensor, next }, Self { tensor: later, next: late })
     }
