@@ -178,7 +178,7 @@ impl Split for Target<'_> {
 fn code(share: Share<'_, Target<'_>>) {
     let Share { range: all, what: Target { job, mut update, codes, mut scales }, desk, .. } = share;
     let (kernels, bits, mut room) = (job.coder.kernels, job.bits(), Room::default());
-    let (mut peak, mut fitted) = (0, 0);
+    let (mut peak, mut fitted, each) = (0, 0, job.coder.coding.scales());
     for range in steps(0..all.len(), STEP) {
         // A group that was summed up a moment ago is in the cache to its end.
         if fitted < range.start + STEP {
@@ -186,8 +186,10 @@ fn code(share: Share<'_, Target<'_>>) {
         }
         if let (Table::Open(scales), Some(group)) = (&mut scales, job.group) {
             while fitted < range.end {
-                let size = (range.end - fitted).next_multiple_of(group).min(all.len() - fitted);
+                let groups = (range.end - fitted).div_ceil(group);
+                let size = (groups * group).min(all.len() - fitted);
                 let block = Block::new(kernels, fitted..fitted + size, &mut desk.scratch);
+                let scales = &mut scales[fitted / group * each..][..groups * each];
                 peak = peak.max(job.fit(&update.tensor(), block, group, scales));
                 fitted += size;
             }
@@ -221,9 +223,10 @@ fn code(share: Share<'_, Target<'_>>) {
 
 impl Job {
     /// Fits the scales of the groups of a block, or of one that the cache holds; the bits of the largest
-    /// magnitude. `scales` are those of the whole part.
+    /// magnitude.
+    #[inline(always)]
     fn fit(
-        self,
+        &self,
         tensor: &Tensor<'_>,
         block: Block<'_>,
         group: usize,
@@ -231,7 +234,6 @@ impl Job {
     ) -> u32 {
         let (kernels, told) = (block.kernels, self.coder.hints.magnitude);
         let (at, len, each) = (block.range.start, block.range.len(), self.coder.coding.scales());
-        let scales = &mut scales[at / group * each..][..len.div_ceil(group) * each];
         if group <= STEP {
             let groups = (tensor.sums(block), group);
             return self.quantizer.fit_groups(kernels, groups, told, (scales, each));

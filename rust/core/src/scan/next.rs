@@ -85,6 +85,7 @@ impl<'a> Next<'a> {
     }
 
     /// Writes what the memory becomes besides the sums, whatever is sent.
+    #[inline(always)]
     pub(super) fn write_moment(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
         if let Self::Sums { beside, streams, .. } = self
             && !beside.is_empty()
@@ -94,6 +95,7 @@ impl<'a> Next<'a> {
     }
 
     /// Writes the sums of a block, if the memory becomes them.
+    #[inline(always)]
     pub(super) fn write_sums(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
         let (target, streams) = match self {
             Self::None | Self::Filtered { .. } => return,

@@ -92,6 +92,7 @@ impl<'a> Past<'a> {
     }
 
     /// Has what the next [`STEP`] sums from position `at` are made of brought to the caches.
+    #[inline(always)]
     pub(super) fn fetch(self, gradient: Field<'_>, kernels: &Kernels, at: usize) {
         match self {
             Self::None => gradient.fetch(kernels, at),
@@ -148,6 +149,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// The elements, if they are in memory as float32.
+    #[inline(always)]
     pub fn as_slice(&self) -> Option<&'a [f32]> {
         match (self.gradient.0, self.memory) {
             (Input::F32(x), Past::None) => Some(x),
@@ -188,11 +190,15 @@ impl<'a> Tensor<'a> {
     }
 
     /// The sums of a block.
+    #[inline(always)]
     pub fn sums<'s>(&self, block: Block<'s>) -> &'s [f32]
     where
         'a: 's,
     {
-        self.pair(block).1
+        match self.as_slice() {
+            Some(x) => &x[block.range],
+            None => self.pair(block).1,
+        }
     }
 
     /// Copies the sums of any number of elements from position `at`.

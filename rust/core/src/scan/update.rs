@@ -29,10 +29,12 @@ impl<'a> Update<'a> {
     }
 
     /// What there is to encode of what was not written yet.
+    #[inline(always)]
     pub fn tensor(&self) -> Tensor<'_> {
         Tensor { memory: self.past(), ..self.tensor }
     }
 
+    #[inline(always)]
     fn past(&self) -> Past<'_> {
         match &self.next {
             Next::InPlace { residual, decay } => Past::Residual { residual, decay: *decay },
@@ -41,6 +43,7 @@ impl<'a> Update<'a> {
     }
 
     /// As [`Tensor::fetch`].
+    #[inline(always)]
     pub fn fetch(&self, kernels: &Kernels, at: usize) {
         self.past().fetch(self.tensor.gradient, kernels, at);
     }
@@ -143,6 +146,7 @@ impl<'a> Update<'a> {
     }
 
     /// Reads a block, to be written once it is known what is sent; the sums, in scratch memory.
+    #[inline(always)]
     pub fn take<'s>(&mut self, block: Block<'s>) -> &'s mut [f32] {
         let Block { kernels, range, scratch } = block;
         let (range, Scratch { places, sums }) = (&range, scratch);
@@ -161,6 +165,7 @@ impl<'a> Update<'a> {
     }
 
     /// Writes what the memory becomes of a block that was taken, of which `left` was not sent.
+    #[inline(always)]
     pub fn keep(&mut self, kernels: &Kernels, range: &Range<usize>, left: &mut [f32]) {
         self.next.write_left(kernels, range, self.tensor.memory.old(range), left);
     }
