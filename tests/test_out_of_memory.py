@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.support import run_python
+from gradwire.memory import MEMORIES
+from tests.support import examples, run_python
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits of the address space are kept by Linux alone"
@@ -28,11 +29,6 @@ gradwire.set_num_threads(int(sys.argv[2]))
 N = 2_000_000
 STEP = 1 << 20
 UNLIMITED = resource.getrlimit(resource.RLIMIT_AS)
-MEMORIES = {
-    "two": gradwire.memory.Residual(),
-    "one": gradwire.memory.Residual(low_memory=True),
-    "momentum": gradwire.memory.MomentumCorrection(momentum=0.9),
-}
 rng = np.random.default_rng(5)
 X = rng.standard_normal(N).astype(np.float32)
 SMALL = rng.standard_normal(5000).astype(np.float32)
@@ -90,7 +86,7 @@ def encodes(codec):
 def main(what):
     codec = gradwire.topk(0.05)
     if what.startswith("encode"):
-        memory = MEMORIES[what.partition("-")[2]]
+        memory = eval(what.partition("-")[2])
         for codec in [
             gradwire.topk(0.05, memory=memory),
             gradwire.threshold(0.5, memory=memory),
@@ -171,10 +167,14 @@ print("all", "well")
 """
 
 
+# One of each kind of memory, and one of those that are kept in one buffer.
+KEEPING = {
+    (type(each), each.undoable): each for each in reversed(examples(MEMORIES)) if each.keeps
+}.values()
+
+
 @pytest.mark.parametrize(("threads", "backtrace"), [(1, "1"), (2, "0")])
-@pytest.mark.parametrize(
-    "what", ["encode-two", "encode-one", "encode-momentum", "states", "decode"]
-)
+@pytest.mark.parametrize("what", [*(f"encode-{each!r}" for each in KEEPING), "states", "decode"])
 def test_no_call_ends_the_process(what, threads, backtrace):
     # Otherwise glibc keeps what was freed, and an allocation that fits into it cannot fail.
     glibc = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from gradwire.exchange import Exchange
 from gradwire.torch.ddp import GradientError
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -16,7 +17,6 @@ from tests.distributed.scenarios.common import (
     network,
     residuals,
 )
-from tests.distributed.scenarios.exchanges import exchanged
 
 
 class Complex(nn.Module):
@@ -56,9 +56,12 @@ def _input(model: nn.Module, rank: int, step: int) -> torch.Tensor:
 
 
 def _codec(exchange: str) -> Any:
-    if exchange == "gather":
-        return gradwire.dense(memory=gradwire.memory.Residual())
-    return exchanged(exchange, ratio=1.0)
+    """Send all entries by the exchange of this kind: without positions, if it takes that."""
+    part: Any = Exchange.KINDS[exchange]()
+    try:
+        return gradwire.dense(memory=gradwire.memory.Residual(), exchange=part)
+    except ValueError:
+        return gradwire.Codec(sparsify=gradwire.sparsify.TopK(ratio=1.0), exchange=part)
 
 
 def like_plain(rank: int, world_size: int, model: str, exchange: str) -> tuple[str, str, str]:
@@ -158,7 +161,7 @@ def unfreezing(rank: int, world_size: int, ddp: dict[str, Any]) -> dict[str, Any
         model: nn.Module = DistributedDataParallel(module, **ddp)
         module[0].requires_grad_(False)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        handle = gradwire.torch.ddp.attach(model, _codec("gather")) if compressed else None
+        handle = gradwire.torch.ddp.attach(model, _codec("all_gather")) if compressed else None
         for step in range(6):
             if step == 3 and not ddp.get("static_graph"):
                 module[0].requires_grad_(True)
