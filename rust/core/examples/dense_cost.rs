@@ -58,7 +58,7 @@ fn cases(numel: usize) -> Result<Vec<Case>> {
         })
     };
     let columns = |column| Quantizer::TwoMeans(TwoMeans { column: Some(column) });
-    Ok(vec![
+    let mut all = vec![
         case("float32", Quantizer::Float32, false, numel)?,
         case("bfloat16", Quantizer::BFloat16, false, numel)?,
         case("bfloat16, residual", Quantizer::BFloat16, true, numel)?,
@@ -103,7 +103,12 @@ fn cases(numel: usize) -> Result<Vec<Case>> {
         case("two means of 32, residual", columns(32), true, numel)?,
         case("two means of 128, residual", columns(128), true, numel)?,
         case("codebook 2 bits, residual", Quantizer::Codebook(Codebook { bits: 2 }), true, numel)?,
-    ])
+    ];
+    let chosen: Vec<_> = all.iter().map(|case| case.codec.quantizer()).collect();
+    for quantizer in Quantizer::examples_besides(&chosen) {
+        all.push(case(quantizer.kind(), quantizer, true, numel)?);
+    }
+    Ok(all)
 }
 
 /// Sums of four uniform numbers around zero: a bell, near enough.

@@ -18,9 +18,9 @@ use gradwire_core::simd::Kernels;
 use gradwire_core::sparsify::{Amount, Sparsifier, TopK};
 use gradwire_core::{Input, Result};
 
-fn memories() -> [(&'static str, Memory); 5] {
+fn memories() -> Vec<(&'static str, Memory)> {
     let plain = MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
-    [
+    let mut all = vec![
         ("residual", Memory::Residual(Residual { decay: 1.0, low_memory: false })),
         ("low pass", Memory::LowPass(LowPass { beta: 0.1 })),
         ("momentum correction", Memory::MomentumCorrection(plain)),
@@ -30,7 +30,11 @@ fn memories() -> [(&'static str, Memory); 5] {
         ("with a clipped norm", {
             Memory::MomentumCorrection(MomentumCorrection { clip: Some(1.0), ..plain })
         }),
-    ]
+    ];
+    let chosen: Vec<_> = all.iter().map(|&(_, memory)| memory).collect();
+    let others = Memory::examples_besides(&chosen).into_iter().filter(|&m| m != Memory::None);
+    all.extend(others.map(|memory| (memory.kind(), memory)));
+    all
 }
 
 /// Values with the tails of a Laplace distribution.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use gradwire_core::codec::Codec;
+use gradwire_core::frame::outside;
 use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{Magnitude, Norm, Quantizer, QuantizerId, SignScale, Uniform};
@@ -82,7 +83,8 @@ fn rows(table: &str, heading: &str) -> BTreeSet<u8> {
 fn every_id_has_a_row_in_the_format_and_every_row_an_id() {
     let known: BTreeSet<_> = SparsifierId::KNOWN.iter().map(|(id, _)| id.0).collect();
     assert_eq!(rows("| dtype |", "sparsifier"), known);
-    let known: BTreeSet<_> = QuantizerId::KNOWN.iter().map(|(id, _)| id.0).collect();
+    let mut known: BTreeSet<_> = QuantizerId::KNOWN.iter().map(|(id, _)| id.0).collect();
+    known.insert(outside::QUANTIZER.0);
     assert_eq!(rows("| id | quantizer |", "id"), known);
 }
 

@@ -123,6 +123,7 @@ fn scales(place: Place<'_>, each: usize, group: usize, groups: usize) -> &[[u8; 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::available_levels;
 
     /// One number that tells all groups apart, and one that is one for most.
     fn numbers(scales: &[[u8; 4]], one: &mut [f32], other: &mut [f32]) {
@@ -137,7 +138,9 @@ mod tests {
 
     #[test]
     fn every_entry_has_the_numbers_of_its_group() {
-        for block in (1..=70).chain([511, 512, 513, 2000]) {
+        let kernels = available_levels().into_iter().filter_map(Kernels::of);
+        let blocks = (1..=70).chain([511, 512, 513, 2000]);
+        for (kernels, block) in kernels.flat_map(|k| blocks.clone().map(move |block| (k, block))) {
             let groups = (Grouping::Ranks(block), 1);
             let scales: Vec<_> = (0..=4000 / block).map(|g| (g as f32).to_le_bytes()).collect();
             let mut spread = Spread::default();
@@ -145,7 +148,6 @@ mod tests {
                 [(0, 512), (512, 512), (1024, 100), (1124, 1), (1125, 300), (3, 512)]
             {
                 let place = Place { first, drawn: 0, positions: None, scales: &scales };
-                let kernels = Kernels::current();
                 let [one, other] = spread.over(kernels, groups, place, len, numbers);
                 for (i, (&one, &other)) in one.iter().zip(other).enumerate() {
                     let group = (first + i) / block as usize;
