@@ -3,6 +3,7 @@
 //! Each call decides how many threads it uses, by splitting its work into that many parts. The pool
 //! grows if a call needs more threads than it has, and never shrinks.
 
+use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -41,14 +42,16 @@ pub fn num_threads() -> usize {
 }
 
 fn from_environment() -> usize {
-    let own = environment::value(environment::NUM_THREADS);
-    let openmp = || {
-        let list = environment::value("OMP_NUM_THREADS")?;
-        environment::threads(list.split(',').next()?.trim())
-    };
-    own.and_then(|text| environment::threads(&text))
-        .or_else(openmp)
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get().min(8)))
+    let (own, openmp) =
+        (environment::value(environment::NUM_THREADS), environment::value("OMP_NUM_THREADS"));
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    wanted(own.as_deref(), openmp.as_deref(), cores)
+}
+
+/// The number of threads, given both variables and the number of cores.
+fn wanted(own: Option<&str>, openmp: Option<&str>, cores: usize) -> usize {
+    let first = |list: &str| environment::threads(list.split(',').next()?.trim());
+    own.and_then(environment::threads).or_else(|| openmp.and_then(first)).unwrap_or(cores.min(8))
 }
 
 /// A pool of that many threads at least, or none: then the caller does the work itself. Never
@@ -99,9 +102,31 @@ mod tests {
     #[test]
     fn one_thread_needs_no_pool_and_more_share_one() {
         assert!(acquire(1).is_none());
-        let sizes: Vec<_> =
-            (0..3).filter_map(|_| acquire(2)).map(|p| p.current_num_threads()).collect();
-        assert!(sizes.iter().all(|&size| size >= 2));
+        let shared = Shared(Mutex::new(None));
+        let pools = [(); 3].map(|()| shared.acquire(2, 2).unwrap());
+        assert!(pools.iter().all(|pool| Arc::ptr_eq(pool, &pools[0])));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_pool_that_is_being_looked_up() {
+        let shared = Shared(Mutex::new(None));
+        let guard = shared.0.lock().unwrap();
+        assert!(shared.acquire(2, 2).is_none());
+        drop(guard);
+        assert!(shared.acquire(2, 2).is_some());
+    }
+
+    /// As it is in a child after a fork: the pool is there, its threads are not.
+    #[test]
+    fn the_pool_of_another_process_is_replaced_and_never_shut_down() {
+        let shared = Shared(Mutex::new(None));
+        let parents = shared.acquire(2, 2).unwrap();
+        shared.0.lock().unwrap().as_mut().unwrap().0 ^= 1;
+        let own = shared.acquire(2, 2).unwrap();
+        assert!(!Arc::ptr_eq(&own, &parents));
+        assert_eq!(shared.0.lock().unwrap().as_ref().unwrap().0, std::process::id());
+        // Shutting it down begins where the last owner lets go of it.
+        assert_eq!(Arc::strong_count(&parents), 2);
     }
 
     /// Tensors of different sizes are worth different numbers of threads.
@@ -129,7 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_a_thread() {
-        assert!(num_threads() >= 1);
+    fn threads_are_those_asked_for_or_one_for_each_of_at_most_eight_cores() {
+        assert_eq!(wanted(Some("3"), Some("5"), 16), 3);
+        assert_eq!(wanted(None, Some("5, 2"), 16), 5);
+        for invalid in [None, Some("0"), Some("-1"), Some("many")] {
+            assert_eq!(wanted(invalid, Some("5"), 16), 5);
+            assert_eq!(wanted(invalid, invalid, 16), 8);
+            assert_eq!(wanted(invalid, invalid, 2), 2);
+        }
     }
 }
