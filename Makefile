@@ -53,6 +53,11 @@ fuzz: ## Fuzz every target for so long (SECONDS=3600 TARGETS="frame encode" SANI
 miri: ## What packs, reads and writes bytes, and the kernels, under Miri (nightly)
 	@scripts/miri.sh
 
+.PHONY: oldest-rust
+oldest-rust: ## Build the crates with the oldest Rust that Cargo.toml declares
+	@$(environment) test
+	@scripts/oldest_rust.sh
+
 .PHONY: lint
 lint: ## Formatters in check mode, clippy, ruff, mypy --strict, stubtest
 	@$(environment) test

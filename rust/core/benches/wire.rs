@@ -24,7 +24,7 @@ const CODINGS: [IndexCoding; 3] = [IndexCoding::EliasFano, IndexCoding::Rice, In
 
 /// Independent picks with this probability, the same in every run.
 fn support(density: f64) -> Vec<u32> {
-    let below = (density * 2_f64.powi(64)) as u64;
+    let below = (libm::ldexp(density, 64)) as u64;
     (0..NUMEL).filter(|&i| hash(i, 0) < below).map(|i| i as u32).collect()
 }
 

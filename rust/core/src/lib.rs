@@ -13,6 +13,14 @@
 //! statistics for SIDCo, [`simd`] the kernels (the only unsafe code), and [`mod@reference`] the naive
 //! implementations that tests compare with.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "no frame depends on what tests expect within bounds"
+    )
+)]
+
 pub mod bucket;
 mod buffer;
 pub mod codec;
@@ -38,3 +46,6 @@ pub mod sparsify;
 
 pub use dtype::{Dtype, Input};
 pub use error::{Error, Result};
+
+// Bytes of tensors of up to 2^32 - 1 elements, and of their frames, are counted in usize.
+const _: () = assert!(usize::BITS == 64, "gradwire needs a target with 64-bit addresses");

@@ -3,6 +3,7 @@
 //! number of threads.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::disallowed_methods, reason = "powers of two are exact, and bounds need not be")]
 
 use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};

@@ -21,7 +21,7 @@ fn support(density: f64) -> Vec<u32> {
         let mut x = state;
         x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((x ^ (x >> 31)) >> 11) as f64 * 2_f64.powi(-53)
+        libm::ldexp(((x ^ (x >> 31)) >> 11) as f64, -53)
     };
     let per_gap = 1.0 / libm::log1p(-density);
     let mut next = 0_u64;

@@ -2,6 +2,7 @@
 //! makes of it.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::disallowed_methods, reason = "powers of two are exact, and bounds need not be")]
 
 #[allow(dead_code, reason = "a part of it is used here")]
 mod laws;

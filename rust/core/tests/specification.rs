@@ -2,6 +2,7 @@
 //! lengths, the order of checks, and the keys of what is drawn. See `docs/frame-format.md`.
 
 #![allow(clippy::unwrap_used, reason = "helpers outside of #[test] functions, too")]
+#![allow(clippy::disallowed_methods, reason = "powers of two are exact, and bounds need not be")]
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};

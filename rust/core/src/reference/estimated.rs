@@ -26,7 +26,8 @@ pub fn sampled(x: &[f32], sample: &[f32], most: usize, k: usize, lower: f32) -> 
 pub fn gaussian(x: &[f32], k: usize) -> Vec<u32> {
     let n = x.len() as f64;
     let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
-    let squares: f64 = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum();
+    let deviations = x.iter().map(|&v| f64::from(v) - mean);
+    let squares: f64 = deviations.map(|d| d * d).sum();
     let deviation = libm::sqrt(squares / (n - 1.0));
     let mut threshold = (mean + deviation * normal::two_sided(k as f64 / n)).max(0.0) as f32;
     let mut selected = Vec::new();

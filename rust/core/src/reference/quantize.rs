@@ -24,7 +24,8 @@ pub fn sign_mean(values: &[f32]) -> Vec<f64> {
 
 /// The root of the mean square with each entry's sign; zeros count as positive.
 pub fn sign_rms(values: &[f32]) -> Vec<f64> {
-    let square = values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / values.len() as f64;
+    let squares = values.iter().map(|&v| f64::from(v) * f64::from(v));
+    let square = squares.sum::<f64>() / values.len() as f64;
     values.iter().map(|&v| if v >= 0.0 { square.sqrt() } else { -square.sqrt() }).collect()
 }
 
@@ -32,7 +33,8 @@ pub fn sign_rms(values: &[f32]) -> Vec<f64> {
 pub fn ternary_scale(values: &[f32], clip: f64) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
-    let variance = values.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
+    let deviations = values.iter().map(|&v| f64::from(v) - mean);
+    let variance = deviations.map(|d| d * d).sum::<f64>() / n;
     let peak = values.iter().fold(0.0_f64, |peak, &v| peak.max(f64::from(v).abs()));
     if variance > 0.0 { peak.min(clip * variance.sqrt()) } else { peak }
 }

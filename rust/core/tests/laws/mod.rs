@@ -16,7 +16,7 @@ impl Rng {
     }
 
     fn uniform(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 * 2.0_f64.powi(-53) + 2.0_f64.powi(-54)
+        libm::ldexp((self.bits() >> 11) as f64, -53) + libm::ldexp(1.0, -54)
     }
 
     fn exponential(&mut self) -> f64 {
@@ -26,6 +26,12 @@ impl Rng {
     /// Standard normal (Box-Muller, one of the pair).
     fn normal(&mut self) -> f64 {
         (2.0 * self.exponential()).sqrt() * libm::cos(std::f64::consts::TAU * self.uniform())
+    }
+
+    /// The square of a standard normal.
+    fn square(&mut self) -> f64 {
+        let normal = self.normal();
+        normal * normal
     }
 
     /// Student's t of any degrees of freedom (Bailey 1994, the polar method).
@@ -105,10 +111,10 @@ impl Law {
             Self::HalfZeros if rng.bits() & 1 == 0 => 0.0,
             Self::Laplace | Self::HalfZeros => rng.sign() * rng.exponential(),
             Self::Gaussian | Self::Layers => rng.normal(),
-            Self::DoubleGamma => rng.sign() * 0.5 * rng.normal().powi(2),
+            Self::DoubleGamma => rng.sign() * 0.5 * rng.square(),
             Self::DoublePareto => rng.sign() * libm::expm1(0.2 * rng.exponential()) / 0.2,
             Self::StudentT => {
-                let chi: f64 = (0..3).map(|_| rng.normal().powi(2)).sum();
+                let chi: f64 = (0..3).map(|_| rng.square()).sum();
                 rng.normal() / (chi / 3.0).sqrt()
             }
             Self::HeavyT => rng.student(2.2),
