@@ -1,14 +1,14 @@
 //! NEON: the hits of sixteen lanes as four numbers, each of which picks a shuffle of four lanes.
 //!
 //! NEON has no instruction that makes a number of a mask. Four masks are narrowed to a byte for each
-//! lane, and adding neighbours twice leaves a byte for each vector: 16 times the number of its mask,
+//! lane, and adding neighbours twice leaves a sum for each vector: 16 times the number of its mask,
 //! which is where its row in the table of shuffles begins.
 
 use super::{Front, GROUP, scalar};
 use std::arch::aarch64::{
     float32x4_t, uint8x16_t, uint32x4_t, vabsq_f32, vaddq_u32, vandq_u8, vcagtq_f32, vdupq_n_f32,
-    vdupq_n_u32, vgetq_lane_u32, vld1q_f32, vld1q_u8, vld1q_u32, vmaxq_u32, vmaxvq_u32, vpaddq_u8,
-    vqtbl1q_u8, vreinterpretq_f32_u8, vreinterpretq_u8_f32, vreinterpretq_u8_u16,
+    vdupq_n_u32, vgetq_lane_u32, vld1q_f32, vld1q_u8, vld1q_u32, vmaxq_u32, vmaxvq_u32, vpaddlq_u8,
+    vpaddlq_u16, vqtbl1q_u8, vreinterpretq_f32_u8, vreinterpretq_u8_f32, vreinterpretq_u8_u16,
     vreinterpretq_u8_u32, vreinterpretq_u16_u32, vreinterpretq_u32_f32, vreinterpretq_u32_u8,
     vst1q_f32, vst1q_u32, vuzp1q_u8, vuzp1q_u16,
 };
@@ -20,8 +20,8 @@ pub(in crate::simd) type Four = [float32x4_t; 4];
 /// first.
 static SHUFFLE: [[u8; 16]; 16] = shuffles();
 
-/// How many lanes are set, by 16 times the number of the mask.
-static HITS: [u8; 256] = hits();
+/// How many bytes the lanes that are set take, by 16 times the number of the mask.
+static KEPT: [u8; 256] = kept();
 
 /// What each lane's byte of a mask adds to 16 times the number of the mask.
 static WEIGHTS: [u8; 16] = [16, 32, 64, 128, 16, 32, 64, 128, 16, 32, 64, 128, 16, 32, 64, 128];
@@ -47,39 +47,47 @@ const fn shuffles() -> [[u8; 16]; 16] {
     table
 }
 
-const fn hits() -> [u8; 256] {
+const fn kept() -> [u8; 256] {
     let mut table = [0; 256];
     let mut mask = 0_usize;
     while mask < 16 {
-        table[16 * mask] = mask.count_ones() as u8;
+        table[16 * mask] = 4 * mask.count_ones() as u8;
         mask += 1;
     }
     table
 }
 
-/// The masks of four vectors, 16 times the number of each in a byte of its own.
+/// The masks of four vectors: 16 times the number of each.
 #[inline(always)]
-pub(in crate::simd) fn numbers(masks: [uint32x4_t; 4]) -> u32 {
+pub(in crate::simd) fn numbers(masks: [uint32x4_t; 4]) -> [u32; 4] {
     // SAFETY: the weights are a vector; NEON is part of the target's baseline.
     unsafe {
         let [a, b, c, d] = masks.map(|mask| vreinterpretq_u16_u32(mask));
         let (ab, cd) = (vuzp1q_u16(a, b), vuzp1q_u16(c, d));
         let bytes = vuzp1q_u8(vreinterpretq_u8_u16(ab), vreinterpretq_u8_u16(cd));
         let weighed = vandq_u8(bytes, vld1q_u8(WEIGHTS.as_ptr()));
-        let pairs = vpaddq_u8(weighed, weighed);
-        vgetq_lane_u32::<0>(vreinterpretq_u32_u8(vpaddq_u8(pairs, pairs)))
+        let sums = vpaddlq_u16(vpaddlq_u8(weighed));
+        [
+            vgetq_lane_u32::<0>(sums),
+            vgetq_lane_u32::<1>(sums),
+            vgetq_lane_u32::<2>(sums),
+            vgetq_lane_u32::<3>(sums),
+        ]
     }
 }
 
-/// The shuffle of the `i`-th vector, and how many lanes it keeps.
+/// The shuffle of a mask, by 16 times its number, and how many bytes of either output it keeps.
+///
+/// # Safety
+///
+/// The number is one of [`numbers`].
 #[inline(always)]
-pub(in crate::simd) fn shuffle(numbers: u32, i: usize) -> (uint8x16_t, usize) {
-    let number = (numbers >> (8 * i) & 0xFF) as usize;
-    // SAFETY: the number of a mask is below 16, 16 times as much below 256 and where its row of 16
-    // bytes begins.
+pub(in crate::simd) unsafe fn shuffle(number: u32) -> (uint8x16_t, usize) {
+    let number = number as usize;
+    // SAFETY: the number of a mask is below 16; 16 times as much is where its row of 16 bytes begins.
     unsafe {
-        let lanes = vld1q_u8(SHUFFLE.as_ptr().cast::<u8>().add(number & 0xF0));
-        (lanes, usize::from(*HITS.get_unchecked(number)))
+        let lanes = vld1q_u8(SHUFFLE.as_ptr().cast::<u8>().add(number));
+        (lanes, usize::from(*KEPT.get_unchecked(number)))
     }
 }
 
@@ -103,11 +111,11 @@ pub(in crate::simd) unsafe fn store(v: Four, bound: float32x4_t, at: u32, to: &m
         let numbers = numbers(masks);
         let mut positions = vaddq_u32(vdupq_n_u32(at), vld1q_u32([0, 1, 2, 3].as_ptr()));
         for (i, v) in v.into_iter().enumerate() {
-            let (lanes, hits) = shuffle(numbers, i);
+            let (lanes, kept) = shuffle(numbers[i]);
             let (indices, values) = to.room();
             vst1q_u32(indices, u32s(positions, lanes));
             vst1q_f32(values, f32s(v, lanes));
-            to.advance(hits);
+            to.advance(kept);
             positions = vaddq_u32(positions, vdupq_n_u32(4));
         }
     }
@@ -137,10 +145,10 @@ pub(in crate::simd) fn magnitudes(x: float32x4_t) -> uint32x4_t {
 /// Whether a maximum of magnitudes, as bits, is above a bound. So is that of a magnitude that is not a
 /// number: what is above is decided later, entry by entry.
 #[inline(always)]
-pub(in crate::simd) fn may_hit(peaks: [uint32x4_t; 4], bound: float32x4_t) -> (bool, uint32x4_t) {
+pub(in crate::simd) fn may_hit(peaks: [uint32x4_t; 2], bound: float32x4_t) -> (bool, uint32x4_t) {
     // SAFETY: NEON is part of the target's baseline.
     unsafe {
-        let largest = vmaxq_u32(vmaxq_u32(peaks[0], peaks[1]), vmaxq_u32(peaks[2], peaks[3]));
+        let largest = vmaxq_u32(peaks[0], peaks[1]);
         let bound = vgetq_lane_u32::<0>(magnitudes(bound));
         (vmaxvq_u32(largest) > bound, largest)
     }
@@ -160,10 +168,10 @@ pub(in crate::simd) fn run(
         // the target's baseline.
         unsafe {
             let limit = vdupq_n_f32(bound);
-            let mut peaks = [vdupq_n_u32(0); 4];
+            let mut peaks = [vdupq_n_u32(0); 2];
             for i in 0..GROUP / 4 {
                 let v = vld1q_f32(group.as_ptr().add(4 * i));
-                peaks[i % 4] = vmaxq_u32(peaks[i % 4], magnitudes(v));
+                peaks[i % 2] = vmaxq_u32(peaks[i % 2], magnitudes(v));
             }
             if !may_hit(peaks, limit).0 {
                 continue;

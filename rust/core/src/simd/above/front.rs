@@ -43,9 +43,9 @@ impl Front {
         unsafe { (self.indices.byte_add(self.bytes), self.values.byte_add(self.bytes)) }
     }
 
-    /// Counts the hits of the vector that was stored.
+    /// Counts the hits of the vector that was stored, by the bytes that they take in either output.
     #[inline(always)]
-    pub(in crate::simd) fn advance(&mut self, hits: usize) {
-        self.bytes += hits * size_of::<u32>();
+    pub(in crate::simd) fn advance(&mut self, bytes: usize) {
+        self.bytes += bytes;
     }
 }

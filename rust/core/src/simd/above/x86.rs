@@ -29,7 +29,7 @@ pub(in crate::simd) mod avx512 {
             _mm512_storeu_si512(indices.cast(), packed);
             _mm512_storeu_ps(values, _mm512_maskz_compress_ps(mask, v));
         }
-        to.advance(mask.count_ones() as usize);
+        to.advance(size_of::<u32>() * mask.count_ones() as usize);
     }
 
     #[target_feature(enable = "avx512f,popcnt")]
@@ -120,7 +120,7 @@ pub(in crate::simd) mod avx2 {
             _mm256_storeu_si256(indices.cast(), positions);
             _mm256_storeu_ps(values, _mm256_permutevar8x32_ps(v, lanes));
         }
-        to.advance(mask.count_ones() as usize);
+        to.advance(size_of::<u32>() * mask.count_ones() as usize);
     }
 
     #[target_feature(enable = "avx2,popcnt")]

@@ -12,10 +12,10 @@ use std::arch::aarch64::{
 pub(in crate::simd) fn run(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize {
     assert_eq!(indices.len(), values.len(), "lists of one length");
     let whole = values.len() / 16 * 16;
-    let mut count = 0;
+    let mut bytes = 0;
     for at in (0..whole).step_by(16) {
-        // SAFETY: both lists hold sixteen elements from `at` on. `count` is at most `at`, and grows
-        // by four at most each time four are stored there. NEON is part of the target's baseline.
+        // SAFETY: both lists hold sixteen elements from `at` on. As many as `bytes` says are kept, at
+        // most those read, and each time four are stored no more than four are added. NEON is part of the target's baseline.
         unsafe {
             let limit = vdupq_n_f32(bound);
             let (mut v, mut i) = ([vdupq_n_f32(0.0); 4], [vdupq_n_u32(0); 4]);
@@ -27,12 +27,12 @@ pub(in crate::simd) fn run(indices: &mut [u32], values: &mut [f32], bound: f32) 
             }
             let numbers = numbers(masks);
             for j in 0..4 {
-                let (lanes, hits) = shuffle(numbers, j);
-                vst1q_f32(values.as_mut_ptr().add(count), f32s(v[j], lanes));
-                vst1q_u32(indices.as_mut_ptr().add(count), u32s(i[j], lanes));
-                count += hits;
+                let (lanes, kept) = shuffle(numbers[j]);
+                vst1q_f32(values.as_mut_ptr().byte_add(bytes), f32s(v[j], lanes));
+                vst1q_u32(indices.as_mut_ptr().byte_add(bytes), u32s(i[j], lanes));
+                bytes += kept;
             }
         }
     }
-    scalar::from(whole, count, indices, values, bound)
+    scalar::from(whole, bytes / size_of::<u32>(), indices, values, bound)
 }

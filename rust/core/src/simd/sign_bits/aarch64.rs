@@ -2,9 +2,9 @@
 
 use crate::simd::{Pair, sign_bits};
 use std::arch::aarch64::{
-    uint8x16_t, uint32x4_t, vandq_u8, vbslq_f32, vcgezq_f32, vdupq_n_u32, vgetq_lane_u16,
-    vld1q_f32, vld1q_u8, vpaddq_u8, vreinterpretq_u8_u16, vreinterpretq_u16_u8,
-    vreinterpretq_u16_u32, vst1q_f32, vsubq_f32, vuzp1q_u8, vuzp1q_u16,
+    uint32x4_t, vandq_u8, vbslq_f32, vcgezq_f32, vdupq_n_u32, vgetq_lane_u64, vld1q_f32, vld1q_u8,
+    vpaddlq_u8, vpaddlq_u16, vpaddlq_u32, vreinterpretq_u8_u16, vreinterpretq_u16_u32, vst1q_f32,
+    vsubq_f32, vuzp1q_u8, vuzp1q_u16,
 };
 
 /// What each lane adds to the byte of its eight.
@@ -19,10 +19,8 @@ fn bits_of(signs: [uint32x4_t; 4]) -> [u8; 2] {
         let (ab, cd) = (vuzp1q_u16(a, b), vuzp1q_u16(c, d));
         let bytes = vuzp1q_u8(vreinterpretq_u8_u16(ab), vreinterpretq_u8_u16(cd));
         let weighed = vandq_u8(bytes, vld1q_u8(WEIGHTS.as_ptr()));
-        let twos = vpaddq_u8(weighed, weighed);
-        let fours = vpaddq_u8(twos, twos);
-        let eights: uint8x16_t = vpaddq_u8(fours, fours);
-        vgetq_lane_u16::<0>(vreinterpretq_u16_u8(eights)).to_le_bytes()
+        let eights = vpaddlq_u32(vpaddlq_u16(vpaddlq_u8(weighed)));
+        [vgetq_lane_u64::<0>(eights) as u8, vgetq_lane_u64::<1>(eights) as u8]
     }
 }
 

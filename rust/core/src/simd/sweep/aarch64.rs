@@ -37,7 +37,8 @@ impl Vector for Four {
     type Sums = Sums;
     type Peak = uint32x4_t;
     /// The peaks of the group.
-    type Hits = [uint32x4_t; 4];
+    type Hits = [uint32x4_t; 2];
+    const HOLDS: bool = false;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -122,8 +123,8 @@ impl Vector for Four {
     }
 
     #[inline(always)]
-    unsafe fn no_hits() -> [uint32x4_t; 4] {
-        unsafe { [vdupq_n_u32(0); 4] }
+    unsafe fn no_hits() -> [uint32x4_t; 2] {
+        unsafe { [vdupq_n_u32(0); 2] }
     }
 
     #[inline(always)]
@@ -131,16 +132,16 @@ impl Vector for Four {
         self,
         _j: usize,
         _bound: Self,
-        peaks: &mut [uint32x4_t; 4],
+        peaks: &mut [uint32x4_t; 2],
         _peak: &mut uint32x4_t,
     ) {
-        for (peak, v) in peaks.iter_mut().zip(self.0) {
-            *peak = unsafe { vmaxq_u32(*peak, above::magnitudes(v)) };
+        for (i, v) in self.0.into_iter().enumerate() {
+            peaks[i % 2] = unsafe { vmaxq_u32(peaks[i % 2], above::magnitudes(v)) };
         }
     }
 
     #[inline(always)]
-    unsafe fn any(bound: Self, peaks: &[uint32x4_t; 4], peak: &mut uint32x4_t) -> bool {
+    unsafe fn any(bound: Self, peaks: &[uint32x4_t; 2], peak: &mut uint32x4_t) -> bool {
         let (any, largest) = above::may_hit(*peaks, bound.0[0]);
         *peak = unsafe { vmaxq_u32(*peak, largest) };
         any
@@ -151,7 +152,7 @@ impl Vector for Four {
         self,
         _j: usize,
         bound: Self,
-        _peaks: &[uint32x4_t; 4],
+        _peaks: &[uint32x4_t; 2],
         at: u32,
         to: &mut Front,
     ) {

@@ -26,6 +26,9 @@ pub(super) trait Vector: Copy {
     type Peak: Copy;
     /// What is known of the hits of a group.
     type Hits: Copy;
+    /// Whether a group stays in registers until its hits are written, or is read again if it has any:
+    /// where registers are few.
+    const HOLDS: bool;
 
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
@@ -84,13 +87,13 @@ unsafe fn groups<V: Vector, T: Element, const ADD: bool, const STREAM: bool, con
         let (mut sums, mut peak) = (V::load_sums(lanes), V::no_peak());
         let mut to = Front::of(x.len() * GROUP, gather.indices, gather.values);
         for (g, group) in x.iter().enumerate() {
-            let mut v = [V::splat(0.0); HELD];
+            let mut held = [V::splat(0.0); HELD];
             let mut hits = V::no_hits();
-            for (j, v) in v.iter_mut().enumerate() {
+            for (j, held) in held.iter_mut().enumerate() {
                 let at = g * GROUP + j * LANES;
-                *v = T::load(group.as_ptr().add(j * LANES));
+                let mut v: V = T::load(group.as_ptr().add(j * LANES));
                 if ADD {
-                    *v = v.add_scaled(V::load(residual.add(at)), decay);
+                    v = v.add_scaled(V::load(residual.add(at)), decay);
                     let to = sum.add(at);
                     if STREAM { v.stream(to) } else { v.store(to) }
                 }
@@ -98,12 +101,20 @@ unsafe fn groups<V: Vector, T: Element, const ADD: bool, const STREAM: bool, con
                     v.add_to(location, &mut sums);
                 }
                 v.look(j, bound, &mut hits, &mut peak);
+                if V::HOLDS {
+                    *held = v;
+                }
             }
             if !V::any(bound, &hits, &mut peak) {
                 continue;
             }
-            for (j, v) in v.iter().enumerate() {
+            for (j, held) in held.into_iter().enumerate() {
                 let at = gather.base + (g * GROUP + j * LANES) as u32;
+                let v = match (V::HOLDS, ADD) {
+                    (true, _) => held,
+                    (false, true) => V::load(sum.add(g * GROUP + j * LANES)),
+                    (false, false) => T::load(group.as_ptr().add(j * LANES)),
+                };
                 v.compact(j, bound, &hits, at, &mut to);
             }
         }

@@ -51,6 +51,7 @@ impl Vector for Pair {
     type Sums = Sums;
     type Peak = [__m256i; 2];
     type Hits = [u16; HELD];
+    const HOLDS: bool = true;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {

@@ -31,6 +31,7 @@ impl Vector for Whole {
     type Sums = Sums;
     type Peak = __m512i;
     type Hits = [u16; HELD];
+    const HOLDS: bool = true;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
