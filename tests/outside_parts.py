@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+import gradwire
 from gradwire import extension
 
 
@@ -48,6 +49,23 @@ class Dithered(extension.Quantizer):
 
     def max_len(self, count: int) -> int:
         return 4 + -(-count // 8)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Nested(extension.Quantizer):
+    """Values in a frame of this package."""
+
+    kind: ClassVar[str] = "test_nested"
+
+    def encode(self, values: NDArray[np.float32], *, step: int, key: int) -> bytes:
+        return bytes(gradwire.float8().encode(values))
+
+    @classmethod
+    def decode(cls, data: bytes, count: int) -> NDArray[np.float32]:
+        return gradwire.decode(data, max_numel=count)
+
+    def max_len(self, count: int) -> int:
+        return gradwire.float8().max_encoded_len(count)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

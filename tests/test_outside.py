@@ -12,9 +12,9 @@ import pytest
 
 import gradwire
 from gradwire import extension
-from gradwire.memory import NoMemory
+from gradwire.memory import NoMemory, Residual
 from gradwire.sparsify import All, TopK
-from tests.outside_parts import Dithered, Halves, Plain
+from tests.outside_parts import Dithered, Halves, Nested, Plain
 from tests.support import FILTERS, MEMORIES, SPARSIFIERS, forge, name_of, run_python, same_state
 
 N = 5000
@@ -148,6 +148,25 @@ def test_a_state_belongs_to_the_options_it_was_made_with(tensors):
     assert not first._codec.same_kind(gradwire.dense()._codec)
 
 
+def test_a_part_may_use_this_package_itself(tensors):
+    plain = gradwire.float8(memory=Residual())
+    nested = gradwire.dense(quantize=Nested(), memory=Residual())
+    states = plain.init_state(N), nested.init_state(N)
+    for x in tensors:
+        ours = gradwire.decode(plain.encode(x, states[0]))
+        assert np.array_equal(gradwire.decode(nested.encode(x, states[1])), ours)
+        assert np.array_equal(states[0].residual, states[1].residual)
+
+
+def test_an_interrupted_part_leaves_no_trace():
+    codec = gradwire.Codec(sparsify=TopK(k=5), quantize=Wrong("interrupted"))
+    state, x = codec.init_state(10), np.arange(10, dtype=np.float32)
+    before = state.state_dict()
+    with pytest.raises(KeyboardInterrupt):
+        codec.encode(x, state)
+    assert same_state(state.state_dict(), before)
+
+
 def test_values_are_not_summed_on_the_wire():
     with pytest.raises(ValueError, match="codes of Halves cannot be summed"):
         gradwire.dense(quantize=Halves(), exchange=gradwire.exchange.AllReduce())
@@ -220,6 +239,8 @@ class Wrong(extension.Quantizer):
     kind: ClassVar[str] = "test_wrong"
 
     def encode(self, values, *, step, key):
+        if self.how == "interrupted":
+            raise KeyboardInterrupt
         if self.how == "raises":
             raise KeyError("encode")
         if self.how == "no bytes":

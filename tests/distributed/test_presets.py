@@ -14,7 +14,7 @@ def test_every_preset_keeps_what_ddp_is_promised(two: Ranks, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["values", "positions", "both", "dense", "senders", "leader", "drawn"]
+    "name", ["values", "positions", "both", "dense", "nested", "senders", "leader", "drawn"]
 )
 def test_so_does_a_codec_with_parts_of_another_package(two: Ranks, name: str) -> None:
     check(two.run("presets.outside_parts", name=name))

@@ -306,7 +306,7 @@ pub(crate) fn unpack_positions<'py>(
 }
 
 /// A copy of these bytes for Python.
-fn to_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+pub(crate) fn to_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     // The plain constructor panics where there is no memory.
     PyBytes::new_with(py, bytes.len(), |copy| {
         copy.copy_from_slice(bytes);

@@ -10,10 +10,10 @@ use gradwire_core::frame::outside::{
 use gradwire_core::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyBytes;
 
 use crate::buffer::{Bytes, Positions, Tensor, to_numpy};
 use crate::errors::to_py;
+use crate::frame::to_bytes;
 use crate::interrupt;
 
 /// A part of a codec that codes one of the sections.
@@ -159,7 +159,7 @@ pub(crate) fn plain(frame: &Frame<'_>) -> Result<Vec<u8>> {
     }
     if let Some(Coded { name, data }) = coded.values {
         values = Some(calling(|py| {
-            let array = call(py, "read_values", (name, PyBytes::new(py, data), count))?;
+            let array = call(py, "read_values", (name, to_bytes(py, data)?, count))?;
             let mut values = Vec::new();
             replace(py, &mut values, Tensor::get("values", &array, false)?.floats()?)?;
             Ok(values)
@@ -176,7 +176,7 @@ pub(crate) fn plain(frame: &Frame<'_>) -> Result<Vec<u8>> {
 pub(crate) fn read_positions(coded: Coded<'_>, numel: u64, count: u64) -> Result<Vec<u32>> {
     let Coded { name, data } = coded;
     let positions = calling(|py| {
-        let arguments = (name, PyBytes::new(py, data), numel, count);
+        let arguments = (name, to_bytes(py, data)?, numel, count);
         let array = call(py, "read_positions", arguments)?;
         let mut positions = Vec::new();
         replace(py, &mut positions, Positions::get("positions", &array)?.as_slice())?;

@@ -20,7 +20,7 @@ from tests.distributed.scenarios.common import (
     plain,
     train,
 )
-from tests.outside_parts import Dithered, Halves, Plain
+from tests.outside_parts import Dithered, Halves, Nested, Plain
 
 
 def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
@@ -36,6 +36,7 @@ def outside_parts(rank: int, world_size: int, name: str) -> dict[str, Any]:
         "positions": gradwire.Codec(sparsify=TopK(ratio=0.05), indices=Plain()),
         "both": gradwire.Codec(sparsify=TopK(ratio=0.05), quantize=Dithered(), indices=Plain()),
         "dense": gradwire.dense(quantize=Dithered(), memory=LowPass(0.5)),
+        "nested": gradwire.dense(quantize=Nested()),
         "senders": gradwire.Codec(
             sparsify=TopK(ratio=0.05), quantize=Halves(), exchange=AllGather(mean="senders")
         ),
