@@ -204,7 +204,10 @@ impl Sparsifier {
             (Positions::Drawn(drawn), Pattern::Drawn(draw)) => {
                 drawn.gather(kernels, draw, tensor, count, survivors, scratch);
             }
-            _ => _ = largest::narrow(survivors, count, kernels, scratch),
+            // Others may have drawn nothing, or have been given their positions.
+            (Positions::Drawn(_) | Positions::Any | Positions::Chunks(_), _) => {
+                largest::narrow(survivors, count, kernels, scratch);
+            }
         }
     }
 }
