@@ -71,4 +71,4 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
 export GRADWIRE_SIMD=neon
 echo "==> the core on NEON, by $("$RUSTC" --version) under $runner" >&2
 [ $# -gt 0 ] || set -- test --locked -p gradwire-core --lib --test golden --test hostile
-exec cargo "$@" --target $target --target-dir "${CARGO_TARGET_DIR:-target}/neon"
+exec cargo "$1" --target $target --target-dir "${CARGO_TARGET_DIR:-target}/neon" "${@:2}"

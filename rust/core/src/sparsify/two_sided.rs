@@ -184,12 +184,14 @@ fn thresholds(kept: impl Iterator<Item = f32>) -> (f32, f32) {
             zero = true;
         }
     }
+    // The smaller of zeros of both signs is one or the other, depending on the machine: mirrored they
+    // have the same.
     match (positive.is_finite(), negative.is_finite()) {
-        _ if zero => (0.0, 0.0),
+        _ if zero => (0.0, -0.0),
         (true, false) => (positive, -positive),
         (false, true) => (-negative, negative),
         (true, true) => (positive, negative),
-        (false, false) => (0.0, 0.0),
+        (false, false) => (0.0, -0.0),
     }
 }
 

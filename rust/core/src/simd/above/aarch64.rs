@@ -6,7 +6,7 @@
 
 use super::{Front, GROUP, scalar};
 use std::arch::aarch64::{
-    float32x4_t, uint8x16_t, uint32x4_t, vabsq_f32, vaddq_u32, vandq_u8, vcagtq_f32, vdupq_n_f32,
+    float32x4_t, uint8x16_t, uint32x4_t, vabsq_f32, vaddq_u32, vandq_u8, vcgtq_f32, vdupq_n_f32,
     vdupq_n_u32, vgetq_lane_u32, vld1q_f32, vld1q_u8, vld1q_u32, vmaxq_u32, vmaxvq_u32, vpaddlq_u8,
     vpaddlq_u16, vqtbl1q_u8, vreinterpretq_f32_u8, vreinterpretq_u8_f32, vreinterpretq_u8_u16,
     vreinterpretq_u8_u32, vreinterpretq_u16_u32, vreinterpretq_u32_f32, vreinterpretq_u32_u8,
@@ -103,10 +103,10 @@ pub(in crate::simd) unsafe fn store(v: Four, bound: float32x4_t, at: u32, to: &m
     // the promise.
     unsafe {
         let masks = [
-            vcagtq_f32(v[0], bound),
-            vcagtq_f32(v[1], bound),
-            vcagtq_f32(v[2], bound),
-            vcagtq_f32(v[3], bound),
+            vcgtq_f32(vabsq_f32(v[0]), bound),
+            vcgtq_f32(vabsq_f32(v[1]), bound),
+            vcgtq_f32(vabsq_f32(v[2]), bound),
+            vcgtq_f32(vabsq_f32(v[3]), bound),
         ];
         let numbers = numbers(masks);
         let mut positions = vaddq_u32(vdupq_n_u32(at), vld1q_u32([0, 1, 2, 3].as_ptr()));
@@ -149,8 +149,9 @@ pub(in crate::simd) fn may_hit(peaks: [uint32x4_t; 2], bound: float32x4_t) -> (b
     // SAFETY: NEON is part of the target's baseline.
     unsafe {
         let largest = vmaxq_u32(peaks[0], peaks[1]);
-        let bound = vgetq_lane_u32::<0>(magnitudes(bound));
-        (vmaxvq_u32(largest) > bound, largest)
+        // A bound below zero, which every magnitude is above, is a negative number as bits, too.
+        let bound = vgetq_lane_u32::<0>(vreinterpretq_u32_f32(bound));
+        (vmaxvq_u32(largest) as i32 > bound as i32, largest)
     }
 }
 

@@ -3,7 +3,7 @@
 //! `above(x, bound, base, indices, values) -> count` writes position `base + i` and value of each
 //! `|x[i]| > bound`, ascending, to the front of `indices` and `values` and returns how many there
 //! are. Both outputs hold at least `x.len() + SLACK` elements, because whole vectors are stored;
-//! what lies behind the count is unspecified. NaN is never above a bound; `bound >= 0`.
+//! what lies behind the count is unspecified. NaN is never above a bound. A bound below zero takes zeros, too.
 //!
 //! Groups of [`GROUP`] elements without a hit are skipped by one test, which is what makes a sparse
 //! block as cheap as a maximum.
@@ -41,7 +41,7 @@ mod tests {
             if let Some(last) = x.last_mut() {
                 *last = f32::NAN;
             }
-            for bound in [0.0f32, 1e-40, 0.2, 0.25, 0.45, 1e29, f32::MAX] {
+            for bound in [-1e-45, 0.0f32, 1e-40, 0.2, 0.25, 0.45, 1e29, f32::MAX] {
                 let mut indices = vec![u32::MAX; x.len() + SLACK];
                 let mut values = vec![f32::NAN; x.len() + SLACK];
                 let count = kernels.above(&x, bound, 7, &mut indices, &mut values);

@@ -6,7 +6,7 @@
 use super::scalar;
 use crate::simd::above::aarch64::{f32s, numbers, shuffle, u32s};
 use std::arch::aarch64::{
-    vcagtq_f32, vdupq_n_f32, vdupq_n_u32, vld1q_f32, vld1q_u32, vst1q_f32, vst1q_u32,
+    vabsq_f32, vcgtq_f32, vdupq_n_f32, vdupq_n_u32, vld1q_f32, vld1q_u32, vst1q_f32, vst1q_u32,
 };
 
 pub(in crate::simd) fn run(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize {
@@ -23,7 +23,7 @@ pub(in crate::simd) fn run(indices: &mut [u32], values: &mut [f32], bound: f32) 
             for j in 0..4 {
                 v[j] = vld1q_f32(values.as_ptr().add(at + 4 * j));
                 i[j] = vld1q_u32(indices.as_ptr().add(at + 4 * j));
-                masks[j] = vcagtq_f32(v[j], limit);
+                masks[j] = vcgtq_f32(vabsq_f32(v[j]), limit);
             }
             let numbers = numbers(masks);
             for j in 0..4 {
