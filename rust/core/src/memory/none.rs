@@ -1,33 +1,14 @@
 //! No memory.
 
 use super::{Keeps, Kept, Remember};
-use crate::Result;
-use crate::part::{Options, Part};
+use crate::part::without_options;
 use crate::scan::{Field, Tensor, Update};
 
 /// What is not sent is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct None;
 
-impl Part for None {
-    const KIND: &'static str = "none";
-
-    fn read(_: &Options) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
-    fn examples() -> Vec<Self> {
-        vec![Self]
-    }
-}
+without_options!(None, "none");
 
 impl Remember for None {
     fn masks(self) -> bool {

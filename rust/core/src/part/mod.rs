@@ -37,5 +37,31 @@ pub(crate) trait Part: Copy + PartialEq + Debug {
     fn examples() -> Vec<Self>;
 }
 
+/// What a part without options says as a [`Part`].
+macro_rules! without_options {
+    ($part:ident, $kind:literal) => {
+        impl $crate::part::Part for $part {
+            const KIND: &'static str = $kind;
+
+            fn read(_: &$crate::part::Options) -> $crate::Result<Self> {
+                Ok(Self)
+            }
+
+            fn check(self) -> $crate::Result<()> {
+                Ok(())
+            }
+
+            fn sized_as(self, _: Self) -> Self {
+                self
+            }
+
+            fn examples() -> Vec<Self> {
+                vec![Self]
+            }
+        }
+    };
+}
+pub(crate) use without_options;
+
 #[cfg(test)]
 mod tests;

@@ -5,51 +5,21 @@ use std::ops::RangeInclusive;
 use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
-use super::{Code, Fit, Grouping, Quantize, finite_halves};
+use super::{Code, Facts, Fit, Grouping, Quantize, finite_halves};
 use crate::Result;
-use crate::part::{Options, Part};
+use crate::part::without_options;
 
 /// The upper 16 bits of a float32, rounded to nearest even; saturates at the largest finite value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BFloat16;
 
-impl Part for BFloat16 {
-    const KIND: &'static str = "bfloat16";
-
-    fn read(_: &Options) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
-    fn examples() -> Vec<Self> {
-        vec![Self]
-    }
-}
+without_options!(BFloat16, "bfloat16");
 
 impl Quantize for BFloat16 {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn needs_peak(self) -> bool {
-        false
-    }
-
-    fn needs_magnitude(self) -> bool {
-        false
-    }
-
-    fn is_exact(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact: false }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

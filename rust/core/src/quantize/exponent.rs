@@ -13,7 +13,7 @@ use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
 use super::scaled::{self, Scaled};
-use super::{Code, Fit, Grouping, Quantize, power};
+use super::{Code, Facts, Fit, Grouping, Quantize, power};
 use crate::part::{Options, Part};
 use crate::simd::{Kernels, Pair, Scaling};
 use crate::{Error, Result};
@@ -56,20 +56,8 @@ impl Part for Exponent {
 impl Quantize for Exponent {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        Some(self.seed)
-    }
-
-    fn needs_peak(self) -> bool {
-        false
-    }
-
-    fn needs_magnitude(self) -> bool {
-        false
-    }
-
-    fn is_exact(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts { seed: Some(self.seed), needs_peak: false, needs_magnitude: false, is_exact: false }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::code::{Work, left_by_decoding};
 use super::coding::Head;
 use super::prologue::Prologue;
-use super::{BLOCK, Code, Fit, Grouping, Quantize, finite_halves};
+use super::{BLOCK, Code, Facts, Fit, Grouping, Quantize, finite_halves};
 use crate::Result;
 use crate::part::{Options, Part};
 use crate::simd::Kernels;
@@ -43,20 +43,8 @@ impl Part for Float16 {
 impl Quantize for Float16 {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn needs_peak(self) -> bool {
-        self.scaled
-    }
-
-    fn needs_magnitude(self) -> bool {
-        false
-    }
-
-    fn is_exact(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts { seed: None, needs_peak: self.scaled, needs_magnitude: false, is_exact: false }
     }
 
     fn coding(self, _: u64, peak: f32) -> Coding {

@@ -5,51 +5,21 @@ use std::ops::RangeInclusive;
 use super::code::{Work, left_by_decoding};
 use super::coding::Head;
 use super::prologue::Prologue;
-use super::{BLOCK, Code, Fit, Grouping, Quantize};
+use super::{BLOCK, Code, Facts, Fit, Grouping, Quantize};
 use crate::Result;
-use crate::part::{Options, Part};
+use crate::part::without_options;
 
 /// 32 bits, exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Float32;
 
-impl Part for Float32 {
-    const KIND: &'static str = "float32";
-
-    fn read(_: &Options) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
-    fn examples() -> Vec<Self> {
-        vec![Self]
-    }
-}
+without_options!(Float32, "float32");
 
 impl Quantize for Float32 {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn needs_peak(self) -> bool {
-        false
-    }
-
-    fn needs_magnitude(self) -> bool {
-        false
-    }
-
-    fn is_exact(self) -> bool {
-        true
+    fn facts(self) -> Facts {
+        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact: true }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

@@ -16,7 +16,7 @@ use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
 use super::scaled::{self, Scaled};
-use super::{BLOCK, Code, Fit, Grouping, Quantize, power};
+use super::{BLOCK, Code, Facts, Fit, Grouping, Quantize, power};
 use crate::part::{Options, Part};
 pub use crate::simd::float8::Format;
 use crate::simd::{Kernels, Pair, Scaling};
@@ -89,20 +89,13 @@ impl Part for Float8 {
 impl Quantize for Float8 {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        (self.rounding == Rounding::Stochastic).then_some(self.seed)
-    }
-
-    fn needs_peak(self) -> bool {
-        false
-    }
-
-    fn needs_magnitude(self) -> bool {
-        false
-    }
-
-    fn is_exact(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            seed: (self.rounding == Rounding::Stochastic).then_some(self.seed),
+            needs_peak: false,
+            needs_magnitude: false,
+            is_exact: false,
+        }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

@@ -66,17 +66,8 @@ pub(crate) trait Quantize: Part {
     /// How its values are coded.
     type Coding: Code;
 
-    /// The seed of its random numbers, if it draws any.
-    fn seed(self) -> Option<u64>;
-
-    /// Whether [`Quantize::coding`] depends on the largest magnitude.
-    fn needs_peak(self) -> bool;
-
-    /// Whether it takes [`Hints::magnitude`], which not every sparsifier tells.
-    fn needs_magnitude(self) -> bool;
-
-    /// Whether every value is decoded as it was.
-    fn is_exact(self) -> bool;
+    /// What is known of it before any value is.
+    fn facts(self) -> Facts;
 
     /// The coding of a frame of a tensor of `numel` elements whose largest magnitude is `peak`.
     fn coding(self, numel: u64, peak: f32) -> Self::Coding;
@@ -85,10 +76,23 @@ pub(crate) trait Quantize: Part {
     fn fit(self) -> Fit<Self>;
 }
 
+/// What is known of a quantizer before any value is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    /// The seed of its random numbers, if it draws any.
+    pub seed: Option<u64>,
+    /// Whether [`Quantize::coding`] depends on the largest magnitude.
+    pub needs_peak: bool,
+    /// Whether it takes [`Hints::magnitude`], which not every sparsifier tells.
+    pub needs_magnitude: bool,
+    /// Whether every value is decoded as it was.
+    pub is_exact: bool,
+}
+
 impl Quantizer {
     /// The seed of its random numbers, if it draws any.
     pub fn seed(self) -> Option<u64> {
-        each_quantizer!(self, quantizer => quantizer.seed())
+        each_quantizer!(self, quantizer => quantizer.facts().seed)
     }
 
     /// The coding of a frame of a tensor of `numel` elements whose largest magnitude is `peak`.
@@ -98,17 +102,17 @@ impl Quantizer {
 
     /// Whether [`Quantizer::coding`] depends on the largest magnitude.
     pub(crate) fn needs_peak(self) -> bool {
-        each_quantizer!(self, quantizer => quantizer.needs_peak())
+        each_quantizer!(self, quantizer => quantizer.facts().needs_peak)
     }
 
     /// Whether it takes [`Hints::magnitude`].
     pub(crate) fn needs_magnitude(self) -> bool {
-        each_quantizer!(self, quantizer => quantizer.needs_magnitude())
+        each_quantizer!(self, quantizer => quantizer.facts().needs_magnitude)
     }
 
     /// Whether every value is decoded as it was.
     pub(crate) fn is_exact(self) -> bool {
-        each_quantizer!(self, quantizer => quantizer.is_exact())
+        each_quantizer!(self, quantizer => quantizer.facts().is_exact)
     }
 }
 

@@ -12,7 +12,7 @@ use super::coding::{Head, is_magnitude};
 use super::fit::one;
 use super::prologue::Prologue;
 use super::signs::{self, Signs};
-use super::{Code, Fit, Grouping, Quantize};
+use super::{Code, Facts, Fit, Grouping, Quantize};
 use crate::part::{Options, Part};
 use crate::sparsify::SparsifierId;
 use crate::{Error, Result};
@@ -75,20 +75,13 @@ impl Part for SignScale {
 impl Quantize for SignScale {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn needs_peak(self) -> bool {
-        false
-    }
-
-    fn needs_magnitude(self) -> bool {
-        self.magnitude == Magnitude::Selector
-    }
-
-    fn is_exact(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            seed: None,
+            needs_peak: false,
+            needs_magnitude: self.magnitude == Magnitude::Selector,
+            is_exact: false,
+        }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

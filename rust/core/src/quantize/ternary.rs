@@ -14,7 +14,7 @@ use super::fit::one;
 use super::prologue::Prologue;
 use super::scaled::{self, Scaled, each_scale};
 use super::spread::LONGEST;
-use super::{Code, Fit, Grouping, Quantize, Summary};
+use super::{Code, Facts, Fit, Grouping, Quantize, Summary};
 use crate::part::{Options, Part};
 use crate::simd::grid::Grid;
 use crate::simd::{Kernels, Pair, Scaling};
@@ -66,20 +66,8 @@ impl Part for Ternary {
 impl Quantize for Ternary {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        Some(self.seed)
-    }
-
-    fn needs_peak(self) -> bool {
-        false
-    }
-
-    fn needs_magnitude(self) -> bool {
-        false
-    }
-
-    fn is_exact(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts { seed: Some(self.seed), needs_peak: false, needs_magnitude: false, is_exact: false }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

@@ -10,7 +10,7 @@ use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
 use super::signs::{self, Signs};
-use super::{Code, Fit, Grouping, Quantize, Scales, Summary};
+use super::{Code, Facts, Fit, Grouping, Quantize, Scales, Summary};
 use crate::part::{Options, Part};
 use crate::{Error, Result};
 
@@ -50,20 +50,8 @@ impl Part for TwoMeans {
 impl Quantize for TwoMeans {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn needs_peak(self) -> bool {
-        false
-    }
-
-    fn needs_magnitude(self) -> bool {
-        false
-    }
-
-    fn is_exact(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact: false }
     }
 
     fn coding(self, numel: u64, _: f32) -> Coding {

@@ -1,49 +1,19 @@
 //! Every entry.
 
-use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use super::{Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::Result;
-use crate::part::{Options, Part};
+use crate::part::without_options;
 use crate::scan::Request;
 
 /// Every entry: frames are dense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct All;
 
-impl Part for All {
-    const KIND: &'static str = "all";
-
-    fn read(_: &Options) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
-    fn examples() -> Vec<Self> {
-        vec![Self]
-    }
-}
+without_options!(All, "all");
 
 impl Sparsify for All {
-    fn route(self) -> Route {
-        Route::Every
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts { route: Route::Every, positions: Positions::Any, seed: None, tells_magnitude: false }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

@@ -9,7 +9,7 @@
 //! A bin of zeros sends nothing, although all of its entries pass the test. All entries are sent as
 //! one magnitude with the sign of `G`: the mean, over all bins, of the largest magnitude.
 
-use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use super::{Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::part::{Options, Part};
 use crate::scan::{Bins, Entries, Request};
 use crate::{Error, Result};
@@ -57,20 +57,13 @@ impl Part for BinMax {
 }
 
 impl Sparsify for BinMax {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        true
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Any,
+            seed: None,
+            tells_magnitude: true,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

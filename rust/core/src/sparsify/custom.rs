@@ -1,6 +1,6 @@
 //! A selection from outside of this crate.
 
-use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use super::{Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::Result;
 use crate::part::{Options, Part};
 use crate::rng::tensor_id;
@@ -36,20 +36,8 @@ impl Part for Custom {
 }
 
 impl Sparsify for Custom {
-    fn route(self) -> Route {
-        Route::Given
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts { route: Route::Given, positions: Positions::Any, seed: None, tells_magnitude: false }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

@@ -14,7 +14,8 @@
 
 use super::largest::{self, Kept};
 use super::{
-    Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount, topk,
+    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount,
+    topk,
 };
 use crate::Result;
 use crate::fit::{Moments, normal};
@@ -87,20 +88,13 @@ impl Part for Gaussian {
 }
 
 impl Sparsify for Gaussian {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Any,
+            seed: None,
+            tells_magnitude: false,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

@@ -57,17 +57,8 @@ registry::sparsifiers! { $
 
 /// What a sparsifier says about itself, besides its options.
 pub(crate) trait Sparsify: Part {
-    /// How entries come to be sent.
-    fn route(self) -> Route;
-
-    /// What is known of the positions before any entry is.
-    fn positions(self) -> Positions;
-
-    /// What the numbers begin from that it draws; none if what is selected does not depend on any.
-    fn seed(self) -> Option<u64>;
-
-    /// Whether [`Selected::magnitude`] says something.
-    fn tells_magnitude(self) -> bool;
+    /// What is known of it before any entry is.
+    fn facts(self) -> Facts;
 
     /// An error if a tensor of this size is none that this can be used on.
     fn check_numel(self, numel: usize) -> Result<()>;
@@ -87,6 +78,17 @@ pub(crate) trait Sparsify: Part {
 
     /// Selects: narrows the scanner's survivors down to the entries that go.
     fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected;
+}
+
+/// What is known of a sparsifier before any entry is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    pub route: Route,
+    pub positions: Positions,
+    /// What the numbers begin from that it draws; none if what is selected does not depend on any.
+    pub seed: Option<u64>,
+    /// Whether [`Selected::magnitude`] says something.
+    pub tells_magnitude: bool,
 }
 
 /// How entries come to be sent.
@@ -114,7 +116,7 @@ pub(crate) enum Positions {
 impl Sparsifier {
     /// What its numbers begin from, if what is selected depends on any, and so on the step.
     pub fn seed(self) -> Option<u64> {
-        each_sparsifier!(self, sparsifier => sparsifier.seed())
+        each_sparsifier!(self, sparsifier => sparsifier.facts().seed)
     }
 
     /// The maximum number of entries that can be selected from a tensor.
@@ -138,7 +140,7 @@ impl Sparsifier {
     }
 
     pub(crate) fn route(self) -> Route {
-        each_sparsifier!(self, sparsifier => sparsifier.route())
+        each_sparsifier!(self, sparsifier => sparsifier.facts().route)
     }
 
     pub(crate) fn check_numel(self, numel: usize) -> Result<()> {
@@ -146,11 +148,11 @@ impl Sparsifier {
     }
 
     pub(crate) fn tells_magnitude(self) -> bool {
-        each_sparsifier!(self, sparsifier => sparsifier.tells_magnitude())
+        each_sparsifier!(self, sparsifier => sparsifier.facts().tells_magnitude)
     }
 
     pub(crate) fn positions(self) -> Positions {
-        each_sparsifier!(self, sparsifier => sparsifier.positions())
+        each_sparsifier!(self, sparsifier => sparsifier.facts().positions)
     }
 
     /// The pattern of positions that somebody else chose in the place of this sparsifier.

@@ -4,7 +4,7 @@
 //! ranks with the same positions can add up their values without exchanging positions.
 
 use super::{
-    Amount, Drawn, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted,
+    Amount, Drawn, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted,
 };
 use crate::Result;
 use crate::pack::{DrawKind, Pattern};
@@ -66,20 +66,13 @@ impl Part for RandomK {
 }
 
 impl Sparsify for RandomK {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Drawn(self.drawn())
-    }
-
-    fn seed(self) -> Option<u64> {
-        Some(self.seed)
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Drawn(self.drawn()),
+            seed: Some(self.seed),
+            tells_magnitude: false,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

@@ -17,7 +17,8 @@ mod plan;
 pub use plan::Plan;
 
 use super::{
-    Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest, topk,
+    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest,
+    topk,
 };
 use crate::part::{Options, Part};
 use crate::scan::Request;
@@ -161,20 +162,13 @@ impl Part for SampledTopK {
 }
 
 impl Sparsify for SampledTopK {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        Some(self.seed)
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Any,
+            seed: Some(self.seed),
+            tells_magnitude: false,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

@@ -1,6 +1,6 @@
 //! A fixed threshold, in one read of the tensor.
 
-use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use super::{Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::{Error, Result};
@@ -39,20 +39,13 @@ impl Part for Threshold {
 }
 
 impl Sparsify for Threshold {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        true
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Any,
+            seed: None,
+            tells_magnitude: true,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

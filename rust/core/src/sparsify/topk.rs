@@ -6,7 +6,9 @@
 //! changes the result.
 
 use super::largest::{self, Kept};
-use super::{Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use super::{
+    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted,
+};
 use crate::Result;
 use crate::part::{Options, Part};
 use crate::scan::Request;
@@ -43,20 +45,13 @@ impl Part for TopK {
 }
 
 impl Sparsify for TopK {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Any,
+            seed: None,
+            tells_magnitude: false,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

@@ -12,7 +12,9 @@
 //! one read. The bound never changes what is selected.
 
 use super::largest::{self, Kept};
-use super::{Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, topk};
+use super::{
+    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, topk,
+};
 use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::{Error, Result};
@@ -127,20 +129,13 @@ impl Part for Trimmed {
 }
 
 impl Sparsify for Trimmed {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Any,
+            seed: None,
+            tells_magnitude: false,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

@@ -12,7 +12,7 @@
 //! be sent.
 
 use super::{
-    Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest, topk,
+    Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest, topk,
 };
 use crate::part::{Options, Part};
 use crate::scan::Request;
@@ -86,20 +86,13 @@ impl Part for TwoSided {
 }
 
 impl Sparsify for TwoSided {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        self.sample.map(|_| self.seed)
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Any,
+            seed: self.sample.map(|_| self.seed),
+            tells_magnitude: false,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {

@@ -15,7 +15,7 @@ use super::coding::{Head, is_magnitude};
 use super::decode::{self, unpack};
 use super::prologue::Prologue;
 use super::spread::LONGEST;
-use super::{Code, Fit, Grouping, Quantize, Scales};
+use super::{Code, Facts, Fit, Grouping, Quantize, Scales};
 use crate::part::{Options, Part};
 use crate::{Error, Result};
 
@@ -61,20 +61,8 @@ impl Part for Codebook {
 impl Quantize for Codebook {
     type Coding = Coding;
 
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn needs_peak(self) -> bool {
-        false
-    }
-
-    fn needs_magnitude(self) -> bool {
-        false
-    }
-
-    fn is_exact(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact: false }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

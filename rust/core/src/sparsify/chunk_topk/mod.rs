@@ -10,7 +10,9 @@
 
 mod tiles;
 
-use super::{Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest};
+use super::{
+    Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest,
+};
 use crate::pack;
 use crate::part::{Options, Part};
 use crate::scan::{self, Entries, LONGEST_CHUNK, Request, Totals};
@@ -116,24 +118,13 @@ impl Part for ChunkTopK {
 }
 
 impl Sparsify for ChunkTopK {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
+    fn facts(self) -> Facts {
         // Equally many in each chunk, unless zeros are among them.
-        match pack::Chunks::new(self.chunk, self.k) {
+        let positions = match pack::Chunks::new(self.chunk, self.k) {
             Some(chunks) if self.tile.is_none() => Positions::Chunks(chunks),
             _ => Positions::Any,
-        }
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+        };
+        Facts { route: Route::Selected, positions, seed: None, tells_magnitude: false }
     }
 
     fn check_numel(self, numel: usize) -> Result<()> {

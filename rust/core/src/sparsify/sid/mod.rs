@@ -28,7 +28,8 @@ mod stages;
 use super::largest::{self, Kept};
 use super::tracker;
 use super::{
-    Amount, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount, topk,
+    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount,
+    topk,
 };
 use crate::fit::{Controller, Distribution, Mode};
 use crate::part::{Options, Part};
@@ -208,20 +209,13 @@ impl Part for Sid {
 }
 
 impl Sparsify for Sid {
-    fn route(self) -> Route {
-        Route::Selected
-    }
-
-    fn positions(self) -> Positions {
-        Positions::Any
-    }
-
-    fn seed(self) -> Option<u64> {
-        None
-    }
-
-    fn tells_magnitude(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            route: Route::Selected,
+            positions: Positions::Any,
+            seed: None,
+            tells_magnitude: false,
+        }
     }
 
     fn check_numel(self, _: usize) -> Result<()> {
