@@ -76,7 +76,10 @@ impl Codec {
         check(workspace)?;
         let hints = self.hints(state, selected.magnitude);
         let layout = self.layout(input, pattern);
-        let (coding, trimmed) = self.fit(&layout, &tensor, &hints, max_len, workspace, out)?;
+        let (coding, trimmed) = match self.fit(&layout, &tensor, &hints, max_len, workspace, out) {
+            Err(Error::NonFinite { .. }) if !unread => return Err(Error::Changed),
+            fitted => fitted?,
+        };
         if trimmed > 0 {
             check(workspace)?;
         }
@@ -98,7 +101,7 @@ impl Codec {
     /// nearer, and as many are kept as fit whatever they are: no frame is written more often than that.
     ///
     /// The survivors are all finite, and the limit is a header at least: a frame of no entries is no
-    /// longer.
+    /// longer. An error if those drawn instead are not.
     pub(super) fn fit(
         &self,
         layout: &Layout,
@@ -133,6 +136,11 @@ impl Codec {
                 sure.max(guess.min(survivors.len() - 1) as u64)
             };
             self.sparsifier.leave(fewer, layout.pattern, tensor, scanner, keys);
+            if matches!(layout.pattern, Pattern::Drawn(_)) {
+                // Fewer positions may be others, which nobody has looked at yet.
+                scanner.survivors().check_memory()?;
+                scanner.survivors().check()?;
+            }
         }
     }
 

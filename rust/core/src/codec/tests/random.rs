@@ -144,6 +144,35 @@ fn without_a_memory_only_what_is_drawn_is_looked_at() {
     assert_eq!((state.step(), out.len()), (0, 0));
 }
 
+/// A frame that is too long is drawn again with fewer entries, at positions that may be others.
+#[test]
+fn what_is_drawn_for_a_shorter_frame_is_looked_at_too() {
+    let n = 40;
+    let codec = codec(RandomK { amount: Amount::Count(30), ..RANDOM }, Memory::None);
+    let (whole, _) = encode(&codec, &vec![1.0; n], &mut codec.init_state(n).unwrap());
+    let drawn = positions(&whole);
+    let x: Vec<f32> =
+        (0..n as u32).map(|at| if drawn.contains(&at) { 2.0 } else { f32::NAN }).collect();
+    let mut refused = 0;
+    for limit in 48..whole.len() {
+        let (mut state, mut out) = (codec.init_state(n).unwrap(), Vec::new());
+        let mut workspace = Workspace::default();
+        let input = Input::F32(&x);
+        match codec.encode_into(input, &mut state, Some(limit), &mut workspace, &mut out) {
+            Ok(encoded) => {
+                assert!(encoded.count < 30);
+                assert!(positions(&out).iter().all(|at| drawn.contains(at)));
+            }
+            Err(Error::NonFinite { first, .. }) => {
+                assert!(x[first as usize].is_nan() && state.step() == 0 && out.is_empty());
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused > 0);
+}
+
 #[test]
 fn a_rolled_back_step_draws_the_same_again() {
     let n = 3000;
