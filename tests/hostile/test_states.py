@@ -46,7 +46,7 @@ def changed(saved, path, value, drop):
     return saved
 
 
-@settings(max_examples=5 * settings.default.max_examples)
+@settings(max_examples=5 * settings().max_examples)
 @given(codec=st.sampled_from(CODECS), data=st.data())
 def test_any_state_dict_is_refused_whole_or_works(codec, data):
     state = codec.init_state(N)

@@ -3,7 +3,8 @@
 //! `above(x, bound, base, indices, values) -> count` writes position `base + i` and value of each
 //! `|x[i]| > bound`, ascending, to the front of `indices` and `values` and returns how many there
 //! are. Both outputs hold at least `x.len() + SLACK` elements, because whole vectors are stored;
-//! what lies behind the count is unspecified. NaN is never above a bound. A bound below zero takes zeros, too.
+//! what lies behind the count is unspecified. NaN is never above a bound. A bound below zero takes
+//! zeros, too.
 //!
 //! Groups of [`GROUP`] elements without a hit are skipped by one test, which is what makes a sparse
 //! block as cheap as a maximum.

@@ -1,7 +1,7 @@
 //! AVX2 and AVX-512: a mask for each vector, compressed in a register and stored whole.
 //!
 //! Storing a whole vector and advancing by the number of hits beats the masked store to memory,
-//! which some CPUs run as microcode. The [`SLACK`] behind the outputs takes what is too much.
+//! which some CPUs run as microcode. The [`SLACK`](super::SLACK) behind the outputs takes what is too much.
 
 pub(in crate::simd) mod avx512 {
     use crate::simd::above::{Front, GROUP};
