@@ -1,15 +1,16 @@
 //! AVX2 and AVX-512: a mask for each vector, compressed in a register and stored whole.
 //!
 //! Storing a whole vector and advancing by the number of hits beats the masked store to memory,
-//! which some CPUs run as microcode. The [`SLACK`](super::SLACK) behind the outputs takes what is too much.
+//! which some CPUs run as microcode. The [`SLACK`](super::SLACK) behind the outputs takes what is too
+//! much.
 
 pub(in crate::simd) mod avx512 {
     use crate::simd::above::{Front, GROUP};
     use std::arch::x86_64::{
         __m512, _CMP_GT_OQ, _mm512_abs_ps, _mm512_add_epi32, _mm512_cmp_ps_mask, _mm512_loadu_ps,
-        _mm512_maskz_compress_epi32, _mm512_maskz_compress_ps, _mm512_maskz_loadu_ps,
-        _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_storeu_ps,
-        _mm512_storeu_si512,
+        _mm512_mask_cmp_ps_mask, _mm512_maskz_compress_epi32, _mm512_maskz_compress_ps,
+        _mm512_maskz_loadu_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
+        _mm512_storeu_ps, _mm512_storeu_si512,
     };
 
     /// Stores the lanes of `v` in `mask` and their positions.
@@ -65,8 +66,7 @@ pub(in crate::simd) mod avx512 {
             let live = u16::MAX >> (16 - part.len());
             // SAFETY: the mask admits the `part.len()` elements that are there, no others are read.
             let v = unsafe { _mm512_maskz_loadu_ps(live, part.as_ptr()) };
-            // The lanes that were not read are zero, and zero is never above the bound.
-            let mask = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(_mm512_abs_ps(v), limit);
+            let mask = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(live, _mm512_abs_ps(v), limit);
             let at = base + (done + 16 * j) as u32;
             // SAFETY: as above.
             unsafe { store(v, mask, at, &mut to) };
