@@ -50,16 +50,18 @@ class Task(Protocol):
         """Return facts about the data and the optimizer, for the record."""
 
 
+def share_of_rate(step: int, steps: int) -> float:
+    """Return the learning rate of a step as a share of the highest.
+
+    It warms up over a tenth of the steps, then decays along a cosine to a tenth.
+    """
+    warm = max(1, steps // 10)
+    return min(1.0, (step + 1) / warm) * (0.55 + 0.45 * math.cos(math.pi * min(1.0, step / steps)))
+
+
 def warm_up_then_cosine(optimizer: Optimizer, steps: int) -> LRScheduler:
     """Return a schedule: warm-up over a tenth of the steps, then cosine decay to a tenth."""
-    warm = max(1, steps // 10)
-
-    def factor(step: int) -> float:
-        return min(1.0, (step + 1) / warm) * (
-            0.55 + 0.45 * math.cos(math.pi * min(1.0, step / steps))
-        )
-
-    return LambdaLR(optimizer, factor)
+    return LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, int]:

@@ -1,0 +1,1 @@
+"""Train to the end with and without compression: ``make accuracy``."""

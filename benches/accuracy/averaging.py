@@ -1,0 +1,113 @@
+"""Average gradients of simulated ranks as `gradwire.torch.ddp` does, with its codecs and limits."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradwire import Codec, State, _native
+from gradwire.torch.ddp.capacity import SizeLimit
+from gradwire.torch.ddp.report import Outcomes
+
+from .flat import Flat
+
+RECORD = 24
+"""Bytes beside each frame in a slot of the all-gather."""
+
+
+class Dense:
+    """Every entry in float32, as plain DDP sends it."""
+
+    def __init__(self, flat: Flat, ranks: int, start: int = 0) -> None:
+        self._ranks = ranks
+        self._sum = torch.zeros_like(flat.gradients[start:])
+        # A ring all-reduce: everything but the own share, twice.
+        self.nbytes = 2 * (ranks - 1) / ranks * 4 * flat.numel
+
+    def take(self, rank: int, gradients: Tensor) -> None:
+        """Add the gradients of a rank; ranks come in order."""
+        self._sum.add_(gradients)
+
+    def average(self, out: Tensor) -> None:
+        """Write the average, and forget the gradients."""
+        torch.div(self._sum, self._ranks, out=out)
+        self._sum.zero_()
+
+
+class Compressed:
+    """Large parameters as frames of a codec, the others dense.
+
+    Attributes
+    ----------
+    states : list of list of gradwire.State
+        For each rank, the states of the compressed parameters.
+    nbytes : float
+        Bytes that a rank sends in the last step.
+    """
+
+    def __init__(self, flat: Flat, ranks: int, codec: Codec) -> None:
+        if codec.exchange.get_config()["kind"] != "all_gather":
+            raise ValueError(f"only an all-gather is simulated, and {codec!r} has another exchange")
+        self._flat, self._ranks = flat, ranks
+        self._codecs = [codec.for_shape(piece.shape) for piece in flat.pieces]
+        self.states: list[list[State]] = [
+            [
+                each.init_state(piece.stop - piece.start, name=piece.name, stream=rank)
+                for each, piece in zip(self._codecs, flat.pieces, strict=True)
+            ]
+            for rank in range(ranks)
+        ]
+        bounds = [
+            each.max_encoded_len(piece.stop - piece.start)
+            for each, piece in zip(self._codecs, flat.pieces, strict=True)
+        ]
+        fixed = not (codec.memory.keeps and codec.sparsify.selects)
+        self._limits = [SizeLimit(bound, fixed=fixed) for bound in bounds]
+        self._out = np.empty((ranks, sum(bounds)), np.uint8)
+        self._given = [None] * len(flat.pieces)
+        self._ends = [end for piece in flat.pieces for end in (piece.start, piece.stop)]
+        self._native = [each._codec for each in self._codecs]
+        self._outcomes: list[Outcomes] = []
+        self._others = Dense(flat, ranks, flat.cut)
+        self.nbytes = 0.0
+
+    def take(self, rank: int, gradients: Tensor) -> None:
+        """Encode the gradients of a rank; ranks come in order."""
+        limits = [each.nbytes for each in self._limits]
+        table, error = _native.encode_bucket(
+            gradients.numpy(),
+            1.0,
+            self._native,
+            self.states[rank],
+            self._ends,
+            limits,
+            self._given,
+            self._out[rank],
+        )
+        if error is not None:
+            raise error
+        self._outcomes.append(Outcomes.of(table))
+        self._others.take(rank, gradients[self._flat.cut :])
+        own = sum(limits) + RECORD * len(limits) + 4 * self._flat.numel_dense
+        self.nbytes = (self._ranks - 1) * own
+
+    def average(self, out: Tensor) -> None:
+        """Decode all frames in the order of ranks into the average."""
+        self._others.average(out[self._flat.cut :])
+        unused = np.all([each.zero for each in self._outcomes], axis=0)
+        for piece in np.flatnonzero(unused):
+            for states in self.states:
+                states[piece].rollback()
+        wanted = np.max([each.wanted() for each in self._outcomes], axis=0)
+        for limit, size in zip(self._limits, wanted.tolist(), strict=True):
+            limit.observe(size)
+        _native.average_bucket(
+            self._out.reshape(-1),
+            [rank * self._out.shape[1] for rank in range(self._ranks)],
+            [each.nbytes.tolist() for each in self._outcomes],
+            self._ends,
+            unused.tolist(),
+            out.numpy(),
+            1.0,
+            False,
+        )
+        self._outcomes.clear()

@@ -1,0 +1,1 @@
+"""The tasks: model, data, and what is measured on held-out data."""

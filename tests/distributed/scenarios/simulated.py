@@ -1,0 +1,57 @@
+"""The same training as the simulated ranks of benches/accuracy."""
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.cli.training.tasks import share_of_rate
+from gradwire.torch import ddp
+from gradwire.torch.optim import SGD, parameter_groups
+from tests.benches.accuracy.toy import Toy
+
+RATE = 0.01
+
+
+def real(
+    rank: int,
+    world_size: int,
+    preset: str | None,
+    options: dict[str, Any],
+    optimizer: str,
+    steps: int,
+) -> dict[str, Any]:
+    """Train with DDP; return parameters and buffers by name."""
+    task = Toy()
+    model = DistributedDataParallel(task.model(0))
+    made: torch.optim.Optimizer
+    handle = None
+    if preset is not None:
+        handle = ddp.attach(model, getattr(gradwire, preset)(**options))
+    if optimizer == "adamw":
+        made = torch.optim.AdamW(
+            model.parameters(), betas=(0.9, 0.999), weight_decay=0.01, fused=True
+        )
+    elif handle is not None and handle.codec.memory.corrects:
+        made = SGD(parameter_groups(handle), lr=RATE, momentum=0.9)
+    else:
+        made = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+    batches = task.batches(rank, world_size, 0)
+    for step in range(steps):
+        for group in made.param_groups:
+            group["lr"] = RATE * share_of_rate(step, steps)
+        made.zero_grad()
+        task.loss(model, next(batches)).backward()
+        made.step()
+    if handle is not None:
+        handle.detach()
+    state = {name: each.detach().numpy() for name, each in model.module.state_dict().items()}
+    return {"state": state, **evaluated(task, model.module)}
+
+
+def evaluated(task: Toy, model: torch.nn.Module) -> dict[str, float]:
+    """Return what the task measures."""
+    model.eval()
+    with torch.no_grad():
+        return task.evaluate(model)

@@ -1,0 +1,62 @@
+"""Simulated ranks of benches/accuracy train as real ranks do."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gradwire
+from benches.accuracy import run as running
+from benches.accuracy.methods import ADAMW, SGD, Method
+from tests.benches.accuracy.toy import Toy
+from tests.distributed.ranks import Ranks
+from tests.distributed.scenarios.simulated import RATE
+
+STEPS = 30
+
+CASES: list[tuple[str | None, dict[str, Any], str]] = [
+    (None, {}, "sgd"),
+    (None, {}, "adamw"),
+    ("topk", {"ratio": 0.01}, "sgd"),
+    ("topk", {"ratio": 0.01}, "adamw"),
+    ("onebit", {}, "adamw"),
+    ("qsgd", {}, "adamw"),
+    ("dgc", {"ratio": 0.01}, "sgd"),
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As the ranks have it: sums depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("preset", "options", "optimizer"), CASES)
+def test_simulated_ranks_equal_real_ones_bit_for_bit(
+    two: Ranks, preset: str | None, options: dict[str, Any], optimizer: str
+) -> None:
+    real = two.run(
+        "simulated.real", preset=preset, options=options, optimizer=optimizer, steps=STEPS
+    )[0]
+    codec = None if preset is None else getattr(gradwire, preset)(**options)
+    method = Method(codec, optimizer, ADAMW if optimizer == "adamw" else SGD)
+    task = Kept()
+    curve = running.run(task, method, RATE, ranks=2, seed=0, steps=STEPS, evaluations=1)
+    simulated = {name: each.numpy() for name, each in task.last.state_dict().items()}
+    for name, value in real.pop("state").items():
+        if value.dtype == np.float32:  # not the count of batches, which every rank adds to
+            np.testing.assert_array_equal(simulated[name], value, err_msg=name)
+    assert curve.points == [{"step": STEPS, **real}]
+
+
+class Kept(Toy):
+    """Keeps the model."""
+
+    def model(self, seed: int) -> Any:
+        self.last = super().model(seed)
+        return self.last
