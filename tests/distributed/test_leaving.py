@@ -9,16 +9,13 @@ from tests.distributed.ranks import Ranks
 
 @pytest.mark.parametrize("exchange", ["senders", "leader"])
 def test_a_model_that_is_dropped_leaves_no_process_group(two: Ranks, exchange: str) -> None:
-    for before, after in two.run("leaving.dropped", exchange=exchange):
-        # Threads and file descriptors; those of the first model may end a little later.
-        assert after[0] <= before[0]
-        assert after[1] <= before[1]
+    assert two.run("leaving.dropped", exchange=exchange) == [True, True]
 
 
 def test_a_refused_attach_leaves_no_process_group(two: Ranks) -> None:
     for found in two.run("leaving.refused"):
         assert len(found["texts"]) == 12
-        assert found["before"] == found["after"]
+        assert found["gone"]
 
 
 def test_a_group_of_other_ranks_than_the_model_is_refused(two: Ranks) -> None:

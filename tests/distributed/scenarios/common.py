@@ -3,7 +3,8 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,16 @@ def attached(
         yield model, handle
     finally:
         handle.detach()
+
+
+def reaches(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Wait for what other threads bring about; return whether it came true in so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -10,11 +10,13 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError, Handle
+from gradwire.torch.ddp.groups import is_registered
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,
     fingerprint,
     network,
+    reaches,
     train,
 )
 
@@ -89,8 +91,9 @@ def half_way(rank: int, world_size: int) -> dict[str, Any]:
     """Rank 0 has a bucket under way that rank 1 never sends, and detaches."""
     model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
     handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    made = list(handle._resources.groups._made)
     train(model, rank, range(2))
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"left": True}
     if rank == 0:
 
         def trouble(_: Any) -> None:
@@ -102,6 +105,7 @@ def half_way(rank: int, world_size: int) -> dict[str, Any]:
         start = time.monotonic()
         handle.detach(timedelta(seconds=0.5))
         found["seconds"] = time.monotonic() - start
+        found["left"] = reaches(lambda: not any(map(is_registered, made)))
     else:
         time.sleep(4.0)
         handle.detach(timedelta(seconds=0.5))

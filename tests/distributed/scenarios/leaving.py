@@ -2,7 +2,6 @@
 
 import gc
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,31 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
-from tests.distributed.scenarios.common import fingerprint, network, train
+from tests.distributed.scenarios.common import fingerprint, network, reaches, train
 from tests.distributed.scenarios.exchanges import exchanged
 
 
 def _held() -> tuple[int, int]:
-    """Threads and file descriptors of this process, once those have ended that are about to."""
+    """Threads and file descriptors of this process."""
     gc.collect()
-    counts = (0, 0)
-    for _ in range(50):
-        before = counts
-        counts = (len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")))
-        if counts == before:
-            return counts
-        time.sleep(0.1)
-    return counts
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+
+def _settled() -> tuple[int, int]:
+    """What is held once the process has no threads of gradwire or of its groups that are ending."""
+    counts = [_held()]
+
+    def steady() -> bool:
+        counts.append(_held())
+        return len(counts) > 5 and len(set(counts[-5:])) == 1
+
+    reaches(steady)
+    return counts[-1]
+
+
+def _no_more_than(before: tuple[int, int]) -> bool:
+    """Whether no more is held than before, as soon as threads that are ending have ended."""
+    return reaches(lambda: all(now <= then for now, then in zip(_held(), before, strict=True)))
 
 
 def _drop(rank: int, exchange: str) -> None:
@@ -36,13 +45,13 @@ def _drop(rank: int, exchange: str) -> None:
     dist.barrier()  # dropping waits for nobody: let no rank cut off another one
 
 
-def dropped(rank: int, world_size: int, exchange: str) -> tuple[Any, Any]:
-    """Drop models without detaching their handles."""
+def dropped(rank: int, world_size: int, exchange: str) -> bool:
+    """Drop models without detaching their handles; tell whether they are gone without a trace."""
     _drop(rank, exchange)
-    before = _held()
+    before = _settled()
     for _ in range(3):
         _drop(rank, exchange)
-    return before, _held()
+    return _no_more_than(before)
 
 
 def refused(rank: int, world_size: int) -> dict[str, Any]:
@@ -65,12 +74,12 @@ def refused(rank: int, world_size: int) -> dict[str, Any]:
                 texts.append(str(error))
 
     refuse()
-    before = _held()
+    before = _settled()
     for _ in range(3):
         refuse()
-    after = _held()
+    gone = _no_more_than(before)
     model.register_comm_hook(dist.group.WORLD, allreduce_hook)  # nothing was registered on it
-    return {"before": before, "after": after, "texts": texts}
+    return {"gone": gone, "texts": texts}
 
 
 def _group(*ranks: int) -> dist.ProcessGroup:

@@ -206,16 +206,21 @@ def two_models(rank: int, world_size: int) -> tuple[str, str]:
 
 def letting_go(rank: int, world_size: int) -> dict[str, Any]:
     """Forget a model without detaching: its threads must end, and its memory be free."""
+    others = threading.enumerate()  # an earlier model's may still be ending
     model = DistributedDataParallel(network())
     handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
     train(model, rank, range(2))
-    threads = [each for each in threading.enumerate() if each.name.startswith("gradwire")]
+    threads = [
+        each
+        for each in threading.enumerate()
+        if each not in others and each.name.startswith("gradwire")
+    ]
     weight = weakref.ref(model.module[0].weight)
     kept = weakref.ref(handle)
     del model, handle
     gc.collect()
     for thread in threads:
-        thread.join(5.0)
+        thread.join(30.0)
     return {
         "threads": len(threads),
         "alive": sum(thread.is_alive() for thread in threads),

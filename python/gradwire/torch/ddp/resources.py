@@ -1,5 +1,6 @@
 """The threads and process groups of one handle, and how they are released."""
 
+import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +11,9 @@ from gradwire.torch.ddp.groups import Groups
 from gradwire.torch.ddp.worker import Worker
 
 __all__ = ["Resources"]
+
+_PATIENCE = 1.0
+"""Seconds that each thread has to end before the caller goes on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +36,21 @@ class Resources:
         self.abandon()
 
     def abandon(self) -> None:
-        """End the threads and leave the groups, without waiting for other ranks."""
-        if self.worker.stop(1.0):
-            self.exchange.close()
-            self.groups.leave()
+        """End the threads and leave the groups, without waiting for other ranks.
+
+        A thread that waits for a collective ends only after the collective's timeout. The groups
+        are then left after that, on a thread of its own.
+        """
+        if self.worker.stop(_PATIENCE):
+            self._leave_groups()
+        elif not self.worker.forked:
+            later = self._leave_groups_later
+            threading.Thread(target=later, name="gradwire-leave", daemon=True).start()
+
+    def _leave_groups_later(self) -> None:
+        self.worker.stop()
+        self._leave_groups()
+
+    def _leave_groups(self) -> None:
+        self.exchange.close()
+        self.groups.leave()

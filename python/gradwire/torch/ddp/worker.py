@@ -59,9 +59,14 @@ class Worker:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked after `attach`: no threads here, locks may stay held."""
+        return os.getpid() != self._pid
+
     def submit(self, job: Job) -> None:
         """Enqueue a bucket and return at once."""
-        if os.getpid() != self._pid:
+        if self.forked:
             raise ExchangeError("this process was forked after attach(): it is no rank")
         self._jobs.put(job)
 
@@ -79,7 +84,7 @@ class Worker:
             except BaseException as error:  # for the caller; this thread goes on
                 answer.set_exception(error)
 
-        if os.getpid() != self._pid:
+        if self.forked:
             return act()
         with self._ending:
             if self._ended:
@@ -89,8 +94,8 @@ class Worker:
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until every submitted bucket is done; return False after so many seconds."""
-        if os.getpid() != self._pid:
-            return True  # forked after attach(): nothing runs here, and locks may stay held
+        if self.forked:
+            return True
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(_join(each, deadline) for each in (self._jobs, self._flights))
 
@@ -132,8 +137,8 @@ class Worker:
 
     def stop(self, timeout: float | None = None) -> bool:
         """End both threads once the queues are empty; return whether they ended in time."""
-        if os.getpid() != self._pid:
-            return False  # forked after attach(): no threads here, and locks may never be released
+        if self.forked:
+            return False
         with self._ending:
             self._ended = True
             self._jobs.put(None)
