@@ -75,6 +75,11 @@ bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
 
+.PHONY: accuracy
+accuracy: ## Train three models to the end with and without compression (ARGS="--quick" for ten minutes)
+	@$(environment) demo
+	@$(python) -m benches.accuracy $(ARGS)
+
 .PHONY: bench-instructions
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
@@ -103,6 +108,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 
 .PHONY: clean
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .cache target dist demo-results compare-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache target dist demo-results compare-results accuracy-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,6 @@
 """One training run with ranks that are simulated in one process."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from .flat import Flat
 from .rules import Rule
 from .tasks.task import Task
 
-EVALUATIONS = 8
+EVALUATIONS = 6
 
 
 class Method(Protocol):
@@ -35,7 +36,7 @@ class Curve:
     bytes_per_step : float
         Bytes that a rank sends, on average.
     diverged : bool
-        The run ended early, because a gradient was not finite.
+        The run ended early, because a gradient or the loss was not finite.
     """
 
     points: list[dict[str, float]] = field(default_factory=list)
@@ -94,6 +95,9 @@ def run(
             curve.bytes_per_step = sent / (step + 1)
             if step + 1 in pauses:
                 point = {"step": step + 1, **evaluate(task, model)}
+                if not math.isfinite(point["loss"]):
+                    curve.diverged = True
+                    return curve
                 curve.points.append(point)
                 if tell is not None:
                     tell(step + 1, point)

@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.transforms import Bbox
 
 from gradwire.cli.compare.results import BASELINES, LEEWAY, Comparison, Summary
+from gradwire.cli.training.theme import BAND, STYLE, themed
 
 __all__ = ["draw"]
 
@@ -23,25 +24,6 @@ _BASELINE: dict[str, Any] = {"color": "#808080", "marker": "o"}
 _FEEDBACK: dict[str, Any] = {"color": "#0080c4", "marker": "^"}
 _NONE: dict[str, Any] = {"color": "#D55E00", "marker": "s"}
 
-# Colours that depend on the reader's theme: light, and their dark counterparts.
-_INK, _GROUND, _GRID, _BAND = "#1f2328", "#ffffff", "#e4e7ea", "#eef1f4"
-_DARK = {_INK: "#e2e6ea", _GROUND: "#131416", _GRID: "#34383d", _BAND: "#22262b"}
-
-_STYLE: dict[Any, Any] = {
-    # Text stays text, and nothing depends on the time: the file changes only if the figures do.
-    "svg.fonttype": "none",
-    "svg.hashsalt": "gradwire",
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.facecolor": _GROUND,
-    "figure.facecolor": _GROUND,
-    "savefig.facecolor": _GROUND,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _GRID,
-}
-
 
 def draw(comparison: Comparison, path: Path) -> None:
     """Save the figure: a panel per task, a point per method.
@@ -49,7 +31,7 @@ def draw(comparison: Comparison, path: Path) -> None:
     An SVG follows the reader's light or dark theme.
     """
     tasks = list(comparison.tasks)
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, panels = plt.subplots(
             len(tasks), 1, figsize=(9.0, 5.2 * len(tasks)), squeeze=False, layout="constrained"
         )
@@ -64,7 +46,7 @@ def draw(comparison: Comparison, path: Path) -> None:
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
         plt.close(figure)
     if path.suffix == ".svg":
-        path.write_text(_themed(path.read_text("utf-8")), "utf-8")
+        path.write_text(themed(path.read_text("utf-8")), "utf-8")
 
 
 def _panel(axes: Any, comparison: Comparison, task: str) -> None:
@@ -84,7 +66,7 @@ def _panel(axes: Any, comparison: Comparison, task: str) -> None:
             if len(each.behind) > 1:
                 _range(axes, each, 100 * comparison.dense(task).accuracy, look["color"])
     dense = 100 * comparison.dense(task).accuracy
-    axes.axhspan(dense - 100 * LEEWAY, dense, color=_BAND, zorder=0)
+    axes.axhspan(dense - 100 * LEEWAY, dense, color=BAND, zorder=0)
     axes.set_xscale("log")
     axes.margins(x=0.08, y=0.15)
     axes.set_title(task, fontweight="bold")
@@ -171,15 +153,3 @@ def _outside(box: Bbox, frame: Bbox) -> float:
     both = Bbox.intersection(box, frame)
     inside = 0.0 if both is None else both.width * both.height
     return float(box.width * box.height - inside)
-
-
-def _themed(svg: str) -> str:
-    """Return the SVG with a style sheet that swaps its colours in a dark theme."""
-    rules = "\n".join(
-        f'  [style*="{name}: {light}"] {{ {name}: {dark} !important; }}'
-        for light, dark in _DARK.items()
-        for name in ("fill", "stroke")
-    )
-    style = f"<style>@media (prefers-color-scheme: dark) {{\n{rules}\n}}</style>"
-    head, mark, rest = svg.partition("<defs>")
-    return f"{head}{style}\n {mark}{rest}"

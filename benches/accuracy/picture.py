@@ -1,0 +1,91 @@
+"""Draw accuracy against bytes: a panel for each section, a point for each method."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from gradwire.cli.training.theme import BAND, STYLE, themed
+
+from .plan import SECTIONS
+from .summary import POINTS, Summary
+
+# Okabe and Ito's palette, as in the other figures; markers carry the same information.
+LOOKS: dict[str, tuple[str, str]] = {
+    "dense AdamW": ("#808080", "o"),
+    "dense SGD": ("#808080", "s"),
+    "topk(0.01), AdamW": ("#D55E00", "v"),
+    "topk(0.01), SGD": ("#D55E00", "^"),
+    "dgc(0.01)": ("#CC79A7", "P"),
+    "adam(0.01)": ("#0080c4", "D"),
+    "adam(0.002)": ("#56B4E9", "D"),
+    "adam_onebit()": ("#009E73", "X"),
+}
+AXES = {"accuracy": "held-out accuracy (%)", "auc": "AUC (points)"}
+
+
+def draw(summaries: Sequence[Summary], path: Path) -> None:
+    """Save the figure. Hollow points are runs with eight ranks."""
+    rows = -(-len(summaries) // 2)
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(
+            rows, 2, figsize=(9.0, 4.0 * rows + 0.6), squeeze=False, layout="constrained"
+        )
+        every = [panel for row in panels for panel in row]
+        for panel, summary in zip(every, summaries, strict=False):
+            _panel(panel, summary)
+        for panel in every[len(summaries) :]:
+            panel.set_axis_off()
+        named: dict[str, Any] = {}
+        for panel in every:
+            handles, labels = panel.get_legend_handles_labels()
+            named |= {
+                label: named.get(label, each) for label, each in zip(labels, handles, strict=True)
+            }
+        ordered = [label for method in LOOKS for label in named if label.split(", 8")[0] == method]
+        figure.legend(
+            [named[label] for label in ordered],
+            ordered,
+            loc="outside upper center",
+            ncols=4,
+            frameon=False,
+        )
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        plt.close(figure)
+    if path.suffix == ".svg":
+        path.write_text(themed(path.read_text("utf-8")), "utf-8")
+
+
+def _panel(axes: Any, summary: Summary) -> None:
+    dense = summary.dense(2).mean
+    axes.axhspan(dense - POINTS, dense, color=BAND, zorder=0)
+    for each in summary.best:
+        color, marker = LOOKS[each.method]
+        many = each.ranks != 2
+        axes.errorbar(
+            [each.bytes_per_step],
+            [each.mean],
+            yerr=None if math.isnan(each.error) else [each.error],
+            color=color,
+            marker=marker,
+            markerfacecolor="none" if many else color,
+            markersize=7,
+            linestyle="",
+            elinewidth=1,
+            capsize=2,
+            label=f"{each.method}, {each.ranks} ranks" if many else each.method,
+        )
+    axes.set_xscale("log")
+    axes.margins(x=0.12, y=0.15)
+    axes.set_title(summary.section.title, fontweight="bold", fontsize=11)
+    axes.set_xlabel("bytes that a rank sends per step")
+    axes.set_ylabel(AXES[SECTIONS[summary.section.name].measure])
+    axes.grid(visible=True, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,86 @@
+"""Show a recorded run of ``make accuracy`` again, or write it into the documentation.
+
+python -m benches.accuracy.show benches/results/FILE.json [--into docs/accuracy.md]
+
+Only sections whose runs are all there are written into the documentation.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from benches.compare import blocks
+
+from . import document, tables
+from .document import Document
+from .summary import Summary
+
+BEST, RATES = "accuracy", "all learning rates"
+FIGURE = "accuracy.svg"
+
+
+def best(summaries: Sequence[Summary]) -> list[str]:
+    """Return the tables at the best learning rates, each with its verdicts."""
+    parts = []
+    for each in summaries:
+        seeds = f"mean of {each.seeds} seeds ± standard error" if each.seeds > 1 else "one seed"
+        missing = "" if each.complete else "; runs are missing"
+        parts += [
+            [f"**{each.section.title}**, {each.steps:,} steps, {seeds}{missing}"],
+            tables.best(each),
+            tables.verdicts(each),
+        ]
+    return tables.joined([part for part in parts if part])
+
+
+def rates(summaries: Sequence[Summary]) -> list[str]:
+    """Return the tables of all learning rates."""
+    parts = []
+    for each in summaries:
+        parts += [[f"**{each.section.title}**, {tables.MEASURES[each.section.measure]}"]]
+        parts += [tables.rates(each)]
+    return tables.joined(parts)
+
+
+def source(found: Document, path: str) -> list[str]:
+    """Return where the figures come from."""
+    machine = found["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    hours = sum(each["seconds"] for each in found["runs"]) / 3600
+    text = (
+        f"By `make accuracy` ({len(found['runs'])} runs, {hours:.1f} core-hours on "
+        f"{machine.get('processor', machine['architecture'])}; {versions}; "
+        f"{found['date'][:10]}; [all runs]({path}))."
+    )
+    return ["", text]
+
+
+def page(found: Document, path: str) -> dict[str, list[str]]:
+    """Return the lines of both blocks of the page."""
+    summaries = [each for each in document.summaries(found) if each.complete]
+    return {
+        BEST: [*best(summaries), *source(found, path)],
+        RATES: rates(summaries),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benches.accuracy.show", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--into", type=Path, help="rewrite the tables and the figure of this page")
+    chosen = parser.parse_args()
+    found = document.read(chosen.file)
+    summaries = document.summaries(found)
+    if chosen.into is None:
+        print("\n".join([*best(summaries), "", *rates(summaries), *source(found, chosen.file)]))
+        return
+    from .picture import draw
+
+    path = chosen.file.resolve().relative_to(blocks.ROOT).as_posix()
+    for name, lines in page(found, f"../{path}").items():
+        blocks.replace(chosen.into, name, lines)
+    draw([each for each in summaries if each.complete], chosen.into.with_name(FIGURE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Finished runs, one JSON object a line, each with everything that determines it."""
+
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from .methods import METHODS
+from .plan import SECTIONS, Plan, Run, Scores
+
+SCHEMA = 1
+
+Record = dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the figures depend on."""
+    found = {name: version(name) for name in ("gradwire", "numpy", "torch")}
+    return {"python": platform.python_version(), **found}
+
+
+def key(run: Run, steps: int) -> dict[str, Any]:
+    """Return everything that determines a run, as plain data."""
+    section = SECTIONS[run.section]
+    return {
+        "schema": SCHEMA,
+        "section": run.section,
+        "task": section.task,
+        "edition": section.edition,
+        "method": run.method,
+        "config": METHODS[run.method].config(),
+        "ranks": run.ranks,
+        "learning_rate": run.learning_rate,
+        "seed": run.seed,
+        "steps": steps,
+        "versions": versions(),
+    }
+
+
+class Store:
+    """The file of a folder, read once and then appended to.
+
+    An interrupted write leaves an incomplete last line, which is passed over and cut off.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "runs.jsonl"
+        self.records: list[Record] = []
+        if self.path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            with self.path.open("r+b") as file:
+                file.truncate(len(whole))
+        self.records = [json.loads(line) for line in whole.splitlines()]
+
+    def add(self, record: Record) -> None:
+        """Append a run."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        self.records.append(record)
+
+    def of(self, plan: Plan) -> dict[Run, Record]:
+        """Return the runs that belong to a plan, made with the same versions and settings."""
+        found = {}
+        for record in self.records:
+            saved = record["key"]
+            if saved.get("section") not in plan.sections or saved.get("method") not in METHODS:
+                continue
+            run = run_of(saved)
+            if saved == key(run, plan.steps(run.section)):
+                found[run] = record
+        return found
+
+
+def run_of(saved: dict[str, Any]) -> Run:
+    """Return the run that a key describes."""
+    names = ("section", "method", "ranks", "learning_rate", "seed")
+    return Run(**{name: saved[name] for name in names})
+
+
+def scores(records: dict[Run, Record]) -> Scores:
+    """Return the measure of every run; minus infinity if it diverged."""
+    return {
+        run: float("-inf")
+        if record["diverged"]
+        else record["points"][-1][SECTIONS[run.section].measure]
+        for run, record in records.items()
+    }

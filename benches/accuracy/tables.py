@@ -1,0 +1,121 @@
+"""Tables and verdicts as lines of Markdown."""
+
+import math
+from collections.abc import Sequence
+
+from .summary import Result, Summary, Verdict
+
+MEASURES = {"accuracy": "accuracy %", "auc": "AUC, points"}
+
+
+def best(summary: Summary) -> list[str]:
+    """Return the table of one section: every method at its best learning rate."""
+    behind = {id(each.result): each for each in summary.verdicts()}
+    lines = _head(
+        "method",
+        "ranks",
+        "learning rate",
+        "kB per step",
+        "compression",
+        "loss",
+        MEASURES[summary.section.measure],
+        "points behind",
+    )
+    for each in summary.best:
+        dense = summary.dense(each.ranks)
+        found = behind.get(id(each))
+        # A ring all-reduce, for the same number of ranks.
+        plain = dense.bytes_per_step * _ring(each.ranks) / _ring(dense.ranks)
+        lines.append(
+            _row(
+                each.method,
+                str(each.ranks),
+                rate(each.learning_rate),
+                f"{each.bytes_per_step / 1e3:.1f}",
+                f"{plain / each.bytes_per_step:.0f}",
+                f"{each.loss:.4f}",
+                _with_error(each.mean, each.error),
+                "" if found is None else _with_error(found.behind, found.error, "+"),
+            )
+        )
+    return lines
+
+
+def rates(summary: Summary) -> list[str]:
+    """Return the table of all learning rates that were tried."""
+    tried = sorted({each.learning_rate for each in summary.every})
+    lines = _head("method", "ranks", *(rate(each) for each in tried))
+    series: dict[tuple[str, int], dict[float, Result]] = {}
+    for each in summary.every:
+        series.setdefault((each.method, each.ranks), {})[each.learning_rate] = each
+    marked = {(each.method, each.ranks, each.learning_rate) for each in summary.best}
+    for (method, ranks), found in series.items():
+        cells = []
+        for one in tried:
+            cell = _mean(found[one]) if one in found else ""
+            cells.append(f"**{cell}**" if (method, ranks, one) in marked else cell)
+        lines.append(_row(method, str(ranks), *cells))
+    return lines
+
+
+def verdicts(summary: Summary) -> list[str]:
+    """Return a line for every method with an aim."""
+    return [
+        f"* {_line(each, summary.dense(each.result.ranks))}"
+        for each in summary.verdicts()
+        if each.allowed is not None
+    ]
+
+
+def _line(found: Verdict, dense: Result) -> str:
+    """Return one verdict as a sentence."""
+    where = "behind" if found.behind >= 0 else "ahead of"
+    error = "" if math.isnan(found.error) else f" ± {found.error:.2f}"
+    assert found.allowed is not None
+    if found.passed:
+        end = f"holds (at most {found.allowed:.2f} behind)"
+    else:
+        end = (
+            f"**fails by {found.behind - found.allowed:.2f}** (at most {found.allowed:.2f} behind)"
+        )
+    result = found.result
+    return (
+        f"`{result.method}`, {result.ranks} ranks: {abs(found.behind):.2f}{error} points {where} "
+        f"{dense.method}: {end}."
+    )
+
+
+def rate(value: float) -> str:
+    """Return a learning rate for reading."""
+    return f"{value:.4g}"
+
+
+def _ring(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def _mean(result: Result) -> str:
+    return "diverged" if math.isnan(result.mean) else f"{result.mean:.2f}"
+
+
+def _with_error(value: float, error: float, sign: str = "") -> str:
+    if math.isnan(value):
+        return "diverged"
+    shown = f"{round(value, 2) + 0.0:{sign}.2f}"  # never -0.00
+    return shown if math.isnan(error) else f"{shown} ± {error:.2f}"
+
+
+def _head(*headings: str) -> list[str]:
+    return [_row(*headings), _row("---", *["---:"] * (len(headings) - 1))]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def joined(parts: Sequence[list[str]]) -> list[str]:
+    """Return paragraphs with empty lines between them."""
+    lines: list[str] = []
+    for part in parts:
+        lines += [*part, ""]
+    return lines[:-1]

@@ -1,0 +1,36 @@
+"""The look of figures in the documentation: an SVG follows the reader's light or dark theme."""
+
+from typing import Any
+
+__all__ = ["BAND", "STYLE", "themed"]
+
+# Colours that depend on the reader's theme: light, and their dark counterparts.
+INK, GROUND, GRID, BAND = "#1f2328", "#ffffff", "#e4e7ea", "#eef1f4"
+DARK = {INK: "#e2e6ea", GROUND: "#131416", GRID: "#34383d", BAND: "#22262b"}
+
+STYLE: dict[Any, Any] = {
+    # Text stays text, and nothing depends on the time: the file changes only if the figures do.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gradwire",
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.facecolor": GROUND,
+    "figure.facecolor": GROUND,
+    "savefig.facecolor": GROUND,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": GRID,
+}
+
+
+def themed(svg: str) -> str:
+    """Return the SVG with a style sheet that swaps its colours in a dark theme."""
+    rules = "\n".join(
+        f'  [style*="{name}: {light}"] {{ {name}: {dark} !important; }}'
+        for light, dark in DARK.items()
+        for name in ("fill", "stroke")
+    )
+    style = f"<style>@media (prefers-color-scheme: dark) {{\n{rules}\n}}</style>"
+    head, mark, rest = svg.partition("<defs>")
+    return f"{head}{style}\n {mark}{rest}"

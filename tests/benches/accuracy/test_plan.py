@@ -1,0 +1,105 @@
+"""Which runs a plan makes."""
+
+from dataclasses import replace
+
+import pytest
+
+from benches.accuracy.plan import SECTIONS, Plan, Run, nearest
+
+TEXT = SECTIONS["text"]
+
+
+def finish(plan: Plan, score) -> dict[Run, float]:
+    """Make all runs of a plan, one at a time."""
+    scores: dict[Run, float] = {}
+    while missing := plan.missing(scores):
+        run = missing[0]
+        assert run not in scores
+        scores[run] = score(run)
+    return scores
+
+
+def peak(at: float, width: float = 1.0):
+    """A measure that is best at one place of the grid."""
+    return lambda run: -width * abs(nearest(TEXT.grid, run.learning_rate) - at) + 0.001 * run.seed
+
+
+@pytest.mark.parametrize("place", [0, 1, 3, 5, 8])
+def test_a_search_ends_with_both_rates_beside_the_best_one_tried(place):
+    plan = Plan(("text",))
+    scores = finish(plan, peak(place))
+    for method, ranks in TEXT.methods:
+        assert plan.best(TEXT, method, ranks, scores) == TEXT.grid[place]
+        for beside in (place - 1, place + 1):
+            if 0 <= beside < len(TEXT.grid):
+                assert Run("text", method, ranks, TEXT.grid[beside], 0) in scores
+
+
+def test_the_best_rate_and_the_better_of_its_neighbours_get_all_seeds():
+    scores = finish(Plan(("text",)), peak(3.2))
+    of_one = [run for run in scores if (run.method, run.ranks) == ("dense AdamW", 2)]
+    seeds = {
+        place: sorted(run.seed for run in of_one if run.learning_rate == TEXT.grid[place])
+        for place in (2, 3, 4)
+    }
+    assert seeds == {2: [0], 3: [0, 1, 2], 4: [0, 1, 2]}
+
+
+def test_other_seeds_may_overturn_the_first_choice_of_a_rate():
+    plan = Plan(("text",))
+
+    def score(run: Run) -> float:
+        bonus = run.seed > 0 and run.learning_rate == TEXT.grid[4]
+        return float(peak(3.2)(run) + bonus)
+
+    assert plan.best(TEXT, "dense AdamW", 2, finish(plan, score)) == TEXT.grid[4]
+
+
+def test_a_rate_that_diverges_is_not_chosen():
+    plan = Plan(("text",))
+    worst = float("-inf")
+    scores = finish(plan, lambda run: worst if run.learning_rate > 0.001 else run.learning_rate)
+    assert plan.best(TEXT, "adam(0.01)", 2, scores) == TEXT.grid[2]
+
+
+def test_first_come_all_methods_at_their_likely_rates_with_one_seed():
+    missing = Plan().missing({})
+    assert {run.seed for run in missing} == {0}
+    few = [run for run in missing if run.ranks == 2]
+    assert missing[: len(few)] == few
+    assert len(missing) == 2 * sum(len(each.methods) for each in SECTIONS.values())
+
+
+def test_a_quick_plan_has_two_rates_one_seed_and_two_ranks():
+    plan = Plan(quick=True)
+    scores = finish(plan, lambda run: 0.0)
+    assert {run.seed for run in scores} == {0}
+    assert {run.ranks for run in scores} == {2}
+    few = [key for each in SECTIONS.values() for key in each.methods if key[1] == 2]
+    assert len(scores) == 2 * len(few)
+    assert plan.steps("text") == TEXT.steps // 4
+    assert plan.best(TEXT, "adam(0.01)", 2, scores) is not None
+
+
+def test_what_is_left_falls_to_nothing():
+    plan = Plan(("text",))
+    scores: dict[Run, float] = {}
+    before = sum(plan.left(scores).values())
+    while missing := plan.missing(scores):
+        scores[missing[0]] = peak(3)(missing[0])
+        assert sum(plan.left(scores).values()) <= before + 2
+    assert sum(plan.left(scores).values()) == 0
+
+
+def test_the_first_rates_are_neighbours_inside_the_grid_of_their_section():
+    for section in SECTIONS.values():
+        for first in section.methods.values():
+            low, high = (nearest(section.grid, rate) for rate in first)
+            assert high == low + 1
+            assert low > 0
+            assert high < len(section.grid) - 1
+
+
+def test_runs_are_told_apart_by_everything():
+    run = Run("text", "adam(0.01)", 2, 0.001, 0)
+    assert run != replace(run, seed=1)
