@@ -48,8 +48,10 @@ class TestEveryMemory:
         codec.encode(gradient, state)
         before = state.state_dict()
         codec.encode(gradient, state)
-        state.rollback()
-        assert same_state(state.state_dict(), before)
+        if codec.memory.undoable:
+            state.rollback()
+            assert same_state(state.state_dict(), before)
+        before = state.state_dict()
         with pytest.raises(gradwire.NonFiniteError):
             codec.encode(gradient * np.float32(np.inf), state)
         assert same_state(state.state_dict(), before)
@@ -65,8 +67,9 @@ class TestEveryMemory:
             assert np.array_equal(again.indices(), frame.indices())
             assert np.array_equal(again.values(), frame.values())
             assert np.array_equal(own.residual, given.residual)
-            if own.momentum is not None:
-                assert np.array_equal(own.momentum, given.momentum)
+            for moment in ("momentum", "second_moment"):
+                if getattr(own, moment) is not None:
+                    assert np.array_equal(getattr(own, moment), getattr(given, moment))
 
 
 class TestLowPass:

@@ -63,7 +63,8 @@ def sweep(call, check, most=200 << 20):
 
 
 def same(a, b):
-    return all(np.array_equal(a[k], b[k]) for k in a if k in ("residual", "momentum")) and all(
+    arrays = ("residual", "momentum", "second_moment")
+    return all(np.array_equal(a[k], b[k]) for k in arrays) and all(
         a[k] == b[k] for k in ("step", "scalars")
     )
 

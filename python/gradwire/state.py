@@ -18,7 +18,10 @@ __all__ = ["State"]
 VERSION = 1
 """Version of the dict that `State.state_dict` returns."""
 
-_KEYS = {"version", "numel", "step", "config", "residual", "momentum", "scalars"}
+_BUFFERS = ("residual", "momentum", "second_moment")
+_KEYS = {"version", "numel", "step", "config", "scalars", *_BUFFERS}
+_LATER = {"second_moment"}
+"""Keys that dicts of earlier releases lack; they had None of it."""
 
 
 class State(_native.State):
@@ -49,6 +52,13 @@ class State(_native.State):
         Euclidean norm of the residual, summed in float64; reads the residual once, without a copy.
     momentum : numpy.ndarray or None
         A copy of the momentum, float32, shape (numel,); None without momentum correction.
+    second_moment : numpy.ndarray or None
+        A copy of the second moment of the tensors, float32, shape (numel,); None without
+        `gradwire.memory.AdamCorrection`.
+    learning_rate : float or None
+        With `gradwire.memory.AdamCorrection`, the learning rate of the next encode, 1.0 at first;
+        else None. Set it between encodes, to a finite number >= 0: `rollback` does not bring an
+        earlier one back, `state_dict` has it. Setting it is a ValueError where there is none.
     last : dict or None
         Results of the last encode: ``count`` (entries sent), ``target`` (entries asked for, or
         None), ``threshold`` (magnitude above which entries were sent) and ``trimmed`` (entries
@@ -71,7 +81,7 @@ class State(_native.State):
         Raises
         ------
         ValueError
-            There is nothing to undo, as is always so with ``Residual(low_memory=True)``.
+            There is nothing to undo, as is always so with a memory of ``low_memory=True``.
         StateInUseError
             Another thread is encoding with this state.
         """
@@ -94,17 +104,17 @@ class State(_native.State):
         -------
         dict
             ``version`` (int), ``numel`` (int), ``step`` (int), ``config`` (the codec's),
-            ``residual`` and ``momentum`` (float32 arrays of shape (numel,), copies, or None) and
-            ``scalars`` (dict of str to float: thresholds and controllers of the sparsifier).
+            ``residual``, ``momentum`` and ``second_moment`` (float32 arrays of shape (numel,),
+            copies, or None) and ``scalars`` (dict of str to float: thresholds and controllers of
+            the sparsifier, and the learning rate where there is one).
         """
-        residual, momentum, scalars = self._get()
+        arrays, scalars = self._get()
         return {
             "version": VERSION,
             "numel": self.numel,
             "step": int(scalars.pop("step")),
             "config": self.codec.get_config(),
-            "residual": residual,
-            "momentum": momentum,
+            **{name: arrays[name] for name in _BUFFERS},
             "scalars": scalars,
         }
 
@@ -116,14 +126,14 @@ class State(_native.State):
         Raises
         ------
         ValueError
-            Another version, length or codec; missing or unknown entries; a residual or momentum
-            that is not finite or has another length.
+            Another version, length or codec; missing or unknown entries; a residual or moment
+            that is not finite or has another length; a second moment below zero.
         TypeError
             A value of the wrong type.
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
-        if state_dict.keys() != _KEYS:
+        if state_dict.keys() | _LATER != _KEYS:
             raise ValueError(
                 f"state_dict must have exactly the keys {', '.join(sorted(_KEYS))}, "
                 f"got {', '.join(sorted(map(str, state_dict)))}"
@@ -139,12 +149,11 @@ class State(_native.State):
             )
         codec = self._compatible(state_dict["config"])
         step = _validate.integer("step", state_dict["step"], low=0, high=2**53)
-        residual = _float32("residual", state_dict["residual"])
-        momentum = _float32("momentum", state_dict["momentum"])
+        arrays = {name: _float32(name, state_dict.get(name)) for name in _BUFFERS}
         scalars = state_dict["scalars"]
         if not isinstance(scalars, dict):
             raise TypeError(f"scalars must be a dict, got {type(scalars).__name__}")
-        self._set(codec._codec, residual, momentum, scalars | {"step": float(step)})
+        self._set(codec._codec, arrays, scalars | {"step": float(step)})
 
     def _compatible(self, config: object) -> "Codec":
         own = self.codec

@@ -3,7 +3,7 @@
 import numpy as np
 
 import gradwire
-from gradwire.memory import LowPass, MomentumCorrection, NoMemory, Residual
+from gradwire.memory import AdamCorrection, LowPass, MomentumCorrection, NoMemory, Residual
 
 
 def holds(
@@ -24,7 +24,7 @@ def holds(
     assert before is not None
     assert after is not None
     left = seen - sent
-    if isinstance(codec.memory, Residual | MomentumCorrection):
+    if isinstance(codec.memory, Residual | MomentumCorrection | AdamCorrection):
         return np.array_equal(after, left)
     if isinstance(codec.memory, LowPass):
         # Chen et al., NeurIPS 2020, section 3: m <- (1 - beta) * m + beta * (what was not sent).

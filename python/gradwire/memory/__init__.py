@@ -9,6 +9,7 @@ from gradwire.memory.none import NoMemory as NoMemory
 from gradwire.memory.residual import Residual as Residual
 from gradwire.memory.low_pass import LowPass as LowPass
 from gradwire.memory.momentum_correction import MomentumCorrection as MomentumCorrection
+from gradwire.memory.adam_correction import AdamCorrection as AdamCorrection
 # isort: on
 
 MEMORIES: tuple[type[Memory], ...] = own_parts(Memory)

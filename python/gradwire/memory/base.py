@@ -18,15 +18,19 @@ class Memory(Part):
         What is not sent is kept for later.
     corrects : bool
         The optimizer's momentum is applied here, and must not be applied again.
+    updates : bool
+        What is decoded is an update, to be subtracted from the parameter as it is, and not a
+        gradient: the optimizer's step was made here, at `gradwire.State.learning_rate`.
     undoable : bool
         `gradwire.State.rollback` works.
     """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "undoable", "examples")
+    _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates", "undoable", "examples")
 
     keeps: ClassVar[bool]
     corrects: ClassVar[bool]
+    updates: ClassVar[bool]
 
     @property
     def undoable(self) -> bool:

@@ -38,6 +38,7 @@ class LowPass(Memory):
     kind: ClassVar[str] = "low_pass"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
+    updates: ClassVar[bool] = False
     undoable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -51,6 +51,7 @@ class MomentumCorrection(Memory):
     kind: ClassVar[str] = "momentum_correction"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = True
+    updates: ClassVar[bool] = False
     undoable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

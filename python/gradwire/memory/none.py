@@ -15,6 +15,7 @@ class NoMemory(Memory):
     kind: ClassVar[str] = "none"
     keeps: ClassVar[bool] = False
     corrects: ClassVar[bool] = False
+    updates: ClassVar[bool] = False
     undoable: ClassVar[bool] = True
 
     @classmethod

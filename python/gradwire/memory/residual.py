@@ -40,6 +40,7 @@ class Residual(Memory):
     kind: ClassVar[str] = "residual"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
+    updates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._set("decay", _validate.unit_interval("decay", self.decay))

@@ -4,6 +4,8 @@ Nothing else is public here, so that a star import of this module imports the pr
 """
 
 # isort: off
+from gradwire.presets._adam import adam as adam
+from gradwire.presets._adam import adam_onebit as adam_onebit
 from gradwire.presets._topk import topk as topk
 from gradwire.presets._sidco import sidco as sidco
 from gradwire.presets._dgc import dgc as dgc

@@ -126,11 +126,12 @@ fn memories(sparsifier: Sparsifier) -> Vec<Memory> {
     all
 }
 
-type All = (Option<Vec<f32>>, Option<Vec<f32>>, Vec<(String, f64)>);
+type All = ([Option<Vec<f32>>; 3], Vec<(String, f64)>);
 
 fn all_of(state: &State) -> All {
     let copy = |values: Option<&[f32]>| values.map(<[f32]>::to_vec);
-    (copy(state.residual()), copy(state.momentum()), state.scalars())
+    let kept = [state.residual(), state.momentum(), state.second_moment()];
+    (kept.map(copy), state.scalars())
 }
 
 const N: usize = 150_000;

@@ -178,6 +178,23 @@ impl State {
     }
 
     #[getter]
+    fn second_moment<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        array(py, self.lock(py)?.state.second_moment())
+    }
+
+    #[getter]
+    fn learning_rate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        Ok(self.lock(py)?.state.learning_rate())
+    }
+
+    #[setter]
+    fn set_learning_rate(&self, py: Python<'_>, learning_rate: &Bound<'_, PyAny>) -> PyResult<()> {
+        let rate: f64 = number("learning_rate", learning_rate)?;
+        let set = self.lock(py)?.state.set_learning_rate(rate);
+        set.map_err(|error| to_py(py, error, self.name()))
+    }
+
+    #[getter]
     fn last<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(last) = self.lock(py)?.last else { return Ok(None) };
         let fields = PyDict::new(py);
@@ -203,46 +220,47 @@ impl State {
         Ok(())
     }
 
-    /// One consistent view: copies of residual and momentum, and all else by name.
+    /// One consistent view: copies of what is kept of each entry, and all else by name.
     #[allow(clippy::type_complexity)]
     fn _get<'py>(
         &self,
         py: Python<'py>,
-    ) -> PyResult<(Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>, HashMap<String, f64>)>
-    {
+    ) -> PyResult<(HashMap<&'static str, Option<Bound<'py, PyAny>>>, HashMap<String, f64>)> {
         let inner = self.lock(py)?;
         let state = &inner.state;
-        let (residual, momentum) = (array(py, state.residual())?, array(py, state.momentum())?);
-        Ok((residual, momentum, state.scalars().into_iter().collect()))
+        let copy = |buffer: &KeptBuffer| Ok((buffer.name, array(py, (buffer.get)(state))?));
+        let arrays = BUFFERS.iter().map(copy).collect::<PyResult<_>>()?;
+        Ok((arrays, state.scalars().into_iter().collect()))
     }
 
     /// Replace everything at once, or nothing on an error, by what a state of `codec` was.
+    #[allow(clippy::needless_pass_by_value)]
     fn _set(
         &self,
         py: Python<'_>,
         codec: &Bound<'_, Codec>,
-        residual: Option<&Bound<'_, PyAny>>,
-        momentum: Option<&Bound<'_, PyAny>>,
+        arrays: HashMap<String, Option<Bound<'_, PyAny>>>,
         scalars: &Bound<'_, PyDict>,
     ) -> PyResult<()> {
         let given = scalars_of(scalars)?;
-        let residual = residual.map(|array| Tensor::get("residual", array, false)).transpose()?;
-        let residual = residual.as_ref().map(Tensor::floats).transpose()?;
-        let momentum = momentum.map(|array| Tensor::get("momentum", array, false)).transpose()?;
-        let momentum = momentum.as_ref().map(Tensor::floats).transpose()?;
+        let array = |buffer: &KeptBuffer| {
+            let array = arrays.get(buffer.name).and_then(Option::as_ref);
+            array.map(|array| Tensor::get(buffer.name, array, false)).transpose()
+        };
+        let arrays = BUFFERS.iter().map(array).collect::<PyResult<Vec<_>>>()?;
         let mut inner = self.lock(py)?;
-        expected("residual", "a memory", inner.state.residual().is_some(), residual.is_some())?;
-        let moves = inner.state.momentum().is_some();
-        expected("momentum", "momentum correction", moves, momentum.is_some())?;
+        for (buffer, array) in BUFFERS.iter().zip(&arrays) {
+            let has = (buffer.get)(&inner.state).is_some();
+            expected(buffer.name, buffer.part, has, array.is_some())?;
+        }
+        let arrays = arrays.iter().map(|array| array.as_ref().map(Tensor::floats).transpose());
+        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
         let restore = || -> gradwire_core::Result<codec::State> {
             let tensor = tensor_id(self.name().unwrap_or_default());
             let fresh = codec.get().inner().init_state(self.numel)?;
             let mut state = fresh.identified(tensor, self.stream);
-            if let Some(values) = residual {
-                state.set_residual(values)?;
-            }
-            if let Some(values) = momentum {
-                state.set_momentum(values)?;
+            for (buffer, values) in BUFFERS.iter().zip(arrays) {
+                values.map_or(Ok(()), |values| (buffer.set)(&mut state, values))?;
             }
             state.load_scalars(&given)?;
             Ok(state)
@@ -259,6 +277,36 @@ impl State {
         Ok(())
     }
 }
+
+/// What a state may keep of each entry.
+struct KeptBuffer {
+    name: &'static str,
+    /// What keeps it.
+    part: &'static str,
+    get: fn(&codec::State) -> Option<&[f32]>,
+    set: fn(&mut codec::State, &[f32]) -> gradwire_core::Result<()>,
+}
+
+const BUFFERS: [KeptBuffer; 3] = [
+    KeptBuffer {
+        name: "residual",
+        part: "a memory",
+        get: codec::State::residual,
+        set: codec::State::set_residual,
+    },
+    KeptBuffer {
+        name: "momentum",
+        part: "momentum correction",
+        get: codec::State::momentum,
+        set: codec::State::set_momentum,
+    },
+    KeptBuffer {
+        name: "second_moment",
+        part: "Adam's correction",
+        get: codec::State::second_moment,
+        set: codec::State::set_second_moment,
+    },
+];
 
 /// Numbers by name.
 fn scalars_of(scalars: &Bound<'_, PyDict>) -> PyResult<Vec<(String, f64)>> {

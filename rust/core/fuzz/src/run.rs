@@ -104,11 +104,16 @@ impl Run {
         assert_eq!(taken, self.state.residual().is_some() && finite(residual));
         let taken = self.state.set_momentum(momentum).is_ok();
         assert_eq!(taken, self.state.momentum().is_some() && finite(momentum));
+        let negative = momentum.iter().any(|&value| value < 0.0);
+        let taken = self.state.set_second_moment(momentum).is_ok();
+        let may = finite(momentum) && !negative;
+        assert_eq!(taken, self.state.second_moment().is_some() && may);
     }
 
     /// All of the state that can be seen, to the bit.
     pub fn seen(&self) -> (Vec<u32>, Vec<(String, u64)>) {
-        let floats = [self.state.residual(), self.state.momentum()];
+        let floats =
+            [self.state.residual(), self.state.momentum(), self.state.second_moment()];
         let bits = floats.into_iter().flatten().flatten().map(|value| value.to_bits());
         let scalars = self.state.scalars().into_iter().map(|(name, v)| (name, v.to_bits()));
         (bits.collect(), scalars.collect())

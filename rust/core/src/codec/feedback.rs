@@ -86,10 +86,10 @@ impl Codec {
         workspace: &mut Workspace,
     ) {
         let numel = state.numel() as u64;
-        let Kept { residual: Some(residual), momentum } = &mut state.kept else { return };
+        let Kept { residual: Some(residual), moment, .. } = &mut state.kept else { return };
         let survivors = workspace.scanner.survivors();
         let (indices, values) = (survivors.indices(), survivors.values());
-        if let Some(momentum) = momentum.as_mut().filter(|_| self.memory.masks()) {
+        if let Some(momentum) = moment.as_mut().filter(|_| self.memory.masks()) {
             let moved = momentum.next_mut();
             for &index in indices {
                 moved[index as usize] = 0.0;

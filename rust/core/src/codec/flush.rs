@@ -46,12 +46,16 @@ impl Codec {
             residual.begin().1.fill(0.0);
         }
         let masks = self.memory.masks();
-        if let Some(momentum) = &mut state.kept.momentum {
-            let (kept, next) = momentum.begin_apart();
-            if masks { next.fill(0.0) } else { next.copy_from_slice(kept) }
+        if let Some(moment) = &mut state.kept.moment {
+            match moment.begin() {
+                (_, next) if masks => next.fill(0.0),
+                (Some(kept), next) => next.copy_from_slice(kept),
+                // It is there already.
+                (None, _) => {}
+            }
         }
         let tracker = state.tracker(self);
-        state.commit(self, tracker);
+        state.take_over(self, tracker);
         Encoded { count: state.numel() as u64, target: None, threshold: 0.0, trimmed: 0 }
     }
 }

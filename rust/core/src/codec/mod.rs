@@ -96,7 +96,7 @@ impl Codec {
     }
 
     /// Creates the state of a tensor of `numel` elements. With a memory it takes eight bytes per
-    /// element: four with `low_memory`, and sixteen with momentum correction.
+    /// element: four with `low_memory`, and twice as many where a moment is kept beside the residual.
     pub fn init_state(&self, numel: usize) -> Result<State> {
         if numel as u64 > MAX_NUMEL {
             return Err(Error::argument(format!(

@@ -1,7 +1,7 @@
 //! Everything that changes from one encode of a tensor to the next.
 
 use super::Codec;
-use crate::memory::{Buffers, Keeps, Kept};
+use crate::memory::{Buffers, Keeps, Kept, Pace};
 use crate::rng::Key;
 use crate::simd::{Kernels, in_standard_mode, reduce, summary};
 use crate::sparsify::{Sparsifier, Tracker};
@@ -20,8 +20,8 @@ pub struct State {
     stream: u64,
     pub(super) kept: Kept,
     pub(super) tracked: Tracked,
-    /// The same before the last encode, for as long as that can be rolled back.
-    previous: Option<Tracked>,
+    /// What was tracked before the last encode, for as long as that can be rolled back.
+    previous: Option<Previous>,
 }
 
 /// What is tracked of a tensor, and for which sparsifier.
@@ -29,6 +29,14 @@ pub struct State {
 pub(super) struct Tracked {
     sparsifier: Sparsifier,
     pub(super) tracker: Tracker,
+}
+
+/// What was tracked before an encode.
+#[derive(Debug, Clone)]
+struct Previous {
+    tracked: Tracked,
+    /// See [`Pace`].
+    steps: u64,
 }
 
 impl Tracked {
@@ -71,20 +79,13 @@ impl State {
                 "the tensor has {numel} elements, but the state was created for {expected}"
             )));
         }
-        let keeps = codec.memory().keeps();
-        let remembers = keeps != Keeps::Nothing;
-        if remembers != self.kept.residual.is_some() {
-            let (given, wanted) = if remembers { ("no", "one") } else { ("a", "none") };
+        let (needs, has) = (codec.memory().keeps(), self.kept.keeps());
+        if needs != has {
+            let (needs, has) = (needs.in_words(), has.in_words());
             return Err(Error::argument(format!(
-                "the state has {given} residual, but the codec needs {wanted}; create the state with \
+                "the state keeps {has}, but the codec needs {needs}; create the state with \
                  init_state of this codec"
             )));
-        }
-        if (keeps == Keeps::Momentum) != self.kept.momentum.is_some() {
-            return Err(Error::argument(
-                "the codec has momentum correction and the state does not, or the reverse; create \
-                 the state with init_state of this codec",
-            ));
         }
         Ok(())
     }
@@ -113,9 +114,16 @@ impl State {
     /// Takes over what an encode with this codec has written and tracked; from now on it can be
     /// rolled back.
     pub(super) fn commit(&mut self, codec: &Codec, tracker: Tracker) {
+        self.take_over(codec, tracker);
+        self.kept.pace.steps += 1;
+    }
+
+    /// The same of an encode that no gradient has gone into.
+    pub(super) fn take_over(&mut self, codec: &Codec, tracker: Tracker) {
         self.kept.buffers().for_each(Buffers::commit);
         let tracked = Tracked { sparsifier: codec.sparsifier(), tracker };
-        self.previous = Some(std::mem::replace(&mut self.tracked, tracked));
+        let tracked = std::mem::replace(&mut self.tracked, tracked);
+        self.previous = Some(Previous { tracked, steps: self.kept.pace.steps });
         self.step += 1;
     }
 
@@ -126,7 +134,7 @@ impl State {
         if !self.is_in_place() {
             return error;
         }
-        self.kept.buffers().for_each(Buffers::drop_non_finite);
+        self.kept.drop_non_finite();
         Error::Changed
     }
 
@@ -178,18 +186,61 @@ impl State {
         Ok(())
     }
 
+    /// The moment, if it is what is kept.
+    fn moment(&self, keeps: Keeps) -> Option<&[f32]> {
+        self.kept.moment.as_ref().filter(|_| self.kept.keeps() == keeps).map(Buffers::as_slice)
+    }
+
+    fn set_moment(&mut self, keeps: Keeps, name: &str, values: &[f32]) -> Result<()> {
+        let has = self.kept.keeps() == keeps;
+        let Some(moment) = self.kept.moment.as_mut().filter(|_| has) else {
+            return Err(Error::argument(format!("the codec of this state has no {name} to set")));
+        };
+        moment.set(name, values)?;
+        self.previous = None;
+        Ok(())
+    }
+
     /// The momentum, if the codec corrects it.
     pub fn momentum(&self) -> Option<&[f32]> {
-        self.kept.momentum.as_ref().map(Buffers::as_slice)
+        self.moment(Keeps::Momentum)
     }
 
     /// Replaces the momentum by these finite values.
     pub fn set_momentum(&mut self, values: &[f32]) -> Result<()> {
-        let Some(momentum) = &mut self.kept.momentum else {
-            return Err(Error::argument("the codec of this state has no momentum to set"));
-        };
-        momentum.set("momentum", values)?;
-        self.previous = None;
+        self.set_moment(Keeps::Momentum, "momentum", values)
+    }
+
+    /// The second moment of the gradients, if the codec makes Adam's steps of them.
+    pub fn second_moment(&self) -> Option<&[f32]> {
+        self.moment(Keeps::SecondMoment)
+    }
+
+    /// Replaces the second moment by these finite values, none of them below zero.
+    pub fn set_second_moment(&mut self, values: &[f32]) -> Result<()> {
+        if let Some(at) = values.iter().position(|&value| value < 0.0) {
+            let value = values[at];
+            return Err(Error::argument(format!(
+                "a second moment must not be negative, got {value} at position {at}"
+            )));
+        }
+        self.set_moment(Keeps::SecondMoment, "second moment", values)
+    }
+
+    /// The learning rate of the next encode, if the codec makes steps of gradients; 1 at first.
+    pub fn learning_rate(&self) -> Option<f64> {
+        (self.kept.keeps() == Keeps::SecondMoment).then_some(self.kept.pace.rate)
+    }
+
+    /// Replaces the learning rate. Rolling back an encode does not bring the one before it back.
+    pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
+        if self.learning_rate().is_none() {
+            return Err(Error::argument(
+                "the codec of this state sends gradients and has no learning rate: the optimizer \
+                 applies it",
+            ));
+        }
+        self.kept.pace.rate = check_rate(rate)?;
         Ok(())
     }
 
@@ -213,8 +264,9 @@ impl State {
                  load, reset or failed encode",
             ));
         }
-        if let Some(tracked) = self.previous.take() {
+        if let Some(Previous { tracked, steps }) = self.previous.take() {
             self.tracked = tracked;
+            self.kept.pace.steps = steps;
         }
         self.kept.buffers().for_each(Buffers::rollback);
         self.step -= 1;
@@ -227,15 +279,20 @@ impl State {
         self.tracked = Tracked::new(self.tracked.sparsifier, self.numel);
         self.previous = None;
         self.step = 0;
+        self.kept.pace = Pace::default();
     }
 
-    /// All of the state but residual and momentum, by name, for a checkpoint.
+    /// All of the state but residual and moments, by name, for a checkpoint.
     pub fn scalars(&self) -> Vec<(String, f64)> {
         in_standard_mode(|| self.tracked_scalars())
     }
 
     fn tracked_scalars(&self) -> Vec<(String, f64)> {
         let mut scalars = vec![("step".to_owned(), self.step as f64)];
+        if let Some(rate) = self.learning_rate() {
+            scalars.push((RATE.to_owned(), rate));
+            scalars.push((STEPS.to_owned(), self.kept.pace.steps as f64));
+        }
         scalars.extend(self.tracked.tracker.scalars());
         scalars
     }
@@ -246,14 +303,46 @@ impl State {
     }
 
     fn load(&mut self, scalars: &[(String, f64)]) -> Result<()> {
-        let step = scalars.iter().find(|(name, _)| name == "step").map(|&(_, value)| value);
-        let step = step.ok_or_else(|| Error::argument("the state has no 'step'"))?;
-        if !((0.0..9e15).contains(&step) && libm::trunc(step) == step) {
-            return Err(Error::argument(format!("'step' must be a whole number, got {step}")));
-        }
+        let step = whole(scalars, "step")?;
+        let pace = match self.learning_rate() {
+            None => self.kept.pace,
+            Some(_) => {
+                Pace { rate: check_rate(of(scalars, RATE)?)?, steps: whole(scalars, STEPS)? }
+            }
+        };
         self.tracked.tracker.load(scalars)?;
-        self.step = step as u64;
+        self.step = step;
+        self.kept.pace = pace;
         self.previous = None;
         Ok(())
     }
+}
+
+/// Names of scalars.
+const RATE: &str = "learning_rate";
+const STEPS: &str = "second_moment_steps";
+
+/// The scalar of a name.
+fn of(scalars: &[(String, f64)], name: &str) -> Result<f64> {
+    let found = scalars.iter().find(|(each, _)| each == name);
+    found
+        .map(|&(_, value)| value)
+        .ok_or_else(|| Error::argument(format!("the state has no '{name}'")))
+}
+
+/// The same of a count.
+fn whole(scalars: &[(String, f64)], name: &str) -> Result<u64> {
+    let value = of(scalars, name)?;
+    if !((0.0..9e15).contains(&value) && libm::trunc(value) == value) {
+        return Err(Error::argument(format!("'{name}' must be a whole number, got {value}")));
+    }
+    Ok(value as u64)
+}
+
+/// A learning rate that may be.
+fn check_rate(rate: f64) -> Result<f64> {
+    if rate >= 0.0 && (rate as f32).is_finite() {
+        return Ok(rate);
+    }
+    Err(Error::argument(format!("learning_rate must be finite as float32 and >= 0, got {rate}")))
 }

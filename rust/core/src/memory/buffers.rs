@@ -113,13 +113,9 @@ impl Buffers {
         self.undoable = false;
     }
 
-    /// Makes zeros of values that are not finite.
-    pub(crate) fn drop_non_finite(&mut self) {
-        for value in self.current.as_mut_slice() {
-            if !value.is_finite() {
-                *value = 0.0;
-            }
-        }
+    /// Writes to the values themselves.
+    pub(crate) fn current_mut(&mut self) -> &mut [f32] {
+        self.current.as_mut_slice()
     }
 
     /// Replaces the values. `what` they are is for the error.

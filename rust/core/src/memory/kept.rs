@@ -11,15 +11,55 @@ pub(crate) enum Keeps {
     Residual,
     /// What was not sent, and a momentum beside it.
     Momentum,
+    /// What was not sent of the steps of an optimizer, and a second moment of gradients beside it.
+    SecondMoment,
 }
 
-/// The buffers of one tensor.
+impl Keeps {
+    /// What that is, for errors.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Residual => "a residual",
+            Self::Momentum => "a residual and a momentum",
+            Self::SecondMoment => "a residual and a second moment",
+        }
+    }
+
+    /// Whether a moment is kept beside the residual.
+    fn has_moment(self) -> bool {
+        match self {
+            Self::Nothing | Self::Residual => false,
+            Self::Momentum | Self::SecondMoment => true,
+        }
+    }
+}
+
+/// What is kept of one tensor.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
+    keeps: Keeps,
     /// What was not sent, which for momentum correction is the velocity.
     pub residual: Option<Buffers>,
-    /// The momentum beside it.
-    pub momentum: Option<Buffers>,
+    /// The moment beside it.
+    pub moment: Option<Buffers>,
+    /// What makes steps of gradients, where a memory does.
+    pub pace: Pace,
+}
+
+/// What steps of an optimizer depend on besides gradients.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Pace {
+    /// The learning rate of the next step.
+    pub rate: f64,
+    /// Steps so far, each with a gradient that the moment has taken in.
+    pub steps: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { rate: 1.0, steps: 0 }
+    }
 }
 
 impl Kept {
@@ -31,18 +71,37 @@ impl Kept {
         };
         let keeps = memory.keeps();
         let residual = make(keeps != Keeps::Nothing)?;
-        Ok(Self { residual, momentum: make(keeps == Keeps::Momentum)? })
+        Ok(Self { keeps, residual, moment: make(keeps.has_moment())?, pace: Pace::default() })
     }
 
     /// The same values once more, in one buffer each.
     pub fn copy(&self) -> Result<Self> {
         let copy = |buffers: &Option<Buffers>| buffers.as_ref().map(Buffers::copy).transpose();
-        Ok(Self { residual: copy(&self.residual)?, momentum: copy(&self.momentum)? })
+        Ok(Self { residual: copy(&self.residual)?, moment: copy(&self.moment)?, ..*self })
+    }
+
+    /// What there is.
+    pub fn keeps(&self) -> Keeps {
+        self.keeps
     }
 
     /// The buffers there are.
     pub fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers> {
-        self.residual.iter_mut().chain(&mut self.momentum)
+        self.residual.iter_mut().chain(&mut self.moment)
+    }
+
+    /// Makes zeros of a residual that is not finite, and of the moment beside it: something that is
+    /// not has gone into that, too.
+    pub fn drop_non_finite(&mut self) {
+        let Some(residual) = &mut self.residual else { return };
+        let moment = self.moment.as_mut().map(Buffers::current_mut).unwrap_or_default();
+        let residual = residual.current_mut();
+        for (i, value) in residual.iter_mut().enumerate().filter(|(_, value)| !value.is_finite()) {
+            *value = 0.0;
+            if let Some(moment) = moment.get_mut(i) {
+                *moment = 0.0;
+            }
+        }
     }
 
     /// Whether an encode overwrites the residual that it reads.

@@ -2,6 +2,7 @@
 //!
 //! Each has a file of its own, with a struct of its options that implements [`Remember`].
 
+mod adam_correction;
 mod buffers;
 mod kept;
 mod low_pass;
@@ -10,7 +11,7 @@ mod none;
 mod residual;
 
 pub(crate) use buffers::Buffers;
-pub(crate) use kept::{Keeps, Kept};
+pub(crate) use kept::{Keeps, Kept, Pace};
 
 use crate::part::{Part, parts};
 use crate::scan::{Field, Tensor, Update};
@@ -22,6 +23,7 @@ parts! { $
     Residual (Residual) in residual;
     LowPass (LowPass) in low_pass;
     MomentumCorrection (MomentumCorrection) in momentum_correction;
+    AdamCorrection (AdamCorrection) in adam_correction;
 }
 
 /// What a memory says about itself, besides its options.

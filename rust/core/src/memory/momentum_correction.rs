@@ -95,7 +95,7 @@ impl Remember for MomentumCorrection {
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, scale: f32) -> Tensor<'a> {
-        let Kept { residual: Some(velocity), momentum: Some(momentum) } = kept else {
+        let Kept { residual: Some(velocity), moment: Some(momentum), .. } = kept else {
             return gradient.into();
         };
         let (momentum, velocity) = (momentum.as_slice(), velocity.as_slice());
@@ -103,7 +103,7 @@ impl Remember for MomentumCorrection {
     }
 
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, scale: f32) -> Update<'a> {
-        let Kept { residual: Some(velocity), momentum: Some(momentum) } = kept else {
+        let Kept { residual: Some(velocity), moment: Some(momentum), .. } = kept else {
             return Tensor::from(gradient).into();
         };
         let (velocity, sums) = velocity.begin_apart();

@@ -2,7 +2,7 @@
 
 use super::{Buffers, Keeps, Kept, Remember};
 use crate::part::{Options, Part};
-use crate::scan::{Field, Next, Past, Tensor, Update};
+use crate::scan::{Field, Made, Next, Past, Tensor, Update};
 use crate::{Error, Result};
 
 /// What is not sent is added to the next gradient, times `decay`.
@@ -80,7 +80,10 @@ impl Remember for Residual {
         let (decay, plain) = (self.decay, Tensor::from(gradient));
         match kept.residual.as_mut().map(Buffers::begin) {
             None => plain.into(),
-            Some((None, residual)) => Update::new(plain, Next::InPlace { residual, decay }),
+            Some((None, residual)) => {
+                let made = Made::Residual { decay };
+                Update::new(plain, Next::InPlace { residual, beside: &mut [], made })
+            }
             Some((Some(residual), sums)) => {
                 let memory = Past::Residual { residual, decay };
                 Update::new(Tensor { gradient, memory }, Next::sums(sums, &mut []))

@@ -38,7 +38,7 @@ pub(crate) use block::{Block, Scratch, steps};
 pub(crate) use chunks::{Chunks, LONGEST_CHUNK};
 pub(crate) use fan::{Share, Split};
 pub(crate) use field::Field;
-pub(crate) use next::{Filter, Next};
+pub(crate) use next::{Filter, Made, Next};
 pub(crate) use request::{Entries, Request};
 pub(crate) use sample::{MOST_LOOKED_AT, jitter, magnitude_above};
 pub(crate) use scanner::{Desk, Local, Scanner, Totals};

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::fan::Split;
-use crate::simd::Kernels;
+use super::tensor::Past;
+use crate::simd::{Kernels, adam};
 
 /// What is written of a memory.
 #[derive(Debug)]
@@ -14,8 +15,18 @@ pub(crate) enum Next<'a> {
     Sums { sums: &'a mut [f32], beside: &'a mut [f32], streams: bool },
     /// What a filter takes in of the gradient, added to what the memory was.
     Filtered { memory: &'a mut [f32], filter: Filter, streams: bool },
-    /// The sums, in the place of the residual that they are made of.
-    InPlace { residual: &'a mut [f32], decay: f32 },
+    /// The sums, in the place of the residual that they are made of, and what the memory becomes
+    /// besides, if there is anything, in the place of that.
+    InPlace { residual: &'a mut [f32], beside: &'a mut [f32], made: Made },
+}
+
+/// How sums that are written over a memory are made of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Made {
+    /// As of [`Past::Residual`].
+    Residual { decay: f32 },
+    /// As of [`Past::Adam`], with a second moment beside the residual.
+    Adam { rule: adam::Rule },
 }
 
 /// A memory that takes in a part of each gradient.
@@ -56,6 +67,16 @@ impl<'a> Next<'a> {
         Self::Filtered { memory, filter, streams }
     }
 
+    /// What is read of a memory that is written over; none where another is read.
+    #[inline(always)]
+    pub(super) fn past(&self) -> Option<Past<'_>> {
+        let Self::InPlace { residual, beside, made } = self else { return None };
+        Some(match *made {
+            Made::Residual { decay } => Past::Residual { residual, decay },
+            Made::Adam { rule } => Past::Adam { second: beside, residual, rule },
+        })
+    }
+
     /// Has what is written, and read again right after it, stay in the caches.
     pub(super) fn keep_cached(&mut self) {
         if let Self::Sums { streams, .. } = self {
@@ -87,10 +108,13 @@ impl<'a> Next<'a> {
     /// Writes what the memory becomes besides the sums, whatever is sent.
     #[inline(always)]
     pub(super) fn write_moment(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
-        if let Self::Sums { beside, streams, .. } = self
-            && !beside.is_empty()
-        {
-            write(kernels, &mut beside[range.clone()], block, *streams);
+        let (target, streams) = match self {
+            Self::Sums { beside, streams, .. } => (beside, *streams),
+            Self::InPlace { beside, .. } => (beside, false),
+            Self::None | Self::Filtered { .. } => return,
+        };
+        if !target.is_empty() {
+            write(kernels, &mut target[range.clone()], block, streams);
         }
     }
 
@@ -142,9 +166,13 @@ impl Split for Next<'_> {
                     Self::Filtered { memory: rest, filter, streams },
                 )
             }
-            Self::InPlace { residual, decay } => {
+            Self::InPlace { residual, beside, made } => {
                 let (residual, rest) = residual.split_at_mut(middle);
-                (Self::InPlace { residual, decay }, Self::InPlace { residual: rest, decay })
+                let (beside, late) = beside.split_at_mut(middle.min(beside.len()));
+                (
+                    Self::InPlace { residual, beside, made },
+                    Self::InPlace { residual: rest, beside: late, made },
+                )
             }
         }
     }

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use super::block::{Block, Places, Scratch, steps};
 use super::field::{Field, fetch};
-use crate::simd::momentum::Rule;
-use crate::simd::{BLOCK, Kernels};
+use crate::simd::{BLOCK, Kernels, adam, momentum};
 use crate::{Input, Result, room};
 
 /// Elements that are asked for ahead at once: no more lines than a processor waits for at a time.
@@ -32,7 +31,9 @@ pub(crate) enum Past<'a> {
     /// The sums are `gradient + decay * residual`.
     Residual { residual: &'a [f32], decay: f32 },
     /// The gradient moves a momentum, by which a velocity grows.
-    Momentum { momentum: &'a [f32], velocity: &'a [f32], rule: Rule },
+    Momentum { momentum: &'a [f32], velocity: &'a [f32], rule: momentum::Rule },
+    /// The gradient moves a second moment, and the step that follows is added to a residual.
+    Adam { second: &'a [f32], residual: &'a [f32], rule: adam::Rule },
 }
 
 /// What the sums of a block are made of.
@@ -55,6 +56,10 @@ impl<'a> Past<'a> {
             Self::Momentum { momentum, velocity, rule } => {
                 let (momentum, velocity) = (&momentum[range.clone()], &velocity[range]);
                 Self::Momentum { momentum, velocity, rule }
+            }
+            Self::Adam { second, residual, rule } => {
+                let (second, residual) = (&second[range.clone()], &residual[range]);
+                Self::Adam { second, residual, rule }
             }
         }
     }
@@ -88,6 +93,11 @@ impl<'a> Past<'a> {
                 kernels.momentum(beside, step, new, &momentum[range.clone()], rule);
                 Terms { new: step, old: Some((self.old(range), 1.0)), beside }
             }
+            Self::Adam { second, rule, .. } => {
+                let step = &mut step[..range.len()];
+                kernels.adam(beside, step, new, &second[range.clone()], rule);
+                Terms { new: step, old: Some((self.old(range), 1.0)), beside }
+            }
         }
     }
 
@@ -101,7 +111,7 @@ impl<'a> Past<'a> {
                 fetch(kernels, residual, at);
             }
             // More lines than are waited for at a time.
-            Self::Momentum { .. } => {}
+            Self::Momentum { .. } | Self::Adam { .. } => {}
         }
     }
 
@@ -109,9 +119,9 @@ impl<'a> Past<'a> {
     pub(super) fn old(self, range: &Range<usize>) -> &'a [f32] {
         match self {
             Self::None => &[],
-            Self::Residual { residual: old, .. } | Self::Momentum { velocity: old, .. } => {
-                &old[range.clone()]
-            }
+            Self::Residual { residual: old, .. }
+            | Self::Momentum { velocity: old, .. }
+            | Self::Adam { residual: old, .. } => &old[range.clone()],
         }
     }
 }
@@ -144,6 +154,10 @@ impl<'a> Tensor<'a> {
             Past::Momentum { momentum, velocity, rule } => {
                 let (_, step) = rule.of(gradient, momentum[i]);
                 step + velocity[i]
+            }
+            Past::Adam { second, residual, rule } => {
+                let (_, step) = rule.of(gradient, second[i]);
+                step + residual[i]
             }
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::block::{Block, Scratch};
 use super::fan::Split;
 use super::next::Next;
-use super::tensor::{Past, Tensor};
+use super::tensor::{Past, Tensor, Terms};
 use crate::Input;
 use crate::simd::Kernels;
 use crate::simd::sweep::{Feedback, Found, Gather};
@@ -36,10 +36,7 @@ impl<'a> Update<'a> {
 
     #[inline(always)]
     fn past(&self) -> Past<'_> {
-        match &self.next {
-            Next::InPlace { residual, decay } => Past::Residual { residual, decay: *decay },
-            _ => self.tensor.memory,
-        }
+        self.next.past().unwrap_or(self.tensor.memory)
     }
 
     /// As [`Tensor::fetch`].
@@ -73,33 +70,27 @@ impl<'a> Update<'a> {
         let (range, Scratch { places, sums }) = (&range, scratch);
         let Tensor { gradient, memory } = self.tensor;
         let input = gradient.0.range(range.clone());
-        if let Past::None = memory {
-            let feedback = match &mut self.next {
-                Next::InPlace { residual, decay } => {
-                    let sum = &mut residual[range.clone()];
-                    Some(Feedback { residual: None, decay: *decay, sum, streams: false })
-                }
-                _ => None,
-            };
-            return kernels.sweep(input, feedback, gather);
-        }
         // What is written beside the sums depends on the gradient, too, which is read once.
         let once = matches!(self.next, Next::Filtered { .. });
-        let (new, old, decay) = match memory {
+        let (new, decay) = match self.past() {
+            Past::None => return kernels.sweep(input, None, gather),
             // The loop makes the elements float32 itself.
-            Past::Residual { residual, decay } if !once => (input, &residual[range.clone()], decay),
-            _ => {
-                let terms = memory.terms(gradient, kernels, range, places, once);
-                let (old, decay) = terms.old.unwrap_or_default();
-                self.next.write_beside(kernels, range, (terms.new, old), terms.beside);
-                (Input::F32(terms.new), old, decay)
+            Past::Residual { decay, .. } if !once => (input, decay),
+            past => {
+                let Terms { new, old, beside } = past.terms(gradient, kernels, range, places, once);
+                let decay = old.map_or(1.0, |(_, decay)| decay);
+                self.next.write_beside(kernels, range, (new, memory.old(range)), beside);
+                (Input::F32(new), decay)
             }
         };
-        let (sum, streams) = match &mut self.next {
-            Next::Sums { sums, streams, .. } => (&mut sums[range.clone()], *streams),
-            _ => (&mut sums[..range.len()], false),
+        // In place they are where the sums go.
+        let old = Some(memory.old(range));
+        let (residual, sum, streams) = match &mut self.next {
+            Next::Sums { sums, streams, .. } => (old, &mut sums[range.clone()], *streams),
+            Next::InPlace { residual, .. } => (None, &mut residual[range.clone()], false),
+            _ => (old, &mut sums[..range.len()], false),
         };
-        let feedback = Feedback { residual: Some(old), decay, sum, streams };
+        let feedback = Feedback { residual, decay, sum, streams };
         kernels.sweep(new, Some(feedback), gather)
     }
 

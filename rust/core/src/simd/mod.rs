@@ -2,6 +2,7 @@
 //!
 //! | kernel | what it does to a block |
 //! |---|---|
+//! | [`adam`] | moves a second moment by a gradient, and makes a step of that |
 //! | [`add`] | `out = gradient + decay * residual`, `out += scale * values` |
 //! | [`draws`] | random positions below a number |
 //! | [`exponent`] | float32 to powers of two, randomly, in 8 bits, and back |
@@ -49,6 +50,7 @@
 #![allow(unsafe_code)]
 
 pub mod above;
+pub mod adam;
 pub mod add;
 pub mod bins;
 pub mod draws;

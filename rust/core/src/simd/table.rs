@@ -7,9 +7,11 @@ use half::{bf16, f16};
 
 use super::level::{Level, preferred};
 use super::{
-    Pair, Scaling, above, add, bins, draws, exponent, fetch, fields, float8, grid, kth, leaders,
+    Pair, Scaling, above, adam, add, bins, draws, exponent, fetch, fields, float8, grid, kth,
 };
-use super::{log_sum, maxima, moments, momentum, narrow, peak, refine, sign_bits, spread, stream};
+use super::{
+    leaders, log_sum, maxima, moments, momentum, narrow, peak, refine, sign_bits, spread, stream,
+};
 use super::{summary, sweep, total, widen, window};
 use crate::Input;
 use crate::rng::Key;
@@ -53,6 +55,8 @@ kernels! {
     pub fn add(out: &mut [f32], gradient: &[f32], residual: &[f32], decay: f32) = add;
     /// `out += scale * values`: see [`add`].
     pub fn add_scaled(out: &mut [f32], values: &[f32], scale: f32) = add::scaled;
+    /// The next second moment, and the step: see [`adam`].
+    pub fn adam(next: &mut [f32], step: &mut [f32], gradient: &[f32], second: &[f32], rule: adam::Rule) = adam;
     /// The bits of the largest magnitude: see [`peak`].
     pub fn peak(x: &[f32]) -> u32 = peak;
     /// The same of each group of `len` entries: see [`peak`].

@@ -72,6 +72,9 @@ impl Digest {
         for values in [state.residual(), state.momentum()] {
             self.floats(values.unwrap_or_default());
         }
+        if let Some(second) = state.second_moment() {
+            self.floats(second);
+        }
         let mut scalars = state.scalars();
         scalars.sort_by(|a, b| a.0.cmp(&b.0));
         for (name, value) in scalars {
@@ -112,6 +115,10 @@ impl<'a> Run<'a> {
             let tensor = self.pool.gradient(numel, draw);
             if draw.once_in(3) {
                 self.preview(&codec, tensor.input(), &state);
+            }
+            if state.learning_rate().is_some() {
+                let rate = draw.pick(&[0.0, 1e-3, 0.3, 1.0, 1e30]);
+                state.set_learning_rate(rate).unwrap();
             }
             self.encode(&codec, tensor.input(), &mut state, draw);
             self.digest.state(&state);
@@ -193,6 +200,9 @@ impl<'a> Run<'a> {
         }
         if let Some(momentum) = state.momentum() {
             loaded.set_momentum(momentum).unwrap();
+        }
+        if let Some(second) = state.second_moment() {
+            loaded.set_second_moment(second).unwrap();
         }
         self.digest.state(&loaded);
         loaded

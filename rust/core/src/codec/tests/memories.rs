@@ -1,10 +1,12 @@
 //! What each memory becomes, entry by entry, and that every memory keeps the promises of a state.
 
 use super::*;
-use crate::memory::{LowPass, MomentumCorrection};
+use crate::memory::{AdamCorrection, LowPass, MomentumCorrection};
 
 const CORRECTION: MomentumCorrection =
     MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
+
+const ADAM: AdamCorrection = AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false };
 
 fn low_pass(beta: f32) -> Memory {
     Memory::LowPass(LowPass { beta })
@@ -25,6 +27,7 @@ fn corrections() -> Vec<MomentumCorrection> {
 fn memories() -> Vec<Memory> {
     let mut all = vec![low_pass(0.1), low_pass(0.7), low_pass(1.0)];
     all.extend(corrections().into_iter().map(Memory::MomentumCorrection));
+    all.extend([0.999, 0.0].map(|beta2| Memory::AdamCorrection(AdamCorrection { beta2, ..ADAM })));
     all
 }
 
@@ -33,7 +36,8 @@ fn all_of(state: &State) -> (Vec<u32>, Vec<u32>, Vec<(String, f64)>) {
     let bits = |values: Option<&[f32]>| {
         values.unwrap_or_default().iter().map(|v| v.to_bits()).collect::<Vec<_>>()
     };
-    (bits(state.residual()), bits(state.momentum()), state.scalars())
+    let moment = state.momentum().or(state.second_moment());
+    (bits(state.residual()), bits(moment), state.scalars())
 }
 
 /// Steps whose scale jumps, so that bounds tracked before are of no use.
@@ -70,7 +74,8 @@ fn the_frame_is_that_of_gradient_and_memory_put_together() {
 
 #[test]
 fn bytes_and_memory_agree_on_every_level_and_thread_count() {
-    let few = vec![low_pass(0.3), Memory::MomentumCorrection(CORRECTION)];
+    let adam = Memory::AdamCorrection(ADAM);
+    let few = vec![low_pass(0.3), Memory::MomentumCorrection(CORRECTION), adam];
     for (n, memories) in [(130, memories()), (300_000, few)] {
         for codec in memories.into_iter().flat_map(codecs) {
             let few =
@@ -108,7 +113,7 @@ fn tensors_that_are_streamed_give_what_small_pieces_give() {
     let n = (1 << 21) + 77;
     let sparsifier = Sparsifier::Threshold(Threshold { threshold: 0.2 });
     let masked = Memory::MomentumCorrection(CORRECTION);
-    for memory in [low_pass(0.3), masked] {
+    for memory in [low_pass(0.3), masked, Memory::AdamCorrection(ADAM)] {
         let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
         let run = |range: std::ops::Range<usize>| {
             let mut state = codec.init_state(range.len()).unwrap();
@@ -317,6 +322,9 @@ fn a_saved_state_goes_on_bit_for_bit_with_momentum() {
         restored.set_residual(state.residual().unwrap()).unwrap();
         if let Some(momentum) = state.momentum() {
             restored.set_momentum(momentum).unwrap();
+        }
+        if let Some(second) = state.second_moment() {
+            restored.set_second_moment(second).unwrap();
         }
         restored.load_scalars(&state.scalars()).unwrap();
         for step in 3..6 {

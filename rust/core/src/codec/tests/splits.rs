@@ -1,12 +1,12 @@
 //! Whole encodes on numbers of threads that share a tensor unevenly: the same frame and state.
 
 use super::*;
-use crate::memory::LowPass;
+use crate::memory::{AdamCorrection, LowPass};
 use crate::scan::CHUNK;
 
 const THREADS: [usize; 3] = [1, 3, 7];
 
-/// Frames, residual and momentum after two steps.
+/// Frames, residual and moment after two steps.
 type Outcome = (Vec<Vec<u8>>, Vec<u32>, Vec<u32>);
 
 fn run(codec: &Codec, gradients: &[Vec<f32>], threads: usize) -> Outcome {
@@ -21,7 +21,7 @@ fn run(codec: &Codec, gradients: &[Vec<f32>], threads: usize) -> Outcome {
         frames.push(frame);
     }
     let of = |values: Option<&[f32]>| bits(values.unwrap_or_default());
-    (frames, of(state.residual()), of(state.momentum()))
+    (frames, of(state.residual()), of(state.momentum().or(state.second_moment())))
 }
 
 fn check(codecs: Vec<Codec>, len: usize) {
@@ -44,7 +44,9 @@ fn dense_frames_are_the_same_on_any_number_of_threads() {
 #[test]
 fn selections_are_the_same_on_any_number_of_threads() {
     let filter = Memory::LowPass(LowPass { beta: 0.3 });
-    for memory in [Memory::None, FEEDBACK, filter] {
+    let adam = |low_memory| AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory };
+    let [adam, adam_in_place] = [false, true].map(|low| Memory::AdamCorrection(adam(low)));
+    for memory in [Memory::None, FEEDBACK, filter, adam, adam_in_place] {
         check(compose(&sparsifiers(), &[Quantizer::BFloat16], memory), 6 * CHUNK + 120);
     }
 }

@@ -103,7 +103,11 @@ fn accumulates_what_it_reads_for_every_dtype() {
             assert_eq!(read.at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
             let next = Next::Sums { sums: &mut sums, beside: &mut [], streams };
             scanner.read(Update::new(read, next), &Request::default());
-            let next = Next::InPlace { residual: &mut in_place, decay: 0.5 };
+            let next = Next::InPlace {
+                residual: &mut in_place,
+                beside: &mut [],
+                made: Made::Residual { decay: 0.5 },
+            };
             let update = Update::new(Field(input).into(), next);
             assert_eq!(update.tensor().at(n - 1), read.at(n - 1));
             scanner.read(update, &Request::default());

@@ -4,9 +4,10 @@
 use half::f16;
 
 use super::*;
-use crate::simd::momentum::Rule;
+use crate::simd::{adam, momentum};
 
-const RULE: Rule = Rule { momentum: 0.9, nesterov: true, scale: 0.75 };
+const RULE: momentum::Rule = momentum::Rule { momentum: 0.9, nesterov: true, scale: 0.75 };
+const STEP: adam::Rule = adam::Rule { keep: 0.9, take: 0.1, correction: 1.5, eps: 1e-8, rate: 0.5 };
 const FILTER: Filter = Filter { beta: 0.3 };
 
 /// What there is to read, of any kind of memory.
@@ -15,6 +16,7 @@ struct Data {
     narrow: Vec<f16>,
     residual: Vec<f32>,
     momentum: Vec<f32>,
+    second: Vec<f32>,
 }
 
 impl Data {
@@ -22,7 +24,9 @@ impl Data {
         let bounded = |seed| tensor(len, seed).into_iter().map(|v| v.clamp(-2.0, 2.0));
         let gradient: Vec<f32> = bounded(21).collect();
         let narrow = gradient.iter().map(|&v| f16::from_f32(v)).collect();
-        Self { gradient, narrow, residual: bounded(22).collect(), momentum: bounded(23).collect() }
+        let (residual, momentum) = (bounded(22).collect(), bounded(23).collect());
+        let second = bounded(24).map(f32::abs).collect();
+        Self { gradient, narrow, residual, momentum, second }
     }
 }
 
@@ -34,7 +38,9 @@ enum Kind {
     Residual(Written),
     Filter(Written),
     Momentum(Written),
+    Adam(Written),
     InPlace,
+    AdamInPlace,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,10 +51,11 @@ enum Written {
 }
 
 fn kinds() -> Vec<Kind> {
-    let mut all = vec![Kind::None, Kind::Narrow, Kind::InPlace];
+    let mut all = vec![Kind::None, Kind::Narrow, Kind::InPlace, Kind::AdamInPlace];
     for written in [Written::Not, Written::Streamed] {
         all.push(Kind::Residual(written));
         all.push(Kind::Momentum(written));
+        all.push(Kind::Adam(written));
     }
     all.extend([Kind::Filter(Written::Cached), Kind::Filter(Written::Streamed)]);
     all
@@ -85,7 +92,14 @@ fn read(data: &Data, kind: Kind, scanner: &mut Scanner, request: &Request) -> Ou
         Kind::None | Kind::Narrow => (Past::None, Next::None),
         Kind::InPlace => {
             sums.copy_from_slice(&data.residual);
-            (Past::None, Next::InPlace { residual: sums, decay: 0.5 })
+            (
+                Past::None,
+                Next::InPlace {
+                    residual: sums,
+                    beside: &mut [],
+                    made: Made::Residual { decay: 0.5 },
+                },
+            )
         }
         Kind::Residual(Written::Not) | Kind::Filter(Written::Not) => (residual, Next::None),
         Kind::Residual(written) => {
@@ -95,6 +109,21 @@ fn read(data: &Data, kind: Kind, scanner: &mut Scanner, request: &Request) -> Ou
         Kind::Filter(written) => {
             let streams = written == Written::Streamed;
             (residual, Next::Filtered { memory: sums, filter: FILTER, streams })
+        }
+        Kind::AdamInPlace => {
+            sums.copy_from_slice(&data.residual);
+            beside.copy_from_slice(&data.second);
+            let made = Made::Adam { rule: STEP };
+            (Past::None, Next::InPlace { residual: sums, beside, made })
+        }
+        Kind::Adam(written) => {
+            let memory = Past::Adam { second: &data.second, residual: &data.residual, rule: STEP };
+            let streams = written == Written::Streamed;
+            let next = match written {
+                Written::Not => Next::None,
+                _ => Next::Sums { sums, beside, streams },
+            };
+            (memory, next)
         }
         Kind::Momentum(written) => {
             let (momentum, velocity) = (&data.momentum[..], &data.residual[..]);
