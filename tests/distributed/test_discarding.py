@@ -32,20 +32,23 @@ def test_passes_that_are_discarded_or_paused_change_no_bit(
 
 
 def test_a_gan_trains_as_with_dense_gradients(two: Ranks) -> None:
-    found = {how: two.run("discarding.gan", how=how) for how in ("dense", "", "discard", "paused")}
+    ways = ("dense", "", "discard", "paused", "optimizer")
+    found = {how: two.run("discarding.gan", how=how) for how in ways}
     for first, second in found.values():
         assert first["prints"] == second["prints"]
-    dense, neither, discard, paused = (results[0] for results in found.values())
-    assert discard["prints"] == paused["prints"]
+    dense, neither, discard, paused, seen = (results[0] for results in found.values())
+    assert discard["prints"] == paused["prints"] == seen["prints"]
     assert discard["distance"] < dense["distance"] + 0.15
     assert discard["distance"] < neither["distance"]
     assert neither["residual"] > 5.0 * discard["residual"], "the generator's gradients pile up"
 
 
 def test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does(two: Ranks) -> None:
-    found = {how: two.run("discarding.skipping", how=how) for how in ("dense", "", "discard")}
-    dense, neither, discard = (results[0] for results in found.values())
+    ways = ("dense", "", "discard", "optimizer")
+    found = {how: two.run("discarding.skipping", how=how) for how in ways}
+    dense, neither, discard, seen = (results[0] for results in found.values())
     assert found["discard"][0] == found["discard"][1]
+    assert discard == seen, "attach sees the optimizer, which makes no step"
     assert dense["skipped"] == discard["skipped"] == [20]
     assert len(neither["skipped"]) > 5, "what the bad batch left comes again and again"
     assert discard["loss"] < 1.1 * dense["loss"]

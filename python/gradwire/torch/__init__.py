@@ -7,7 +7,7 @@
 >>> gradwire.torch.decode_add(frame, out, scale=0.5)
 
 `gradwire.torch.ddp` compresses the gradients of DistributedDataParallel; `gradwire.torch.optim` has
-an optimizer for codecs that apply momentum themselves. The operators ``torch.ops.gradwire.*``
+optimizers for codecs that do a part of their work. The operators ``torch.ops.gradwire.*``
 decode inside compiled or exported graphs.
 """
 

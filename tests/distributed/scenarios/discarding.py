@@ -77,8 +77,14 @@ def gan(rank: int, world_size: int, how: str) -> dict[str, Any]:
     one, two = players
     codec = gradwire.topk(ratio=0.05)
     attach = gradwire.torch.ddp.attach
-    handles = [] if how == "dense" else [attach(one, codec), attach(two, codec, min_numel=64)]
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.05) for each in players]
+    seen: list[Any] = optimizers if how == "optimizer" else [None, None]
+    handles = []
+    if how != "dense":
+        handles = [
+            attach(one, codec, optimizer=seen[0]),
+            attach(two, codec, min_numel=64, optimizer=seen[1]),
+        ]
     random = torch.Generator().manual_seed(rank)
     error = nn.functional.mse_loss
     ones, zeros = torch.ones(64, 1), torch.zeros(64, 1)
@@ -114,8 +120,11 @@ def skipping(rank: int, world_size: int, how: str) -> dict[str, Any]:
     teacher = nn.Linear(32, 16)
     model: Any = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
     codec = gradwire.topk(ratio=0.05)
-    handle = None if how == "dense" else gradwire.torch.ddp.attach(model, codec)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    seen = optimizer if how == "optimizer" else None
+    handle = None
+    if how != "dense":
+        handle = gradwire.torch.ddp.attach(model, codec, optimizer=seen)
     skipped, loss = [], torch.zeros(())
     for step in range(80):
         inputs = batch(rank, step, rows=32)[0]

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.cli.training.tasks import share_of_rate
 from gradwire.torch import ddp
-from gradwire.torch.optim import SGD, parameter_groups
+from gradwire.torch.optim import SGD
 from tests.benches.accuracy.toy import Toy
 
 RATE = 0.01
@@ -26,17 +26,16 @@ def real(
     task = Toy()
     model = DistributedDataParallel(task.model(0))
     made: torch.optim.Optimizer
-    handle = None
-    if preset is not None:
-        handle = ddp.attach(model, getattr(gradwire, preset)(**options))
+    codec = None if preset is None else getattr(gradwire, preset)(**options)
     if optimizer == "adamw":
         made = torch.optim.AdamW(
             model.parameters(), betas=(0.9, 0.999), weight_decay=0.01, fused=True
         )
-    elif handle is not None and handle.codec.memory.corrects:
-        made = SGD(parameter_groups(handle), lr=RATE, momentum=0.9)
+    elif codec is not None and codec.memory.corrects:
+        made = SGD(model.parameters(), lr=RATE, momentum=0.9)
     else:
         made = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+    handle = None if codec is None else ddp.attach(model, codec, optimizer=made)
     batches = task.batches(rank, world_size, 0)
     for step in range(steps):
         for group in made.param_groups:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gradwire.cli.training.tasks import SEED, Batch, warm_up_then_cosine
+from gradwire.codec import Codec
 from gradwire.torch.optim import SGD
 
 
@@ -59,14 +59,14 @@ class Digits:
         return DigitsNet()
 
     def optimizer(
-        self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
+        self, model: nn.Module, steps: int, codec: Codec | None = None
     ) -> tuple[Optimizer, LRScheduler]:
         """Return the optimizer and its learning-rate schedule, the same for all methods."""
         optimizer: Optimizer
-        if groups is None:
+        if codec is None or not codec.memory.corrects:
             optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=0.9)
         else:
-            optimizer = SGD(groups, lr=self.learning_rate, momentum=0.9)
+            optimizer = SGD(model.parameters(), lr=self.learning_rate, momentum=0.9)
         return optimizer, warm_up_then_cosine(optimizer, steps)
 
     def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:

@@ -4,6 +4,7 @@
 so that a new preset needs no change here.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +18,9 @@ from gradwire.cli.training.presets import build
 from gradwire.codec import Codec
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch import ddp
-from gradwire.torch.optim import parameter_groups
+
+TORCH = ("compute", "none", "bf16")
+"""Methods without a codec."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,6 @@ class Traffic:
 
 class Exchange(Protocol):
     """A method, attached to a DDP model."""
-
-    def groups(self) -> list[dict[str, Any]] | None:
-        """Return parameter groups by who applies momentum, or None if only the optimizer does."""
 
     def traffic(self) -> Traffic:
         """Return what was sent so far."""
@@ -51,9 +51,6 @@ class _AllReduce:
 
     bytes_per_step: float
 
-    def groups(self) -> None:
-        return None
-
     def traffic(self) -> Traffic:
         return Traffic(self.bytes_per_step)
 
@@ -67,10 +64,6 @@ class _AllReduce:
 @dataclass(frozen=True)
 class _Compressed:
     handle: ddp.Handle
-
-    def groups(self) -> list[dict[str, Any]] | None:
-        corrects = self.handle.codec.memory.corrects
-        return parameter_groups(self.handle) if corrects else None
 
     def traffic(self) -> Traffic:
         report = self.handle.report()
@@ -95,18 +88,26 @@ def _bf16(group: Any, bucket: Any) -> Any:
 _bf16.__annotations__.clear()
 
 
+def codec_of(
+    name: str, ratio: float | None = None, config: dict[str, Any] | None = None
+) -> Codec | None:
+    """Return a method's codec: of the configuration, if given, else of the preset `name`.
+
+    None for the methods that are not gradwire's.
+    """
+    if name in TORCH:
+        return None
+    return build(name, ratio) if config is None else Codec.from_config(config)
+
+
 def attach(
     name: str,
     model: DistributedDataParallel,
-    ratio: float | None = None,
-    codec: dict[str, Any] | None = None,
+    codec: Codec | None,
+    optimizer: torch.optim.Optimizer,
     schedule: dict[str, Any] | None = None,
 ) -> Exchange:
-    """Attach a method to a new DDP model.
-
-    The codec is built from the configuration `codec`, if given, else from the preset `name` and
-    `ratio`. The schedule is built from its configuration.
-    """
+    """Attach a method to a new DDP model. The schedule is built from its configuration."""
     if name == "compute":  # no exchange at all: an upper bound for the gain from compression
         model.register_comm_hook(None, debugging_hooks.noop_hook)
         return _AllReduce(0.0)
@@ -115,8 +116,12 @@ def attach(
     if name == "bf16":
         model.register_comm_hook(None, _bf16)
         return _AllReduce(dense_bytes(model) / 2)
-    made = build(name, ratio) if codec is None else Codec.from_config(codec)
-    return _Compressed(ddp.attach(model, made, schedule=_schedule(schedule)))
+    assert codec is not None
+    with warnings.catch_warnings():
+        # All methods are compared with one optimizer, whether or not it suits them.
+        warnings.simplefilter("ignore", ddp.PairingWarning)
+        handle = ddp.attach(model, codec, optimizer=optimizer, schedule=_schedule(schedule))
+    return _Compressed(handle)
 
 
 def _schedule(config: dict[str, Any] | None) -> Schedule:

@@ -100,10 +100,11 @@ class Rank:
         model = DistributedDataParallel(
             todo.model(seed), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
         )
-        exchange = methods.attach(method, model, ratio, codec, schedule)
+        made = methods.codec_of(method, ratio, codec)
+        optimizer = todo.optimizer(model, steps, made)
+        exchange = methods.attach(method, model, made, optimizer[0], schedule)
         begin_epoch = None if schedule is None else exchange.epoch
         try:
-            optimizer = todo.optimizer(model, steps, exchange.groups())
             batches = todo.batches(self.rank, self.ranks, seed)
             record = self._train(todo, batches, model, optimizer, steps, evaluate, begin_epoch)
             traffic = exchange.traffic()

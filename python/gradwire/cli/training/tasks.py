@@ -11,12 +11,14 @@ Nothing here depends on compression.
 
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from gradwire.codec import Codec
 
 SEED = 20260101
 Batch = tuple[Tensor, Tensor]
@@ -29,12 +31,11 @@ class Task(Protocol):
         """Return a newly initialized model, the same on every rank and for every method."""
 
     def optimizer(
-        self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
+        self, model: nn.Module, steps: int, codec: Codec | None = None
     ) -> tuple[Optimizer, LRScheduler]:
         """Return the optimizer and its learning-rate schedule, the same for all methods.
 
-        ``groups`` is given if the codec applies momentum to some parameters, and says to which; the
-        optimizer must not apply it again.
+        If the codec applies momentum, the optimizer must not apply it again.
         """
 
     def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:

@@ -5,7 +5,6 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gradwire.cli.training.tasks import SEED, Batch, warm_up_then_cosine
+from gradwire.codec import Codec
 
 # Newline and printable ASCII; anything else in a source file becomes the last one.
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
@@ -111,7 +111,7 @@ class Text:
         return TextNet(self.length)
 
     def optimizer(
-        self, model: nn.Module, steps: int, groups: list[dict[str, Any]] | None = None
+        self, model: nn.Module, steps: int, codec: Codec | None = None
     ) -> tuple[Optimizer, LRScheduler]:
         """Return the optimizer and its learning-rate schedule, the same for all methods."""
         # No first moment. Error feedback delays gradients and sends them as sums over many steps,

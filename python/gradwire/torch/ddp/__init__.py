@@ -7,15 +7,18 @@ The training loop does not change. See `attach` and ``docs/ddp.md``.
 """
 
 from gradwire.torch.ddp.attachment import attach
-from gradwire.torch.ddp.errors import ExchangeError, GradientError
+from gradwire.torch.ddp.errors import ExchangeError, GradientError, UpdateError
 from gradwire.torch.ddp.handle import Handle
+from gradwire.torch.ddp.pairing import PairingWarning
 from gradwire.torch.ddp.report import ParameterReport, Report
 
 __all__ = [
     "ExchangeError",
     "GradientError",
     "Handle",
+    "PairingWarning",
     "ParameterReport",
     "Report",
+    "UpdateError",
     "attach",
 ]

@@ -1,15 +1,17 @@
 """The attachment of a codec to a model: what runs while it lasts, and how it ends."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 import torch.distributed as dist
 
+from gradwire.torch.ddp.applying import Applying
 from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.groups import Groups
+from gradwire.torch.ddp.held import exchange_held, used_anywhere
 from gradwire.torch.ddp.hook import Switch
 from gradwire.torch.ddp.layout import Layouts
 from gradwire.torch.ddp.record import Parameter
@@ -42,6 +44,8 @@ class Attached:
         process_group: dist.ProcessGroup,
         grad_scaler: GradScaler | None,
         whole: bool,
+        applying: Applying | None,
+        joining: Callable[[], bool],
     ) -> None:
         self.codec = codec
         self.world_size = exchange.world_size
@@ -56,8 +60,20 @@ class Attached:
         layouts = Layouts(parameters)
         self._tallies = layouts.tallies
         self._submission = Submission(
-            self._worker, exchange, layouts, grad_scaler if scaled else None, whole=whole
+            self._worker,
+            exchange,
+            layouts,
+            grad_scaler if scaled else None,
+            whole=whole,
+            applying=applying,
+            joining=joining,
+            control=control,
         )
+        self._scaled = scaled
+        self._applying = applying
+        if applying is not None:
+            applying.connect(self._exchange_held)
+            weakref.finalize(self, applying.release)
         self._resources = Resources(self._worker, exchange, groups, control)
         self._finalizer = weakref.finalize(self, self._resources.abandon)
         switch.on(process_group, self._submission, self)
@@ -104,11 +120,30 @@ class Attached:
         self._switch.off()
         self._switch = None
         self._finalizer.detach()
+        if self._applying is not None:
+            self._applying.release()
         self._resources.leave(timeout)
 
     def _check_attached(self, otherwise: str) -> None:
         if self._switch is None:
             raise ValueError(f"this handle is detached: {otherwise}")
+
+    # What an optimizer asks -------------------------------------------------------------------
+
+    def _exchange_held(self) -> None:
+        """Exchange the gradients that are in ``.grad``. A collective."""
+        if self._scaled:
+            raise ValueError(
+                "with grad_scaler=, gradients must be exchanged in a backward pass, or the ranks "
+                "would not skip the same steps: run the last pass before step() without no_sync() "
+                "and paused(), or train in bfloat16 without a scaler"
+            )
+        self._submission.check_unbroken()
+        self._worker.settle()
+        parameters = list(self._parameters.values())
+        with self._control.act("step()") as group:
+            used = used_anywhere(group, parameters)
+        exchange_held(self._submission, used)
 
     def _compressed(self) -> dict[str, Parameter]:
         return {

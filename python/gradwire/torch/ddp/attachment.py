@@ -1,5 +1,7 @@
 """Attaches a codec to a DDP model: checks the arguments, and that all ranks agree on them."""
 
+import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +13,19 @@ from gradwire._part import check_part
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.ddp import parameters as making
 from gradwire.torch.ddp.agreement import agree, checksum
+from gradwire.torch.ddp.applying import Applying
 from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.exchange import build
 from gradwire.torch.ddp.given import check_codec
 from gradwire.torch.ddp.groups import Groups
 from gradwire.torch.ddp.handle import Handle
 from gradwire.torch.ddp.hook import Switch, gradwire_hook
+from gradwire.torch.ddp.pairing import (
+    check_optimizer,
+    check_pairing,
+    facts_of,
+    warn_of_pairing,
+)
 from gradwire.torch.ddp.scheduling import Scheduler
 from gradwire.torch.ddp.submission import GradScaler
 
@@ -34,6 +43,7 @@ def attach(
     model: torch.nn.Module,
     codec: "Codec",
     *,
+    optimizer: torch.optim.Optimizer | None = None,
     schedule: Schedule = _SAME,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
@@ -55,6 +65,12 @@ def attach(
         communication hook.
     codec : gradwire.Codec
         Codec of all compressed parameters.
+    optimizer : torch.optim.Optimizer, optional
+        The optimizer of the model. `attach` then checks that it suits the codec, and a pass whose
+        gradients are cleared before the optimizer's ``step()`` is undone by itself, as by
+        `Handle.discard`. The optimizers of `gradwire.torch.optim` are told which parameters the
+        codec has already applied momentum or a learning rate to, and exchange gradients that
+        ``no_sync()`` has left on each rank. Required by `gradwire.memory.AdamCorrection`.
     schedule : gradwire.schedule.Schedule
         Changes the compression from epoch to epoch; call `Handle.epoch` to advance it. Constant by
         default.
@@ -80,13 +96,18 @@ def attach(
     Raises
     ------
     TypeError
-        ``model`` is not a DDP model, or ``codec`` is not a codec (for example a preset that was
-        not called, a preset's name, or a single part).
+        ``model`` is not a DDP model, ``optimizer`` not an optimizer of torch, or ``codec`` not a
+        codec (for example a preset that was not called, a preset's name, or a single part).
     ValueError
         Parameters are not on the CPU, the model has another hook, the process group consists of
         other ranks than the model's, options are incompatible, the schedule does not fit the
-        codec, the codec has ``Residual(low_memory=True)``, which cannot undo a step, or the ranks
-        disagree on the arguments.
+        codec, the codec has ``Residual(low_memory=True)``, which cannot undo a step, the optimizer
+        would not apply what the codec sends, or the ranks disagree on the arguments.
+
+    Warns
+    -----
+    PairingWarning
+        The optimizer costs accuracy with this codec, or there is none to be checked.
 
     Notes
     -----
@@ -102,6 +123,7 @@ def attach(
     check_codec(codec)
     _check(ddp, grad_scaler)
     check_part("schedule", schedule, Schedule)
+    check_optimizer(optimizer)
     over = ddp.process_group if process_group is None else process_group
     _check_ranks(ddp.process_group, over)
     named = making.known(ddp)
@@ -122,6 +144,7 @@ def attach(
         "grad_scaler": scaled,
         "min_numel or min_ndim": checksum(sorted(dense)),
         "parameters": (len(shapes), checksum(shapes)),
+        "optimizer": facts_of(optimizer, named),
     }
     groups = Groups(over, timeout)
     try:
@@ -131,6 +154,7 @@ def attach(
         bucket_nbytes = getattr(ddp, "bucket_bytes_cap", None)
         parameters = making.make(named, dense, codec, group.rank(), bucket_nbytes)
         compressed = {each.name: each for each in parameters if each.state is not None}
+        check_pairing(codec, optimizer, compressed.values())
         scheduler = Scheduler(schedule, compressed, group.rank())
         exchange = build(codec.exchange, group, groups.make, check_result=scaled)
         control = Control(groups.make())
@@ -138,7 +162,10 @@ def attach(
     except BaseException:
         groups.leave()  # a refused call must not leak threads or sockets
         raise
-    return Handle(
+    applying = None
+    if optimizer is not None:
+        applying = Applying(codec, optimizer, list(compressed.values()), scaled=scaled)
+    handle = Handle(
         switch,
         codec,
         parameters,
@@ -149,7 +176,17 @@ def attach(
         process_group=over,
         grad_scaler=grad_scaler,
         whole=not getattr(ddp, "skip_all_reduce_unused_params", False),
+        applying=applying,
+        joining=_joining(ddp),
     )
+    warn_of_pairing(codec, optimizer)
+    return handle
+
+
+def _joining(ddp: Any) -> Callable[[], bool]:
+    """Return what tells whether a model is within `join`, without keeping it alive."""
+    model = weakref.ref(ddp)
+    return lambda: bool(getattr(getattr(model(), "_join_config", None), "enable", False))
 
 
 def _unwrap(model: torch.nn.Module) -> Any:

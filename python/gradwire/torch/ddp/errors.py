@@ -2,7 +2,7 @@
 
 from gradwire.errors import GradwireError, NonFiniteError
 
-__all__ = ["ExchangeError", "GradientError", "fresh"]
+__all__ = ["ExchangeError", "GradientError", "UpdateError", "fresh"]
 
 
 class ExchangeError(GradwireError, RuntimeError):
@@ -51,6 +51,16 @@ class GradientError(NonFiniteError):
             f"value(s), the first at flat position {self.first}; the step was rolled back on every "
             "rank and no residual changed. With mixed precision, pass grad_scaler= to attach()"
         )
+
+
+class UpdateError(GradwireError, RuntimeError):
+    """``.grad`` holds what the optimizer or the codec cannot use.
+
+    Raised only with ``attach(..., optimizer=)``. Either a gradient was added to the step of an
+    earlier pass, because ``zero_grad()`` was not called in between, or `step()` was called after
+    that pass had been rolled back. Nothing was exchanged or applied. Every rank that runs the same
+    program raises it; call ``zero_grad()`` and go on.
+    """
 
 
 def fresh(error: BaseException) -> BaseException:

@@ -53,6 +53,7 @@ class Handle(Attached):
         """
         self._check_attached("attach() again to begin an epoch")
         self._worker.settle()
+        self._submission.undo_unapplied()
         self._scheduler.advance(epoch, lr, self._control)
         self._submission.forget()
 
@@ -122,6 +123,7 @@ class Handle(Attached):
             each parameter.
         """
         self._worker.settle()
+        self._submission.undo_unapplied()
         return checkpoint.save(
             self._compressed(),
             self.codec,

@@ -1,6 +1,7 @@
 """What the hook and the worker's threads exchange: steps, jobs, flights and their buffers."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,10 @@ class Step:
         Buckets that are done and wait for the outcome of the whole step.
     finished, counted : bool
         Whether the step has ended, and whether it counts.
+    applied : bool
+        The optimizer has made a step since. Without `attach(optimizer=)`, nobody looks.
+    prepare : callable or None
+        What the sending thread does before it encodes the first bucket.
     """
 
     number: int = 0
@@ -42,6 +47,8 @@ class Step:
     limits: list[tuple[Parameter, list[int]]] = field(default_factory=list)
     finished: bool = False
     counted: bool = False
+    applied: bool = False
+    prepare: Callable[[], None] | None = None
 
     def encode(self, parameter: Parameter, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""

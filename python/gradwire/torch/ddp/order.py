@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gradwire.torch.ddp.record import Parameter
 
-__all__ = ["BUFFERS", "observe", "to_logical", "to_memory"]
+__all__ = ["BUFFERS", "observe", "strides_of", "to_logical", "to_memory"]
 
 BUFFERS = ("residual", "momentum")
 """Arrays of a parameter's state with a value per entry, in memory order; None without them."""
@@ -18,13 +18,13 @@ BUFFERS = ("residual", "momentum")
 def to_logical(flat: NDArray[np.float32], parameter: Parameter) -> torch.Tensor:
     """Return a copy of values in memory order as a contiguous tensor of the parameter's shape."""
     shape = parameter.tensor.shape
-    return torch.from_numpy(flat).as_strided(shape, _strides(parameter)).clone().contiguous()
+    return torch.from_numpy(flat).as_strided(shape, strides_of(parameter)).clone().contiguous()
 
 
 def to_memory(values: torch.Tensor, parameter: Parameter) -> NDArray[np.float32]:
     """Return values of the parameter's shape in memory order; the inverse of `to_logical`."""
     flat = torch.empty(parameter.numel)
-    flat.as_strided(parameter.tensor.shape, _strides(parameter)).copy_(values)
+    flat.as_strided(parameter.tensor.shape, strides_of(parameter)).copy_(values)
     array: NDArray[np.float32] = flat.numpy()
     return array
 
@@ -48,7 +48,8 @@ def observe(parameter: Parameter) -> None:
     parameter.strides = strides
 
 
-def _strides(parameter: Parameter) -> tuple[int, ...]:
+def strides_of(parameter: Parameter) -> tuple[int, ...]:
+    """Return the strides of a parameter's gradient in memory order."""
     return parameter.strides or _laid_out(parameter.tensor)
 
 

@@ -3,19 +3,21 @@
 import contextlib
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
 
 from gradwire.torch.ddp.agreement import agree
+from gradwire.torch.ddp.applying import Applying, set_rates
 from gradwire.torch.ddp.backward import in_backward, raise_after_backward
 from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.errors import ExchangeError, fresh
 from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.jobs import Job, Step, spoil
-from gradwire.torch.ddp.layout import Layouts
+from gradwire.torch.ddp.layout import Layout, Layouts
+from gradwire.torch.ddp.origins import Origin
 from gradwire.torch.ddp.worker import Worker
 
 __all__ = ["GradScaler", "Submission"]
@@ -43,6 +45,11 @@ class Submission:
         An enabled loss scaler.
     whole : bool
         As in `Worker`.
+    applying : Applying or None
+        The optimizer, if `attach` was given one.
+    joining : callable
+        Tells whether the model is within `join`, where ranks without inputs take part.
+    control : Control
     """
 
     def __init__(
@@ -53,12 +60,19 @@ class Submission:
         grad_scaler: GradScaler | None,
         *,
         whole: bool,
+        applying: Applying | None,
+        joining: Callable[[], bool],
+        control: Control,
     ) -> None:
         self._worker = worker
+        self._control = control
         self._exchange = exchange
         self._layouts = layouts
         self._grad_scaler = grad_scaler
         self._whole = whole
+        self._applying = applying
+        self._joining = joining
+        self._refusal: BaseException | None = None
         self._steps_before = 0
         self._last: Step | None = None
         self._next_index = 0
@@ -75,6 +89,8 @@ class Submission:
         self._steps_before = step - self._exchange.times.steps_ever
         self._worker.restart()
         self.forget()
+        if self._applying is not None:
+            self._applying.resume(step)
 
     def forget(self) -> None:
         """Compute all layouts anew, and make the last backward pass one that cannot be discarded.
@@ -84,66 +100,183 @@ class Submission:
         self._layouts.forget()
         self._last = None
 
+    def undo_unapplied(self) -> None:
+        """Undo the last pass if the optimizer has made no step since. Call after `Worker.settle`.
+
+        For what may be the end of this process: no later pass could undo it.
+        """
+        applying = self._applying
+        if applying is not None and applying.last is not None and not applying.last.applied:
+            self._worker.discard(applying.last)
+
     # What the hook calls ----------------------------------------------------------------------
 
-    def stands_aside(self) -> bool:
+    def stands_aside(self, bucket: GradBucket) -> bool:
         """Tell whether DDP must average by itself; if so, record the pass as the last one."""
         if not self._pauses or self._worker.broken is not None:
             return False
         self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
+        if self._applying is not None:
+            self._applying.origins.averaged(bucket.parameters())
         return True
 
     def submit(self, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a bucket and return the future of its average."""
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         buffer, index = bucket.buffer(), bucket.index()
         if self._worker.broken is not None:
             first = self._worker.broken
             text = f"gradwire stopped after an earlier error: {first}"
-            error = ExchangeError(text, getattr(first, "rank", None))
-            if not in_backward():
-                raise error
-            # Not raised here, which would leave DDP stuck half-way through its backward pass.
-            if self._ends(bucket):
-                raise_after_backward(lambda: error)
-            future.set_result(spoil(buffer))
-            return future
+            return self._refuse(bucket, ExchangeError(text, getattr(first, "rank", None)))
         layout = self._layouts.of(bucket.parameters(), buffer)
         if self._last is None or self._last.finished or index < self._next_index or index == 0:
             # The same on all ranks: DDP has waited for all buckets of the previous step, whatever
             # their outcome, so the receiving thread has counted that step if it counts.
-            self._last = Step(self.step)
+            self._refusal = self._begin(shadow=not in_backward())
             self._scale = 1.0 if self._grad_scaler is None else self._grad_scaler.get_scale()
         self._next_index = index + 1
+        if self._refusal is not None:
+            return self._refuse(bucket, self._refusal)
+        future, step = self._enqueue(layout, buffer, last=bucket.is_last(), scale=self._scale)
+        if not in_backward():
+            return future.then(functools.partial(_raise_broken, step))
+        if self._ends(bucket):
+            worker, applying = self._worker, self._applying  # not self: autograd may keep
+            raise_after_backward(lambda: _verdict(worker, step, applying))  # callbacks for a while
+        return future
+
+    def _begin(self, *, shadow: bool = False) -> BaseException | None:
+        """Begin a pass, or return why it must not be exchanged.
+
+        Within `join`, a rank without inputs has shadow passes, which leave its ``.grad`` alone.
+        """
+        applying = self._applying
+        if applying is None:
+            self._last = Step(self.step)
+            return None
+        refusal = None if shadow else applying.refusal()
+        if refusal is not None:
+            self._last = None
+            return refusal
+        try:
+            undo = self._drop(applying)
+        except ExchangeError as error:
+            self._last, self._worker.broken = None, error
+            return error
+        rates = applying.rates()
+
+        def prepare() -> None:
+            undo()
+            set_rates(rates)
+
+        self._last = applying.last = Step(self.step, prepare=prepare, applied=self._joining())
+        return None
+
+    def _drop(self, applying: Applying) -> Callable[[], None]:
+        """Count the last pass no longer if its gradients were dropped; return what undoes it."""
+        found = applying.dropped()
+        if found is None:
+            return lambda: None
+        last, parameters = found
+        if len(parameters) == len(last.encoded):
+            # Ranks that undid different passes would have slots of different sizes, which aborts
+            # the process. So they meet first, but only if there is something to undo.
+            with self._control.act(f"backward() with no step() after pass {last.number}"):
+                pass
+            if last.counted:
+                self._worker.uncount(last)
+            return last.undo_all
+
+        def undo() -> None:
+            for each in parameters:
+                last.undo(each)
+
+        return undo
+
+    def _refuse(
+        self, bucket: GradBucket, error: BaseException
+    ) -> "torch.futures.Future[torch.Tensor]":
+        """Exchange nothing, and let the backward pass raise an error."""
+        if not in_backward():
+            raise error
+        # Not raised here, which would leave DDP stuck half-way through its backward pass.
+        if self._ends(bucket):
+            raise_after_backward(lambda: error)
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(spoil(bucket.buffer()))
+        return future
+
+    def _enqueue(
+        self,
+        layout: Layout,
+        buffer: torch.Tensor,
+        *,
+        last: bool,
+        scale: float,
+        given: bool = False,
+    ) -> "tuple[torch.futures.Future[torch.Tensor], Step]":
         step = self._last
+        assert step is not None
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        if self._applying is not None and (given or in_backward()):
+            origins = self._applying.origins
+            origins.exchanged(layout.compressed, Origin.SENT)
+            origins.exchanged((piece.parameter for piece in layout.dense), Origin.AVERAGED)
         self._worker.submit(
             Job(
                 layout=layout,
                 buffer=buffer,
                 result=buffer,
                 step=step,
-                last=bucket.is_last(),
-                scale=self._scale,
+                last=last,
+                scale=scale,
                 future=future,
                 enqueued=time.perf_counter(),
             )
         )
-        if not in_backward():
-            return future.then(functools.partial(_raise_broken, step))
-        if self._ends(bucket):
-            worker = self._worker  # not self: autograd may keep callbacks for a while
-            raise_after_backward(lambda: worker.verdict(step))
-        return future
+        return future, step
 
     def _ends(self, bucket: GradBucket) -> bool:
         """Tell whether DDP may end its part of the backward pass with this bucket."""
         return bucket.is_last() or not self._whole
 
+    # What the optimizer calls -----------------------------------------------------------------
+
+    def exchange(self, buckets: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]]) -> None:
+        """Exchange buckets outside of a backward pass, as a pass of their own.
+
+        Parameters
+        ----------
+        buckets : sequence of (sequence of torch.Tensor, torch.Tensor)
+            The parameters of each bucket, and their gradients in one flat buffer, which receives
+            the averages.
+
+        Raises
+        ------
+        GradientError, ExchangeError, UpdateError
+            As a backward pass does, also with a loss scaler.
+        """
+        if self._worker.broken is not None:
+            raise fresh(self._worker.broken)
+        refusal = self._begin()
+        if refusal is not None:
+            raise refusal
+        self._next_index = 0
+        layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
+        waiting = [
+            self._enqueue(layout, buffer, last=layout is layouts[-1], scale=1.0, given=True)
+            for layout, (_, buffer) in zip(layouts, buckets, strict=True)
+        ]
+        for future, _ in waiting:
+            future.wait()
+        for _, step in waiting[:1]:
+            if step.error is not None:
+                raise fresh(step.error)
+
     # What the handle calls --------------------------------------------------------------------
 
     def discard(self, control: Control) -> None:
         """Undo the last backward pass. A collective."""
-        self._check_unbroken()
+        self.check_unbroken()
         self._worker.settle()
         step = self._last
         known = None if step is None else step.number
@@ -156,11 +289,13 @@ class Submission:
             )
         self._worker.discard(step)
         self._last = None
+        if self._applying is not None:
+            self._applying.discarded(step)
 
     @contextlib.contextmanager
     def paused(self, control: Control) -> Iterator[None]:
         """Stand aside in this block. A collective at entry."""
-        self._check_unbroken()
+        self.check_unbroken()
         with control.act("paused()"):
             pass
         self._pauses += 1
@@ -169,9 +304,17 @@ class Submission:
         finally:
             self._pauses -= 1
 
-    def _check_unbroken(self) -> None:
+    def check_unbroken(self) -> None:
+        """Raise what broke the exchange, if anything did."""
         if self._worker.broken is not None:
             raise fresh(self._worker.broken)
+
+
+def _verdict(worker: Worker, step: Step, applying: Applying | None) -> BaseException | None:
+    error = worker.verdict(step)
+    if applying is not None and error is None:
+        applying.watch()
+    return error
 
 
 def _raise_broken(step: Step, future: "torch.futures.Future[torch.Tensor]") -> torch.Tensor:

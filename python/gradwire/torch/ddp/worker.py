@@ -115,9 +115,13 @@ class Worker:
     def discard(self, step: Step) -> None:
         """Undo the last step, if it counted. Call it once, after `settle`."""
         if step.counted:
+            self.uncount(step)
             self.between(step.undo_all)
-            step.counted = False
-            self._exchange.times.steps_ever -= 1
+
+    def uncount(self, step: Step) -> None:
+        """Count a step no longer, which is then to be undone. No bucket may be under way."""
+        step.counted = False
+        self._exchange.times.steps_ever -= 1
 
     def restart(self) -> None:
         """Count buckets from zero again, on all ranks. Call it after `settle`."""
@@ -167,6 +171,9 @@ class Worker:
             if job.step is not self._step:
                 self._flights.join()
                 self._close(job.step)
+                if job.step.prepare is not None:
+                    job.step.prepare()
+                    job.step.prepare = None
             if self.broken is not None:
                 raise self.broken
             return self._exchange.start(job, sequence)

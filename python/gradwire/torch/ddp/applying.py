@@ -1,0 +1,202 @@
+"""Follows what becomes of exchanged gradients: the optimizer applies them, or they are dropped."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from gradwire.torch.ddp.errors import UpdateError
+from gradwire.torch.ddp.jobs import Step
+from gradwire.torch.ddp.origins import Origin, Origins
+from gradwire.torch.ddp.pairing import makes_updates, warn_of_changes, warn_of_halves
+from gradwire.torch.ddp.record import Parameter
+from gradwire.torch.optim.attachable import Attachable
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["Applying"]
+
+
+class Applying:
+    """The link between the optimizer and the passes of one model.
+
+    A pass whose gradients were cleared before the optimizer's step must leave no trace in the
+    residuals. Whether it was applied is known when the next pass begins, at the latest, and on each
+    rank without a message: the ranks run the same program. If they do not, the numbers of their
+    steps differ, which the next exchange notices.
+
+    Attributes
+    ----------
+    origins : Origins
+    last : Step or None
+        The last exchanged pass, since `attach` or a resume.
+
+    Parameters
+    ----------
+    codec : gradwire.Codec
+    optimizer : torch.optim.Optimizer
+    parameters : sequence of Parameter
+        The compressed parameters.
+    scaled : bool
+        A loss scaler rewrites the gradients before each step.
+    """
+
+    def __init__(
+        self, codec: "Codec", optimizer: Optimizer, parameters: Sequence[Parameter], *, scaled: bool
+    ) -> None:
+        self._parameters = {id(each.tensor): each for each in parameters}
+        self._optimizer = optimizer
+        self._updates = makes_updates(codec)
+        # The optimizer, too, must know what it gets: nothing else may be added to it.
+        self._computed = self._updates or codec.memory.corrects
+        self._watches = self._computed and not scaled
+        self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
+        self._resumed = False
+        self.origins = Origins(parameters)
+        self.last: Step | None = None
+        self._hook = optimizer.register_step_post_hook(self._stepped)
+        if isinstance(optimizer, Attachable):
+            optimizer._attach(self)
+
+    def connect(self, exchange: Callable[[], None]) -> None:
+        """Exchange through this method of the handle, which is not kept alive by it."""
+        self._exchange = weakref.WeakMethod(exchange)
+
+    def release(self) -> None:
+        """Leave the optimizer and the parameters alone. A second call has no effect."""
+        self.origins.remove()
+        self._hook.remove()
+        if isinstance(self._optimizer, Attachable):
+            self._optimizer._detach(self)
+
+    def resume(self, step: int) -> None:
+        """Continue from a checkpoint of this step, of which the optimizer has the other half."""
+        self.last, self._resumed = None, step > 0
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del optimizer, args, kwargs
+        if self.last is not None:
+            self.last.applied = True
+
+    # What the optimizer asks ------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
+        self._check_halves()
+        sent = unsent = False
+        for mark in self.origins.marks:
+            if mark.parameter.tensor.grad is None or not mark.parameter.compressed:
+                continue
+            sent = sent or mark.origin is Origin.SENT
+            unsent = unsent or mark.origin is Origin.LOCAL
+            if self._computed:
+                unsent = unsent or mark.origin is Origin.AVERAGED
+                if mark.origin is Origin.MIXED and mark.held is not None:
+                    raise _mixed(mark.parameter.name)
+        if sent and self._undone:
+            raise UpdateError(
+                ".grad holds what a pass brought that has been rolled back since, by an error, "
+                "discard(), epoch() or state_dict(): call zero_grad() instead of step()"
+            )
+        if sent and self._watches and self.origins.changed():
+            self._watches = False
+            warn_of_changes()
+        exchange = self._exchange()
+        if unsent and exchange is not None:
+            exchange()
+
+    def steps(self) -> set[int]:
+        """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
+        if not self._computed:
+            return set()
+        marks = self.origins.marks
+        return {id(mark.parameter.tensor) for mark in marks if mark.origin >= Origin.SENT}
+
+    @property
+    def _undone(self) -> bool:
+        """Whether the last pass was rolled back."""
+        return self.last is not None and self.last.finished and not self.last.counted
+
+    def _check_halves(self) -> None:
+        """Warn if only one half of a checkpoint was loaded: the optimizer's or the handle's."""
+        assert isinstance(self._optimizer, Attachable)
+        resumed, self._resumed = self._resumed, False
+        loaded = self._optimizer._take_loaded()
+        if resumed == loaded:
+            return
+        compressed, dense = self._with_state()
+        if resumed and dense is False:
+            warn_of_halves("optimizer", "handle")
+        elif loaded and dense and not compressed:  # a run without compression has both
+            warn_of_halves("handle", "optimizer")
+
+    def _with_state(self) -> tuple[bool, bool | None]:
+        """Tell whether the optimizer keeps anything for parameters with a codec, and for others.
+
+        None if there are no others, or if it never keeps anything for them.
+        """
+        compressed, dense = False, None
+        for group in self._optimizer.param_groups:
+            keeps = "betas" in group or group["momentum"] != 0.0
+            for each in group["params"] if keeps else ():
+                has = bool(self._optimizer.state.get(each))
+                if id(each) in self._parameters:
+                    compressed = compressed or has
+                elif each.requires_grad:
+                    dense = dense or has
+        return compressed, dense
+
+    # What the passes ask ----------------------------------------------------------------------
+
+    def refusal(self) -> UpdateError | None:
+        """Return why no pass may be exchanged now."""
+        mark = self.origins.mixed() if self._computed else None
+        return None if mark is None else _mixed(mark.parameter.name)
+
+    def discarded(self, step: Step) -> None:
+        """Record that a pass was undone, on all ranks."""
+        if step is self.last:
+            step.applied = True  # nothing is left to undo
+
+    def dropped(self) -> tuple[Step, list[Parameter]] | None:
+        """Return the last pass if it was not applied, and its parameters that were cleared since.
+
+        Gradients that are still there, as the start of an accumulation, are applied later.
+        """
+        last = self.last
+        if last is None or last.applied or last.error is not None or not last.finished:
+            return None
+        return last, [each for each in last.encoded.values() if not self.origins.kept(each)]
+
+    def rates(self) -> list[tuple[Parameter, float]]:
+        """Return the learning rate of every parameter; 0 for those in no group."""
+        if not self._updates:
+            return []
+        rates = dict.fromkeys(self._parameters, 0.0)
+        for group in self._optimizer.param_groups:
+            rate = float(group["lr"])
+            for each in group["params"]:
+                if id(each) in rates:
+                    rates[id(each)] = rate
+        return [(self._parameters[key], rate) for key, rate in rates.items()]
+
+    def watch(self) -> None:
+        """Remember what a pass brought, to notice changes."""
+        if self._watches:
+            self.origins.watch()
+
+
+def set_rates(rates: Sequence[tuple[Parameter, float]]) -> None:
+    """Set the learning rate of each parameter's next encode."""
+    for parameter, rate in rates:
+        parameter.state.learning_rate = rate
+
+
+def _mixed(name: str) -> UpdateError:
+    return UpdateError(
+        f"the .grad of {name!r} holds the step of an earlier backward pass: a gradient cannot be "
+        "added to it. Call zero_grad() between passes; to accumulate gradients, run all passes but "
+        "the last within model.no_sync()"
+    )

@@ -1,0 +1,196 @@
+"""Which optimizers go with which codecs."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from gradwire.torch.ddp.agreement import checksum
+from gradwire.torch.ddp.record import Parameter
+from gradwire.torch.optim import SGD, AdamW
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = [
+    "PairingWarning",
+    "check_optimizer",
+    "check_pairing",
+    "facts_of",
+    "makes_updates",
+    "warn_of_changes",
+    "warn_of_halves",
+    "warn_of_pairing",
+]
+
+_ADAMW = "gradwire.torch.optim.AdamW"
+_SGD = "gradwire.torch.optim.SGD"
+
+
+class PairingWarning(UserWarning):
+    """The optimizer and the codec do not suit each other, or cannot be checked."""
+
+
+def makes_updates(codec: "Codec") -> bool:
+    """Tell whether what is decoded is an update, to be subtracted as it is."""
+    return bool(getattr(codec.memory, "updates", False))
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise a TypeError that says what to pass, unless the argument is an optimizer of torch."""
+    if optimizer is None or isinstance(optimizer, Optimizer):
+        return
+    advice = ""
+    if isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        advice = "; pass the optimizer inside it, .optimizer"
+    raise TypeError(
+        "optimizer= takes a torch.optim.Optimizer, such as "
+        f"{_ADAMW}(model.parameters()); got the {type(optimizer).__name__} {optimizer!r}{advice}"
+    )
+
+
+def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
+    """Return what all ranks must have in common: class, options and parameters of each group."""
+    if optimizer is None:
+        return None
+    names = {id(each): name for name, each in named.items()}
+    groups = []
+    for group in optimizer.param_groups:
+        options = {key: _plain(value) for key, value in sorted(group.items()) if key != "params"}
+        groups.append((options, checksum([names.get(id(each)) for each in group["params"]])))
+    return type(optimizer).__qualname__, groups
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    try:
+        return float(value)  # type: ignore[arg-type]  # a tensor with one entry
+    except (TypeError, ValueError, RuntimeError):
+        return type(value).__qualname__
+
+
+def check_pairing(
+    codec: "Codec", optimizer: Optimizer | None, compressed: Iterable[Parameter]
+) -> None:
+    """Raise a ValueError if the optimizer would not apply what the codec sends.
+
+    Parameters
+    ----------
+    codec : gradwire.Codec
+    optimizer : torch.optim.Optimizer or None
+    compressed : iterable of Parameter
+        The parameters that have a codec.
+    """
+    ids = {id(each.tensor) for each in compressed}
+    groups = [
+        group
+        for group in (optimizer.param_groups if optimizer is not None else ())
+        if any(id(each) in ids for each in group["params"])
+    ]
+    if makes_updates(codec):
+        _check_updates(codec, optimizer, groups)
+    elif codec.memory.corrects and isinstance(optimizer, SGD):
+        for group in groups:
+            _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
+
+
+def _check_updates(
+    codec: "Codec", optimizer: Optimizer | None, groups: list[dict[str, Any]]
+) -> None:
+    if optimizer is None:
+        raise ValueError(
+            f"{codec.memory!r} sends steps, which take the learning rate and which only {_ADAMW} "
+            f"applies: optimizer = {_ADAMW}(model.parameters(), lr=...), then "
+            "attach(model, codec, optimizer=optimizer)"
+        )
+    if not isinstance(optimizer, AdamW):
+        raise ValueError(
+            f"{codec.memory!r} sends steps, to which {_name(optimizer)} would apply its own rule; "
+            f"use {_ADAMW}(model.parameters(), lr=...)"
+        )
+    for group in groups:
+        known = {**group, "beta2": group["betas"][1]}
+        _check_equal(codec, known, {"beta2": "betas[1]", "eps": "eps"})
+
+
+def _check_equal(codec: "Codec", group: Mapping[str, Any], options: Mapping[str, str]) -> None:
+    for option, called in options.items():
+        wanted, found = getattr(codec.memory, option), group[option]
+        if wanted != found:
+            raise ValueError(
+                f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
+                "must be the same"
+            )
+
+
+def warn_of_pairing(codec: "Codec", optimizer: Optimizer | None) -> None:
+    """Warn of a pairing that costs accuracy, and name a better one."""
+    memory = codec.memory
+    if not memory.keeps:
+        return
+    if optimizer is None:
+        _warn(
+            "attach() was given no optimizer=, so it cannot check that the optimizer suits the "
+            "codec, and cannot notice gradients that are thrown away: "
+            "attach(model, codec, optimizer=optimizer)"
+        )
+        return
+    has_momentum = any(map(_has_momentum, optimizer.param_groups))
+    if memory.corrects:
+        if has_momentum and not isinstance(optimizer, SGD):
+            _warn(
+                f"{memory!r} applies momentum, and {_name(optimizer)} would apply it again: use "
+                f"{_SGD}(model.parameters(), lr=..., momentum=...)"
+            )
+    elif codec.sparsify.selects and not makes_updates(codec) and has_momentum:
+        _warn(
+            f"{_name(optimizer)} has momentum, and so has a sparse codec with a residual, which "
+            "sends gradients late and as sums: this costs accuracy. "
+            + (
+                f"Better: gradwire.adam(ratio=...) with {_ADAMW}"
+                if "betas" in optimizer.param_groups[0]
+                else f"Better: gradwire.dgc(ratio=..., momentum=...) with {_SGD}, or no momentum"
+            )
+        )
+
+
+def _has_momentum(group: Mapping[str, Any]) -> bool:
+    betas = group.get("betas", (0.0,))
+    return float(betas[0]) > 0.0 or float(group.get("momentum") or 0.0) > 0.0
+
+
+def _name(optimizer: Optimizer) -> str:
+    kind = type(optimizer)
+    module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
+    if isinstance(optimizer, SGD | AdamW):
+        module = "gradwire.torch.optim"
+    return f"{module}.{kind.__qualname__}"
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, PairingWarning, stacklevel=4)
+
+
+def warn_of_changes() -> None:
+    """Warn of a program that rewrites updates."""
+    warnings.warn(
+        "the program changed .grad between backward() and step(). It holds updates, not gradients: "
+        "clipping gradients there clips updates. To clip gradients, run the pass within "
+        "model.no_sync(), clip, and call step(), which exchanges them",
+        PairingWarning,
+        stacklevel=5,
+    )
+
+
+def warn_of_halves(missing: str, loaded: str) -> None:
+    """Warn of a checkpoint of which only one half was loaded."""
+    warnings.warn(
+        f"a state of the {loaded} was loaded, none of the {missing}: save and load "
+        "optimizer.state_dict() and handle.state_dict() together",
+        PairingWarning,
+        stacklevel=5,
+    )

@@ -1,0 +1,118 @@
+"""What an optimizer and an attachment know of each other."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer as _Optimizer
+else:
+    _Optimizer = object
+
+__all__ = ["Attachable", "Link"]
+
+
+class Link(Protocol):
+    """What an attached optimizer asks of the attachment of one model."""
+
+    def prepare(self) -> None:
+        """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
+
+    def steps(self) -> set[int]:
+        """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
+
+
+class Attachable(_Optimizer):
+    """Mixed into an optimizer of torch, before it: applies what codecs have computed already.
+
+    Without links it changes nothing. The class that it is mixed into applies steps in `_apply`.
+    """
+
+    _links: tuple[Link, ...] = ()
+    _loaded = False
+
+    # What attach calls ------------------------------------------------------------------------
+
+    def _attach(self, link: Link) -> None:
+        """Ask this attachment, too, from now on."""
+        self._links = (*self._links, link)
+
+    def _detach(self, link: Link) -> None:
+        """Ask this attachment no more."""
+        self._links = tuple(each for each in self._links if each is not link)
+
+    def _take_loaded(self) -> bool:
+        """Tell, once, whether a state was loaded."""
+        loaded, self._loaded = self._loaded, False
+        return loaded
+
+    # What users call --------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters; return the result of the closure, if one is given.
+
+        A collective if gradients are still this rank's own, as after a backward pass within
+        ``no_sync()``: they are exchanged first.
+        """
+        if not self._links and not any(map(_is_corrected, self.param_groups)):
+            return self._torch_step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for link in self._links:
+            link.prepare()
+        computed = set().union(*[link.steps() for link in self._links])
+        found = [(group, _with_gradients(group, computed)) for group in self.param_groups]
+        try:
+            for _, pairs in found:
+                for parameter, _ in pairs:
+                    parameter.grad = None  # not for torch
+            self._torch_step(None)
+        finally:
+            for _, pairs in found:
+                for parameter, gradient in pairs:
+                    parameter.grad = gradient
+        with torch.no_grad():
+            for group, pairs in found:
+                if pairs:
+                    self._apply([each for each, _ in pairs], [each for _, each in pairs], group)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` of this or of torch's optimizer returned."""
+        super().load_state_dict(state_dict)
+        self._loaded = True
+
+    # What optimizers are made of --------------------------------------------------------------
+
+    def _apply(
+        self, parameters: list[torch.Tensor], steps: list[torch.Tensor], group: dict[str, Any]
+    ) -> None:
+        """Update parameters of a group by what the codec has computed."""
+        raise NotImplementedError
+
+    def _torch_step(self, closure: Callable[[], Any] | None) -> Any:
+        step: Any = super().step
+        # torch wraps `step` of every class that it has made an object of, and runs the hooks of
+        # users there. This class is wrapped itself: they would run twice.
+        if getattr(step, "hooked", False):
+            return step.__wrapped__(self, closure)
+        return step(closure)
+
+
+def _is_corrected(group: dict[str, Any]) -> bool:
+    return bool(group.get("corrected", False))
+
+
+def _with_gradients(
+    group: dict[str, Any], computed: set[int]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the parameters of a group for which the codec has computed steps, with these."""
+    every = _is_corrected(group)
+    return [
+        (each, each.grad)
+        for each in group["params"]
+        if each.grad is not None and (every or id(each) in computed)
+    ]

@@ -1,0 +1,123 @@
+"""Optimizers that attach sees: only what they apply stays in the residuals, alike on all ranks."""
+
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import Ranks
+
+KINDS = ["momentum"]
+ALL_KINDS = [*KINDS, "plain"]
+MODES = [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_on_the_ranks_is_sgd_if_everything_is_sent(two: Ranks, nesterov: bool) -> None:
+    assert max(two.run("optimizing.all_sent", nesterov=nesterov)) < 1e-5
+
+
+@pytest.mark.parametrize("ddp", MODES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_accumulating_without_no_sync_is_refused_before_anything_is_exchanged(
+    two: Ranks, kind: str, ddp: dict[str, Any]
+) -> None:
+    results = two.run("optimizing.accumulating", kind=kind, ddp=ddp)
+    for found in results:
+        assert "no_sync()" in found["error"]
+        assert found["collectives"] == 0
+        assert found["stepped"] == 3
+        assert found["same"]
+        assert found["print"] == results[0]["print"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_on_top_of_an_update_is_not_applied(two: Ranks, kind: str) -> None:
+    for text in two.run("optimizing.mixed_without_exchange", kind=kind):
+        assert "zero_grad() between passes" in text
+
+
+@pytest.mark.parametrize("ddp", MODES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_exchanges_what_no_sync_left(ranks: Ranks, kind: str, ddp: dict[str, Any]) -> None:
+    results = ranks.run("optimizing.exchanged_by_the_step", kind=kind, ddp=ddp)
+    for found in results:
+        assert found["same"]
+        assert found["print"] == results[0]["print"]
+        assert found["clipped"] == results[0]["clipped"]
+        assert max(found["norms"]) < 0.0101
+    assert results[0]["norms"] != results[1]["norms"], "each rank clips its own gradients"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_exchanges_what_a_pause_averaged(two: Ranks, kind: str) -> None:
+    first, second = two.run("optimizing.paused_then_applied", kind=kind)
+    assert first == second
+    assert first["steps"] == 8
+
+
+@pytest.mark.parametrize("ddp", MODES, ids=str)
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_passes_that_are_cleared_leave_no_trace(
+    ranks: Ranks, kind: str, ddp: dict[str, Any]
+) -> None:
+    results = ranks.run("optimizing.thrown_away", kind=kind, ddp=ddp)
+    for found in results:
+        assert found["same"]
+        assert found["print"] == results[0]["print"]
+        assert found["steps"] == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_holds_only_what_was_applied(two: Ranks, kind: str) -> None:
+    first, second = two.run("optimizing.saved_before_the_step", kind=kind)
+    assert first == second
+    assert first["same"]
+    assert "rolled back since" in first["error"]
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("step", ["was not exchanged", "backward() with no step() after pass 2"]),
+        ("no_sync", ["did not call step()", "was not exchanged"]),
+    ],
+)
+def test_ranks_at_odds_get_a_typed_error(short_lived: Ranks, what: str, said: list[str]) -> None:
+    texts = short_lived.run("optimizing.at_odds", kind="momentum", what=what, limit=30.0)
+    for text, expected in zip(texts, said, strict=True):
+        assert expected in text
+
+
+def test_an_optimizer_keeps_no_model_alive(two: Ranks) -> None:
+    for found in two.run("optimizing.letting_go"):
+        assert found == {"alive": 0, "links": 0, "handle": False, "weight": False}
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_two_models_may_share_an_optimizer(two: Ranks, kind: str) -> None:
+    first, second = two.run("optimizing.one_optimizer_for_two", kind=kind)
+    assert first == second
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_ranks_without_inputs_follow(two: Ranks, kind: str) -> None:
+    first, second = two.run("optimizing.joining", kind=kind)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("loaded", "said"),
+    [
+        (["optimizer", "handle"], ""),
+        (["handle", "optimizer"], ""),
+        (["handle"], "none of the optimizer"),
+    ],
+    ids=["both", "both, handle first", "handle"],
+)
+def test_both_halves_of_a_checkpoint_resume_bit_for_bit(
+    two: Ranks, loaded: list[str], said: str
+) -> None:
+    for texts, same in two.run("optimizing.halves", kind="momentum", loaded=loaded):
+        assert same == (not said)
+        assert len(texts) == (1 if said else 0)
+        assert said in "".join(texts)

@@ -1,0 +1,140 @@
+"""What `attach` says of an optimizer, and what it refuses."""
+
+import copy
+import io
+import warnings
+
+import pytest
+import torch
+
+import gradwire
+from gradwire.torch import ddp
+from gradwire.torch.optim import SGD, AdamW
+
+
+@pytest.fixture(scope="module")
+def model():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    torch.distributed.destroy_process_group()
+
+
+def told(model, codec, optimizer=None):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ddp.attach(model, codec, optimizer=optimizer).detach()
+    for each in caught:
+        assert each.category is ddp.PairingWarning
+        assert each.filename == __file__
+    return " ".join(str(each.message) for each in caught)
+
+
+def topk():
+    return gradwire.topk(0.01)
+
+
+def dgc(**options):
+    return gradwire.dgc(0.01, **options)
+
+
+@pytest.mark.parametrize(
+    ("codec", "make", "advice"),
+    [
+        (topk, lambda p: torch.optim.SGD(p, lr=0.1), ""),
+        (topk, lambda p: torch.optim.Adam(p, betas=(0.0, 0.99)), ""),
+        (topk, torch.optim.AdamW, "gradwire.adam(ratio=...) with gradwire.torch.optim.A"),
+        (topk, AdamW, "gradwire.torch.optim.AdamW has momentum, and so has a sparse"),
+        (topk, lambda p: torch.optim.SGD(p, 0.1, 0.9), "gradwire.dgc(ratio=..., moment"),
+        (gradwire.onebit, torch.optim.AdamW, ""),
+        (gradwire.qsgd, torch.optim.AdamW, ""),
+        (dgc, lambda p: SGD(p, lr=0.1), ""),
+        (dgc, lambda p: torch.optim.SGD(p, 0.1), ""),
+        (dgc, lambda p: torch.optim.SGD(p, 0.1, 0.9), "again: use gradwire.torch.optim.SGD(model"),
+    ],
+    ids=str,
+)
+def test_a_pairing_that_costs_accuracy_is_told_with_a_better_one(model, codec, make, advice):
+    text = told(model, codec(), make(model.parameters()))
+    assert advice in text
+    assert bool(advice) == bool(text)
+
+
+def test_without_an_optimizer_it_is_told_that_nothing_can_be_checked(model):
+    assert "no optimizer=" in told(model, gradwire.topk(0.01))
+    assert told(model, gradwire.qsgd()) == ""
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.8}, {"nesterov": True}])
+def test_momentum_must_be_the_codecs(model, options):
+    optimizer = SGD(model.parameters(), lr=0.1, **options)
+    with pytest.raises(ValueError, match=f"the codec's {next(iter(options))} is"):
+        ddp.attach(model, dgc(), optimizer=optimizer)
+    told(model, dgc(**options), optimizer)
+    assert optimizer._links == ()
+
+
+@pytest.mark.parametrize("given", ["adam", torch.optim.SGD, 0.1])
+def test_what_is_no_optimizer_is_refused(model, given):
+    with pytest.raises(TypeError, match=r"gradwire\.torch\.optim\.AdamW\(model"):
+        ddp.attach(model, gradwire.topk(0.01), optimizer=given)
+
+
+def test_an_optimizer_inside_another_object_is_named(model):
+    class Wrapped:
+        optimizer = AdamW(model.parameters())
+
+    with pytest.raises(TypeError, match=r"pass the optimizer inside it, \.optimizer$"):
+        ddp.attach(model, gradwire.topk(0.01), optimizer=Wrapped())
+
+
+def test_attaching_leaves_nothing_behind(model):
+    optimizer = SGD(model.parameters(), lr=0.1)
+    weight = model.module.weight
+    told(model, dgc(), optimizer)
+    assert not weight._backward_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_a_model_may_be_copied_and_saved_while_it_is_attached(model):
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with ddp.attach(model, dgc(), optimizer=optimizer):
+        model(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+        copied = copy.deepcopy(model.module)
+        torch.save(model.module, io.BytesIO())
+        assert not copied.weight._backward_hooks
+        assert copy.deepcopy(optimizer)._links == ()
+
+
+def test_a_frozen_weight_is_followed_once_it_is_trained(model):
+    weight = model.module.weight
+    weight.requires_grad_(False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with ddp.attach(model, dgc(), optimizer=optimizer) as handle:
+        assert not weight.requires_grad
+        weight.requires_grad_(True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 64)).sum().backward()
+        assert handle.step == 1, "the first pass was not applied"
+        with pytest.raises(ddp.UpdateError, match="weight"):
+            model(torch.ones(2, 64)).sum().backward()
+
+
+def test_clipping_what_a_codec_made_is_told_once(model):
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with (
+        ddp.attach(model, dgc(), optimizer=optimizer),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.ones(2, 64)).sum().backward()
+            if step:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    assert [each.category for each in caught] == [ddp.PairingWarning]
+    assert "changed .grad" in str(caught[0].message)
+    assert caught[0].filename == __file__
