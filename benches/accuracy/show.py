@@ -17,6 +17,7 @@ from .summary import Summary
 
 BEST, RATES = "accuracy", "all learning rates"
 FIGURE = "accuracy.svg"
+PICTURE = f"![Accuracy against bytes]({FIGURE})"
 
 
 def best(summaries: Sequence[Summary]) -> list[str]:
@@ -59,7 +60,7 @@ def page(found: Document, path: str) -> dict[str, list[str]]:
     """Return the lines of both blocks of the page."""
     summaries = [each for each in document.summaries(found) if each.complete]
     return {
-        BEST: [*best(summaries), *source(found, path)],
+        BEST: [*best(summaries), "", PICTURE, *source(found, path)],
         RATES: rates(summaries),
     }
 

@@ -1,0 +1,74 @@
+"""The command as one calls it."""
+
+import sys
+
+import pytest
+
+from benches.accuracy import __main__ as command
+from benches.accuracy.pool import Pool
+from tests.benches.accuracy import working
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path):
+    """Call the command with processes that pretend to train."""
+
+    def pretend(jobs, data):
+        return Pool(jobs, data, working.pretend)
+
+    monkeypatch.setattr(command, "Pool", pretend)
+
+    def run(*given: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["accuracy", "--out", str(tmp_path / "out"), *given])
+        return command.main()
+
+    return run
+
+
+def test_a_run_writes_data_tables_and_a_figure(call, tmp_path, capsys):
+    assert call("--only", "clicks", "--quick", "--jobs", "1") == 0
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert names == {"runs.jsonl", "accuracy.json", "accuracy.md", "accuracy.svg"}
+    out = capsys.readouterr().out
+    assert "0 runs are there already; about" in out
+    assert "clicks: dense AdamW, 2 ranks, rate 0.008, seed 0: 79.00" in out
+    assert "0 min left" in out
+    assert "`adam(0.01)`, 2 ranks:" in out
+
+
+def test_a_second_call_makes_nothing_and_shows_the_same(call, capsys):
+    call("--only", "clicks", "--quick", "--jobs", "1")
+    first = capsys.readouterr().out
+    call("--only", "clicks", "--quick", "--jobs", "1")
+    second = capsys.readouterr().out
+    assert "10 runs are there already; about 0 min left" in second
+    assert second.partition("**Clicks")[2] == first.partition("**Clicks")[2]
+
+
+def test_an_interrupt_says_that_nothing_is_lost(call, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pool, "make", interrupted)
+    assert call("--only", "clicks", "--jobs", "1") == 130
+    assert "interrupted; finished runs are in" in capsys.readouterr().err
+
+
+def test_missing_data_is_told_before_anything_runs(call, tmp_path, capsys):
+    assert call("--only", "text,fashion", "--data", str(tmp_path)) == 1
+    captured = capsys.readouterr()
+    assert "has no train-images-idx3-ubyte" in captured.err
+    assert "already" not in captured.out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--only", "texts"), "unknown section texts; choose from text, fashion"),
+        (("--jobs", "0"), "--jobs must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_named(call, capsys, given, said):
+    with pytest.raises(SystemExit):
+        call(*given)
+    assert said in capsys.readouterr().err
