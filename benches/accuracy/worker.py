@@ -1,5 +1,6 @@
 """A process that trains what it is told to, one run after the other, on one thread."""
 
+import contextlib
 import signal
 import time
 from dataclasses import asdict
@@ -14,15 +15,14 @@ def serve(pipe: Connection, data: Path | None) -> None:
     """Receive runs and send their outcomes, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     tasks: dict[str, Any] = {}
-    while True:
-        try:
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent has ended
+        while True:
             run, steps = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send(_train(run, steps, data, tasks))
-        except Exception as error:  # for the parent, which reports it
-            pipe.send(error)
+            try:
+                answer: object = _train(run, steps, data, tasks)
+            except Exception as error:  # for the parent, which reports it
+                answer = error
+            pipe.send(answer)
 
 
 def _train(run: Run, steps: int, data: Path | None, tasks: dict[str, Any]) -> dict[str, Any]:
