@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire import Codec
-from gradwire.torch.optim import SGD
+from gradwire.torch.optim import SGD, AdamW
 
 from .averaging import Compressed, Dense
 from .flat import Flat
@@ -36,47 +36,37 @@ class Rule(Protocol):
 
 
 class ByOptimizer:
-    """Average gradients, dense or with a codec, and give them to an optimizer of torch's kind."""
+    """Average gradients, dense or with a codec, and give them to an optimizer.
+
+    A codec that corrects momentum or sends updates gets the optimizer of `gradwire.torch.optim`,
+    and the learning rate before each step, as from `gradwire.torch.ddp.attach`.
+    """
 
     def __init__(
-        self,
-        flat: Flat,
-        ranks: int,
-        codec: Codec | None,
-        optimizer: str,
-        options: Options,
+        self, flat: Flat, ranks: int, codec: Codec | None, optimizer: str, options: Options
     ) -> None:
-        self._flat = flat
+        memory = None if codec is None else codec.memory
+        self._sends_updates = memory is not None and memory.updates
+        computed = memory is not None and (memory.corrects or memory.updates)
         self._averaging: Compressed | Dense
         if codec is None:
             self._averaging = Dense(flat, ranks)
         else:
             self._averaging = Compressed(flat, ranks, codec)
         self._average = torch.zeros_like(flat.gradients)
-        corrected = codec is not None and codec.memory.corrects
-        self._optimizer = self._make(optimizer, options, corrected=corrected)
+        groups = parts(flat, self._average)
+        self._optimizer = _made(optimizer, options, groups, computed=computed)
         self.nbytes = 0.0
-
-    def _make(self, name: str, options: Options, *, corrected: bool) -> torch.optim.Optimizer:
-        groups = parts(self._flat, self._average)
-        if name == "adamw":
-            return torch.optim.AdamW(groups, lr=0.0, fused=True, **options)
-        if not corrected:
-            return torch.optim.SGD(groups, lr=0.0, **options)
-        compressed, dense = groups
-        return SGD(
-            [
-                {"params": [compressed], "corrected": True},
-                {"params": [dense], "corrected": False},
-            ],
-            lr=0.0,
-            **options,
-        )
 
     def begin(self, learning_rate: float) -> None:
         """Begin a step."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
+        if self._sends_updates:
+            assert isinstance(self._averaging, Compressed)
+            for states in self._averaging.states:
+                for state in states:
+                    state.learning_rate = learning_rate
 
     def take(self, rank: int, gradients: Tensor) -> None:
         """Take the gradients of a rank."""
@@ -89,56 +79,18 @@ class ByOptimizer:
         self.nbytes = self._averaging.nbytes
 
 
-class ByUpdates:
-    """Each rank sends the step that Adam would take with its own second moment, with no first.
-
-    Parameters sent dense are stepped by torch's AdamW.
-    """
-
-    def __init__(
-        self,
-        flat: Flat,
-        ranks: int,
-        codec: Codec,
-        options: Options,
-        *,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-    ) -> None:
-        self._averaging = Compressed(flat, ranks, codec)
-        self._average = torch.zeros_like(flat.gradients)
-        self._compressed, dense = parts(flat, self._average)
-        self._optimizer = torch.optim.AdamW([dense], lr=0.0, fused=True, **options)
-        self._decay = self._optimizer.defaults["weight_decay"]
-        self._second = torch.zeros(ranks, flat.cut)
-        self._scratch = torch.zeros(flat.cut)
-        self._beta2, self._eps, self._steps = beta2, eps, 0
-        self._cut = flat.cut
-        self._rate = 0.0
-        self.nbytes = 0.0
-
-    def begin(self, learning_rate: float) -> None:
-        """Begin a step."""
-        self._rate = learning_rate
-        self._optimizer.param_groups[0]["lr"] = learning_rate
-        self._steps += 1
-
-    def take(self, rank: int, gradients: Tensor) -> None:
-        """Take the gradients of a rank, whose compressed part becomes the step."""
-        own, second = gradients[: self._cut], self._second[rank]
-        second.mul_(self._beta2).addcmul_(own, own, value=1 - self._beta2)
-        torch.mul(second, 1 / (1 - self._beta2**self._steps), out=self._scratch)
-        self._scratch.sqrt_().add_(self._eps)
-        own.mul_(self._rate).div_(self._scratch)
-        self._averaging.take(rank, gradients)
-
-    def end(self) -> None:
-        """Update the parameters."""
-        self._averaging.average(self._average)
-        with torch.no_grad():
-            self._compressed.mul_(1 - self._rate * self._decay).sub_(self._average[: self._cut])
-        self._optimizer.step()
-        self.nbytes = self._averaging.nbytes
+def _made(
+    name: str, options: Options, groups: list[nn.Parameter], *, computed: bool
+) -> torch.optim.Optimizer:
+    """Return an optimizer; if the codec has computed steps, for the first group it applies them."""
+    if not computed:
+        if name == "sgd":
+            return torch.optim.SGD(groups, lr=0.0, **options)
+        return torch.optim.AdamW(groups, lr=0.0, fused=True, **options)
+    compressed, dense = groups
+    divided = [{"params": [compressed], "corrected": True}, {"params": [dense]}]
+    kind = SGD if name == "sgd" else AdamW
+    return kind(divided, lr=0.0, **options)
 
 
 def parts(flat: Flat, average: Tensor) -> list[nn.Parameter]:

@@ -24,6 +24,8 @@ CASES: list[tuple[str | None, dict[str, Any], str]] = [
     ("onebit", {}, "adamw"),
     ("qsgd", {}, "adamw"),
     ("dgc", {"ratio": 0.01}, "sgd"),
+    ("adam", {"ratio": 0.01}, "adamw"),
+    ("adam_onebit", {}, "adamw"),
 ]
 
 

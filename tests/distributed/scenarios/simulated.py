@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.cli.training.tasks import share_of_rate
 from gradwire.torch import ddp
-from gradwire.torch.optim import SGD
+from gradwire.torch.optim import SGD, AdamW
 from tests.benches.accuracy.toy import Toy
 
 RATE = 0.01
@@ -27,7 +27,9 @@ def real(
     model = DistributedDataParallel(task.model(0))
     made: torch.optim.Optimizer
     codec = None if preset is None else getattr(gradwire, preset)(**options)
-    if optimizer == "adamw":
+    if codec is not None and codec.memory.updates:
+        made = AdamW(model.parameters(), betas=(0.9, 0.999), weight_decay=0.01)
+    elif optimizer == "adamw":
         made = torch.optim.AdamW(
             model.parameters(), betas=(0.9, 0.999), weight_decay=0.01, fused=True
         )
