@@ -76,6 +76,7 @@ def bytes_moved(work: str, ratio: float) -> float | None:
         "topk, low memory": 8.0,  # both are read once before, to find what is not finite
         "sidco, 2 stages": 4.0,  # the sum is read again, above the first threshold
         "topk, momentum correction": COPY + touched(ratio),  # as much for the momentum
+        "topk, Adam correction": COPY,  # the second moment, of which nothing is patched
     }
     if work == "decode and add":
         return touched(ratio)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::fit::Mode;
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual};
+use gradwire_core::memory::{AdamCorrection, LowPass, Memory, MomentumCorrection, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{Magnitude, Quantizer, SignScale};
 use gradwire_core::simd::{Kernels, Level, available_levels};
@@ -57,6 +57,8 @@ fn at_ratio(ratio: f64) -> Result<Vec<Work>> {
         masking: true,
         clip: None,
     });
+    let adam =
+        Memory::AdamCorrection(AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false });
     [
         ("top-k", Sparsifier::TopK(TopK { amount }), Quantizer::Float32, RESIDUAL),
         ("top-k-bf16", Sparsifier::TopK(TopK { amount }), Quantizer::BFloat16, RESIDUAL),
@@ -64,6 +66,7 @@ fn at_ratio(ratio: f64) -> Result<Vec<Work>> {
         ("sid-adaptive", sid(Mode::Adaptive), Quantizer::Float32, RESIDUAL),
         ("random-k", Sparsifier::RandomK(random), Quantizer::Float32, RESIDUAL),
         ("dgc", Sparsifier::SampledTopK(sampled), Quantizer::Float32, momentum),
+        ("adam", Sparsifier::TopK(TopK { amount }), Quantizer::BFloat16, adam),
     ]
     .into_iter()
     .map(|(name, sparsifier, quantizer, memory)| {

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use gradwire_core::codec::{Codec, Workspace};
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual};
+use gradwire_core::memory::{AdamCorrection, LowPass, Memory, MomentumCorrection, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::rng::Key;
@@ -20,10 +20,12 @@ use gradwire_core::{Input, Result};
 
 fn memories() -> Vec<(&'static str, Memory)> {
     let plain = MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
+    let adam = AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false };
     let mut all = vec![
         ("residual", Memory::Residual(Residual { decay: 1.0, low_memory: false })),
         ("low pass", Memory::LowPass(LowPass { beta: 0.1 })),
         ("momentum correction", Memory::MomentumCorrection(plain)),
+        ("Adam correction", Memory::AdamCorrection(adam)),
         ("with Nesterov's", {
             Memory::MomentumCorrection(MomentumCorrection { nesterov: true, ..plain })
         }),

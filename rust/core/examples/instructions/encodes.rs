@@ -3,7 +3,7 @@
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::Mode;
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual};
+use gradwire_core::memory::{AdamCorrection, LowPass, Memory, MomentumCorrection, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{
     Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale, Ternary,
@@ -121,6 +121,7 @@ fn sparsifiers() -> Works {
     let random = RandomK { amount, block: false, seed: 1, scaled: false };
     let correction =
         MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
+    let adam = AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false };
     let named = [
         ("sampled top-k, 0.01", Sparsifier::SampledTopK(SampledTopK::new(0.01))),
         ("gaussian, 0.01", Sparsifier::Gaussian(Gaussian::new(0.01))),
@@ -143,6 +144,7 @@ fn sparsifiers() -> Works {
     let named = [
         ("topk, low pass, 0.01", Memory::LowPass(LowPass { beta: 0.1 })),
         ("topk, momentum correction, 0.01", Memory::MomentumCorrection(correction)),
+        ("topk, Adam correction, 0.01", Memory::AdamCorrection(adam)),
     ];
     for (name, memory) in named {
         all.push((name.into(), encode(top, Quantizer::Float32, memory)));

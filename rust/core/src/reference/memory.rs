@@ -64,3 +64,40 @@ impl MomentumCorrection {
         }
     }
 }
+
+/// Adam without a first moment, of which steps are sent.
+#[derive(Debug, Clone)]
+pub struct AdamCorrection {
+    /// The decay of the second moment.
+    pub beta2: f64,
+    /// What is added to its root.
+    pub eps: f64,
+    /// `beta2` to the power of the steps so far.
+    pub unseen: f64,
+    /// One value an element.
+    pub second_moment: Vec<f64>,
+    /// One value an element.
+    pub residual: Vec<f64>,
+}
+
+impl AdamCorrection {
+    /// The memory of a tensor of `len` elements before the first step.
+    pub fn new(beta2: f64, eps: f64, len: usize) -> Self {
+        let zeros = vec![0.0; len];
+        Self { beta2, eps, unseen: 1.0, second_moment: zeros.clone(), residual: zeros }
+    }
+
+    /// One step at a learning rate: `sent` has zeros where nothing was. What Adam would have moved by.
+    pub fn step(&mut self, gradient: &[f32], rate: f64, sent: &[f32]) -> Vec<f64> {
+        self.unseen *= self.beta2;
+        let mut moved = Vec::new();
+        for (i, &g) in gradient.iter().enumerate() {
+            let (g, v) = (f64::from(g), &mut self.second_moment[i]);
+            *v = self.beta2 * *v + (1.0 - self.beta2) * g * g;
+            let step = rate * g / ((*v / (1.0 - self.unseen)).sqrt() + self.eps);
+            self.residual[i] += step - f64::from(sent[i]);
+            moved.push(step);
+        }
+        moved
+    }
+}

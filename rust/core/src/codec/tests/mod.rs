@@ -1,5 +1,6 @@
 //! Laws of every codec, against the naive oracles, on every level and thread count.
 
+mod adam;
 mod chunks;
 mod conservation;
 mod estimated;
