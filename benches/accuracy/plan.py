@@ -54,16 +54,19 @@ _UPDATES = ("adam(0.01)", "adam(0.002)", "adam_onebit()")
 
 
 def _adam(
-    first: float, many: bool, dense_too: bool = False
+    first: float, many: float | None = None, *, dense_too: bool = False
 ) -> dict[tuple[str, int], tuple[float, float]]:
-    """Return the methods of a section with AdamW; ours begin at twice the rate."""
+    """Return the methods of a section with AdamW, by where their searches begin.
+
+    Ours begin at twice the rate with two ranks, and at ``many`` times the rate with eight.
+    """
     once, twice = (first, 2 * first), (2 * first, 4 * first)
     found = {("dense AdamW", 2): once, ("topk(0.01), AdamW", 2): once}
     found |= {(method, 2): twice for method in _UPDATES}
     if dense_too:
         found["dense AdamW", 8] = once
-    if many:
-        found |= {(method, 8): twice for method in _UPDATES}
+    if many is not None:
+        found |= {(method, 8): (many * first, 2 * many * first) for method in _UPDATES}
     return found
 
 
@@ -79,7 +82,7 @@ SECTIONS: dict[str, Section] = {
             2400,
             ADAM_GRID,
             ("dense AdamW",),
-            _adam(2e-3, many=True),
+            _adam(2e-3, 4),
         ),
         Section(
             "fashion",
@@ -91,7 +94,7 @@ SECTIONS: dict[str, Section] = {
             ADAM_GRID,
             ("dense AdamW",),
             # BatchNorm sees a rank's own batch, so dense training depends on the ranks as well.
-            _adam(4e-3, many=True, dense_too=True),
+            _adam(4e-3, 2, dense_too=True),
         ),
         Section(
             "fashion-sgd",
@@ -113,7 +116,7 @@ SECTIONS: dict[str, Section] = {
             2000,
             ADAM_GRID,
             ("dense AdamW",),
-            _adam(8e-3, many=False),
+            _adam(8e-3),
         ),
     )
 }
