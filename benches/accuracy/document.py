@@ -21,7 +21,7 @@ def document(plan: Plan, records: Mapping[Run, Record]) -> Document:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "plan": {"sections": list(plan.sections), "seeds": plan.seeds, "quick": plan.quick},
         "machine": machine(),
-        "versions": store.versions(),
+        "versions": dict(store.versions()),
         "runs": [records[run] for run in sorted(records, key=_order)],
     }
 

@@ -1,5 +1,6 @@
 """Finished runs, one JSON object a line, each with everything that determines it."""
 
+import functools
 import json
 import platform
 from importlib.metadata import version
@@ -14,6 +15,7 @@ SCHEMA = 1
 Record = dict[str, Any]
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Return the versions that the figures depend on."""
     found = {name: version(name) for name in ("gradwire", "numpy", "torch")}
@@ -34,7 +36,7 @@ def key(run: Run, steps: int) -> dict[str, Any]:
         "learning_rate": run.learning_rate,
         "seed": run.seed,
         "steps": steps,
-        "versions": versions(),
+        "versions": dict(versions()),
     }
 
 
