@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.torch import ddp
+from gradwire.torch import ddp, optim
 
 
 def main() -> None:
@@ -33,12 +33,13 @@ def main() -> None:
     torch.manual_seed(0)  # the same model on every rank
     layers = (nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     model = DistributedDataParallel(nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimizer = optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
 
-    # This is all that compression needs. With ratio 1 this is plain DDP, for comparison.
+    # This is all that compression needs, beside the import of the optimizer. With ratio 1 this is
+    # plain DDP with torch's AdamW, for comparison.
     handle = None
     if options.ratio < 1:
-        handle = ddp.attach(model, gradwire.topk(ratio=options.ratio))
+        handle = ddp.attach(model, gradwire.adam(ratio=options.ratio), optimizer=optimizer)
 
     first = load(options.checkpoint, model, optimizer, handle) if options.checkpoint else 0
     for step in range(first, options.steps):

@@ -6,14 +6,18 @@ import pytest
 
 from tests.distributed.ranks import Ranks
 
-KINDS = ["momentum"]
+KINDS = ["momentum", "adam"]
 ALL_KINDS = [*KINDS, "plain"]
 MODES = [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}]
 
 
+@pytest.mark.parametrize("dense_first", [False, True])
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_on_the_ranks_is_sgd_if_everything_is_sent(two: Ranks, nesterov: bool) -> None:
-    assert max(two.run("optimizing.all_sent", nesterov=nesterov)) < 1e-5
+def test_momentum_on_the_ranks_is_sgd_if_everything_is_sent(
+    two: Ranks, nesterov: bool, dense_first: bool
+) -> None:
+    found = two.run("optimizing.all_sent", nesterov=nesterov, dense_first=dense_first)
+    assert max(found) < 1e-6
 
 
 @pytest.mark.parametrize("ddp", MODES, ids=str)
@@ -105,19 +109,29 @@ def test_ranks_without_inputs_follow(two: Ranks, kind: str) -> None:
     assert first == second
 
 
+def test_ranks_must_agree_on_the_optimizer(two: Ranks) -> None:
+    for texts in two.run("optimizing.disagreeing"):
+        assert len(texts) == 4
+        for text in texts:
+            assert "rank 1 and rank 0 attached with different optimizer" in text
+
+
 @pytest.mark.parametrize(
-    ("loaded", "said"),
+    ("kind", "loaded", "said"),
     [
-        (["optimizer", "handle"], ""),
-        (["handle", "optimizer"], ""),
-        (["handle"], "none of the optimizer"),
+        ("momentum", ["optimizer", "handle"], ""),
+        ("momentum", ["handle"], "none of the optimizer"),
+        ("adam", ["optimizer", "handle"], ""),
+        ("adam", ["handle", "optimizer"], ""),
+        ("adam", ["handle"], "none of the optimizer"),
+        ("adam", ["optimizer"], "none of the handle"),
     ],
-    ids=["both", "both, handle first", "handle"],
+    ids=str,
 )
 def test_both_halves_of_a_checkpoint_resume_bit_for_bit(
-    two: Ranks, loaded: list[str], said: str
+    two: Ranks, kind: str, loaded: list[str], said: str
 ) -> None:
-    for texts, same in two.run("optimizing.halves", kind="momentum", loaded=loaded):
+    for texts, same in two.run("optimizing.halves", kind=kind, loaded=loaded):
         assert same == (not said)
         assert len(texts) == (1 if said else 0)
         assert said in "".join(texts)

@@ -74,6 +74,31 @@ def test_momentum_must_be_the_codecs(model, options):
     assert optimizer._links == ()
 
 
+def test_updates_need_an_optimizer_that_applies_them(model):
+    with pytest.raises(ValueError, match=r"attach\(model, codec, optimizer=optimizer\)$"):
+        ddp.attach(model, gradwire.adam())
+    for make in (torch.optim.AdamW, torch.optim.Adam, lambda p: SGD(p, lr=0.1)):
+        with pytest.raises(ValueError, match=r"; use gradwire\.torch\.optim\.AdamW\(model"):
+            ddp.attach(model, gradwire.adam(), optimizer=make(model.parameters()))
+    assert told(model, gradwire.adam(), AdamW(model.parameters())) == ""
+    assert told(model, gradwire.adam_onebit(), AdamW(model.parameters())) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [({"betas": (0.9, 0.95)}, r"beta2.*betas\[1\]"), ({"eps": 1e-6}, "eps")]
+)
+def test_beta2_and_eps_must_be_the_codecs(model, options, said):
+    with pytest.raises(ValueError, match=said):
+        ddp.attach(model, gradwire.adam(), optimizer=AdamW(model.parameters(), **options))
+    groups = [{"params": [model.module.weight]}, {"params": [model.module.bias], **options}]
+    told(model, gradwire.adam(), AdamW(groups))  # the bias is sent dense
+
+
+def test_parameters_without_a_learning_rate_are_told(model):
+    text = told(model, gradwire.adam(), AdamW([model.module.bias]))
+    assert "'weight', are in no group" in text
+
+
 @pytest.mark.parametrize("given", ["adam", torch.optim.SGD, 0.1])
 def test_what_is_no_optimizer_is_refused(model, given):
     with pytest.raises(TypeError, match=r"gradwire\.torch\.optim\.AdamW\(model"):
@@ -93,6 +118,7 @@ def test_attaching_leaves_nothing_behind(model):
     weight = model.module.weight
     told(model, dgc(), optimizer)
     assert not weight._backward_hooks
+    assert not weight._post_accumulate_grad_hooks
     assert not optimizer._optimizer_step_post_hooks
 
 
@@ -104,6 +130,7 @@ def test_a_model_may_be_copied_and_saved_while_it_is_attached(model):
         copied = copy.deepcopy(model.module)
         torch.save(model.module, io.BytesIO())
         assert not copied.weight._backward_hooks
+        assert not copied.weight._post_accumulate_grad_hooks
         assert copy.deepcopy(optimizer)._links == ()
 
 
@@ -138,3 +165,43 @@ def test_clipping_what_a_codec_made_is_told_once(model):
     assert [each.category for each in caught] == [ddp.PairingWarning]
     assert "changed .grad" in str(caught[0].message)
     assert caught[0].filename == __file__
+
+
+def test_rates_are_read_when_a_pass_begins(model):
+    weight = model.module.weight
+    groups = [{"params": [weight], "lr": torch.tensor(0.5)}, {"params": [model.module.bias]}]
+    optimizer = AdamW(groups, weight_decay=0.0)
+    with ddp.attach(model, gradwire.adam(), optimizer=optimizer) as handle:
+        state = handle._parameters["weight"].state
+        for rate in (0.5, 0.25):
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            model(torch.ones(2, 64)).sum().backward()
+            assert state.learning_rate == rate
+            optimizer.step()
+
+
+def test_moments_of_a_dense_run_go_on(model):
+    weight = model.module.weight
+    optimizer = AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+    before = optimizer.state[weight]["exp_avg_sq"].flatten().numpy().copy()
+    with ddp.attach(model, gradwire.adam(), optimizer=optimizer) as handle:
+        optimizer.zero_grad()
+        model(torch.ones(2, 64)).sum().backward()
+        state = handle._parameters["weight"].state
+        assert state.step == 4
+        assert state.second_moment == pytest.approx(0.999 * before + 0.001 * 4.0)
+        assert weight not in optimizer.state
+        assert model.module.bias in optimizer.state
+
+
+def test_gradients_that_are_only_computed_are_not_added(model):
+    optimizer = AdamW(model.parameters())
+    with ddp.attach(model, gradwire.adam(), optimizer=optimizer):
+        model(torch.ones(2, 64)).sum().backward()
+        torch.autograd.grad(model.module(torch.ones(2, 64)).sum(), [model.module.weight])
+        optimizer.step()

@@ -16,7 +16,7 @@ import gradwire.torch.ddp
 from gradwire.memory import MomentumCorrection
 from gradwire.sparsify import TopK
 from gradwire.torch.ddp import ExchangeError, GradientError, Handle, UpdateError
-from gradwire.torch.optim import SGD
+from gradwire.torch.optim import SGD, AdamW
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     batch,
@@ -31,6 +31,8 @@ def codec_of(kind: str, ratio: float = 0.05) -> Any:
     if kind == "momentum":
         memory = MomentumCorrection(momentum=0.9, masking=ratio < 1.0)
         return gradwire.Codec(sparsify=TopK(ratio=ratio), memory=memory)
+    if kind == "adam":
+        return gradwire.adam(ratio=ratio)
     return gradwire.topk(ratio=ratio)
 
 
@@ -38,6 +40,8 @@ def optimizer_of(kind: str, parameters: Any, lr: float = 0.05) -> Any:
     """The optimizer that goes with it."""
     if kind == "momentum":
         return SGD(parameters, lr=lr, momentum=0.9, weight_decay=0.01)
+    if kind == "adam":
+        return AdamW(parameters, lr=0.1 * lr, weight_decay=0.1)
     return torch.optim.SGD(parameters, lr=lr)
 
 
@@ -71,8 +75,9 @@ class Run:
         return plain(self.handle.state_dict()), fingerprint(self.model)
 
 
-def all_sent(rank: int, world_size: int, nesterov: bool) -> float:
+def all_sent(rank: int, world_size: int, nesterov: bool, dense_first: bool) -> float:
     """Momentum on each rank and everything sent, against torch's SGD; two groups, a schedule."""
+    warm_up: dict[str, Any] = {"schedule": gradwire.schedule.DenseWarmUp(1)} if dense_first else {}
     found = []
     for compressed in (True, False):
         model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
@@ -92,8 +97,10 @@ def all_sent(rank: int, world_size: int, nesterov: bool) -> float:
         if compressed:
             memory = MomentumCorrection(momentum=0.9, nesterov=nesterov, masking=False)
             codec = gradwire.Codec(sparsify=TopK(ratio=1.0), memory=memory)
-            handle = gradwire.torch.ddp.attach(model, codec, optimizer=optimizer)
+            handle = gradwire.torch.ddp.attach(model, codec, optimizer=optimizer, **warm_up)
         for step in range(8):
+            if handle is not None:
+                handle.epoch(step // 4)
             inputs, targets = batch(rank, step)
             optimizer.zero_grad()
             nn.functional.mse_loss(model(inputs), targets).backward()
@@ -156,6 +163,16 @@ def exchanged_by_the_step(
         run.train(rank, range(5, 7))
         prints.append(run.saved())
         run.handle.detach()
+    sums = []
+    for last in (True, False):
+        run = Run(kind, **ddp)
+        for step in range(4):
+            run.optimizer.zero_grad()
+            for part in range(3):
+                run.backward(rank, 3 * step + part, exchange=last and part == 2)
+            run.optimizer.step()
+        sums.append(fingerprint(run.model))
+        run.handle.detach()
     run = Run(kind, **ddp)
     norms = []
     for step in range(5):
@@ -168,8 +185,8 @@ def exchanged_by_the_step(
     clipped = fingerprint(run.model)
     run.handle.detach()
     return {
-        "same": prints[0] == prints[1],
-        "print": prints[1][1],
+        "same": prints[0] == prints[1] and sums[0] == sums[1],
+        "print": prints[1][1] + sums[0],
         "clipped": clipped,
         "norms": norms,
     }
@@ -316,6 +333,32 @@ def joining(rank: int, world_size: int, kind: str) -> str:
     found += fingerprint(run.model)
     run.handle.detach()
     return found
+
+
+def disagreeing(rank: int, world_size: int) -> list[str]:
+    """Optimizers with other options on each rank."""
+    texts = []
+    for options in (
+        {"lr": 0.1 * (rank + 1)},
+        {"betas": (0.9, 0.99 + 0.001 * rank)},
+        {"weight_decay": 0.1 * rank},
+    ):
+        model = DistributedDataParallel(network())
+        groups = list(model.parameters())
+        optimizer = AdamW(groups, **options)
+        try:
+            gradwire.torch.ddp.attach(model, gradwire.topk(0.05), optimizer=optimizer)
+            texts.append("")
+        except ValueError as error:
+            texts.append(str(error))
+    model = DistributedDataParallel(network())
+    parameters = list(model.parameters())
+    optimizer = AdamW(parameters[::-1] if rank else parameters)
+    try:
+        gradwire.torch.ddp.attach(model, gradwire.adam(), optimizer=optimizer)
+    except ValueError as error:
+        texts.append(str(error))
+    return texts
 
 
 def halves(rank: int, world_size: int, kind: str, loaded: list[str]) -> tuple[list[str], bool]:

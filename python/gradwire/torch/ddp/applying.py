@@ -1,15 +1,16 @@
 """Follows what becomes of exchanged gradients: the optimizer applies them, or they are dropped."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
 from gradwire.torch.ddp.errors import UpdateError
 from gradwire.torch.ddp.jobs import Step
+from gradwire.torch.ddp.order import to_memory
 from gradwire.torch.ddp.origins import Origin, Origins
-from gradwire.torch.ddp.pairing import makes_updates, warn_of_changes, warn_of_halves
+from gradwire.torch.ddp.pairing import check_group, warn_of_changes, warn_of_halves
 from gradwire.torch.ddp.record import Parameter
 from gradwire.torch.optim.attachable import Attachable
 
@@ -47,8 +48,9 @@ class Applying:
         self, codec: "Codec", optimizer: Optimizer, parameters: Sequence[Parameter], *, scaled: bool
     ) -> None:
         self._parameters = {id(each.tensor): each for each in parameters}
+        self._codec = codec
         self._optimizer = optimizer
-        self._updates = makes_updates(codec)
+        self._updates = codec.memory.updates
         # The optimizer, too, must know what it gets: nothing else may be added to it.
         self._computed = self._updates or codec.memory.corrects
         self._watches = self._computed and not scaled
@@ -148,6 +150,10 @@ class Applying:
                     dense = dense or has
         return compressed, dense
 
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise a ValueError if the options of a group do not suit the codec."""
+        check_group(self._codec, group)
+
     # What the passes ask ----------------------------------------------------------------------
 
     def refusal(self) -> UpdateError | None:
@@ -170,6 +176,23 @@ class Applying:
             return None
         return last, [each for each in last.encoded.values() if not self.origins.kept(each)]
 
+    def take_over(self) -> None:
+        """Continue with the moments that the optimizer kept while parameters were dense.
+
+        Call it when no state is in use. Later, states have moments of their own.
+        """
+        if not self._computed:
+            return
+        kept = self._optimizer.state
+        for parameter in self._parameters.values():
+            if not parameter.compressed or parameter.tensor not in kept:
+                continue
+            begins = parameter.state.step == 0
+            if begins or self._updates:  # the momentum of weight decay stays with the optimizer
+                moments = kept.pop(parameter.tensor)
+                if begins:
+                    _start(parameter, moments)
+
     def rates(self) -> list[tuple[Parameter, float]]:
         """Return the learning rate of every parameter; 0 for those in no group."""
         if not self._updates:
@@ -186,6 +209,19 @@ class Applying:
         """Remember what a pass brought, to notice changes."""
         if self._watches:
             self.origins.watch()
+
+
+def _start(parameter: Parameter, moments: Mapping[str, Any]) -> None:
+    found: dict[str, Any] = {}
+    if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
+        found["second_moment"] = to_memory(moments["exp_avg_sq"], parameter)
+        found["step"] = int(moments["step"])
+    elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
+        # With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
+        factor = parameter.codec.memory.momentum if parameter.codec.memory.nesterov else 1.0
+        found["momentum"] = to_memory(factor * moments["momentum_buffer"], parameter)
+    if found:
+        parameter.state.load_state_dict(parameter.state.state_dict() | found)
 
 
 def set_rates(rates: Sequence[tuple[Parameter, float]]) -> None:

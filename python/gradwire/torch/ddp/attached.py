@@ -73,7 +73,7 @@ class Attached:
         self._applying = applying
         if applying is not None:
             applying.connect(self._exchange_held)
-            weakref.finalize(self, applying.release)
+            weakref.finalize(self, applying.release).atexit = False
         self._resources = Resources(self._worker, exchange, groups, control)
         self._finalizer = weakref.finalize(self, self._resources.abandon)
         switch.on(process_group, self._submission, self)

@@ -179,7 +179,7 @@ def attach(
         applying=applying,
         joining=_joining(ddp),
     )
-    warn_of_pairing(codec, optimizer)
+    warn_of_pairing(codec, optimizer, compressed.values())
     return handle
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
+from gradwire import _validate
 from gradwire.torch.ddp.agreement import checksum
 from gradwire.torch.ddp.order import BUFFERS, to_logical, to_memory
 from gradwire.torch.ddp.parameters import fresh_state
@@ -54,11 +56,11 @@ def save(
 
 def _save(parameter: Parameter) -> Entry:
     state: dict[str, Any] = parameter.state.state_dict()
-    residual, momentum = (
-        None if values is None else to_logical(values, parameter)
-        for values in map(state.pop, BUFFERS)
-    )
-    return Entry(state, parameter.limit.state(), residual, momentum)
+    held = {kind: state.pop(kind) for kind in BUFFERS}
+    buffers = {
+        kind: to_logical(values, parameter) for kind, values in held.items() if values is not None
+    }
+    return Entry(state, parameter.limit.state(), buffers)
 
 
 def load(
@@ -75,18 +77,20 @@ def load(
         loading.append(_Loading(parameters, group.rank(), group.size(), saved, policy, scheduler))
         mine = loading[0]
         steps = {name: state.step for name, state in mine.states.items()}
-        return mine.summary, mine.schedule, steps
+        made_in = {name: step for name, (_, step) in mine.moments.items()}
+        return mine.summary, mine.schedule, steps, made_in
 
     every = _together(group, read)
     (mine,) = loading
-    known = {rank: summary for rank, (summary, _, _) in enumerate(every) if summary is not None}
+    known = {rank: summary for rank, (summary, *_) in enumerate(every) if summary is not None}
     if len(set(known.values())) > 1:
         raise ValueError(
             "the ranks were given checkpoints of different runs or steps (world size, step, "
             f"checksum of frame sizes and schedule, epoch): {known}"
         )
-    schedules = [schedule for _, schedule, _ in every if schedule is not None]
-    _together(group, lambda: mine.complete([steps for _, _, steps in every], schedules))
+    schedules = [schedule for _, schedule, *_ in every if schedule is not None]
+    _together(group, lambda: mine.complete([steps for _, _, steps, _ in every], schedules))
+    mine.share_moments(group, [made_in for *_, made_in in every])
     mine.apply()
     return max((summary[1] for summary in known.values()), default=0)
 
@@ -119,6 +123,9 @@ class _Loading:
         Facts that must be the same on all ranks; None on a rank that was given nothing.
     schedule : dict or None
         The saved position of the schedule; None on a rank that was given nothing.
+    moments : dict of str to (numpy.ndarray, int)
+        Second moments, with their number of encodes, of which the average over the ranks is needed:
+        if their number has changed, and each of them was given its own states or none.
     """
 
     def __init__(
@@ -137,6 +144,7 @@ class _Loading:
         self._scheduler = scheduler
         self._measured: dict[str, Any] = {}
         self.schedule: dict[str, Any] | None = None
+        self.moments: dict[str, tuple[NDArray[np.float32], int]] = {}
         self.states: dict[str, State] = {}
         self.sizes: dict[str, list[int]] = {}
         self.summary: tuple[int, int, int, int] | None = None
@@ -178,7 +186,7 @@ class _Loading:
                 "every rank has its own residual; save and load all of them"
             )
         for name, entry in by_rank[rank].entries.items():
-            self._restore(name, entry, entry.residual, entry.momentum)
+            self._restore(name, entry, entry.buffers)
             self.sizes[name] = entry.sizes
 
     def _other_size(
@@ -190,6 +198,8 @@ class _Loading:
         policy: Policy,
     ) -> None:
         self._fresh()
+        if policy != "sum-and-split":
+            self._estimate(list(by_rank.values()))
         if policy == "drop":
             return
         if policy == "keep":
@@ -199,7 +209,7 @@ class _Loading:
                 )
             own = by_rank.get(rank)
             for name, entry in own.entries.items() if own else ():
-                self._restore(name, entry, entry.residual, entry.momentum)
+                self._restore(name, entry, entry.buffers)
             return
         if len(by_rank) < old_size:
             missing = (str(old) for old in itertools.count() if old not in by_rank)
@@ -211,27 +221,49 @@ class _Loading:
             )
         for name in self._parameters:
             entries = [by_rank[old].entries[name] for old in range(old_size)]
-            # Residuals are still to be sent, so their sum must be conserved. Momentum estimates the
+            # Residuals are still to be sent, so their sum must be conserved. Moments estimate the
             # gradients that a rank will see, so new ranks start from the average of the old ones.
-            residual = _spread([each.residual for each in entries], world_size)
-            momentum = _spread([each.momentum for each in entries], old_size)
-            self._restore(name, entries[rank % old_size], residual, momentum)
+            buffers = {
+                kind: _spread(entries, kind, world_size if kind == "residual" else old_size)
+                for kind in entries[0].buffers
+            }
+            self._restore(name, entries[rank % old_size], buffers)
 
     def _restore(
         self,
         name: str,
         entry: Entry,
-        residual: torch.Tensor | None,
-        momentum: torch.Tensor | None,
+        buffers: Mapping[str, torch.Tensor],
     ) -> None:
         parameter = self._parameters[name]
         state = fresh_state(parameter, self._rank)
-        arrays = {
-            buffer: None if values is None else to_memory(values, parameter)
-            for buffer, values in zip(BUFFERS, (residual, momentum), strict=True)
-        }
-        state.load_state_dict(entry.state | arrays)
+        arrays = {kind: to_memory(values, parameter) for kind, values in buffers.items()}
+        state.load_state_dict(entry.state | dict.fromkeys(BUFFERS) | arrays)
         self.states[name] = state
+
+    def _estimate(self, given: Sequence[RankState]) -> None:
+        """Average the second moments of these ranks, as this rank's share of an average of all."""
+        for name, parameter in self._parameters.items():
+            entries = [each.entries[name] for each in given]
+            if all("second_moment" in each.buffers for each in entries):
+                values = to_memory(_spread(entries, "second_moment", len(entries)), parameter)
+                step = _validate.integer("step", entries[0].state.get("step"), low=0, high=2**53)
+                self.moments[name] = (values, step)
+
+    def share_moments(self, group: dist.ProcessGroup, made_in: Sequence[Mapping[str, int]]) -> None:
+        """Give all ranks, also new ones, the average of the second moments. A collective.
+
+        Without one, a state of many encodes would take its first steps far too large.
+        """
+        for name in sorted({name for theirs in made_in for name in theirs}):
+            steps = [theirs[name] for theirs in made_in if name in theirs]
+            total = torch.zeros(self._parameters[name].numel, dtype=torch.float64)
+            if name in self.moments:
+                total += torch.from_numpy(self.moments[name][0])
+            dist.all_reduce(total, group=group)
+            mean = total.div_(len(steps)).float().numpy()
+            state = self.states[name]
+            state.load_state_dict(state.state_dict() | {"second_moment": mean, "step": max(steps)})
 
     def complete(
         self, steps: Sequence[Mapping[str, int]], schedules: Sequence[Mapping[str, Any]]
@@ -268,22 +300,20 @@ def _check(saved: RankState, parameters: Mapping[str, Parameter]) -> None:
         )
     for name, entry in saved.entries.items():
         shape = parameters[name].tensor.shape
-        for values in (entry.residual, entry.momentum, saved.measured.get(name)):
-            if values is not None and values.shape != shape:
+        measured = saved.measured.get(name)
+        for values in (*entry.buffers.values(), *([] if measured is None else [measured])):
+            if values.shape != shape:
                 raise ValueError(
                     f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
                     f"which has shape {tuple(shape)}"
                 )
 
 
-def _spread(values: Sequence[torch.Tensor | None], ranks: int) -> torch.Tensor | None:
+def _spread(entries: Sequence[Entry], kind: str, ranks: int) -> torch.Tensor:
     """Return the sum over all saved ranks, divided by the number of ranks given."""
-    held = [each for each in values if each is not None]
-    if not held:
-        return None
-    if len(held) < len(values):
-        raise ValueError("some ranks have a residual or momentum for a parameter, others do not")
-    total = np.zeros(held[0].shape, np.float64)
-    for each in held:
-        total += each.numpy()
+    if any(each.buffers.keys() != entries[0].buffers.keys() for each in entries):
+        raise ValueError("some ranks have a residual or moment for a parameter, others do not")
+    total = np.zeros(entries[0].buffers[kind].shape, np.float64)
+    for each in entries:
+        total += each.buffers[kind].numpy()
     return torch.from_numpy(np.asarray(total / ranks, np.float32))

@@ -7,11 +7,9 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch.ddp.checkpoint import Policy, Saved
+from gradwire.torch.ddp.order import BUFFERS
 
 __all__ = ["Resharded", "gather"]
-
-_EACH = ("residual", "momentum")
-"""Tensors that every rank has; only rank 0 has sums of gradients."""
 
 
 def gather(saved: Saved, group: dist.ProcessGroup, to: int | None) -> dict[str, Any]:
@@ -27,15 +25,16 @@ def gather(saved: Saved, group: dist.ProcessGroup, to: int | None) -> dict[str, 
     """
     rank, size = group.rank(), group.size()
     mine = saved[f"rank{rank}"]
+    kinds = [kind for kind in mine if kind in BUFFERS]  # every rank has these
     texts: list[Any] = [None] * size
     dist.all_gather_object(texts, (mine["about"], sorted(mine["measured"])), group=group)
     wanted = to is None or rank == to
     everything: dict[str, Any] = {
-        f"rank{each}": {"about": text, **{kind: {} for kind in _EACH}, "measured": {}}
+        f"rank{each}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
         for each, (text, _) in enumerate(texts)
     }
     members = dist.get_process_group_ranks(group)
-    for kind in _EACH:
+    for kind in kinds:
         for name, values in mine[kind].items():
             parts = [torch.empty_like(values) for _ in range(size)] if wanted else []
             if to is None:

@@ -11,7 +11,7 @@ from gradwire.torch.ddp.record import Parameter
 
 __all__ = ["BUFFERS", "observe", "strides_of", "to_logical", "to_memory"]
 
-BUFFERS = ("residual", "momentum")
+BUFFERS = ("residual", "momentum", "second_moment")
 """Arrays of a parameter's state with a value per entry, in memory order; None without them."""
 
 

@@ -26,24 +26,27 @@ class Origin(enum.IntEnum):
 
 
 class Mark:
-    """The origin of one parameter's ``.grad``, followed by a hook of autograd.
+    """The origin of one parameter's ``.grad``, followed by two hooks of autograd.
 
-    The hook runs before a gradient is added to ``.grad``, so it sees whether the program has
-    cleared ``.grad`` since the last pass, whatever it used for that.
+    The first runs before a gradient is added to ``.grad``, so it sees whether the program has
+    cleared ``.grad`` since the last pass, whatever it used for that. The second runs when it was
+    added: `torch.autograd.grad` calls only the first.
     """
 
-    __slots__ = ("_tensor", "hook", "origin", "parameter")
+    __slots__ = ("_hooks", "_next", "_tensor", "origin", "parameter")
 
     def __init__(self, parameter: Parameter) -> None:
-        tensor = parameter.tensor
+        tensor: Any = parameter.tensor
         self.parameter = parameter
-        self.origin = Origin.LOCAL
-        # Not the tensor: its hook would keep it alive.
+        self.origin = self._next = Origin.LOCAL
+        # Not the tensor: its hooks would keep it alive.
         self._tensor = weakref.ref(tensor)
         required = tensor.requires_grad
         tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
-        hooked: Any = tensor
-        self.hook = hooked.register_hook(self._arrive)
+        self._hooks = (
+            tensor.register_hook(self._arrive),
+            tensor.register_post_accumulate_grad_hook(self._added),
+        )
         tensor.requires_grad_(required)
 
     @property
@@ -53,15 +56,21 @@ class Mark:
         gradient = None if tensor is None else tensor.grad
         return None if gradient is None or not gradient.any() else gradient
 
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
     def _arrive(self, gradient: torch.Tensor) -> None:
         tensor = self._tensor()
-        origin = self.origin
-        if origin is _LOCAL or tensor is None:
+        self._next = _LOCAL
+        if self.origin is _LOCAL or self.origin is _AVERAGED or tensor is None:
             return
-        if origin is not _AVERAGED and tensor.grad is not None and self.held is not None:
-            self.origin = _MIXED
-        else:
-            self.origin = _LOCAL
+        if tensor.grad is not None and self.held is not None:
+            self._next = _MIXED
+
+    def _added(self, tensor: torch.Tensor) -> None:
+        self.origin = self._next
 
 
 # Looking up a member of an enumeration costs as much as the rest of the hook.
@@ -84,7 +93,7 @@ class Origins:
     def remove(self) -> None:
         """Follow no gradient any more."""
         for mark in self.marks:
-            mark.hook.remove()
+            mark.remove()
 
     def exchanged(self, parameters: Iterable[Parameter], origin: Origin) -> None:
         """Record that a bucket with these parameters is exchanged."""

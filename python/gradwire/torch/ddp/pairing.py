@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PairingWarning",
+    "check_group",
     "check_optimizer",
     "check_pairing",
     "facts_of",
-    "makes_updates",
     "warn_of_changes",
     "warn_of_halves",
     "warn_of_pairing",
@@ -30,11 +30,6 @@ _SGD = "gradwire.torch.optim.SGD"
 
 class PairingWarning(UserWarning):
     """The optimizer and the codec do not suit each other, or cannot be checked."""
-
-
-def makes_updates(codec: "Codec") -> bool:
-    """Tell whether what is decoded is an update, to be subtracted as it is."""
-    return bool(getattr(codec.memory, "updates", False))
 
 
 def check_optimizer(optimizer: object) -> None:
@@ -91,16 +86,23 @@ def check_pairing(
         for group in (optimizer.param_groups if optimizer is not None else ())
         if any(id(each) in ids for each in group["params"])
     ]
-    if makes_updates(codec):
-        _check_updates(codec, optimizer, groups)
-    elif codec.memory.corrects and isinstance(optimizer, SGD):
+    if codec.memory.updates:
+        _check_updates(codec, optimizer)
+    if isinstance(optimizer, SGD | AdamW):
         for group in groups:
-            _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
+            check_group(codec, group)
 
 
-def _check_updates(
-    codec: "Codec", optimizer: Optimizer | None, groups: list[dict[str, Any]]
-) -> None:
+def check_group(codec: "Codec", group: Mapping[str, Any]) -> None:
+    """Raise a ValueError if the options of a group differ from those of the codec's memory."""
+    if codec.memory.updates:
+        known = {**group, "beta2": group["betas"][1]}
+        _check_equal(codec, known, {"beta2": "betas[1]", "eps": "eps"})
+    elif codec.memory.corrects and "momentum" in group:
+        _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
+
+
+def _check_updates(codec: "Codec", optimizer: Optimizer | None) -> None:
     if optimizer is None:
         raise ValueError(
             f"{codec.memory!r} sends steps, which take the learning rate and which only {_ADAMW} "
@@ -112,9 +114,6 @@ def _check_updates(
             f"{codec.memory!r} sends steps, to which {_name(optimizer)} would apply its own rule; "
             f"use {_ADAMW}(model.parameters(), lr=...)"
         )
-    for group in groups:
-        known = {**group, "beta2": group["betas"][1]}
-        _check_equal(codec, known, {"beta2": "betas[1]", "eps": "eps"})
 
 
 def _check_equal(codec: "Codec", group: Mapping[str, Any], options: Mapping[str, str]) -> None:
@@ -127,7 +126,9 @@ def _check_equal(codec: "Codec", group: Mapping[str, Any], options: Mapping[str,
             )
 
 
-def warn_of_pairing(codec: "Codec", optimizer: Optimizer | None) -> None:
+def warn_of_pairing(
+    codec: "Codec", optimizer: Optimizer | None, compressed: Iterable[Parameter]
+) -> None:
     """Warn of a pairing that costs accuracy, and name a better one."""
     memory = codec.memory
     if not memory.keeps:
@@ -139,6 +140,15 @@ def warn_of_pairing(codec: "Codec", optimizer: Optimizer | None) -> None:
             "attach(model, codec, optimizer=optimizer)"
         )
         return
+    if memory.updates:
+        known = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        missing = [each.name for each in compressed if id(each.tensor) not in known]
+        if missing:
+            _warn(
+                f"{len(missing)} parameters, such as {missing[0]!r}, are in no group of the "
+                "optimizer, so their learning rate is 0: no other optimizer can train them either"
+            )
+        return
     has_momentum = any(map(_has_momentum, optimizer.param_groups))
     if memory.corrects:
         if has_momentum and not isinstance(optimizer, SGD):
@@ -146,7 +156,7 @@ def warn_of_pairing(codec: "Codec", optimizer: Optimizer | None) -> None:
                 f"{memory!r} applies momentum, and {_name(optimizer)} would apply it again: use "
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"
             )
-    elif codec.sparsify.selects and not makes_updates(codec) and has_momentum:
+    elif codec.sparsify.selects and has_momentum:
         _warn(
             f"{_name(optimizer)} has momentum, and so has a sparse codec with a residual, which "
             "sends gradients late and as sums: this costs accuracy. "

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 
 from gradwire import _validate
+from gradwire.torch.ddp.order import BUFFERS
 
 __all__ = ["Entry", "RankState", "pack", "unpack"]
 
 VERSION = 2
 
 _MOST = 2**53
+_ALWAYS = ("residual", "momentum")
+"""Kinds of tensors that are saved even if there are none."""
 _EXPECTED = "expected what Handle.state_dict() or gathered_state_dict() returned"
 
 
@@ -28,14 +31,13 @@ class Entry:
         What `gradwire.State.state_dict` returned, without its arrays.
     sizes : list of int
         What `SizeLimit.state` returned.
-    residual, momentum : torch.Tensor or None
-        float32, of the parameter's shape.
+    buffers : dict of str to torch.Tensor
+        Those of `BUFFERS` that the codec has: float32, of the parameter's shape.
     """
 
     state: dict[str, Any]
     sizes: list[int]
-    residual: torch.Tensor | None
-    momentum: torch.Tensor | None
+    buffers: dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,14 @@ def pack(state: RankState, codec: dict[str, Any]) -> dict[str, Any]:
     }
     tensors = {
         kind: {
-            name: getattr(entry, kind)
+            name: entry.buffers[kind]
             for name, entry in state.entries.items()
-            if getattr(entry, kind) is not None
+            if kind in entry.buffers
         }
-        for kind in ("residual", "momentum")
+        for kind in BUFFERS
     }
+    # Earlier releases save no such key, and frameworks load only keys that were saved.
+    tensors = {kind: each for kind, each in tensors.items() if each or kind in _ALWAYS}
     packed = {"about": json.dumps(about, sort_keys=True), **tensors, "measured": state.measured}
     return {f"rank{state.rank}": packed}
 
@@ -121,8 +125,7 @@ def _unpack(packed: object, key: str) -> RankState:
     if f"rank{rank}" != key or rank >= world_size:
         raise ValueError(f"{key} holds the state of rank {rank} of {world_size}")
     tensors = {
-        kind: _tensors(f"{key}.{kind}", packed.get(kind, {}))
-        for kind in ("residual", "momentum", "measured")
+        kind: _tensors(f"{key}.{kind}", packed.get(kind, {})) for kind in (*BUFFERS, "measured")
     }
     parameters = _mapping(f"{key}.parameters", about.get("parameters"))
     for kind, found in tensors.items():
@@ -153,8 +156,7 @@ def _entry(
     return Entry(
         state=dict(_mapping(f"{what}: state", found.get("state"))),
         sizes=sizes,
-        residual=tensors["residual"].get(name),
-        momentum=tensors["momentum"].get(name),
+        buffers={kind: tensors[kind][name] for kind in BUFFERS if name in tensors[kind]},
     )
 
 

@@ -166,6 +166,7 @@ class Submission:
 
         def prepare() -> None:
             undo()
+            applying.take_over()
             set_rates(rates)
 
         self._last = applying.last = Step(self.step, prepare=prepare, applied=self._joining())

@@ -22,6 +22,9 @@ class Link(Protocol):
     def steps(self) -> set[int]:
         """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
 
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise a ValueError if the options of a group do not suit the codec."""
+
 
 class Attachable(_Optimizer):
     """Mixed into an optimizer of torch, before it: applies what codecs have computed already.
@@ -79,6 +82,12 @@ class Attachable(_Optimizer):
                 if pairs:
                     self._apply([each for each, _ in pairs], [each for _, each in pairs], group)
         return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, also while attached; its options must suit the codec."""
+        for link in self._links:
+            link.check_group({**self.defaults, **param_group})
+        super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` of this or of torch's optimizer returned."""
