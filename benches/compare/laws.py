@@ -83,12 +83,16 @@ def _gradients_of(name: str, points: tuple[int, ...] = (1, 20, 60)) -> Iterator[
     import torch
 
     from gradwire.cli.training.digits import Digits
+    from gradwire.cli.training.optimizers import recipe_for
+    from gradwire.cli.training.rates import rate_for
     from gradwire.cli.training.tasks import Task, loss_sum
     from gradwire.cli.training.text import Text
 
     task: Task = Digits() if name == "digits" else Text()
     model = task.model()
-    optimizer, schedule = task.optimizer(model, max(points))
+    recipe = recipe_for(task.usual, None)
+    rate = rate_for(name, "none", None, str(recipe)).value
+    optimizer, schedule = recipe.build(model.parameters(), rate, max(points))
     for step, batch in enumerate(islice(task.batches(0, 1), max(points)), start=1):
         optimizer.zero_grad()
         loss, _, number = loss_sum(model, batch)

@@ -28,12 +28,14 @@ def entry(method: str, **figures: object) -> Entry:
         "loss": 0.1,
         "accuracy": 0.98,
         "replicas_identical": True,
+        "optimizer": "SGD(0.9)",
+        "learning_rate": 0.128,
     }
     return Entry(**(usual | figures))  # type: ignore[arg-type]
 
 
 def comparison(*entries: Entry) -> Comparison:
-    facts = {"parameters": 1000, "optimizer": "SGD", "held_out_images": 359}
+    facts = {"parameters": 1000, "held_out_images": 359}
     return Comparison(
         settings={"ranks": 2, "threads_per_rank": 1},
         machine={"cores": 2, "processor": "a processor"},
@@ -56,8 +58,9 @@ def test_figures_are_put_into_a_page():
     from gradwire.cli.compare.markdown import document
 
     page = document(comparison(PLAIN, TOPK))
-    assert "| topk | 0.1 | 40.0 | 1.50 | 0.25 | 0.100 | 97.0 | +1.0 |" in page
-    assert "| no compression | 4.0 | 1.0 |  |  | 0.100 | 98.0 | +0.0 |" in page
+    assert "| topk | 0.1 | 40.0 | 1.50 | 0.25 | 0.100 | 97.0 | +1.0 | SGD(0.9) | 0.128 |" in page
+    assert "| no compression | 4.0 | 1.0 |  |  | 0.100 | 98.0 | +0.0 | SGD(0.9) | 0.128 |" in page
+    assert "best of one grid for all methods" in " ".join(page.split())
     assert "| topk | `gradwire.topk(ratio=0.01)` | Aji, Heafield" in page
     assert "no preset with error feedback is more than 1.5 points behind" in page
     assert "One of them is 0.3 points" in page
@@ -134,11 +137,12 @@ def test_names_in_the_picture_do_not_cover_each_other():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--codec", "tpok"], "unknown preset tpok; choose from topk"),
+        (["--codec", "tpok"], "unknown preset tpok; choose from adam"),
         (["--task", "chess"], "unknown task chess; choose from digits, text"),
         (["--steps", "1"], "'1' is not an integer of at least 2"),
         (["--seeds", "0"], "'0' is not an integer of at least 1"),
         (["--ranks", "one"], "'one' is not an integer of at least 2"),
+        (["--learning-rate", "fast"], "'fast' is not a learning rate"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message, capsys):
@@ -150,14 +154,15 @@ def test_wrong_arguments_are_named(arguments, message, capsys):
 
 def test_from_end_to_end(tmp_path):
     command = [sys.executable, "-m", "gradwire", "compare", "--out", str(tmp_path)]
-    options = ["--task", "digits", "--codec", "topk,dense", "--steps", "6", "--seeds", "2"]
+    options = ["--task", "digits", "--codec", "topk,dense,adam", "--steps", "6", "--seeds", "2"]
+    options += ["--learning-rate", "0.05"]
     done = subprocess.run(
         [*command, *options], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "In every run, all ranks ended with bit-identical models." in done.stdout
     figures = Comparison.from_json(json.loads((tmp_path / "codecs.json").read_text()))
-    methods = ["none", "bf16", "topk", "dense"]
+    methods = ["none", "bf16", "topk", "dense", "adam"]
     assert [(e.method, e.seed) for e in figures.entries] == [
         (method, seed) for method in methods for seed in (0, 1)
     ]
@@ -167,5 +172,8 @@ def test_from_end_to_end(tmp_path):
     assert runs["topk"].ratio > 10
     # Every entry in float32: the same training as without compression.
     assert runs["dense"].loss == pytest.approx(runs["none"].loss, rel=1e-5)
+    assert {e.learning_rate for e in figures.entries} == {0.05}
+    assert runs["topk"].optimizer == "SGD(0.9)"
+    assert runs["adam"].optimizer == "gradwire AdamW(0.9, 0.999)"
     assert "| topk |" in (tmp_path / "codecs.md").read_text()
     assert "<svg" in (tmp_path / "codecs.svg").read_text()

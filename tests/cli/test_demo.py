@@ -32,7 +32,7 @@ def by_method(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def check_common(figures: dict[str, Any], steps: int) -> None:
     """Check what holds on any link: same conditions, same replicas, curves over training time."""
     runs = by_method(figures)
-    assert list(runs) == ["none", "bf16", "topk", "sidco"]
+    assert list(runs) == ["none", "bf16", "topk", "sidco", "adam"]
     for run in runs.values():
         assert run["replicas_identical"]
         assert len(run["step_seconds"]) == run["steps"] == steps
@@ -45,7 +45,7 @@ def check_common(figures: dict[str, Any], steps: int) -> None:
         assert run["curve"][-1]["loss"] < run["curve"][0]["loss"]
     assert runs["bf16"]["bytes_per_step"] == runs["none"]["bytes_per_step"] / 2
     assert runs["none"]["bytes_per_step"] == 4 * runs["none"]["parameters"]
-    for method in ("topk", "sidco"):
+    for method in ("topk", "sidco", "adam"):
         assert runs[method]["bytes_per_step"] < runs["bf16"]["bytes_per_step"] / 3
         assert runs[method]["achieved"] == pytest.approx(1.0, abs=0.3)
 
@@ -61,6 +61,13 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     assert "all ranks ended with bit-identical models" in done.stdout
     figures = json.loads((tmp_path / "demo.json").read_text())
     check_common(figures, 8)
+    assert [run["optimizer"] for run in figures["runs"]] == [
+        *["SGD(0.9)"] * 4,
+        "gradwire AdamW(0.9, 0.999)",
+    ]
+    assert "digits: trained with" in done.stdout
+    assert "gradwire AdamW(0.9, 0.999)" in done.stdout
+    assert "best of one grid for all methods" in " ".join(done.stdout.split())
     for run in figures["runs"]:
         # Payload, headers, and the barriers around evaluations; nothing else travels here.
         assert run["bytes_per_step"] <= run["wire_bytes_per_step"]
@@ -71,7 +78,8 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
 
 
 def test_over_loopback_it_says_so_and_prints_json(tmp_path):
-    done = run_demo(tmp_path, "--task", "text", "--steps", "6", "--loopback", "--json")
+    given = ["--task", "text", "--steps", "6", "--learning-rate", "0.003"]
+    done = run_demo(tmp_path, *given, "--loopback", "--json")
     assert done.returncode == 0, done.stderr
     assert "Link: loopback at full speed" in done.stderr
     figures = json.loads(done.stdout)
@@ -81,6 +89,11 @@ def test_over_loopback_it_says_so_and_prints_json(tmp_path):
     assert {run["rate"] for run in figures["runs"]} == {None}
     assert {run["wire_bytes_per_step"] for run in figures["runs"]} == {None}
     assert figures["tasks"]["text"]["training_characters"] > 100_000
+    runs = by_method(figures)
+    assert {run["learning_rate"] for run in runs.values()} == {0.003}
+    assert runs["none"]["optimizer"] == runs["bf16"]["optimizer"] == "AdamW(0.9, 0.999)"
+    assert runs["topk"]["optimizer"] == "AdamW(0, 0.999)"
+    assert runs["adam"]["optimizer"] == "gradwire AdamW(0.9, 0.999)"
 
 
 def children_of(pid: int) -> set[int]:

@@ -13,7 +13,8 @@ from gradwire.cli.training.presets import build, unfit
 
 def test_defaults():
     arguments = demo.parser().parse_args([])
-    assert arguments.codec == ["topk", "sidco"]
+    assert arguments.codec == ["topk", "sidco", "adam"]
+    assert arguments.learning_rate is None
     assert arguments.bandwidth == [100_000_000, 1_000_000_000]
     assert arguments.ratio == 0.02
     assert (arguments.ranks, arguments.steps, arguments.task) == (2, None, ["digits", "text"])
@@ -39,8 +40,10 @@ def test_lists_are_split_at_commas():
         (["--ranks", "1"], "'1' is not an integer from 2"),
         (["--steps", "1"], "'1' is not an integer from 2"),
         (["--steps", "many"], "'many' is not an integer"),
+        (["--learning-rate", "0"], "'0' is not a learning rate: give a number above 0"),
+        (["--learning-rate", "inf"], "'inf' is not a learning rate"),
         (["--task", "digits,cats"], "'digits,cats' is not a list of tasks"),
-        (["--codec", "zip"], "unknown codec 'zip'; choose from topk, sidco"),
+        (["--codec", "zip"], "unknown codec 'zip'; choose from adam"),
         (["--codec", "threshold"], "threshold needs threshold, which has no option here"),
     ],
 )
@@ -67,7 +70,16 @@ def test_help_needs_none_of_the_extras():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for option in ("--codec", "--ratio", "--bandwidth", "--ranks", "--steps", "--out", "--json"):
+    for option in (
+        "--codec",
+        "--ratio",
+        "--bandwidth",
+        "--ranks",
+        "--steps",
+        "--learning-rate",
+        "--out",
+        "--json",
+    ):
         assert option in done.stdout
 
 

@@ -129,8 +129,8 @@ def printed(results: Results, width: int) -> str:
 
 
 def figures_in(text: str, label: str) -> list[str]:
-    """Return what stands in the one line of a table that begins with the label."""
-    (line,) = (line for line in text.splitlines() if line.strip().startswith(f"{label} "))
+    """Return what stands in the first table's line that begins with the label."""
+    line = next(line for line in text.splitlines() if line.strip().startswith(f"{label} "))
     return line.replace(label, "").split()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from gradwire.cli.compare.results import Comparison
+import textwrap
+
+from gradwire.cli.compare.results import Comparison, Summary
 from gradwire.cli.compare.table import HEADINGS, reading, row
+from gradwire.cli.training.trained import about, format_rate
 from gradwire.presets import PRESETS
 
 __all__ = ["document"]
@@ -13,10 +16,10 @@ _HEAD = """\
 
 `gradwire compare` trains the demo's two models in {ranks} processes on one machine: without
 compression, with torch's bf16 hook, and with each preset. Every run of a seed starts from the same
-weights and sees the same data in the same order for the same number of steps{seeds}. The tables
-show how much each method sends and how well the model does after that. For the time saved on a
-slow link, see [`gradwire demo`](demo.md); for help with the choice, see
-[Choosing a codec](choosing.md).
+weights and sees the same data in the same order for the same number of steps{seeds}. Every method
+has the optimizer that is recommended for it, at its best learning rate. The tables show how much
+each method sends and how well the model does after that. For the time saved on a slow link, see
+[`gradwire demo`](demo.md); for help with the choice, see [Choosing a codec](choosing.md).
 
 ![Accuracy against bytes](codecs.svg)
 
@@ -28,6 +31,8 @@ all-reduce of float32 divided by it. **encode** and **decode** are milliseconds 
 tensors together, averaged on rank 0 while all ranks compute. **loss** and **accuracy** are measured
 on held-out data after the last step. **points behind** is the accuracy without compression minus
 the accuracy with the method, in percentage points; negative values mean that the method did better.
+
+{about}
 
 """
 
@@ -59,10 +64,11 @@ _WHY = """\
 * **Adaptive optimizers.** A delayed gradient arrives as one sum. Adam and AdamW divide each update
   by the recent magnitude of that entry, so one large update moves the weight less than the same
   gradient in small steps would. Sparse presets therefore trail on the text task (AdamW) but not on
-  the digits (SGD). A first moment makes it worse; the text task runs without one. See
+  the digits (SGD). A first moment makes it worse, so they are trained without one. `adam` divides
+  by its own second moment before it selects entries, and has neither problem. See
   [choosing an optimizer](choosing.md#the-optimizer).
 * **Momentum in the codec.** `dgc` applies momentum before selection. It is designed for SGD and
-  gains nothing with AdamW.
+  trained with it on both tasks.
 * **Estimated thresholds.** `gaussiank`, `redsync` and `sidco` estimate the threshold that k entries
   exceed. They send more or fewer than k entries, by an amount that varies from layer to layer.
 * **Fixed thresholds.** `threshold` and `strom` send every entry above a given value: many for one
@@ -84,18 +90,24 @@ def document(comparison: Comparison) -> str:
         methods = comparison.of(task)
         parts.append(
             f"## {task.capitalize()}\n\n{facts['parameters']:,} parameters, {methods[0].steps} "
-            f"steps, {facts['optimizer']}.\n\n"
+            "steps.\n\n"
         )
-        parts.append(f"| {' | '.join(HEADINGS)} |\n|---{'|---:' * (len(HEADINGS) - 1)}|\n")
-        parts += [f"| {' | '.join(row(summary))} |\n" for summary in methods]
+        headings = (*HEADINGS, "optimizer", "learning rate")
+        parts.append(f"| {' | '.join(headings)} |\n")
+        parts.append(f"|---{'|---:' * (len(HEADINGS) - 1)}|---|---|\n")
+        parts += [f"| {' | '.join(_row(summary))} |\n" for summary in methods]
         parts.append("\n")
-    parts.append(_COLUMNS)
+    parts.append(_COLUMNS.format(about=textwrap.fill(about(), 100, break_on_hyphens=False)))
     parts += [f"* {line}\n" for line in reading(comparison)]
     parts += ["\n", _noise(comparison, seeds), _WHY]
     parts.append("## How each preset was called\n\n| preset | call | paper |\n|---|---|---|\n")
     parts += [_call(name) for name in dict.fromkeys(e.method for e in comparison.entries)]
     parts.append(f"\n{_machine(comparison)}\n")
     return "".join(parts)
+
+
+def _row(summary: Summary) -> list[str]:
+    return [*row(summary), summary.optimizer, format_rate(summary)]
 
 
 def _noise(comparison: Comparison, seeds: int) -> str:

@@ -35,6 +35,12 @@ class Entry:
         On held-out data after the last step.
     seed : int
         Runs with the same seed have the same initial weights and data order.
+    optimizer : str
+        In words, without the learning rate.
+    learning_rate : float
+        The highest of the schedule.
+    rate_source : str
+        Where the rate comes from, if it was not measured with this method.
     """
 
     task: str
@@ -51,6 +57,9 @@ class Entry:
     accuracy: float
     replicas_identical: bool
     seed: int = 0
+    optimizer: str = ""
+    learning_rate: float = 0.0
+    rate_source: str = ""
 
     @property
     def ratio(self) -> float:
@@ -79,6 +88,9 @@ class Summary:
     loss: float
     accuracy: float
     behind: tuple[float, ...]
+    optimizer: str
+    learning_rate: float
+    rate_source: str
 
     @classmethod
     def of(cls, entries: list[Entry], dense: dict[int, Entry]) -> Self:
@@ -100,6 +112,9 @@ class Summary:
             loss=mean("loss"),
             accuracy=mean("accuracy"),
             behind=tuple(dense[entry.seed].accuracy - entry.accuracy for entry in entries),
+            optimizer=first.optimizer,
+            learning_rate=first.learning_rate,
+            rate_source=first.rate_source,
         )
 
     @property

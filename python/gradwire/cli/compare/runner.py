@@ -29,6 +29,7 @@ class Plan:
     steps: int | None
     ranks: int
     seeds: int = 1
+    learning_rate: float | None = None  # None: the one measured for the method
 
 
 class Progress(Protocol):
@@ -81,6 +82,7 @@ class _Session:
                 "ranks": ranks,
                 "threads_per_rank": threads_per_rank(ranks),
                 "seeds": self._plan.seeds,
+                "learning_rate": self._plan.learning_rate,
             },
             machine=machine(),
             versions=found,
@@ -122,6 +124,9 @@ class _Session:
             loss=end["loss"],
             accuracy=end["accuracy"],
             replicas_identical=record["replicas_identical"],
+            optimizer=record["optimizer"],
+            learning_rate=record["learning_rate"],
+            rate_source=record["rate_source"],
         )
         self._progress.end(
             f"{entry.ratio:.1f}x fewer bytes, accuracy {100 * entry.accuracy:.1f} %, "
@@ -133,7 +138,8 @@ class _Session:
         self, task: str, method: str, steps: int, codec: dict[str, Any] | None, seed: int
     ) -> dict[str, Any]:
         """Train once on all ranks, and return rank 0's record."""
-        what = {"task": task, "method": method, "codec": codec, "seed": seed}
+        what: dict[str, Any] = {"task": task, "method": method, "codec": codec, "seed": seed}
+        what["learning_rate"] = self._plan.learning_rate
         self._ranks.send(do="train", **what, steps=steps, evaluate=True)
         record: dict[str, Any] = {}
         for rank, event in self._ranks.events("trained"):

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwire.cli.compare.results import LEEWAY, Comparison, Summary
+from gradwire.cli.training.trained import about, training_table
 
 __all__ = ["HEADINGS", "print_table", "reading", "row"]
 
@@ -49,7 +50,7 @@ def _behind(summary: Summary) -> str:
 
 
 def print_table(comparison: Comparison, console: Console) -> None:
-    """Print a table per task and the lines of `reading`."""
+    """Print a table per task, what was used to train, and the lines of `reading`."""
     seeds = comparison.settings.get("seeds", 1)
     for task in comparison.tasks:
         methods = comparison.of(task)
@@ -67,6 +68,8 @@ def print_table(comparison: Comparison, console: Console) -> None:
             table.add_row(*row(summary))
         console.print()
         console.print(table)
+        console.print(training_table(task, methods))
+    console.print(about(), style="dim", highlight=False)
     for line in reading(comparison):
         console.print(f"* {line}", highlight=False)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.training.command import conduct, console, folder
+from gradwire.cli.training.command import conduct, console, folder, learning_rate
 from gradwire.cli.training.link import parse_rate
 from gradwire.cli.training.namespaces import MAX_RANKS
 from gradwire.cli.training.presets import unfit
@@ -20,7 +20,8 @@ _BASELINES = ("none", "bf16")
 
 _DESCRIPTION = """\
 Train two small models on real data in several processes over a slow link and compare methods
-under the same conditions: no compression, torch's bf16 hook, and gradwire's codecs.
+under the same conditions: no compression, torch's bf16 hook, and gradwire's codecs. Every method
+is trained with the optimizer that is recommended for it, at its best learning rate.
 
 If you may create network namespaces (as root, or where the system allows it to users), every rank
 gets its own, joined by links of the bandwidth you ask for; they disappear when the demo ends.
@@ -79,10 +80,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--codec",
         type=_names,
-        default=["topk", "sidco"],
+        default=["topk", "sidco", "adam"],
         metavar="NAME,...",
         help="presets to compare with the baselines none and bf16; `gradwire codecs` lists them "
-        "(default: topk,sidco)",
+        "(default: topk,sidco,adam)",
     )
     made.add_argument(
         "--ratio",
@@ -116,6 +117,12 @@ def parser() -> argparse.ArgumentParser:
         help="digits, text or both (default: both)",
     )
     made.add_argument(
+        "--learning-rate",
+        type=learning_rate,
+        metavar="RATE",
+        help="of all methods (default: for each method the best of one grid)",
+    )
+    made.add_argument(
         "--loopback",
         action="store_true",
         help="use the loopback device even if a shaped link is possible",
@@ -147,6 +154,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         ranks=arguments.ranks,
         steps=arguments.steps,
         loopback=arguments.loopback,
+        learning_rate=arguments.learning_rate,
     )
 
 

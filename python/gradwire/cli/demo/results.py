@@ -37,6 +37,12 @@ class Run:
         Entries sent over entries asked for.
     compute_seconds : float
         Median step of the same task without any exchange, with all ranks running.
+    optimizer : str
+        In words, without the learning rate.
+    learning_rate : float
+        The highest of the schedule.
+    rate_source : str
+        Where the rate comes from, if it was not measured with this method.
     """
 
     task: str
@@ -54,6 +60,9 @@ class Run:
     replicas_identical: bool
     compute_seconds: float
     detail: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = ""
+    learning_rate: float = 0.0
+    rate_source: str = ""
 
     @property
     def label(self) -> str:

@@ -29,6 +29,7 @@ class Plan:
     ranks: int = 2
     steps: int | None = None  # None: the task's default, or as many as fit into the time
     loopback: bool = False
+    learning_rate: float | None = None  # None: the one measured for the method
 
 
 class Progress(Protocol):
@@ -112,6 +113,7 @@ class _Session:
             settings={
                 "methods": list(self.plan.methods),
                 "ratio": self.plan.ratio,
+                "learning_rate": self.plan.learning_rate,
                 "ranks": self.plan.ranks,
                 "threads_per_rank": threads_per_rank(self.plan.ranks),
             },
@@ -181,6 +183,7 @@ class _Session:
     def _train(self, task: str, method: str, steps: int, *, evaluate: bool) -> dict[str, Any]:
         """Train once on all ranks, and return rank 0's record."""
         todo = {"task": task, "method": method, "steps": steps, "evaluate": evaluate}
+        todo["learning_rate"] = self.plan.learning_rate
         self.ranks.send(do="train", ratio=self.plan.ratio, **todo)
         record: dict[str, Any] = {}
         for rank, event in self.ranks.events("trained"):

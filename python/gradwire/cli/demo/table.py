@@ -12,6 +12,7 @@ from rich.table import Table
 from gradwire.cli.demo.reading import reading
 from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results, Run
 from gradwire.cli.training.link import format_rate
+from gradwire.cli.training.trained import about, training_table
 
 ONE_TABLE_WIDTH = 112  # terminal columns needed to show all figures in one table
 
@@ -112,12 +113,16 @@ def _table(runs: list[Run], columns: list[_Column], title: str | None) -> Table:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print a table per task and link, the key, and the lines of `reading`."""
+    """Print a table per task and link, what was used to train, the key, and `reading`."""
     for comparison in results.comparisons():
         console.print()
         for table in comparison_tables(comparison, console.width):
             console.print(table)
-    console.print(_key(results), style="dim", highlight=False)
+    for task in results.tasks:
+        # What a method is trained with does not depend on the link.
+        runs = {run.method: run for run in results.runs if run.task == task}
+        console.print(training_table(task, runs.values()))
+    console.print(f"{_key(results)} {about()}", style="dim", highlight=False)
     console.print()
     for line in reading(results):
         console.print(f"* {line}", highlight=False)

@@ -15,6 +15,8 @@ from gradwire.schedule import Accordion, Constant, Schedule
 __all__ = ["Outcome", "measure"]
 
 SEEDS = 3
+LEARNING_RATE = 0.15
+"""Of all runs, whatever their ratio."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def _outcomes(
             steps=steps,
             evaluate=True,
             seed=seed,
+            learning_rate=LEARNING_RATE,
         )
         record: dict[str, Any] = {}
         for rank, event in processes.events("trained"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import math
 import sys
 import tempfile
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["OutputError", "conduct", "console", "folder"]
+__all__ = ["OutputError", "conduct", "console", "folder", "learning_rate"]
 
 # Everything needed beyond numpy, checked before anything starts: import name, package name.
 _NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
@@ -40,6 +42,19 @@ def folder(path: Path) -> Path:
     except OSError as error:
         raise OutputError(f"cannot write to --out {path}: {error.strerror}") from None
     return path
+
+
+def learning_rate(text: str) -> float:
+    """Parse a learning rate."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0.0 < rate < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a learning rate: give a number above 0, such as 0.002"
+        )
+    return rate
 
 
 def _missing() -> list[str]:

@@ -118,7 +118,7 @@ def attach(
         return _AllReduce(dense_bytes(model) / 2)
     assert codec is not None
     with warnings.catch_warnings():
-        # All methods are compared with one optimizer, whether or not it suits them.
+        # On the digits sparse codecs are used with momentum SGD, as by many; attach warns of it.
         warnings.simplefilter("ignore", ddp.PairingWarning)
         handle = ddp.attach(model, codec, optimizer=optimizer, schedule=_schedule(schedule))
     return _Compressed(handle)

@@ -19,6 +19,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import gradwire
 from gradwire.cli.training import methods, probe
+from gradwire.cli.training.optimizers import recipe_for
+from gradwire.cli.training.rates import Rate, rate_for
 from gradwire.cli.training.tasks import Batch, Task, loss_sum
 
 TIMEOUT = timedelta(seconds=120)
@@ -91,17 +93,25 @@ class Rank:
         codec: dict[str, Any] | None = None,
         schedule: dict[str, Any] | None = None,
         seed: int = 0,
+        learning_rate: float | None = None,
     ) -> None:
         """Train from scratch; only steps are timed, not evaluation.
 
-        A schedule, given by its configuration, advances with every pass over the task's data.
+        A schedule, given by its configuration, advances with every pass over the task's data. The
+        optimizer is the one recommended for the codec, the learning rate by default the measured.
         """
         todo = self.task(task)
         model = DistributedDataParallel(
             todo.model(seed), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
         )
         made = methods.codec_of(method, ratio, codec)
-        optimizer = todo.optimizer(model, steps, made)
+        recipe = recipe_for(todo.usual, made)
+        rate = (
+            rate_for(task, method, made, str(recipe))
+            if learning_rate is None
+            else Rate(learning_rate, "given")
+        )
+        optimizer = recipe.build(model.parameters(), rate.value, steps)
         exchange = methods.attach(method, model, made, optimizer[0], schedule)
         begin_epoch = None if schedule is None else exchange.epoch
         try:
@@ -116,6 +126,8 @@ class Rank:
         record["detail"] = traffic.detail or {}
         record["parameters"] = sum(parameter.numel() for parameter in model.parameters())
         record["replicas_identical"] = self._identical(model)
+        record["optimizer"] = str(recipe)
+        record["learning_rate"], record["rate_source"] = rate.value, rate.source
         record["facts"] = todo.facts()
         del model, exchange
         gc.collect()

@@ -4,39 +4,35 @@ The data needs no download: scikit-learn ships the handwritten digits, Python sh
 Both models have about half a million parameters, so that a gradient has about two megabytes: small
 enough for two CPU cores, large enough to be slow to send.
 
-A task fixes everything that the methods under comparison must share: initial weights, data order,
-optimizer, learning rate. Another seed gives other weights and another order of the same data.
-Nothing here depends on compression.
+A task fixes everything that the methods under comparison must share: initial weights and data
+order. Another seed gives other weights and another order of the same data. Nothing here depends on
+compression.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-
-from gradwire.codec import Codec
 
 SEED = 20260101
 Batch = tuple[Tensor, Tensor]
 
 
 class Task(Protocol):
-    """Model, data and optimizer for training and evaluation on one rank."""
+    """Model and data for training and evaluation on one rank.
+
+    Attributes
+    ----------
+    usual : {"adamw", "sgd"}
+        What such models are trained with if nothing is compressed.
+    """
+
+    usual: ClassVar[str]
 
     def model(self, seed: int = 0) -> nn.Module:
         """Return a newly initialized model, the same on every rank and for every method."""
-
-    def optimizer(
-        self, model: nn.Module, steps: int, codec: Codec | None = None
-    ) -> tuple[Optimizer, LRScheduler]:
-        """Return the optimizer and its learning-rate schedule, the same for all methods.
-
-        If the codec applies momentum, the optimizer must not apply it again.
-        """
 
     def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
         """Yield this rank's batches, endlessly; those of different ranks in a step are disjoint."""
@@ -48,7 +44,7 @@ class Task(Protocol):
         """Return this rank's share of the held-out data, in batches."""
 
     def facts(self) -> dict[str, object]:
-        """Return facts about the data and the optimizer, for the record."""
+        """Return facts about the data, for the record."""
 
 
 def share_of_rate(step: int, steps: int) -> float:
@@ -58,11 +54,6 @@ def share_of_rate(step: int, steps: int) -> float:
     """
     warm = max(1, steps // 10)
     return min(1.0, (step + 1) / warm) * (0.55 + 0.45 * math.cos(math.pi * min(1.0, step / steps)))
-
-
-def warm_up_then_cosine(optimizer: Optimizer, steps: int) -> LRScheduler:
-    """Return a schedule: warm-up over a tenth of the steps, then cosine decay to a tenth."""
-    return LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, int]:

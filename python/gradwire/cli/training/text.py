@@ -5,16 +5,14 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from gradwire.cli.training.tasks import SEED, Batch, warm_up_then_cosine
-from gradwire.codec import Codec
+from gradwire.cli.training.tasks import SEED, Batch
 
 # Newline and printable ASCII; anything else in a source file becomes the last one.
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
@@ -95,10 +93,8 @@ class Text:
 
     batch: int = 8
     length: int = 64
-    # Without compression, 1e-3 is slower, and 3e-3 is unstable: its loss is 2.27 after 200 steps
-    # but 2.36 after 180, where 2e-3 gives 2.28 and 2.29.
-    learning_rate: float = 2e-3
     held_out_windows: int = 64
+    usual: ClassVar[str] = "adamw"
 
     def __post_init__(self) -> None:
         train, test = python_sources()
@@ -109,17 +105,6 @@ class Text:
         """Return a new network with the weights of the seed."""
         torch.manual_seed(SEED + seed)
         return TextNet(self.length)
-
-    def optimizer(
-        self, model: nn.Module, steps: int, codec: Codec | None = None
-    ) -> tuple[Optimizer, LRScheduler]:
-        """Return the optimizer and its learning-rate schedule, the same for all methods."""
-        # No first moment. Error feedback delays gradients and sends them as sums over many steps,
-        # which acts as momentum; averaging them once more costs sparse methods a great deal. Dense
-        # methods lose nothing without it: a loss of 2.28 after 200 steps, against 2.32 with the
-        # usual 0.9. So a codec's own momentum is the only one.
-        optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate, betas=(0.0, 0.999))
-        return optimizer, warm_up_then_cosine(optimizer, steps)
 
     def _windows(self, text: Tensor, starts: Tensor) -> Batch:
         windows = text[starts[:, None] + torch.arange(self.length + 1)]
@@ -144,12 +129,11 @@ class Text:
         return [self._windows(self._test, part) for part in torch.split(starts[rank::ranks], 16)]
 
     def facts(self) -> dict[str, object]:
-        """Return facts about the data and the optimizer, for the record."""
+        """Return facts about the data, for the record."""
         return {
             "data": "the Python standard library's top-level modules",
             "training_characters": len(self._train),
             "held_out_characters": len(self._test),
             "sha256": self._digest,
             "batch_per_rank": f"{self.batch} windows of {self.length} characters",
-            "optimizer": f"AdamW, learning rate {self.learning_rate}, betas 0 and 0.999",
         }

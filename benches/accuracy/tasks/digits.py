@@ -1,0 +1,42 @@
+"""The digits of ``gradwire demo``, scikit-learn's."""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from gradwire.cli.training.digits import Digits as Source
+from gradwire.cli.training.tasks import Batch, loss_sum
+
+GLOBAL_BATCH = 64
+
+
+class Digits:
+    """A small convolutional network on handwritten digits: 64 images a step."""
+
+    def __init__(self) -> None:
+        self._source = Source(batch=GLOBAL_BATCH)
+
+    def model(self, seed: int) -> nn.Module:
+        """Return a newly initialized model."""
+        return self._source.model(seed)
+
+    def batches(self, rank: int, ranks: int, seed: int) -> Iterator[Batch]:
+        """Yield a rank's share of every global batch, endlessly."""
+        for images, labels in self._source.batches(0, 1, seed):
+            yield images[rank::ranks], labels[rank::ranks]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean loss of a batch."""
+        total, _, count = loss_sum(model, batch)
+        return total / count
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return loss and accuracy."""
+        ((images, labels),) = self._source.held_out(0, 1)
+        loss, right, count = loss_sum(model, (images, labels))
+        return {"loss": float(loss) / count, "accuracy": int(right) / count}
+
+    def facts(self) -> dict[str, object]:
+        """Return facts about data and model, for the record."""
+        facts = self._source.facts()
+        return {name: facts[name] for name in ("data", "training_images", "held_out_images")}

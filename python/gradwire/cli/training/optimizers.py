@@ -1,0 +1,81 @@
+"""What each method is trained with: the optimizer that suits its codec, without the learning rate.
+
+A task names the optimizer that people would use without compression. A codec changes it only where
+it has to, by the rules of the documentation ("Choosing a codec, a ratio and an optimizer").
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from gradwire.cli.training.tasks import share_of_rate
+from gradwire.codec import Codec
+from gradwire.memory import AdamCorrection, MomentumCorrection
+from gradwire.torch import optim
+
+__all__ = ["Recipe", "recipe_for"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An optimizer and its options.
+
+    Attributes
+    ----------
+    kind : {"adamw", "sgd"}
+    own : bool
+        Of `gradwire.torch.optim` rather than of torch.
+    options : dict
+        Keyword arguments but for the learning rate.
+    """
+
+    kind: str
+    own: bool
+    options: Mapping[str, Any]
+
+    def build(
+        self, parameters: Iterable[torch.nn.Parameter], learning_rate: float, steps: int
+    ) -> tuple[torch.optim.Optimizer, LRScheduler]:
+        """Return the optimizer and its schedule: warm-up, then cosine decay."""
+        made: Any
+        if self.kind == "sgd":
+            made = optim.SGD if self.own else torch.optim.SGD
+        else:
+            made = optim.AdamW if self.own else torch.optim.AdamW
+        optimizer = made(parameters, lr=learning_rate, **self.options)
+        return optimizer, LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
+
+    def __str__(self) -> str:
+        """Return the optimizer in a few words, such as ``AdamW(0.9, 0.999)``."""
+        own = "gradwire " if self.own else ""
+        if self.kind == "sgd":
+            return f"{own}SGD({self.options['momentum']:g})"
+        # With gradwire's, parameters that are sent dense alone have a first moment.
+        return f"{own}AdamW({', '.join(f'{beta:g}' for beta in self.options['betas'])})"
+
+
+def recipe_for(usual: str, codec: Codec | None) -> Recipe:
+    """Return the optimizer that is recommended for a codec.
+
+    Parameters
+    ----------
+    usual : {"adamw", "sgd"}
+        What the task is trained with if nothing is compressed.
+    codec : Codec or None
+        None for methods of torch, which average gradients.
+    """
+    memory = None if codec is None else codec.memory
+    if isinstance(memory, AdamCorrection):
+        return Recipe("adamw", True, {"betas": (0.9, memory.beta2), "eps": memory.eps})
+    if isinstance(memory, MomentumCorrection):
+        options = {"momentum": memory.momentum, "nesterov": memory.nesterov}
+        return Recipe("sgd", True, options)
+    if usual == "sgd":
+        return Recipe("sgd", False, {"momentum": 0.9})
+    # Sparse codecs send gradients late and as sums, which acts as momentum. A first moment would
+    # average these sums once more.
+    delayed = codec is not None and codec.memory.keeps and codec.sparsify.selects
+    return Recipe("adamw", False, {"betas": (0.0 if delayed else 0.9, 0.999)})

@@ -1,0 +1,100 @@
+"""Learning rates by task and method, each measured as the best of one grid for all.
+
+``python -m benches.accuracy.rates`` makes the table, ``rates.json``. A codec that is not in it gets
+the rate of the one that is most like it.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gradwire.codec import Codec
+
+__all__ = ["FILE", "USUAL", "Rate", "family", "rate_for", "table"]
+
+FILE = Path(__file__).with_name("rates.json")
+
+USUAL = {"AdamW": 0.002, "SGD": 0.128}
+"""Rates by family of optimizer, where nothing was measured; searches begin there."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A learning rate, and where it comes from.
+
+    Attributes
+    ----------
+    value : float
+    source : str
+        Empty if it was measured with the method itself, else where it comes from.
+    """
+
+    value: float
+    source: str = ""
+
+
+def family(optimizer: str) -> str:
+    """Return ``AdamW`` or ``SGD`` for an optimizer in words."""
+    return next(name for name in USUAL if f"{name}(" in optimizer)
+
+
+@cache
+def table() -> dict[str, Any]:
+    """Return the measured table."""
+    found: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+    return found
+
+
+def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rate:
+    """Return the learning rate for a method.
+
+    Parameters
+    ----------
+    task : str
+    method : str
+        The name of a preset, or of a method of torch.
+    codec : Codec or None
+        The method's codec.
+    optimizer : str
+        In words. Rates of another family of optimizers mean nothing.
+    """
+    config = None if codec is None else codec.get_config()
+    known = [
+        each
+        for each in table()["tasks"].get(task, [])
+        if each["learning_rate"] is not None and family(each["optimizer"]) == family(optimizer)
+    ]
+    if not known:
+        return Rate(USUAL[family(optimizer)], "not measured")
+
+    def unlike(entry: dict[str, Any]) -> tuple[Any, ...]:
+        other = entry["codec"]
+        return (
+            entry["optimizer"] != optimizer,
+            _kind(other) != _kind(config),
+            entry["method"] != method,
+            _distance(other, config),
+        )
+
+    best = min(known, key=unlike)
+    own = (best["method"], best["codec"], best["optimizer"]) == (method, config, optimizer)
+    return Rate(best["learning_rate"], "" if own else f"that of {best['call']}")
+
+
+def _kind(config: dict[str, Any] | None) -> tuple[str, str]:
+    """Return what matters most: whether all entries are sent, and what is kept of them."""
+    if config is None:
+        return "all", "none"
+    every = config["sparsify"]["kind"] == "all"
+    return "all" if every else "some", config["memory"]["kind"]
+
+
+def _distance(one: dict[str, Any] | None, other: dict[str, Any] | None) -> float:
+    """Return how different the shares of entries are; infinite if only one has such a share."""
+    first, second = (each["sparsify"].get("ratio") if each else None for each in (one, other))
+    if first is None or second is None:
+        return 0.0 if first is second else math.inf
+    return abs(math.log(first / second))

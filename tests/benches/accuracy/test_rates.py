@@ -1,0 +1,110 @@
+"""The search for learning rates, and the table that it writes."""
+
+import itertools
+import json
+
+import pytest
+import torch
+
+from benches.accuracy import rates
+from benches.accuracy.rates import Candidate, Table, candidates, measure, simulated
+from benches.accuracy.run import evaluate
+from benches.accuracy.tasks.digits import Digits
+from gradwire.cli.training import digits
+from gradwire.cli.training.optimizers import recipe_for
+from gradwire.presets import PRESETS
+from tests.benches.accuracy.toy import Toy
+
+DENSE = Candidate("text", "none", "none", None, recipe_for("adamw", None))
+
+
+def searched(loss):
+    """Return the rates that a search tries, in order, and the entry in the end."""
+    known = {}
+    while wanted := DENSE.wanted(known):
+        known[wanted[0]] = loss(wanted[0])
+    return list(known), DENSE.entry(known)
+
+
+def test_a_search_ends_when_both_neighbours_of_the_best_rate_are_known():
+    tried, entry = searched(lambda rate: abs(rate - 0.002))
+    assert tried == [0.002, 0.004, 0.001]
+    assert entry["learning_rate"] == 0.002
+    tried, entry = searched(lambda rate: abs(rate - 0.016))
+    assert tried == [0.002, 0.004, 0.008, 0.016, 0.032]
+    assert entry["learning_rate"] == 0.016
+
+
+def test_a_search_leaves_rates_that_diverge():
+    tried, entry = searched(lambda rate: None if rate > 0.0005 else -rate)
+    assert tried == [0.002, 0.004, 0.001, 0.0005, 0.00025]
+    assert entry["learning_rate"] == 0.0005
+    assert entry["losses"]["0.004"] is None
+    tried, entry = searched(lambda rate: None)
+    assert len(tried) == rates.MOST
+    assert entry["learning_rate"] is None
+
+
+def test_an_unfinished_search_gives_no_rate():
+    assert DENSE.entry({0.002: 1.0, 0.004: 2.0})["learning_rate"] is None
+
+
+def test_every_preset_is_searched_on_both_tasks():
+    calls = {(each.task, each.call) for each in candidates()}
+    for task, preset in itertools.product(("text", "digits"), PRESETS.values()):
+        assert (task, preset.call) in calls
+    assert len(calls) == len(list(candidates()))
+    assert not simulated(PRESETS["scalecom"].build(ratio=0.02))
+
+
+def test_the_command_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
+    few = [each for each in candidates() if each.name in ("none", "topk")][:2]
+    made = []
+
+    def loss(task, method, rate):
+        made.append((method.codec is None, rate))
+        if len(made) == 5:
+            raise KeyboardInterrupt
+        return rate
+
+    monkeypatch.setattr(rates, "candidates", lambda: few)
+    monkeypatch.setattr(rates, "_task", lambda name: None)
+    monkeypatch.setattr(rates, "_loss", loss)
+    path = tmp_path / "rates.json"
+    with pytest.raises(KeyboardInterrupt):
+        measure(path, ["text"])
+    saved = json.loads(path.read_text())["tasks"]["text"]
+    assert sum(len(each["losses"]) for each in saved) == 4
+    monkeypatch.setattr(rates, "_loss", lambda task, method, rate: abs(rate - 0.002))
+    measure(path, ["text"])
+    finished = json.loads(path.read_text())["tasks"]["text"]
+    for before, after in zip(saved, finished, strict=True):
+        assert before["losses"].items() <= after["losses"].items()
+        assert after["learning_rate"] is not None
+
+
+def test_a_table_of_other_settings_is_not_continued(tmp_path, monkeypatch):
+    path = tmp_path / "rates.json"
+    Table(path).write([(DENSE, {0.002: 1.0})])
+    assert Table(path).losses(DENSE) == {0.002: 1.0}
+    monkeypatch.setitem(rates.SETTINGS, "steps", 301)
+    assert Table(path).losses(DENSE) == {}
+
+
+def test_losses_come_from_training(monkeypatch):
+    monkeypatch.setitem(rates.SETTINGS, "steps", 40)
+    for name in ("topk", "adam"):
+        each = next(each for each in candidates() if each.name == name and each.task == "text")
+        method = rates.Method(each.codec, each.recipe.kind, dict(each.recipe.options))
+        slow, fast = (rates._loss(Toy(64), method, rate) for rate in (1e-6, 0.01))
+        assert fast < slow
+
+
+def test_simulated_ranks_see_the_digits_of_the_demo():
+    ours, demo = Digits(), digits.Digits()
+    for rank in range(2):
+        each = zip(ours.batches(rank, 2, 7), demo.batches(rank, 2, 7), strict=True)
+        for a, b in itertools.islice(each, 30):
+            assert torch.equal(a[0], b[0])
+            assert torch.equal(a[1], b[1])
+    assert evaluate(ours, ours.model(0))["loss"] == pytest.approx(2.3, abs=0.1)
