@@ -25,7 +25,7 @@ def test_the_example_for_ddp_runs_in_a_group_of_one():
         model = torch.nn.Linear(300, 100)
         """
     # The dots stand for the training loop.
-    loop = "model(torch.ones(2, 300)).sum().backward()"
+    loop = "model(torch.ones(2, 300)).sum().backward(); optimizer.step()"
     script = textwrap.dedent(setup) + blocks[0].replace("\n...\n", f"\n{loop}\n")
     assert loop in script
     assert "ms" in run_python(script + "\nhandle.detach()\n")

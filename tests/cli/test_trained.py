@@ -33,7 +33,7 @@ CODEC = gradwire.Codec
     [
         (None, "AdamW(0.9, 0.999)", "SGD(0.9)"),
         (gradwire.qsgd(), "AdamW(0.9, 0.999)", "SGD(0.9)"),
-        (gradwire.onebit(column=128), "AdamW(0.9, 0.999)", "SGD(0.9)"),
+        (gradwire.onebit(column=128), "AdamW(0, 0.999)", "SGD(0.9)"),
         (SPARSE, "AdamW(0, 0.999)", "SGD(0.9)"),
         (gradwire.scalecom(ratio=0.02), "AdamW(0, 0.999)", "SGD(0.9)"),
         (CODEC(sparsify=TopK(ratio=0.1), memory=NoMemory()), "AdamW(0.9, 0.999)", "SGD(0.9)"),
@@ -56,11 +56,12 @@ def test_attach_accepts_what_is_recommended_for_every_preset(name, usual):
     optimizer, schedule = recipe_for(usual, codec).build([tensor], 0.5, 100)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)  # the warm-up's first step
     assert schedule.get_last_lr() == [optimizer.param_groups[0]["lr"]]
-    check_pairing(codec, optimizer, [Parameter("weight", tensor)])
+    compressed = [Parameter("weight", tensor)]
+    check_pairing(codec, optimizer, compressed)
     with warnings.catch_warnings():
         # With momentum SGD, as people use it on the digits, attach does warn.
         warnings.simplefilter("error" if usual == "adamw" else "ignore", PairingWarning)
-        warn_of_pairing(codec, optimizer)
+        warn_of_pairing(codec, optimizer, compressed)
 
 
 def entry(call, codec, optimizer, rate):
@@ -88,7 +89,7 @@ def measured(monkeypatch):
         entry("sidco(ratio=0.01)", gradwire.sidco(ratio=0.01), without, 0.008),
         entry("adam(ratio=0.01)", gradwire.adam(ratio=0.01), own, 0.016),
         entry("adam_onebit(column=128)", gradwire.adam_onebit(column=128), own, 0.032),
-        entry("onebit(column=128)", gradwire.onebit(column=128), usual, 0.064),
+        entry("onebit(column=128)", gradwire.onebit(column=128), without, 0.064),
         entry("qsgd()", gradwire.qsgd(), usual, None),
     ]
     monkeypatch.setattr(rates, "table", lambda: {"tasks": {"text": text}})
