@@ -132,3 +132,21 @@ def test_a_gan_trains_as_with_dense_gradients(two: Ranks) -> None:
 def test_a_compiled_model_trains_like_the_eager_one(two: Ranks) -> None:
     for eager, compiled in two.run("adam.compiled", limit=120.0):
         assert eager == compiled
+
+
+def test_frameworks_save_and_load_both_halves(two: Ranks, three: Ranks, tmp_path: Path) -> None:
+    results = two.run("adam.by_frameworks", folder=str(tmp_path))
+    assert all(found["same"] for found in results)
+    assert results[0]["print"] == results[1]["print"]
+    by_rank = three.run("adam.resharded", folder=str(tmp_path), old_size=2)
+    for first, *others in zip(*by_rank, strict=True):
+        for other in others:
+            assert other["print"] == first["print"]
+            np.testing.assert_array_equal(other["moment"], first["moment"])
+        assert first["moment"].any()
+
+
+def test_checkpoints_of_other_codecs_have_the_keys_that_they_had(two: Ranks) -> None:
+    for found in two.run("adam.kinds"):
+        assert found["topk"] == ["about", "measured", "momentum", "residual"]
+        assert found["adam"] == ["about", "measured", "momentum", "residual", "second_moment"]

@@ -2,11 +2,18 @@
 
 import copy
 import warnings
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -16,6 +23,7 @@ from gradwire.quantize import BFloat16
 from gradwire.schedule import Accordion, DenseWarmUp, WarmUp
 from gradwire.sparsify import TopK
 from gradwire.torch.ddp import GradientError
+from gradwire.torch.ddp.checkpoint import Policy
 from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -284,7 +292,12 @@ def odd_parameters(rank: int, world_size: int) -> dict[str, Any]:
     go(range(2, 4))
     found["waits"] = before == kept()
     found["not trained"] = torch.equal(late, weight("late.weight"))
-    optimizer.add_param_group({"params": list(module.late.parameters()), "lr": 0.02})
+    try:
+        optimizer.add_param_group({"params": module.late.parameters(), "eps": 1e-3})
+    except ValueError as error:
+        found["other eps"] = str(error)
+    optimizer.add_param_group({"params": module.late.parameters(), "lr": 0.02})
+    optimizer.add_param_group({"params": nn.Parameter(torch.zeros(2000)), "eps": 1e-3})
     module.one.weight.requires_grad_(False)
     frozen = weight("one.weight")
     go(range(4, 6), branch=True)
@@ -294,10 +307,6 @@ def odd_parameters(rank: int, world_size: int) -> dict[str, Any]:
     go(range(6, 8))
     found["thawed"] = not torch.equal(frozen, weight("one.weight"))
     found["tied"] = module.again.weight is module.back.weight
-    try:
-        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2000))], "eps": 1e-3})
-    except ValueError as error:
-        found["other eps"] = str(error)
     found["print"] = fingerprint(model)
     handle.detach()
     return found
@@ -384,6 +393,59 @@ def _train(model: Any, optimizer: Any, rank: int, step: int) -> None:
     optimizer.zero_grad()
     nn.functional.mse_loss(model(inputs), targets).backward()
     optimizer.step()
+
+
+def by_frameworks(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Resume from torch.distributed.checkpoint, and from one dict for all ranks."""
+    model, optimizer, handle = _started()
+    for step in range(3):
+        _train(model, optimizer, rank, step)
+    weights = copy.deepcopy(model.state_dict())
+    kept = copy.deepcopy(get_optimizer_state_dict(model, optimizer))
+    save({"gradwire": handle}, checkpoint_id=folder)
+    gathered = handle.gathered_state_dict(None)
+    prints = []
+    for way in ("go on", "dcp", "gathered"):
+        if way != "go on":
+            model, optimizer, handle = _started()
+            model.load_state_dict(weights)
+            some = StateDictOptions(strict=False)  # compressed parameters have nothing there
+            set_optimizer_state_dict(model, optimizer, copy.deepcopy(kept), options=some)
+        if way == "dcp":
+            load({"gradwire": handle}, checkpoint_id=folder)
+        elif way == "gathered":
+            handle.load_state_dict(gathered)
+        for step in range(3, 6):
+            _train(model, optimizer, rank, step)
+        prints.append((fingerprint(model), plain(handle.state_dict())))
+        handle.detach()
+    return {"same": prints[0] == prints[1] == prints[2], "print": prints[0][0]}
+
+
+def resharded(rank: int, world_size: int, folder: str, old_size: int) -> list[dict[str, Any]]:
+    """Load what another number of ranks saved by torch.distributed.checkpoint."""
+    found = []
+    for policy in get_args(Policy):
+        model, optimizer, handle = _started()
+        load({"gradwire": handle.resharded(old_size, policy)}, checkpoint_id=folder)
+        (held,) = handle.state_dict().values()
+        _train(model, optimizer, rank, 9)
+        moment = held["second_moment"]["0.weight"].numpy().ravel()
+        found.append({"moment": moment, "print": fingerprint(model)})
+        handle.detach()
+    return found
+
+
+def kinds(rank: int, world_size: int) -> dict[str, list[str]]:
+    """What checkpoints of codecs contain: those of earlier releases have no other keys."""
+    found = {}
+    for name, made in (("topk", gradwire.topk(0.05)), ("adam", gradwire.adam())):
+        model = DistributedDataParallel(network())
+        optimizer = AdamW(model.parameters())
+        with gradwire.torch.ddp.attach(model, made, optimizer=optimizer) as handle:
+            (saved,) = handle.state_dict().values()
+            found[name] = sorted(saved)
+    return found
 
 
 def raised(rank: int, world_size: int) -> dict[str, Any]:

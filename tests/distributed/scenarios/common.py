@@ -72,10 +72,17 @@ def batch(rank: int, step: int, rows: int = 8) -> tuple[torch.Tensor, torch.Tens
 
 
 def train(
-    model: nn.Module, rank: int, steps: range, *, lr: float = 0.05, scaler: Any = None
+    model: nn.Module,
+    rank: int,
+    steps: range,
+    *,
+    lr: float = 0.05,
+    scaler: Any = None,
+    optimizer: Any = None,
 ) -> None:
     """Plain SGD: no state of its own, so that a resume has nothing else to restore."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    if optimizer is None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for step in steps:
         inputs, targets = batch(rank, step)
         optimizer.zero_grad()

@@ -12,6 +12,7 @@ from gradwire.memory import LowPass
 from gradwire.presets import PRESETS
 from gradwire.sparsify import RandomK, TopK
 from gradwire.torch.ddp import GradientError
+from gradwire.torch.optim import SGD, AdamW
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,
@@ -52,22 +53,34 @@ def outside_parts(rank: int, world_size: int, name: str) -> dict[str, Any]:
 
 def _promises(rank: int, world_size: int, codec: gradwire.Codec) -> dict[str, Any]:
     """Train; fail in the middle on the last rank; go on; and once more from a checkpoint."""
-    with attached(network(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
-        train(model, rank, range(3))
+    module = network()
+    optimizer = _optimizer(codec, module)
+    options = {"optimizer": optimizer}
+    with attached(module, codec, options=options, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        train(model, rank, range(3), optimizer=optimizer)
         before = plain(handle.state_dict())
         _fail(model, spoil=rank == world_size - 1)
         told = handle.error
         after = plain(handle.state_dict())
-        middle = _saved({"model": model.module.state_dict(), "gradwire": handle.state_dict()})
-        train(model, rank, range(3, 6))
+        middle = _saved(
+            {
+                "model": model.module.state_dict(),
+                "gradwire": handle.state_dict(),
+                "optimizer": optimizer.state_dict(),
+            }
+        )
+        train(model, rank, range(3, 6), optimizer=optimizer)
         whole = fingerprint(model)
         report = handle.report()
     module = network(seed=99)
     loaded = torch.load(io.BytesIO(middle), weights_only=True)
     module.load_state_dict(loaded["model"])
-    with attached(module, codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+    optimizer = _optimizer(codec, module)
+    optimizer.load_state_dict(loaded["optimizer"])
+    options = {"optimizer": optimizer}
+    with attached(module, codec, options=options, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
         handle.load_state_dict(loaded["gradwire"])
-        train(model, rank, range(3, 6))
+        train(model, rank, range(3, 6), optimizer=optimizer)
         resumed = fingerprint(model)
     return {
         "told": (type(told).__name__, getattr(told, "rank", None)),
@@ -76,6 +89,13 @@ def _promises(rank: int, world_size: int, codec: gradwire.Codec) -> dict[str, An
         "resumed": resumed,
         "sent": report.wire_bytes,
     }
+
+
+def _optimizer(codec: gradwire.Codec, module: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that goes with a codec."""
+    if codec.memory.updates:
+        return AdamW(module.parameters(), lr=0.01)
+    return SGD(module.parameters(), lr=0.05, momentum=0.9 if codec.memory.corrects else 0.0)
 
 
 def _saved(what: dict[str, Any]) -> bytes:

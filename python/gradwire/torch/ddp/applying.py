@@ -93,6 +93,8 @@ class Applying:
                 continue
             sent = sent or mark.origin is Origin.SENT
             unsent = unsent or mark.origin is Origin.LOCAL
+            if mark.origin is Origin.UNKNOWN and mark.held is not None:
+                unsent = True
             if self._computed:
                 unsent = unsent or mark.origin is Origin.AVERAGED
                 if mark.origin is Origin.MIXED and mark.held is not None:
@@ -150,9 +152,21 @@ class Applying:
                     dense = dense or has
         return compressed, dense
 
+    def idle(self) -> set[int]:
+        """Return the ids of the parameters that are not to be updated, whatever ``.grad`` holds.
+
+        `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
+        a state. Parameters with a codec need none.
+        """
+        if not self._computed:
+            return set()
+        marks = [mark for mark in self.origins.marks if mark.parameter.compressed]
+        return {id(mark.parameter.tensor) for mark in marks if mark.origin is Origin.UNKNOWN}
+
     def check_group(self, group: dict[str, Any]) -> None:
-        """Raise a ValueError if the options of a group do not suit the codec."""
-        check_group(self._codec, group)
+        """Raise a ValueError if the options of a group do not suit the codec of its parameters."""
+        if any(id(each) in self._parameters for each in group["params"]):
+            check_group(self._codec, group)
 
     # What the passes ask ----------------------------------------------------------------------
 

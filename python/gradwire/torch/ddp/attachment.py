@@ -116,8 +116,8 @@ def attach(
     other ranks must make the same number of groups at the same time, for example with
     ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
 
-    Memory: two float32 buffers per compressed parameter, and slots of compressed size. float64
-    gradients are rounded to float32 before they are compressed.
+    Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
+    slots of compressed size. float64 gradients are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
     check_codec(codec)

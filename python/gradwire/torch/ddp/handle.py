@@ -87,6 +87,8 @@ class Handle(Attached):
         For passes whose gradients are not for this model's optimizer, such as a GAN generator's
         pass through its discriminator. Residuals are neither sent nor updated, and the pass does
         not count as a step. DDP behaves as without gradwire, so a non-finite gradient is no error.
+        If an attached optimizer of `gradwire.torch.optim` makes a step with such gradients, it
+        exchanges them first, if the codec sends updates or applies momentum.
 
         Do not enter or leave the block during a backward pass, or use it inside DDP's ``join()``,
         where ranks without inputs could not follow.
@@ -116,7 +118,8 @@ class Handle(Attached):
         Returns
         -------
         dict
-            One entry, ``rank0`` on rank 0, with ``residual``, ``momentum`` and ``measured`` (the
+            One entry, ``rank0`` on rank 0, with ``residual``, ``momentum``, with
+            `gradwire.memory.AdamCorrection` ``second_moment``, and ``measured`` (the
             sums of `gradwire.schedule.Accordion`, on rank 0): dicts from names of compressed
             parameters to float32 tensors of their shapes, if the codec has them; and ``about``:
             JSON with version, rank, world size, step, codec, schedule, and the remaining state of
@@ -197,7 +200,8 @@ class Handle(Attached):
             old ranks (so it needs all states) and gives every rank an equal share; momentum
             (`gradwire.memory.MomentumCorrection`) is averaged. ``keep`` restores the residual of
             each old rank that still exists; new ranks start without. ``drop`` starts without
-            residuals.
+            residuals. Second moments (`gradwire.memory.AdamCorrection`) are averaged with each of
+            them, over the states that any rank was given.
 
         Raises
         ------

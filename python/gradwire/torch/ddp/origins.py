@@ -15,13 +15,15 @@ __all__ = ["Mark", "Origin", "Origins"]
 class Origin(enum.IntEnum):
     """Where the value of a parameter's ``.grad`` comes from."""
 
-    LOCAL = 0
+    UNKNOWN = 0
+    """No backward pass yet: what is there was put there by hand."""
+    LOCAL = 1
     """Backward passes of this rank; it has not been exchanged."""
-    AVERAGED = 1
+    AVERAGED = 2
     """A plain average over the ranks."""
-    SENT = 2
+    SENT = 3
     """The average of decoded frames."""
-    MIXED = 3
+    MIXED = 4
     """The average of decoded frames, with gradients of a later pass added to it."""
 
 
@@ -38,7 +40,7 @@ class Mark:
     def __init__(self, parameter: Parameter) -> None:
         tensor: Any = parameter.tensor
         self.parameter = parameter
-        self.origin = self._next = Origin.LOCAL
+        self.origin = self._next = Origin.UNKNOWN
         # Not the tensor: its hooks would keep it alive.
         self._tensor = weakref.ref(tensor)
         required = tensor.requires_grad
@@ -64,7 +66,7 @@ class Mark:
     def _arrive(self, gradient: torch.Tensor) -> None:
         tensor = self._tensor()
         self._next = _LOCAL
-        if self.origin is _LOCAL or self.origin is _AVERAGED or tensor is None:
+        if self.origin < _SENT or tensor is None:
             return
         if tensor.grad is not None and self.held is not None:
             self._next = _MIXED
@@ -74,7 +76,7 @@ class Mark:
 
 
 # Looking up a member of an enumeration costs as much as the rest of the hook.
-_LOCAL, _AVERAGED, _MIXED = Origin.LOCAL, Origin.AVERAGED, Origin.MIXED
+_LOCAL, _SENT, _MIXED = Origin.LOCAL, Origin.SENT, Origin.MIXED
 
 
 class Origins:

@@ -159,7 +159,7 @@ def warn_of_pairing(
     elif codec.sparsify.selects and has_momentum:
         _warn(
             f"{_name(optimizer)} has momentum, and so has a sparse codec with a residual, which "
-            "sends gradients late and as sums: this costs accuracy. "
+            "sends gradients late and as sums: together they can cost accuracy. "
             + (
                 f"Better: gradwire.adam(ratio=...) with {_ADAMW}"
                 if "betas" in optimizer.param_groups[0]

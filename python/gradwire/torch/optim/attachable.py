@@ -22,6 +22,9 @@ class Link(Protocol):
     def steps(self) -> set[int]:
         """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
 
+    def idle(self) -> set[int]:
+        """Return the ids of the parameters that are not to be updated, whatever they hold."""
+
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise a ValueError if the options of a group do not suit the codec."""
 
@@ -67,16 +70,16 @@ class Attachable(_Optimizer):
         for link in self._links:
             link.prepare()
         computed = set().union(*[link.steps() for link in self._links])
+        hidden = computed.union(*[link.idle() for link in self._links])
         found = [(group, _with_gradients(group, computed)) for group in self.param_groups]
+        every = [each for group in self.param_groups for each in _with_gradients(group, hidden)]
         try:
-            for _, pairs in found:
-                for parameter, _ in pairs:
-                    parameter.grad = None  # not for torch
+            for parameter, _ in every:
+                parameter.grad = None  # not for torch
             self._torch_step(None)
         finally:
-            for _, pairs in found:
-                for parameter, gradient in pairs:
-                    parameter.grad = gradient
+            for parameter, gradient in every:
+                parameter.grad = gradient
         with torch.no_grad():
             for group, pairs in found:
                 if pairs:
@@ -85,8 +88,13 @@ class Attachable(_Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, also while attached; its options must suit the codec."""
-        for link in self._links:
-            link.check_group({**self.defaults, **param_group})
+        if self._links:
+            given = param_group["params"]
+            given = [given] if isinstance(given, torch.Tensor) else list(given)
+            param_group = {**param_group, "params": given}
+            tensors = [each[1] if isinstance(each, tuple) else each for each in given]
+            for link in self._links:
+                link.check_group({**self.defaults, **param_group, "params": tensors})
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
