@@ -1,4 +1,4 @@
-"""Natural compression: powers of two, by chance, with the value as their mean."""
+"""Natural compression: powers of two, rounded stochastically with the value as their mean."""
 
 import numpy as np
 import pytest
