@@ -270,6 +270,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it takes too many draws")]
     fn subsets_are_those_of_the_naive_draw() {
         for numel in [1, 2, 31, 32, 33, 64, 100, 1000, 4097] {
             let few = (0..=numel.min(40)).chain([numel / 3, numel / 2, numel / 2 + 1]);
@@ -286,6 +287,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it takes too many draws")]
     fn both_ways_to_tell_positions_apart_agree() {
         for (numel, count) in [(1000, 1), (1000, 400), (50_000, 3000), (70_000, 35_000)] {
             let words = || Words { key: Key::new(numel, 0, 0, 0), at: 0, numel: numel as u32 };
@@ -300,6 +302,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it takes too many draws")]
     fn runs_wrap_around_and_begin_anywhere() {
         let mut starts = [0u32; 10];
         for key in 0..4000 {
@@ -317,6 +320,7 @@ mod tests {
 
     /// Single positions, pairs of neighbours and pairs far apart, over many keys.
     #[test]
+    #[cfg_attr(miri, ignore = "it takes too many draws")]
     fn every_position_and_every_pair_is_as_likely() {
         const KEYS: u64 = 20_000;
         for (numel, count) in [(20_u64, 7_u64), (20, 15), (300, 2)] {

@@ -80,7 +80,7 @@ fn supports() -> impl Strategy<Value = (u64, Vec<u32>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 400 }))]
 
     #[test]
     fn every_coding_writes_what_the_naive_one_does_and_reads_it_back((numel, indices) in supports()) {

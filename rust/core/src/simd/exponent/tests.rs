@@ -52,6 +52,7 @@ fn every_code_has_its_value_and_comes_back_by_any_draw() {
 /// The draw has the whole range: a mantissa of all ones but the last stays below one draw in 2^23,
 /// and no power of two ever goes up.
 #[test]
+#[cfg_attr(miri, ignore = "it takes too many draws")]
 fn the_draw_has_its_full_range() {
     let key = Key::from_bits(0);
     let draws = |at: u32| key.bits(at) >> 9;

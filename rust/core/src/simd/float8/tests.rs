@@ -182,6 +182,7 @@ fn chance_decides_alike_on_every_level_and_wherever_a_block_begins() {
 
 /// Every pair of neighbours, at three places between them.
 #[test]
+#[cfg_attr(miri, ignore = "it takes too many draws")]
 fn chance_picks_a_neighbour_and_has_the_value_as_its_mean() {
     const DRAWS: usize = 1 << 12;
     let kernels = Kernels::current();
@@ -206,6 +207,7 @@ fn chance_picks_a_neighbour_and_has_the_value_as_its_mean() {
 
 /// Far below the smallest code rounding still goes up as often as it should.
 #[test]
+#[cfg_attr(miri, ignore = "it takes too many draws")]
 fn chance_does_justice_to_what_is_nearly_nothing() {
     const DRAWS: usize = 1 << 20;
     for format in FORMATS {

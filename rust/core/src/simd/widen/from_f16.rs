@@ -90,6 +90,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it takes every code")]
     fn every_code_is_exact_on_every_level() {
         for level in available_levels() {
             let kernels = Kernels::of(level).unwrap();
@@ -105,6 +106,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it takes every code")]
     fn codes_are_multiplied_on_every_level() {
         for level in available_levels() {
             let kernels = Kernels::of(level).unwrap();
