@@ -180,7 +180,9 @@ def exchanged_by_the_step(
         run.backward(rank, step, exchange=False)
         run.backward(rank, 20 + step, exchange=False)
         nn.utils.clip_grad_norm_(run.model.parameters(), 0.01)
-        norms.append(float(nn.utils.get_total_norm([p.grad for p in run.model.parameters()])))
+        norms.append(
+            float(torch.stack([each.grad.norm() for each in run.model.parameters()]).norm())
+        )
         run.optimizer.step()
     clipped = fingerprint(run.model)
     run.handle.detach()
