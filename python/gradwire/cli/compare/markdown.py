@@ -49,6 +49,8 @@ entries than the ratio asks for.
 _DIGITS = (
     "There are only {images} held-out digits. One of them is {points:.1f} points, so differences\n"
     "below one point mean nothing. "
+    "On them `adam` and `adam_onebit` train with AdamW and\n"
+    "all others with SGD: part of the difference is that between the optimizers. "
 )
 _ONE_SEED = (
     "These are single runs; `gradwire compare --seeds 5` reports the mean and the range of five."
