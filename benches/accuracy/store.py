@@ -43,27 +43,25 @@ def key(run: Run, steps: int) -> dict[str, Any]:
 class Store:
     """The file of a folder, read once and then appended to.
 
-    An interrupted write leaves an incomplete last line, which is passed over and cut off.
+    An interrupted write leaves an incomplete line, which is passed over. Nothing but the end of the
+    file is ever written, so another process may read it at any time.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "runs.jsonl"
         self.records: list[Record] = []
+        self._ended = True
         if self.path.exists():
-            self._read()
-
-    def _read(self) -> None:
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            with self.path.open("r+b") as file:
-                file.truncate(len(whole))
-        self.records = [json.loads(line) for line in whole.splitlines()]
+            text = self.path.read_text("utf-8")
+            self._ended = text.endswith("\n") or not text
+            self.records = [each for line in text.splitlines() for each in _parsed(line)]
 
     def add(self, record: Record) -> None:
         """Append a run."""
+        before = "" if self._ended else "\n"
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(f"{before}{json.dumps(record)}\n")
+        self._ended = True
         self.records.append(record)
 
     def of(self, plan: Plan) -> dict[Run, Record]:
@@ -77,6 +75,14 @@ class Store:
             if saved == key(run, plan.steps(run.section)):
                 found[run] = record
         return found
+
+
+def _parsed(line: str) -> list[Record]:
+    """Return the record of a line, or nothing if it is not whole."""
+    try:
+        return [json.loads(line)]
+    except ValueError:
+        return []
 
 
 def run_of(saved: dict[str, Any]) -> Run:
