@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use super::block::{Block, Scratch};
+use super::block::{Block, Places, Scratch};
 use super::fan::Split;
 use super::next::Next;
 use super::tensor::{Past, Tensor, Terms};
 use crate::Input;
 use crate::simd::Kernels;
-use crate::simd::sweep::{Feedback, Found, Gather};
+use crate::simd::adam::Rule;
+use crate::simd::sweep::{Feedback, Found, Gather, Moment};
 
 /// A tensor, and where that is written which its memory becomes.
 #[derive(Debug)]
@@ -66,6 +67,9 @@ impl<'a> Update<'a> {
 
     /// Reads a block, writes what its memory becomes, and gathers from the sums.
     pub fn sweep(&mut self, block: Block<'_>, gather: Gather<'_>) -> Found {
+        if let Past::Adam { rule, .. } = self.past() {
+            return self.sweep_steps(rule, block, gather);
+        }
         let Block { kernels, range, scratch } = block;
         let (range, Scratch { places, sums }) = (&range, scratch);
         let Tensor { gradient, memory } = self.tensor;
@@ -92,6 +96,32 @@ impl<'a> Update<'a> {
         };
         let feedback = Feedback { residual, decay, sum, streams };
         kernels.sweep(new, Some(feedback), gather)
+    }
+
+    /// The same of steps that a loop makes of gradients, as it adds them.
+    fn sweep_steps(&mut self, rule: Rule, block: Block<'_>, gather: Gather<'_>) -> Found {
+        let Block { kernels, range, scratch } = block;
+        let Scratch { places, sums: room } = scratch;
+        let Places { gradient: widened, beside: spare, .. } = places;
+        let x = self.tensor.gradient.float32(kernels, range.clone(), widened);
+        let (second, residual) = match self.tensor.memory {
+            Past::Adam { second, residual, .. } => {
+                (Some(&second[range.clone()]), Some(&residual[range.clone()]))
+            }
+            // In place they are where the next ones go.
+            _ => (None, None),
+        };
+        let (next, sum, streams) = match &mut self.next {
+            Next::Sums { sums, beside, streams } => {
+                (&mut beside[range.clone()], &mut sums[range], *streams)
+            }
+            Next::InPlace { residual, beside, .. } => {
+                (&mut beside[range.clone()], &mut residual[range], false)
+            }
+            _ => (&mut spare[..range.len()], &mut room[..range.len()], false),
+        };
+        let moment = Moment { second, next, rule };
+        kernels.sweep_steps(x, moment, Feedback { residual, decay: 1.0, sum, streams }, gather)
     }
 
     /// The sums of the block that was swept last, if they were not streamed away.

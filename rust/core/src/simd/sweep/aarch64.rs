@@ -13,10 +13,11 @@ use crate::simd::widen::from_f16::aarch64::{widen_high, widen_low};
 use half::{bf16, f16};
 use std::arch::aarch64::{
     float32x4_t, float64x2_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_f64, vaddvq_u32, vcgtzq_f32,
-    vcvt_f32_f64, vcvt_f64_f32, vcvt_high_f32_f64, vcvt_high_f64_f32, vdupq_n_f32, vdupq_n_f64,
-    vdupq_n_u32, vget_low_f32, vget_low_u16, vld1q_f32, vld1q_f64, vld1q_u16, vmaxnmq_f32,
-    vmaxq_u32, vmaxvq_u32, vmulq_f32, vmulq_f64, vreinterpretq_f32_u32, vshll_high_n_u16,
-    vshll_n_u16, vshlq_n_u32, vst1q_f32, vst1q_f64, vsubq_f32, vsubq_u32,
+    vcvt_f32_f64, vcvt_f64_f32, vcvt_high_f32_f64, vcvt_high_f64_f32, vdivq_f32, vdupq_n_f32,
+    vdupq_n_f64, vdupq_n_u32, vget_low_f32, vget_low_u16, vld1q_f32, vld1q_f64, vld1q_u16,
+    vmaxnmq_f32, vmaxq_u32, vmaxvq_u32, vminq_f32, vmulq_f32, vmulq_f64, vreinterpretq_f32_u32,
+    vshll_high_n_u16, vshll_n_u16, vshlq_n_u32, vsqrtq_f32, vst1q_f32, vst1q_f64, vsubq_f32,
+    vsubq_u32,
 };
 
 /// See [`Vector`]: needs NEON, which is part of the target's baseline.
@@ -110,6 +111,51 @@ impl Vector for Four {
             *sum = unsafe { vaddq_f32(*sum, vmulq_f32(decay.0[i], residual.0[i])) };
         }
         Self(sum)
+    }
+
+    #[inline(always)]
+    unsafe fn times(self, other: Self) -> Self {
+        let mut all = self.0;
+        for (i, v) in all.iter_mut().enumerate() {
+            *v = unsafe { vmulq_f32(*v, other.0[i]) };
+        }
+        Self(all)
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        let mut all = self.0;
+        for (i, v) in all.iter_mut().enumerate() {
+            *v = unsafe { vaddq_f32(*v, other.0[i]) };
+        }
+        Self(all)
+    }
+
+    #[inline(always)]
+    unsafe fn over(self, other: Self) -> Self {
+        let mut all = self.0;
+        for (i, v) in all.iter_mut().enumerate() {
+            *v = unsafe { vdivq_f32(*v, other.0[i]) };
+        }
+        Self(all)
+    }
+
+    #[inline(always)]
+    unsafe fn root(self) -> Self {
+        let mut all = self.0;
+        for v in &mut all {
+            *v = unsafe { vsqrtq_f32(*v) };
+        }
+        Self(all)
+    }
+
+    #[inline(always)]
+    unsafe fn at_most(self, other: Self) -> Self {
+        let mut all = self.0;
+        for (i, v) in all.iter_mut().enumerate() {
+            *v = unsafe { vminq_f32(*v, other.0[i]) };
+        }
+        Self(all)
     }
 
     #[inline(always)]
@@ -207,3 +253,11 @@ impl Vector for Four {
 }
 
 level!(neon, "neon", Four);
+
+pub(super) mod steps {
+    use super::super::Moment;
+    use super::super::groups::{choose_steps, run_steps_with, steps_level};
+    use super::{Feedback, Found, Four, GROUP, Gather};
+
+    steps_level!(neon, "neon", Four);
+}

@@ -7,7 +7,7 @@
 //! reason elements of other types are made float32 as they are loaded, as [`widen`](super::widen)
 //! does it, not by that kernel before.
 
-use super::moments;
+use super::{adam, moments};
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -16,6 +16,8 @@ mod element;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod groups;
 mod scalar;
+/// The sweep of steps that are made of gradients: what [`adam`] and a sweep give one after the other.
+pub(in crate::simd) mod steps;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -39,6 +41,41 @@ pub struct Feedback<'a> {
     pub streams: bool,
 }
 
+impl Feedback<'_> {
+    /// The same for the first elements, and for those after them.
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let Self { residual, decay, sum, streams } = self;
+        let (front, back) = sum.split_at_mut(middle);
+        let (old, older) = residual.map(|residual| residual.split_at(middle)).unzip();
+        (
+            Self { residual: old, decay, sum: front, streams },
+            Self { residual: older, decay, sum: back, streams },
+        )
+    }
+}
+
+/// The second moment by which a sweep makes steps of gradients, and where the next one goes: see
+/// [`adam`].
+#[derive(Debug)]
+pub struct Moment<'a> {
+    /// As many elements as the gradient; none if `next` holds the second moment, to be overwritten.
+    pub second: Option<&'a [f32]>,
+    /// As many elements as the gradient, and written past the caches if the sum is.
+    pub next: &'a mut [f32],
+    /// How both come about.
+    pub rule: adam::Rule,
+}
+
+impl Moment<'_> {
+    /// The same for the first elements, and for those after them.
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let Self { second, next, rule } = self;
+        let (front, back) = next.split_at_mut(middle);
+        let (old, older) = second.map(|second| second.split_at(middle)).unzip();
+        (Self { second: old, next: front, rule }, Self { second: older, next: back, rule })
+    }
+}
+
 /// What to gather from a block.
 #[derive(Debug)]
 pub struct Gather<'a> {
@@ -54,6 +91,15 @@ pub struct Gather<'a> {
     pub values: &'a mut [f32],
 }
 
+impl Gather<'_> {
+    /// The same for what is left of a block of which so many elements are done, and what was found.
+    fn after(self, done: usize, found: Found) -> Self {
+        let Self { moments, bound, base, indices, values } = self;
+        let (indices, values) = (&mut indices[found.count..], &mut values[found.count..]);
+        Self { moments, bound, base: base + done as u32, indices, values }
+    }
+}
+
 /// What a sweep found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
@@ -61,6 +107,13 @@ pub struct Found {
     pub peak: u32,
     /// Entries compacted.
     pub count: usize,
+}
+
+impl Found {
+    /// The same, and what was found in what was left.
+    fn and(self, last: Self) -> Self {
+        Self { peak: self.peak.max(last.peak), count: self.count + last.count }
+    }
 }
 
 #[cfg(test)]

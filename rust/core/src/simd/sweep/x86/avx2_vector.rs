@@ -7,12 +7,12 @@ use std::arch::x86_64::{
     __m256, __m256d, __m256i, _CMP_GT_OQ, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_max_epu32,
     _mm_shuffle_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_and_ps, _mm256_castps_si256,
     _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps,
-    _mm256_cvtepu16_epi32, _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd,
+    _mm256_cvtepu16_epi32, _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_div_ps,
     _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_pd, _mm256_loadu_ps,
-    _mm256_max_epu32, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_pd, _mm256_mul_ps,
-    _mm256_set_m128, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps,
-    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_stream_ps,
-    _mm256_sub_ps,
+    _mm256_max_epu32, _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps, _mm256_mul_pd,
+    _mm256_mul_ps, _mm256_set_m128, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_pd,
+    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_sqrt_ps, _mm256_storeu_pd,
+    _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
 };
 
 /// See [`Vector`]: needs AVX2 and F16C.
@@ -112,6 +112,37 @@ impl Vector for Pair {
             let high = _mm256_mul_ps(decay.0[1], residual.0[1]);
             Self([_mm256_add_ps(self.0[0], low), _mm256_add_ps(self.0[1], high)])
         }
+    }
+
+    #[inline(always)]
+    unsafe fn times(self, other: Self) -> Self {
+        let ([a, b], [c, d]) = (self.0, other.0);
+        unsafe { Self([_mm256_mul_ps(a, c), _mm256_mul_ps(b, d)]) }
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        let ([a, b], [c, d]) = (self.0, other.0);
+        unsafe { Self([_mm256_add_ps(a, c), _mm256_add_ps(b, d)]) }
+    }
+
+    #[inline(always)]
+    unsafe fn over(self, other: Self) -> Self {
+        let ([a, b], [c, d]) = (self.0, other.0);
+        unsafe { Self([_mm256_div_ps(a, c), _mm256_div_ps(b, d)]) }
+    }
+
+    #[inline(always)]
+    unsafe fn root(self) -> Self {
+        let [a, b] = self.0;
+        unsafe { Self([_mm256_sqrt_ps(a), _mm256_sqrt_ps(b)]) }
+    }
+
+    #[inline(always)]
+    unsafe fn at_most(self, other: Self) -> Self {
+        let ([a, b], [c, d]) = (self.0, other.0);
+        // The second operand is the result where one is no number.
+        unsafe { Self([_mm256_min_ps(c, a), _mm256_min_ps(d, b)]) }
     }
 
     #[inline(always)]

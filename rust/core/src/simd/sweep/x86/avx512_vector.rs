@@ -7,10 +7,11 @@ use std::arch::x86_64::{
     __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _mm256_loadu_si256, _mm512_abs_ps, _mm512_add_pd,
     _mm512_add_ps, _mm512_castps_si512, _mm512_castps256_ps512, _mm512_castps512_ps256,
     _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32, _mm512_cvtpd_ps,
-    _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_extractf32x8_ps, _mm512_insertf32x8, _mm512_loadu_pd,
-    _mm512_loadu_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_pd, _mm512_mul_ps,
-    _mm512_reduce_max_epu32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_slli_epi32, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_stream_ps, _mm512_sub_ps,
+    _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_div_ps, _mm512_extractf32x8_ps, _mm512_insertf32x8,
+    _mm512_loadu_pd, _mm512_loadu_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_min_ps,
+    _mm512_mul_pd, _mm512_mul_ps, _mm512_reduce_max_epu32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_storeu_pd, _mm512_storeu_ps,
+    _mm512_stream_ps, _mm512_sub_ps,
 };
 
 /// See [`Vector`]: needs AVX-512 F and DQ.
@@ -78,6 +79,32 @@ impl Vector for Whole {
     #[inline(always)]
     unsafe fn add_scaled(self, residual: Self, decay: Self) -> Self {
         unsafe { Self(_mm512_add_ps(self.0, _mm512_mul_ps(decay.0, residual.0))) }
+    }
+
+    #[inline(always)]
+    unsafe fn times(self, other: Self) -> Self {
+        unsafe { Self(_mm512_mul_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        unsafe { Self(_mm512_add_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn over(self, other: Self) -> Self {
+        unsafe { Self(_mm512_div_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn root(self) -> Self {
+        unsafe { Self(_mm512_sqrt_ps(self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn at_most(self, other: Self) -> Self {
+        // The second operand is the result where one is no number.
+        unsafe { Self(_mm512_min_ps(other.0, self.0)) }
     }
 
     #[inline(always)]

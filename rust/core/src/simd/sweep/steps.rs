@@ -1,0 +1,127 @@
+use super::scalar::of_float32;
+use super::{Feedback, Found, Gather, Moment};
+use crate::simd::{BLOCK, adam};
+
+#[cfg(target_arch = "aarch64")]
+pub(in crate::simd) use super::aarch64::steps::neon;
+#[cfg(target_arch = "x86_64")]
+pub(in crate::simd) use super::x86::steps::{avx2, avx512};
+
+/// The single kernels one after the other, while the block is in the cache.
+pub(in crate::simd) fn scalar(
+    x: &[f32],
+    moment: Moment<'_>,
+    feedback: Feedback<'_>,
+    gather: Gather<'_>,
+) -> Found {
+    let Moment { second, next, rule } = moment;
+    let (mut step, mut old) = ([0.0; BLOCK], [0.0; BLOCK]);
+    let (step, old) = (&mut step[..x.len()], &mut old[..x.len()]);
+    let second = second.unwrap_or_else(|| {
+        old.copy_from_slice(next);
+        old
+    });
+    adam::scalar(next, step, x, second, rule);
+    of_float32(step, Some(feedback), gather)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Input;
+    use crate::buffer::Buffer;
+    use crate::simd::above::SLACK;
+    use crate::simd::testing::{levels_and_lengths, tensor};
+    use crate::simd::{Kernels, Level, moments};
+
+    /// All that a sweep leaves behind.
+    #[derive(Debug, PartialEq)]
+    struct Outcome {
+        found: Found,
+        lanes: moments::Lanes,
+        sum: Vec<u32>,
+        next: Vec<u32>,
+        indices: Vec<u32>,
+        values: Vec<u32>,
+    }
+
+    const RULE: adam::Rule =
+        adam::Rule { keep: 0.9, take: 0.1, correction: 1.5, eps: 1e-8, rate: 0.5 };
+
+    /// In place, streamed, with moments; by the kernel, or by those that it is made of.
+    type Mode = (bool, bool, bool, bool);
+
+    fn sweep(kernels: &Kernels, x: &[f32], bound: f32, mode: Mode) -> Outcome {
+        let (in_place, streams, sums, fused) = mode;
+        let n = x.len();
+        let residual = tensor(n, 31);
+        let second: Vec<f32> = tensor(n, 32).iter().map(|v| v.abs()).collect();
+        let [mut sum, mut next] = [0; 2].map(|_| Buffer::zeros(n).unwrap());
+        if in_place {
+            sum.as_mut_slice().copy_from_slice(&residual);
+            next.as_mut_slice().copy_from_slice(&second);
+        }
+        let mut lanes = moments::Lanes::default();
+        let (mut indices, mut values) = (vec![0; n + SLACK], vec![0.0; n + SLACK]);
+        let moments = sums.then_some((0.2, &mut lanes));
+        let gather = Gather { moments, bound, base: 5, indices: &mut indices, values: &mut values };
+        let feedback = Feedback {
+            residual: (!in_place).then_some(&residual[..]),
+            decay: 1.0,
+            sum: sum.as_mut_slice(),
+            streams,
+        };
+        let found = if fused {
+            let second = (!in_place).then_some(&second[..]);
+            let moment = super::super::Moment { second, next: next.as_mut_slice(), rule: RULE };
+            kernels.sweep_steps(x, moment, feedback, gather)
+        } else {
+            let mut step = vec![0.0; n];
+            kernels.adam(next.as_mut_slice(), &mut step, x, &second, RULE);
+            kernels.sweep(Input::F32(&step), Some(feedback), gather)
+        };
+        kernels.fence();
+        let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        indices.truncate(found.count);
+        values.truncate(found.count);
+        let [sum, next] = [sum, next].map(|buffer| bits(buffer.as_slice()));
+        Outcome { found, lanes, sum, next, indices, values: bits(&values) }
+    }
+
+    #[test]
+    fn equals_the_single_kernels_on_every_level() {
+        let scalar = Kernels::of(Level::Scalar).unwrap();
+        levels_and_lengths(|kernels, mut x| {
+            if let Some(first) = x.first_mut() {
+                *first = f32::MAX;
+            }
+            for bound in [0.0, 0.3, f32::INFINITY] {
+                for mode in 0..8 {
+                    let bit = |i: u32| mode >> i & 1 != 0;
+                    let mode = |fused| (bit(0), bit(1), bit(2), fused);
+                    let expected = sweep(scalar, &x, bound, mode(false));
+                    assert_eq!(
+                        sweep(kernels, &x, bound, mode(true)),
+                        expected,
+                        "{mode:?} {bound}",
+                        mode = mode(true)
+                    );
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn shows_what_is_not_finite() {
+        levels_and_lengths(|kernels, mut x| {
+            for i in (0..x.len()).step_by(5) {
+                for bad in [f32::NAN, f32::INFINITY] {
+                    let kept = std::mem::replace(&mut x[i], bad);
+                    let found = sweep(kernels, &x, 0.3, (false, true, false, true)).found;
+                    assert!(found.peak >= crate::simd::peak::NON_FINITE);
+                    x[i] = kept;
+                }
+            }
+        });
+    }
+}
