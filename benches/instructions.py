@@ -35,6 +35,7 @@ LINE = 16  # elements of float32 in a cache line
 MEASURED = {
     "topk": "gradwire topk",
     "topk, low memory": "gradwire topk, low memory",
+    "topk, Adam correction": "gradwire adam",
     "sidco": "gradwire sidco",
     "sidco tracking": "gradwire sidco tracking",
     "sidco, 2 stages": "gradwire sidco, 2 stages",

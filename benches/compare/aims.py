@@ -141,6 +141,7 @@ AIMS = (
         at_least=True,
     ),
     Aim("the same, 0.001, first step", 4, _copies("gradwire topk, first step", 0.001)),
+    Aim("AdamCorrection at 0.01, steady", 2.6, _copies("gradwire adam", 0.01)),
     Aim("SIDCo, published two-stage fit, 0.001", 2.2, _copies("gradwire sidco, 2 stages", 0.001)),
     Aim(
         "the same, against DGC's sampling",

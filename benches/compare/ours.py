@@ -67,6 +67,14 @@ class TopKHalf(Ours):
         return gradwire.topk(ratio=ratio, quantize=BFloat16())
 
 
+class Adam(Ours):
+    name = "gradwire adam"
+    setting = "steps of local Adam, exact top-k, bfloat16 values"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.adam(ratio=ratio)
+
+
 class Sidco(Ours):
     name = "gradwire sidco"
     setting = "generalized Pareto, adaptive stages, float32 values"
@@ -131,6 +139,7 @@ ALL: tuple[type[Ours], ...] = (
     TopKCold,
     TopKLowMemory,
     TopKHalf,
+    Adam,
     Sidco,
     SidcoTracking,
     SidcoPublished,
