@@ -128,9 +128,9 @@ impl<V: Vector> Make<V> for Steps<V> {
             let next = self.keep.times(old).plus(square).at_most(self.most);
             let to = self.next.add(at);
             if STREAM {
-                next.stream(to)
+                next.stream(to);
             } else {
-                next.store(to)
+                next.store(to);
             }
             let root = self.correction.times(next.root()).plus(self.eps);
             self.rate.times(v.over(root))
