@@ -125,6 +125,7 @@ def test_ranks_must_agree_on_the_optimizer(two: Ranks) -> None:
         ("adam", ["handle", "optimizer"], ""),
         ("adam", ["handle"], "none of the optimizer"),
         ("adam", ["optimizer"], "none of the handle"),
+        ("adam", ["later", "handle"], "of its step 7, that of the handle was saved with step 4"),
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """Optimizers that attach sees: what they apply, and what becomes of gradients that they do not."""
 
 import contextlib
+import copy
 import gc
 import threading
 import warnings
@@ -376,10 +377,12 @@ def halves(rank: int, world_size: int, kind: str, loaded: list[str]) -> tuple[li
         lambda each: each.clone() if isinstance(each, torch.Tensor) else each, saved
     )
     whole.train(rank, range(4, 7))
+    saved["later"] = copy.deepcopy(whole.optimizer.state_dict())
     resumed = Run(kind, seed=3)
     resumed.model.load_state_dict(saved["model"])
     for half in loaded:
-        getattr(resumed, half).load_state_dict(saved[half])
+        name = "optimizer" if half == "later" else half
+        getattr(resumed, name).load_state_dict(saved[half])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         resumed.train(rank, range(4, 7))

@@ -10,7 +10,7 @@ from gradwire.torch.ddp.errors import UpdateError
 from gradwire.torch.ddp.jobs import Step
 from gradwire.torch.ddp.order import to_memory
 from gradwire.torch.ddp.origins import Origin, Origins
-from gradwire.torch.ddp.pairing import check_group, warn_of_changes, warn_of_halves
+from gradwire.torch.ddp.pairing import check_group, warn_of_changes, warn_of_halves, warn_of_steps
 from gradwire.torch.ddp.record import Parameter
 from gradwire.torch.optim.attachable import Attachable
 
@@ -56,6 +56,7 @@ class Applying:
         self._watches = self._computed and not scaled
         self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
         self._resumed = False
+        self._expected: int | None = None
         self.origins = Origins(parameters)
         self.last: Step | None = None
         self._hook = optimizer.register_step_post_hook(self._stepped)
@@ -73,9 +74,18 @@ class Applying:
         if isinstance(self._optimizer, Attachable):
             self._optimizer._detach(self)
 
-    def resume(self, step: int) -> None:
+    def resume(self, step: int, optimizer_step: int | None) -> None:
         """Continue from a checkpoint of this step, of which the optimizer has the other half."""
-        self.last, self._resumed = None, step > 0
+        self.last, self._resumed, self._expected = None, step > 0, optimizer_step
+
+    def optimizer_step(self) -> int | None:
+        """Return how many steps the optimizer has counted; None if it counts none, as SGD."""
+        counts = [
+            int(state["step"])
+            for each, state in self._optimizer.state.items()
+            if id(each) not in self._parameters and "step" in state
+        ]
+        return max(counts, default=None)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
@@ -128,7 +138,12 @@ class Applying:
         assert isinstance(self._optimizer, Attachable)
         resumed, self._resumed = self._resumed, False
         loaded = self._optimizer._take_loaded()
-        if resumed == loaded:
+        if not resumed and not loaded:
+            return
+        if resumed and loaded:
+            found = self.optimizer_step()
+            if self._expected is not None and found is not None and found != self._expected:
+                warn_of_steps(found, self._expected)
             return
         compressed, dense = self._with_state()
         if resumed and dense is False:

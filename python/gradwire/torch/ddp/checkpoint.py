@@ -39,6 +39,7 @@ def save(
     world_size: int,
     step: int,
     scheduler: Scheduler,
+    optimizer_step: int | None,
 ) -> dict[str, Any]:
     """Return the checkpoint of one rank: plain tensors and one text."""
     state = RankState(
@@ -50,6 +51,7 @@ def save(
         measured={
             name: to_logical(total, parameters[name]) for name, total in scheduler.sums().items()
         },
+        optimizer_step=optimizer_step,
     )
     return pack(state, codec.get_config())
 
@@ -69,8 +71,14 @@ def load(
     group: dist.ProcessGroup,
     saved: Saved | Sequence[Saved] | None,
     policy: Policy,
-) -> int:
-    """Restore all parameters on all ranks, or none on any; return the step to continue from."""
+) -> tuple[int, int | None]:
+    """Restore all parameters on all ranks, or none on any.
+
+    Returns
+    -------
+    tuple of int and (int or None)
+        The step to continue from, and that of the optimizer if this rank was given it.
+    """
     loading: list[_Loading] = []
 
     def read() -> Any:
@@ -92,7 +100,7 @@ def load(
     _together(group, lambda: mine.complete([steps for _, _, steps, _ in every], schedules))
     mine.share_moments(group, [made_in for *_, made_in in every])
     mine.apply()
-    return max((summary[1] for summary in known.values()), default=0)
+    return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
 
 
 def _together(group: dist.ProcessGroup, act: Callable[[], T]) -> list[T]:
@@ -148,6 +156,7 @@ class _Loading:
         self.states: dict[str, State] = {}
         self.sizes: dict[str, list[int]] = {}
         self.summary: tuple[int, int, int, int] | None = None
+        self.optimizer_step: int | None = None
         by_rank = unpack(saved)
         if not by_rank:
             if policy == "sum-and-split":
@@ -157,6 +166,7 @@ class _Loading:
         for one in by_rank.values():
             _check(one, parameters)
         first = next(iter(by_rank.values()))
+        self.optimizer_step = first.optimizer_step
         old_size = first.world_size
         if any((one.world_size, one.step) != (old_size, first.step) for one in by_rank.values()):
             raise ValueError("the state_dicts come from different runs or steps")

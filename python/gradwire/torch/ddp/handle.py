@@ -134,6 +134,7 @@ class Handle(Attached):
             self.world_size,
             self.step,
             self._scheduler,
+            None if self._applying is None else self._applying.optimizer_step(),
         )
 
     def gathered_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
@@ -215,8 +216,12 @@ class Handle(Attached):
         self._check_attached("load into the handle of the next attach()")
         self._worker.settle()
         with self._control.act("load_state_dict()") as group:
-            step = checkpoint.load(self._compressed(), self._scheduler, group, state_dict, policy)
+            step, counted = checkpoint.load(
+                self._compressed(), self._scheduler, group, state_dict, policy
+            )
         self._submission.restart(step)
+        if self._applying is not None:
+            self._applying.resume(step, counted)
 
     # Figures ----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ __all__ = [
     "warn_of_changes",
     "warn_of_halves",
     "warn_of_pairing",
+    "warn_of_steps",
 ]
 
 _ADAMW = "gradwire.torch.optim.AdamW"
@@ -201,6 +202,16 @@ def warn_of_halves(missing: str, loaded: str) -> None:
     warnings.warn(
         f"a state of the {loaded} was loaded, none of the {missing}: save and load "
         "optimizer.state_dict() and handle.state_dict() together",
+        PairingWarning,
+        stacklevel=5,
+    )
+
+
+def warn_of_steps(found: int, expected: int) -> None:
+    """Warn of two halves that were not saved together."""
+    warnings.warn(
+        f"the state of the optimizer is of its step {found}, that of the handle was saved with "
+        f"step {expected}: load both from the same checkpoint",
         PairingWarning,
         stacklevel=5,
     )

@@ -42,7 +42,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """Everything that one rank saves. ``measured`` has tensors of the parameters' shapes."""
+    """Everything that one rank saves.
+
+    Attributes
+    ----------
+    measured : dict of str to torch.Tensor
+        Of the parameters' shapes.
+    optimizer_step : int or None
+        How many steps the optimizer has counted for parameters that are sent dense, if it does.
+    """
 
     rank: int
     world_size: int
@@ -50,6 +58,7 @@ class RankState:
     schedule: dict[str, Any]
     entries: dict[str, Entry]
     measured: dict[str, torch.Tensor]
+    optimizer_step: int | None = None
 
 
 def pack(state: RankState, codec: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +68,7 @@ def pack(state: RankState, codec: dict[str, Any]) -> dict[str, Any]:
     keys that existed when they saved. So keys contain the rank, and none depends on the progress of
     training.
     """
-    about = {
+    about: dict[str, Any] = {
         "version": VERSION,
         "rank": state.rank,
         "world_size": state.world_size,
@@ -71,6 +80,8 @@ def pack(state: RankState, codec: dict[str, Any]) -> dict[str, Any]:
             for name, entry in state.entries.items()
         },
     }
+    if state.optimizer_step is not None:
+        about["optimizer_step"] = state.optimizer_step
     tensors = {
         kind: {
             name: entry.buffers[kind]
@@ -141,6 +152,11 @@ def _unpack(packed: object, key: str) -> RankState:
             for name, found in parameters.items()
         },
         measured=tensors["measured"],
+        optimizer_step=(
+            None
+            if about.get("optimizer_step") is None
+            else _integer(key, about, "optimizer_step", low=0)
+        ),
     )
 
 

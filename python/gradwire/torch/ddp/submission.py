@@ -89,8 +89,6 @@ class Submission:
         self._steps_before = step - self._exchange.times.steps_ever
         self._worker.restart()
         self.forget()
-        if self._applying is not None:
-            self._applying.resume(step)
 
     def forget(self) -> None:
         """Compute all layouts anew, and make the last backward pass one that cannot be discarded.
