@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire.memory import LowPass, MomentumCorrection, Residual
+from gradwire.memory import AdamCorrection, LowPass, MomentumCorrection, Residual
 from gradwire.quantize import BFloat16
 from gradwire.sparsify import All, TopK
 from tests.support import FILTERS, SPARSIFIERS, name_of, same_state
@@ -134,10 +134,119 @@ class TestMomentumCorrection:
             gradwire.Codec(sparsify=All(), memory=MomentumCorrection())
 
 
+class TestAdamCorrection:
+    @pytest.mark.parametrize("low_memory", [False, True])
+    def test_follows_the_equations(self, rng, low_memory):
+        memory = AdamCorrection(beta2=0.99, eps=1e-6, low_memory=low_memory)
+        codec = gradwire.Codec(sparsify=TopK(ratio=0.05), quantize=BFloat16(), memory=memory)
+        state = codec.init_state(500)
+        v, r = np.zeros(500), np.zeros(500)
+        for t in range(1, 41):
+            g = rng.standard_normal(500).astype(np.float32)
+            state.learning_rate = 1e-2 / t
+            v = 0.99 * v + 0.01 * g.astype(np.float64) ** 2
+            r = r + 1e-2 / t * g / (np.sqrt(v / (1 - 0.99**t)) + 1e-6)
+            r -= gradwire.decode(codec.encode(g, state))
+            assert np.allclose(state.second_moment, v, rtol=1e-5, atol=0)
+            assert np.allclose(state.residual, r, atol=1e-7)
+
+    def test_the_learning_rate_is_the_state_s(self, gradient):
+        codec = gradwire.adam(0.01)
+        state = codec.init_state(gradient.size)
+        assert state.learning_rate == 1.0
+        state.learning_rate = 0.1
+        codec.encode(gradient, state)
+        state.learning_rate = 0.2
+        state.rollback()
+        assert state.learning_rate == 0.2
+        assert copy.copy(state).learning_rate == 0.2
+        other = codec.init_state(gradient.size)
+        other.load_state_dict(json_of(state.state_dict()))
+        assert other.learning_rate == 0.2
+        for bad in (-1e-3, float("nan"), float("inf"), 1e39):
+            with pytest.raises(ValueError, match="learning_rate must be finite"):
+                state.learning_rate = bad
+        with pytest.raises(TypeError, match="learning_rate"):
+            state.learning_rate = "fast"
+        assert state.learning_rate == 0.2
+        state.reset()
+        assert state.learning_rate == 1.0
+
+    def test_other_states_have_no_learning_rate(self, gradient):
+        state = gradwire.topk(0.01).init_state(gradient.size)
+        assert state.learning_rate is None
+        assert state.second_moment is None
+        with pytest.raises(ValueError, match="has no learning rate"):
+            state.learning_rate = 0.1
+
+    def test_a_bucket_takes_each_state_s_learning_rate(self, gradient):
+        codec, n = gradwire.adam(0.01), gradient.size
+        states = [codec.init_state(n) for _ in range(3)]
+        for rate, state in zip((0.0, 0.5, 1.0), states, strict=True):
+            state.learning_rate = rate
+        others = [copy.copy(state) for state in states]
+        limit = codec.max_encoded_len(n)
+        ends = [end for i in range(3) for end in (i * n, (i + 1) * n)]
+        out = np.zeros(3 * limit, np.uint8)
+        x = np.tile(gradient, 3)
+        outcomes, error = gradwire._native.encode_bucket(
+            x, 4.0, [codec._codec] * 3, states, ends, [limit] * 3, [], out
+        )
+        assert error is None
+        at = 0
+        for state, other, row in zip(states, others, outcomes.reshape(3, -1), strict=True):
+            frame = codec.encode(gradient / np.float32(4.0), other)
+            assert bytes(out[at : at + row[0]]) == bytes(frame)
+            assert same_state(state.state_dict(), other.state_dict())
+            at += row[0]
+
+    def test_a_state_dict_is_checked_before_anything_changes(self, gradient):
+        codec = gradwire.adam(0.01)
+        state = codec.init_state(gradient.size)
+        codec.encode(gradient, state)
+        saved = state.state_dict()
+        second = saved["second_moment"]
+        negative, infinite = second.copy(), second.copy()
+        negative[5], infinite[5] = -1.0, np.inf
+        for bad, error in [
+            (negative, ValueError),
+            (infinite, gradwire.NonFiniteError),
+            (second[1:], ValueError),
+            (None, ValueError),
+            (second.astype(np.float64), TypeError),
+        ]:
+            with pytest.raises(error):
+                state.load_state_dict(saved | {"second_moment": bad})
+        for name, value in [("learning_rate", -1.0), ("second_moment_steps", 0.5)]:
+            scalars = saved["scalars"] | {name: value}
+            with pytest.raises(ValueError, match=name):
+                state.load_state_dict(saved | {"scalars": scalars})
+        assert same_state(state.state_dict(), saved)
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"beta2": 1.0}, {"beta2": -0.1}, {"eps": 0.0}, {"eps": 1e-39}, {"eps": float("inf")}],
+    )
+    def test_refuses_what_has_no_meaning(self, options):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            AdamCorrection(**options)
+
+    def test_says_that_it_sends_updates(self):
+        assert AdamCorrection.updates
+        assert not any(memory.updates for memory in (Residual, LowPass, MomentumCorrection))
+
+
+def json_of(saved):
+    """A state dict through JSON, as others write it."""
+    arrays = {name: each for name, each in saved.items() if isinstance(each, np.ndarray)}
+    plain = json.loads(json.dumps({k: v for k, v in saved.items() if k not in arrays}))
+    return plain | arrays
+
+
 def test_a_state_dict_of_another_memory_is_refused(gradient):
     codecs = [
         gradwire.topk(0.01, memory=memory)
-        for memory in (Residual(), LowPass(), MomentumCorrection())
+        for memory in (Residual(), LowPass(), MomentumCorrection(), AdamCorrection())
     ]
     for codec in codecs:
         saved = codec.init_state(gradient.size).state_dict()
