@@ -1,7 +1,8 @@
 """Learning rates by task and method, each measured as the best of one grid for all.
 
 ``python -m benches.accuracy.rates`` makes the table, ``rates.json``. A codec that is not in it gets
-the rate of the one that is most like it.
+the rate of the one that is most like it, and so does one whose ``learning_rate`` is null there: it
+is not measured yet, and the same command goes on.
 """
 
 import json
