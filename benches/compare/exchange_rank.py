@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -99,8 +100,15 @@ def methods() -> Iterator[tuple[str, Method]]:
         yield f"torch PowerSGD, rank {rank}", (model, functools.partial(float, factors))
     for name, make in CODECS.items():
         model = _model()
-        handle = ddp.attach(model, make())
+        handle = attach(model, make())
         yield name, (model, functools.partial(_sent, handle))
+
+
+def attach(model: DistributedDataParallel, codec: gradwire.Codec) -> ddp.Handle:
+    """Attach a codec without an optimizer: there is none, so none can be checked."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ddp.PairingWarning)
+        return ddp.attach(model, codec)
 
 
 def _sent(handle: ddp.Handle) -> float:

@@ -10,9 +10,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.torch import ddp
 
-from .exchange_rank import Layers, Method, serve
+from .exchange_rank import Layers, Method, attach, serve
 from .layers import PLAIN
 
 LAYERS = 300
@@ -36,7 +35,7 @@ def methods() -> Iterator[tuple[str, Method]]:
     yield PLAIN, (model, lambda: 4.0 * NUMEL)
     for name, make in CODECS.items():
         model = _model()
-        ddp.attach(model, make())
+        attach(model, make())
         yield name, (model, lambda: None)
 
 

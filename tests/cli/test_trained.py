@@ -59,8 +59,7 @@ def test_attach_accepts_what_is_recommended_for_every_preset(name, usual):
     compressed = [Parameter("weight", tensor)]
     check_pairing(codec, optimizer, compressed)
     with warnings.catch_warnings():
-        # With momentum SGD, as people use it on the digits, attach does warn.
-        warnings.simplefilter("error" if usual == "adamw" else "ignore", PairingWarning)
+        warnings.simplefilter("error", PairingWarning)
         warn_of_pairing(codec, optimizer, compressed)
 
 

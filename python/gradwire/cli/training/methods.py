@@ -4,7 +4,6 @@
 so that a new preset needs no change here.
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -117,11 +116,7 @@ def attach(
         model.register_comm_hook(None, _bf16)
         return _AllReduce(dense_bytes(model) / 2)
     assert codec is not None
-    with warnings.catch_warnings():
-        # On the digits sparse codecs are used with momentum SGD, as by many; attach warns of it.
-        warnings.simplefilter("ignore", ddp.PairingWarning)
-        handle = ddp.attach(model, codec, optimizer=optimizer, schedule=_schedule(schedule))
-    return _Compressed(handle)
+    return _Compressed(ddp.attach(model, codec, optimizer=optimizer, schedule=_schedule(schedule)))
 
 
 def _schedule(config: dict[str, Any] | None) -> Schedule:

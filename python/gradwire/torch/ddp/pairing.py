@@ -150,28 +150,27 @@ def warn_of_pairing(
                 "optimizer, so their learning rate is 0: no other optimizer can train them either"
             )
         return
-    has_momentum = any(map(_has_momentum, optimizer.param_groups))
     if memory.corrects:
-        if has_momentum and not isinstance(optimizer, SGD):
+        if any(map(_has_momentum, optimizer.param_groups)) and not isinstance(optimizer, SGD):
             _warn(
                 f"{memory!r} applies momentum, and {_name(optimizer)} would apply it again: use "
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"
             )
-    elif codec.sparsify.selects and has_momentum:
+    elif codec.sparsify.selects and any(map(_has_first_moment, optimizer.param_groups)):
+        # A momentum without a second moment costs nothing that was measured: docs/accuracy.md.
         _warn(
-            f"{_name(optimizer)} has momentum, and so has a sparse codec with a residual, which "
-            "sends gradients late and as sums: together they can cost accuracy. "
-            + (
-                f"Better: gradwire.adam(ratio=...) with {_ADAMW}"
-                if "betas" in optimizer.param_groups[0]
-                else f"Better: gradwire.dgc(ratio=..., momentum=...) with {_SGD}, or no momentum"
-            )
+            f"{_name(optimizer)} has a first moment, and a sparse codec with a residual sends "
+            "gradients late and as sums: together they can cost accuracy. Better: "
+            f"gradwire.adam(ratio=...) with {_ADAMW}"
         )
 
 
+def _has_first_moment(group: Mapping[str, Any]) -> bool:
+    return float(group.get("betas", (0.0,))[0]) > 0.0
+
+
 def _has_momentum(group: Mapping[str, Any]) -> bool:
-    betas = group.get("betas", (0.0,))
-    return float(betas[0]) > 0.0 or float(group.get("momentum") or 0.0) > 0.0
+    return _has_first_moment(group) or float(group.get("momentum") or 0.0) > 0.0
 
 
 def _name(optimizer: Optimizer) -> str:
