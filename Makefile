@@ -80,6 +80,11 @@ accuracy: ## Train three models to the end with and without compression (ARGS="-
 	@$(environment) demo
 	@$(python) -m benches.accuracy $(ARGS)
 
+.PHONY: ablations
+ablations: ## Change one thing of the recommended setting at a time, and train (ARGS="--only ranks")
+	@$(environment) demo
+	@$(python) -m benches.accuracy.ablations $(ARGS)
+
 .PHONY: bench-instructions
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)

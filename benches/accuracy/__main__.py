@@ -15,7 +15,7 @@ from gradwire.cli.training.signals import terminate_as_interrupt
 from . import document, show, store
 from .plan import SECTIONS, Plan, Run
 from .pool import Pool, WorkerError
-from .store import Record, Store
+from .store import Planned, Record, Store
 from .summary import summarize
 from .tasks import fashion_data
 
@@ -148,7 +148,7 @@ def run(plan: Plan, chosen: argparse.Namespace) -> int:
     try:
         if plan.missing(store.scores(kept.of(plan))):
             with Pool(chosen.jobs, chosen.data) as pool:
-                pool.make(plan, kept, progress.tell)
+                pool.make(Planned(plan, kept), progress.tell)
     finally:
         write(plan, kept, chosen.out)
     return 0

@@ -48,7 +48,7 @@ class Compressed:
         if codec.exchange.get_config()["kind"] != "all_gather":
             raise ValueError(f"only an all-gather is simulated, and {codec!r} has another exchange")
         self._flat, self._ranks = flat, ranks
-        self._codecs = [codec.for_shape(piece.shape) for piece in flat.pieces]
+        self.change(codec)
         self.states: list[list[State]] = [
             [
                 each.init_state(piece.stop - piece.start, name=piece.name, stream=rank)
@@ -56,19 +56,23 @@ class Compressed:
             ]
             for rank in range(ranks)
         ]
-        bounds = [
-            each.max_encoded_len(piece.stop - piece.start)
-            for each, piece in zip(self._codecs, flat.pieces, strict=True)
-        ]
-        fixed = not (codec.memory.keeps and codec.sparsify.selects)
-        self._limits = [SizeLimit(bound, fixed=fixed) for bound in bounds]
-        self._out = np.empty((ranks, sum(bounds)), np.uint8)
         self._given = [None] * len(flat.pieces)
         self._ends = [end for piece in flat.pieces for end in (piece.start, piece.stop)]
-        self._native = [each._codec for each in self._codecs]
         self._outcomes: list[Outcomes] = []
         self._others = Dense(flat, ranks, flat.cut)
         self.nbytes = 0.0
+
+    def change(self, codec: Codec) -> None:
+        """Encode with another codec from now on, which keeps the same states."""
+        self._codecs = [codec.for_shape(piece.shape) for piece in self._flat.pieces]
+        self._native = [each._codec for each in self._codecs]
+        bounds = [
+            each.max_encoded_len(piece.stop - piece.start)
+            for each, piece in zip(self._codecs, self._flat.pieces, strict=True)
+        ]
+        fixed = not (codec.memory.keeps and codec.sparsify.selects)
+        self._limits = [SizeLimit(bound, fixed=fixed) for bound in bounds]
+        self._out = np.empty((self._ranks, sum(bounds)), np.uint8)
 
     def take(self, rank: int, gradients: Tensor) -> None:
         """Encode the gradients of a rank; ranks come in order."""

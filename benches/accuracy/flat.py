@@ -44,10 +44,15 @@ class Flat:
         Entries of all parameters, and of those sent dense.
     """
 
-    def __init__(self, model: nn.Module, min_numel: int = MIN_NUMEL) -> None:
+    def __init__(self, model: nn.Module, dense: Sequence[str] = ()) -> None:
+        """Send parameters dense that are small, or whose name contains one of these."""
         named = list(model.named_parameters())
-        large = [(name, each) for name, each in named if each.numel() >= min_numel]
-        small = [(name, each) for name, each in named if each.numel() < min_numel]
+        chosen = [
+            each.numel() >= MIN_NUMEL and not any(part in name for part in dense)
+            for name, each in named
+        ]
+        large = [pair for pair, yes in zip(named, chosen, strict=True) if yes]
+        small = [pair for pair, yes in zip(named, chosen, strict=True) if not yes]
         tensors = [each for _, each in large + small]
         self.model = model
         self.parameters = _merge(tensors)

@@ -1,20 +1,31 @@
-"""Worker processes that make the runs of a plan, the most telling ones first."""
+"""Worker processes that make runs, the most telling ones first."""
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
-from . import store
-from .plan import Plan, Run
-from .store import Record, Store
+from .store import Record
 from .worker import serve
 
-Told = Callable[[Run, Record], None]
+R = TypeVar("R", bound=Hashable)
 Target = Callable[[Connection, Path | None], None]
+
+
+class Work(Protocol[R]):
+    """Which runs a pool makes, and where they are kept."""
+
+    def missing(self) -> Sequence[R]:
+        """Return the runs that are known to be needed and are not there, most telling first."""
+
+    def order(self, run: R) -> object:
+        """Return what a process has to know of a run."""
+
+    def keep(self, run: R, outcome: dict[str, Any]) -> Record:
+        """Keep what a process has answered."""
 
 
 class WorkerError(Exception):
@@ -40,7 +51,7 @@ class Pool:
         context = multiprocessing.get_context("spawn")
         self._processes = []
         self._idle: list[Connection] = []
-        self._busy: dict[Connection, Run] = {}
+        self._busy: dict[Connection, Any] = {}
         for _ in range(jobs):
             here, there = context.Pipe()
             process = context.Process(target=target, args=(there, data), daemon=True)
@@ -63,8 +74,8 @@ class Pool:
         for process in self._processes:
             process.join()
 
-    def make(self, plan: Plan, kept: Store, tell: Told) -> None:
-        """Make every run of a plan that is not in the store yet, and add it.
+    def make(self, work: Work[R], tell: Callable[[R, Record], None]) -> None:
+        """Make every run that is missing, and tell of it once it is kept.
 
         Raises
         ------
@@ -72,24 +83,22 @@ class Pool:
             If a run fails or a process dies.
         """
         while True:
-            scores = store.scores(kept.of(plan))
-            for run in plan.missing(scores):
+            for run in work.missing():
                 if self._idle and run not in self._busy.values():
                     pipe = self._idle.pop()
-                    pipe.send((run, plan.steps(run.section)))
+                    pipe.send(work.order(run))
                     self._busy[pipe] = run
             if not self._busy:
                 return
             ready = wait(list(self._busy))
             for pipe in [each for each in self._busy if each in ready]:
                 run = self._busy.pop(pipe)
-                record = {"key": store.key(run, plan.steps(run.section)), **_answer(pipe, run)}
-                kept.add(record)
+                record = work.keep(run, _answer(pipe, run))
                 self._idle.append(pipe)
                 tell(run, record)
 
 
-def _answer(pipe: Connection, run: Run) -> dict[str, Any]:
+def _answer(pipe: Connection, run: object) -> dict[str, Any]:
     try:
         answer: dict[str, Any] | Exception = pipe.recv()
     except EOFError:

@@ -26,6 +26,7 @@ from gradwire.presets import PRESETS
 from .methods import Method
 from .run import run
 from .store import versions
+from .worker import make_task
 
 TASKS = {"text": "adamw", "digits": "sgd"}
 SETTINGS: dict[str, Any] = {
@@ -168,7 +169,7 @@ def measure(path: Path, only: Sequence[str], until: float = math.inf) -> None:
             if time.time() > until:
                 return
             if each.task not in tasks:
-                tasks[each.task] = _task(each.task)
+                tasks[each.task] = make_task(each.task, None)
             begin = time.monotonic()
             losses[rest[0]] = loss = _loss(tasks[each.task], method, rest[0])
             table.write(known)
@@ -188,16 +189,6 @@ def _loss(task: Any, method: Method, learning_rate: float) -> float | None:
         evaluations=1,
     )
     return None if curve.diverged else round(curve.points[-1]["loss"], 5)
-
-
-def _task(name: str) -> Any:
-    if name == "digits":
-        from .tasks.digits import Digits
-
-        return Digits()
-    from .tasks.text import Text
-
-    return Text()
 
 
 def main() -> int:

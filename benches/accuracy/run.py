@@ -1,7 +1,7 @@
 """One training run with ranks that are simulated in one process."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -53,6 +53,7 @@ def run(
     seed: int = 0,
     steps: int,
     evaluations: int = EVALUATIONS,
+    dense: Sequence[str] = (),
     tell: Callable[[int, dict[str, float]], Any] | None = None,
 ) -> Curve:
     """Train from scratch.
@@ -70,11 +71,13 @@ def run(
         Of the initial weights and the order of data.
     evaluations : int
         On held-out data, at equal distances; the last after the last step.
+    dense : sequence of str
+        Parameters to send dense whatever their size, by a part of their names.
     tell : callable, optional
         Called with the step and each point.
     """
     model = task.model(seed)
-    flat = Flat(model)
+    flat = Flat(model, dense)
     rule = method.rule(flat, ranks)
     batches = [task.batches(rank, ranks, seed) for rank in range(ranks)]
     pauses = {round(steps * (i + 1) / evaluations) for i in range(evaluations)}

@@ -3,6 +3,7 @@
 import functools
 import json
 import platform
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,15 @@ def key(run: Run, steps: int) -> dict[str, Any]:
     }
 
 
-class Store:
-    """The file of a folder, read once and then appended to.
+class Lines:
+    """A file of records, read once and then appended to.
 
     An interrupted write leaves an incomplete line, which is passed over. Nothing but the end of the
     file is ever written, so another process may read it at any time.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "runs.jsonl"
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.records: list[Record] = []
         self._ended = True
         if self.path.exists():
@@ -63,6 +64,13 @@ class Store:
             file.write(f"{before}{json.dumps(record)}\n")
         self._ended = True
         self.records.append(record)
+
+
+class Store(Lines):
+    """The runs of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "runs.jsonl")
 
     def of(self, plan: Plan) -> dict[Run, Record]:
         """Return the runs that belong to a plan, made with the same versions and settings."""
@@ -83,6 +91,28 @@ def _parsed(line: str) -> list[Record]:
         return [json.loads(line)]
     except ValueError:
         return []
+
+
+@dataclass
+class Planned:
+    """The runs of a plan that a store lacks, for a pool."""
+
+    plan: Plan
+    kept: Store
+
+    def missing(self) -> list[Run]:
+        """Return the runs that are known to be needed, most telling first."""
+        return self.plan.missing(scores(self.kept.of(self.plan)))
+
+    def order(self, run: Run) -> tuple[Run, int]:
+        """Return what a process has to know of a run."""
+        return run, self.plan.steps(run.section)
+
+    def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
+        """Keep what a process has answered."""
+        record = {"key": key(run, self.plan.steps(run.section)), **outcome}
+        self.kept.add(record)
+        return record
 
 
 def run_of(saved: dict[str, Any]) -> Run:

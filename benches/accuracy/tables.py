@@ -11,7 +11,7 @@ MEASURES = {"accuracy": "accuracy %", "auc": "AUC, points"}
 def best(summary: Summary) -> list[str]:
     """Return the table of one section: every method at its best learning rate."""
     behind = {id(each.result): each for each in summary.verdicts()}
-    lines = _head(
+    lines = head(
         "method",
         "ranks",
         "learning rate",
@@ -27,7 +27,7 @@ def best(summary: Summary) -> list[str]:
         # A ring all-reduce, for the same number of ranks.
         plain = dense.bytes_per_step * _ring(each.ranks) / _ring(dense.ranks)
         lines.append(
-            _row(
+            row(
                 each.method,
                 str(each.ranks),
                 rate(each.learning_rate),
@@ -44,7 +44,7 @@ def best(summary: Summary) -> list[str]:
 def rates(summary: Summary) -> list[str]:
     """Return the table of all learning rates that were tried."""
     tried = sorted({each.learning_rate for each in summary.every})
-    lines = _head("method", "ranks", *(rate(each) for each in tried))
+    lines = head("method", "ranks", *(rate(each) for each in tried))
     series: dict[tuple[str, int], dict[float, Result]] = {}
     for each in summary.every:
         series.setdefault((each.method, each.ranks), {})[each.learning_rate] = each
@@ -54,7 +54,7 @@ def rates(summary: Summary) -> list[str]:
         for one in tried:
             cell = _mean(found[one]) if one in found else ""
             cells.append(f"**{cell}**" if (method, ranks, one) in marked else cell)
-        lines.append(_row(method, str(ranks), *cells))
+        lines.append(row(method, str(ranks), *cells))
     return lines
 
 
@@ -105,11 +105,13 @@ def _with_error(value: float, error: float, sign: str = "") -> str:
     return shown if math.isnan(error) else f"{shown} ± {error:.2f}"
 
 
-def _head(*headings: str) -> list[str]:
-    return [_row(*headings), _row("---", *["---:"] * (len(headings) - 1))]
+def head(*headings: str) -> list[str]:
+    """Return the head of a table: a column of text, then of figures."""
+    return [row(*headings), row("---", *["---:"] * (len(headings) - 1))]
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
+    """Return a row of a table."""
     return f"| {' | '.join(cells)} |"
 
 

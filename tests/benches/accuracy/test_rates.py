@@ -68,7 +68,7 @@ def test_the_command_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
         return rate
 
     monkeypatch.setattr(rates, "candidates", lambda: few)
-    monkeypatch.setattr(rates, "_task", lambda name: None)
+    monkeypatch.setattr(rates, "make_task", lambda name, data: None)
     monkeypatch.setattr(rates, "_loss", loss)
     path = tmp_path / "rates.json"
     with pytest.raises(KeyboardInterrupt):

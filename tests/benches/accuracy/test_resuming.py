@@ -7,7 +7,7 @@ import pytest
 from benches.accuracy import store
 from benches.accuracy.plan import Plan, Run
 from benches.accuracy.pool import Pool, WorkerError
-from benches.accuracy.store import Store
+from benches.accuracy.store import Planned, Store
 from tests.benches.accuracy import working
 
 PLAN = Plan(("clicks",), quick=True)
@@ -27,7 +27,7 @@ def make(folder, plan=PLAN, after=None, jobs=1) -> list[Run]:
             raise Interrupted
 
     with Pool(jobs, target=working.pretend) as pool:
-        pool.make(plan, Store(folder), tell)
+        pool.make(Planned(plan, Store(folder)), tell)
     return made
 
 
@@ -86,7 +86,7 @@ def test_a_failure_in_a_process_is_told(tmp_path):
         pytest.raises(WorkerError, match="no luck"),
         Pool(1, target=working.fail) as pool,
     ):
-        pool.make(PLAN, Store(tmp_path), lambda run, record: None)
+        pool.make(Planned(PLAN, Store(tmp_path)), lambda run, record: None)
 
 
 def test_the_end_of_a_process_is_told(tmp_path):
@@ -94,4 +94,4 @@ def test_the_end_of_a_process_is_told(tmp_path):
         pytest.raises(WorkerError, match="died"),
         Pool(1, target=working.die) as pool,
     ):
-        pool.make(PLAN, Store(tmp_path), lambda run, record: None)
+        pool.make(Planned(PLAN, Store(tmp_path)), lambda run, record: None)

@@ -7,7 +7,7 @@ import pytest
 from benches.accuracy import document, show, store, tables
 from benches.accuracy.plan import SECTIONS, Plan
 from benches.accuracy.pool import Pool
-from benches.accuracy.store import Store
+from benches.accuracy.store import Planned, Store
 from benches.accuracy.summary import Result, Summary, verdict
 from tests.benches.accuracy import working
 
@@ -82,7 +82,7 @@ def test_a_finished_plan_gives_a_page_and_a_figure(tmp_path):
     plan = Plan(("clicks",))
     kept = Store(tmp_path)
     with Pool(1, target=working.pretend) as pool:
-        pool.make(plan, kept, lambda run, record: None)
+        pool.make(Planned(plan, kept), lambda run, record: None)
     document.write(document.document(plan, kept.of(plan)), tmp_path / "accuracy.json")
     found = document.read(tmp_path / "accuracy.json")
     blocks = show.page(found, "accuracy.json")
@@ -101,7 +101,7 @@ def test_sections_with_missing_runs_stay_out_of_the_documentation(tmp_path):
     plan = Plan(("clicks",))
     kept = Store(tmp_path)
     with Pool(1, target=working.pretend) as pool:
-        pool.make(plan, kept, lambda run, record: None)
+        pool.make(Planned(plan, kept), lambda run, record: None)
     records = kept.of(plan)
     del records[next(run for run in records if run.method == "adam_onebit()")]
     assert store.scores(records)

@@ -27,6 +27,17 @@ def pretend(pipe: Connection, data: Path | None) -> None:
         )
 
 
+def ablate(pipe: Connection, data: Path | None) -> None:
+    """Answer at once to ablations."""
+    while True:
+        try:
+            run = pipe.recv()
+        except EOFError:
+            return
+        point = {"step": run.steps, "loss": 1 + run.rate, "accuracy": 0.5}
+        pipe.send({"points": [point], "bytes_per_step": 1e4, "diverged": False, "seconds": 0.1})
+
+
 def fail(pipe: Connection, data: Path | None) -> None:
     """Answer with an error."""
     pipe.recv()

@@ -63,11 +63,12 @@ _WHY = """\
 * **Delayed gradients.** With error feedback an entry is sent only once it is large enough: at a
   ratio of 0.01, after a hundred steps on average. A run of a few hundred steps ends with part of
   its gradient still in the residual. Longer runs and larger ratios lose less.
-* **Adaptive optimizers.** A delayed gradient arrives as one sum. Adam and AdamW divide each update
-  by the recent magnitude of that entry, so one large update moves the weight less than the same
-  gradient in small steps would. Sparse presets therefore trail on the text task (AdamW) but not on
-  the digits (SGD). A first moment makes it worse, so they are trained without one. `adam` divides
-  by its own second moment before it selects entries, and has neither problem. See
+* **Adaptive optimizers.** Adam divides a gradient by its recent magnitude. After a sparse codec
+  that comes too late: entries are selected among gradients instead of steps, and a delayed gradient
+  is scaled by the learning rate of a later step. A first moment, which averages delayed sums once
+  more, costs more than both together, so presets are trained without one. `adam` takes Adam's step
+  before it selects entries, and has none of these problems. See
+  [what makes the difference](ablations.md#why-a-sparse-codec-in-front-of-adamw-falls-behind) and
   [choosing an optimizer](choosing.md#the-optimizer).
 * **Momentum in the codec.** `dgc` applies momentum before selection. It is designed for SGD and
   trained with it on both tasks.

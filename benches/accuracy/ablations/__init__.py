@@ -1,0 +1,1 @@
+"""Change one thing at a time: ``make ablations``."""
