@@ -18,7 +18,7 @@ from gradwire.cli.training.optimizers import recipe_for
 from gradwire.cli.training.rates import Rate, rate_for
 from gradwire.memory import AdamCorrection, NoMemory
 from gradwire.presets import PRESETS
-from gradwire.quantize import SignScale
+from gradwire.quantize import TwoMeans
 from gradwire.sparsify import All, TopK
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.ddp.pairing import check_pairing, warn_of_pairing
@@ -87,7 +87,7 @@ def measured(monkeypatch):
         entry("topk(ratio=0.1)", gradwire.topk(ratio=0.1), without, 0.004),
         entry("sidco(ratio=0.01)", gradwire.sidco(ratio=0.01), without, 0.008),
         entry("adam(ratio=0.01)", gradwire.adam(ratio=0.01), own, 0.016),
-        entry("adam_onebit(column=128)", gradwire.adam_onebit(column=128), own, 0.032),
+        entry("adam_onebit()", gradwire.adam_onebit(), own, 0.032),
         entry("onebit(column=128)", gradwire.onebit(column=128), without, 0.064),
         entry("qsgd()", gradwire.qsgd(), usual, None),
     ]
@@ -107,8 +107,8 @@ def measured(monkeypatch):
         ("signsgd", gradwire.signsgd(), Rate(0.064, "that of onebit(column=128)")),
         (
             "",
-            CODEC(sparsify=All(), quantize=SignScale(), memory=AdamCorrection()),
-            Rate(0.032, "that of adam_onebit(column=128)"),
+            CODEC(sparsify=All(), quantize=TwoMeans(128), memory=AdamCorrection()),
+            Rate(0.032, "that of adam_onebit()"),
         ),
         (
             "",

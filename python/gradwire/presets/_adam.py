@@ -1,9 +1,11 @@
 """Adam on each rank, sparse or in one bit."""
 
+from typing import Literal
+
 from gradwire.codec import Codec
 from gradwire.memory import AdamCorrection
 from gradwire.presets._preset import preset
-from gradwire.quantize import BFloat16, Quantizer, TwoMeans
+from gradwire.quantize import BFloat16, Quantizer, SignScale
 from gradwire.sparsify import All, TopK
 
 __all__ = ["adam", "adam_onebit"]
@@ -51,22 +53,23 @@ def adam(
 
 
 @preset(
-    summary="one bit per entry of Adam's local step and two means per column, with error feedback",
+    summary="the signs of Adam's local step and one magnitude per tensor, with error feedback",
     paper="Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang, He: 1-bit Adam: Communication "
     "Efficient Large-Scale Training with Adam's Convergence Speed, ICML 2021",
-    example={"column": 128},
+    example={},
 )
-def adam_onebit(*, column: int | None = None, beta2: float = 0.999, eps: float = 1e-8) -> Codec:
-    """Send one bit per entry of each rank's own Adam steps: the mean of its sign and column.
+def adam_onebit(
+    *, scale: Literal["mean", "rms"] = "mean", beta2: float = 0.999, eps: float = 1e-8
+) -> Codec:
+    """Send one bit per entry of each rank's own Adam steps: its sign, and one magnitude for all.
 
     What is decoded is an update and not a gradient: train with `gradwire.torch.optim.AdamW`, which
     subtracts it.
 
     Parameters
     ----------
-    column
-        See `gradwire.quantize.TwoMeans`; None derives it from the shape of each tensor in
-        `gradwire.Codec.for_shape`.
+    scale
+        The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
     beta2, eps
         See `gradwire.memory.AdamCorrection`.
 
@@ -78,4 +81,4 @@ def adam_onebit(*, column: int | None = None, beta2: float = 0.999, eps: float =
     here each rank keeps its own up to date, there is no warm-up, and the step is sent.
     """
     memory = AdamCorrection(beta2=beta2, eps=eps)
-    return Codec(sparsify=All(), quantize=TwoMeans(column=column), memory=memory)
+    return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory)
