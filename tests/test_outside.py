@@ -85,7 +85,8 @@ class TestEveryComposition:
         codec.encode(tensors[0], state)
         saved, seen = state.state_dict(), codec.preview(tensors[1], state)
         out = np.full(codec.max_encoded_len(N), 7, np.uint8)
-        nbytes = codec.encode_into(tensors[1], copy.copy(state), out)
+        whole = copy.copy(state)
+        nbytes = codec.encode_into(tensors[1], whole, out)
         limit = 48 + (nbytes - 48) // 2
         try:
             nbytes = codec.encode_into(tensors[1], state, out[:limit])
@@ -95,7 +96,8 @@ class TestEveryComposition:
             return
         assert nbytes <= limit
         assert nbytes > 0.6 * limit or codec.sparsify.shared or limit < 150
-        assert state.last["count"] + state.last["trimmed"] > state.last["count"]
+        # SIDCo's published thresholds lie above all of Adam's first steps, which hardly differ.
+        assert state.last["trimmed"] > 0 or whole.last["count"] == 0
         if codec.memory in MEMORIES and codec.memory.keeps:
             sent = gradwire.decode(out[:nbytes])
             assert np.array_equal(state.residual, seen - sent)
