@@ -5,6 +5,7 @@ from typing import Any
 
 import gradwire
 from gradwire import Codec
+from gradwire.schedule import Schedule, WarmUp
 
 from .flat import Flat
 from .rules import ByOptimizer, Rule
@@ -23,15 +24,19 @@ class Method:
         Of `gradwire.torch.optim` if the codec computes steps, else of torch.
     options : dict
         Keyword arguments of the optimizer.
+    schedule : Schedule, optional
+        Of the codec. A tenth of the run counts as an epoch.
     """
 
     codec: Codec | None = None
     optimizer: str = "adamw"
     options: dict[str, Any] = field(default_factory=lambda: dict(ADAMW))
+    schedule: Schedule | None = None
 
-    def rule(self, flat: Flat, ranks: int) -> Rule:
-        """Return the rule for a run."""
-        return ByOptimizer(flat, ranks, self.codec, self.optimizer, self.options)
+    def rule(self, flat: Flat, ranks: int, steps: int) -> Rule:
+        """Return the rule for a run of so many steps."""
+        rule = ByOptimizer(flat, ranks, self.codec, self.optimizer, self.options)
+        return rule if self.schedule is None else rule.scheduled(self.schedule, steps)
 
     def config(self) -> dict[str, Any]:
         """Return what determines the method, as plain data."""
@@ -40,7 +45,10 @@ class Method:
             name: list(each) if isinstance(each, tuple) else each
             for name, each in self.options.items()
         }
-        return {"codec": codec, "optimizer": self.optimizer, "options": options}
+        found = {"codec": codec, "optimizer": self.optimizer, "options": options}
+        if self.schedule is not None:
+            found["schedule"] = self.schedule.get_config()
+        return found
 
 
 METHODS: dict[str, Method] = {
@@ -48,6 +56,7 @@ METHODS: dict[str, Method] = {
     "topk(0.01), AdamW": Method(gradwire.topk(ratio=0.01)),
     "adam(0.01)": Method(gradwire.adam(0.01)),
     "adam(0.002)": Method(gradwire.adam(0.002)),
+    "adam(0.002), warm-up": Method(gradwire.adam(0.002), schedule=WarmUp((0.05,))),
     "adam_onebit()": Method(gradwire.adam_onebit()),
     "dense SGD": Method(None, "sgd", SGD),
     "topk(0.01), SGD": Method(gradwire.topk(ratio=0.01), "sgd", SGD),

@@ -62,7 +62,7 @@ def _adam(
     """
     once, twice = (first, 2 * first), (2 * first, 4 * first)
     found = {("dense AdamW", 2): once, ("topk(0.01), AdamW", 2): once}
-    found |= {(method, 2): twice for method in _UPDATES}
+    found |= {(method, 2): twice for method in (*_UPDATES, "adam(0.002), warm-up")}
     if dense_too:
         found["dense AdamW", 8] = once
     if many is not None:

@@ -1,17 +1,21 @@
 """How a method makes a step out of the gradients of all ranks."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from gradwire import Codec
+from gradwire.schedule import Schedule
 from gradwire.torch.optim import SGD, AdamW
 
 from .averaging import Compressed, Dense
 from .flat import Flat
 
 Options = dict[str, Any]
+
+EPOCHS = 10
+"""Epochs of a run, for schedules."""
 
 
 class Rule(Protocol):
@@ -48,18 +52,36 @@ class ByOptimizer:
         memory = None if codec is None else codec.memory
         self._sends_updates = memory is not None and memory.updates
         computed = memory is not None and (memory.corrects or memory.updates)
+        self._codec = codec
         self._averaging: Compressed | Dense
         if codec is None:
             self._averaging = Dense(flat, ranks)
         else:
             self._averaging = Compressed(flat, ranks, codec)
+        self._changes: dict[int, Codec] = {}
+        self._step = 0
         self._average = torch.zeros_like(flat.gradients)
         groups = parts(flat, self._average)
         self._optimizer = _made(optimizer, options, groups, computed=computed)
         self.nbytes = 0.0
 
+    def scheduled(self, schedule: Schedule, steps: int) -> Self:
+        """Change the codec with the epochs of a run of so many steps, and return this rule."""
+        assert self._codec is not None
+        for epoch in range(EPOCHS):
+            codec = schedule.codec_at(self._codec, epoch)
+            assert codec is not None  # dense epochs are not simulated
+            self._changes[-(-epoch * steps // EPOCHS)] = codec
+        return self
+
     def begin(self, learning_rate: float) -> None:
         """Begin a step."""
+        codec = self._changes.get(self._step)
+        if codec is not None and codec != self._codec:
+            assert isinstance(self._averaging, Compressed)
+            self._averaging.change(codec)
+            self._codec = codec
+        self._step += 1
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         if self._sends_updates:

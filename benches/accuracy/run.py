@@ -20,8 +20,8 @@ EVALUATIONS = 6
 class Method(Protocol):
     """What makes rules."""
 
-    def rule(self, flat: Flat, ranks: int) -> Rule:
-        """Return the rule for a run."""
+    def rule(self, flat: Flat, ranks: int, steps: int) -> Rule:
+        """Return the rule for a run of so many steps."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ def run(
     """
     model = task.model(seed)
     flat = Flat(model, dense)
-    rule = method.rule(flat, ranks)
+    rule = method.rule(flat, ranks, steps)
     batches = [task.batches(rank, ranks, seed) for rank in range(ranks)]
     pauses = {round(steps * (i + 1) / evaluations) for i in range(evaluations)}
     curve = Curve()

@@ -10,13 +10,14 @@ import torch
 import gradwire
 from benches.accuracy import run as running
 from benches.accuracy.methods import ADAMW, SGD, Method
+from gradwire.schedule import WarmUp
 from tests.benches.accuracy.toy import Toy
 from tests.distributed.ranks import Ranks
 from tests.distributed.scenarios.simulated import RATE
 
 STEPS = 30
 
-CASES: list[tuple[str | None, dict[str, Any], str]] = [
+CASES: list[tuple[str | None, dict[str, Any], str]] = [  # preset, its options, optimizer
     (None, {}, "sgd"),
     (None, {}, "adamw"),
     ("topk", {"ratio": 0.01}, "sgd"),
@@ -42,11 +43,32 @@ def one_thread() -> Iterator[None]:
 def test_simulated_ranks_equal_real_ones_bit_for_bit(
     two: Ranks, preset: str | None, options: dict[str, Any], optimizer: str
 ) -> None:
+    compare(two, preset, options, optimizer)
+
+
+def test_a_schedule_is_simulated_as_well(two: Ranks) -> None:
+    compare(two, "adam", {"ratio": 0.01}, "adamw", (0.3, 0.1))
+
+
+def compare(
+    two: Ranks,
+    preset: str | None,
+    options: dict[str, Any],
+    optimizer: str,
+    ratios: tuple[float, ...] = (),
+) -> None:
+    """Train twice."""
     real = two.run(
-        "simulated.real", preset=preset, options=options, optimizer=optimizer, steps=STEPS
+        "simulated.real",
+        preset=preset,
+        options=options,
+        optimizer=optimizer,
+        ratios=ratios,
+        steps=STEPS,
     )[0]
     codec = None if preset is None else getattr(gradwire, preset)(**options)
-    method = Method(codec, optimizer, ADAMW if optimizer == "adamw" else SGD)
+    schedule = WarmUp(ratios) if ratios else None
+    method = Method(codec, optimizer, ADAMW if optimizer == "adamw" else SGD, schedule)
     task = Kept()
     curve = running.run(task, method, RATE, ranks=2, seed=0, steps=STEPS, evaluations=1)
     simulated = {name: each.numpy() for name, each in task.last.state_dict().items()}

@@ -11,6 +11,7 @@ from gradwire.exchange import AllGather
 from gradwire.memory import AdamCorrection, MomentumCorrection, NoMemory, Residual
 from gradwire.presets import PRESETS
 from gradwire.quantize import BFloat16, Float8, Float32, Quantizer, SignScale, TwoMeans
+from gradwire.schedule import WarmUp
 from gradwire.sparsify import All, TopK
 
 from .variant import Variant
@@ -60,8 +61,8 @@ def _one_bit() -> Iterator[tuple[str, Method]]:
         yield f"two means of {column}", _every(TwoMeans(column))
     yield "sign, one mean", _every(SignScale())
     yield "sign, one rms", _every(SignScale("rms"))
-    for ratio in (0.3, 0.1, 0.03):
-        yield f"signs of {ratio:.0%}", _sparse(ratio, SignScale())
+    for ratio in (0.3, 0.1, 0.03, 0.01, 0.005):
+        yield f"signs of {100 * ratio:g}%", _sparse(ratio, SignScale())
     yield "two means of 10%", _sparse(0.1, TwoMeans(1 << 14))
 
 
@@ -95,9 +96,9 @@ METHODS: dict[str, Method | Variant] = {
     "updates, 5%": _sparse(0.05),
     "updates, 0.2%": _sparse(0.002),
     "updates, 0.1%": _sparse(0.001),
-    "updates, 0.2%, first tenth 5%": Variant(gradwire.topk(ratio=0.002), early=((0.1, 0.05),)),
-    "updates, first tenth 5%": Variant(TOPK, early=((0.1, 0.05),)),
-    "updates, first fifth 10%": Variant(TOPK, early=((0.2, 0.1),)),
+    "updates, 0.2%, first tenth 5%": replace(_sparse(0.002), schedule=WarmUp((0.05,))),
+    "updates, first tenth 5%": replace(_sparse(0.01), schedule=WarmUp((0.05,))),
+    "updates, first fifth 10%": replace(_sparse(0.01), schedule=WarmUp((0.1, 0.1))),
     # Which parameters.
     "updates, embeddings dense": Variant(TOPK, dense=EMBEDDINGS),
     "updates, head dense": Variant(TOPK, dense=("head",)),

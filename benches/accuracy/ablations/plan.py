@@ -9,6 +9,8 @@ from .methods import presets
 ONE_BIT_FIRST = ("two means of 1024", "sign, one mean", "two means of 128", "signs of 10%")
 ONE_BIT_REST = (
     "signs of 3%",
+    "signs of 1%",
+    "signs of 0.5%",
     "two means of 10%",
     "signs of 30%",
     "two means of 32",

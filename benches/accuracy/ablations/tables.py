@@ -75,6 +75,8 @@ TABLES: Mapping[str, Sequence[Row]] = {
         "signs of 10%",
         "two means of 10%",
         "signs of 3%",
+        "signs of 1%",
+        "signs of 0.5%",
     )
     + [
         Row(f"{name}, 8 ranks", name, 8)

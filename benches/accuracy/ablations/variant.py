@@ -10,7 +10,6 @@ from benches.accuracy.averaging import Compressed, Dense
 from benches.accuracy.flat import Flat
 from benches.accuracy.rules import parts
 from gradwire import Codec
-from gradwire.schedule._amount import with_ratio
 
 DECAY = 0.01
 EPS = 1e-8
@@ -43,10 +42,6 @@ class Variant:
         Largest norm of what was averaged; 0 for none.
     dense : tuple of str
         Parameters sent dense whatever their size, by a part of their names.
-    early : tuple of (float, float)
-        Ratios in the beginning: up to which share of the run, and the ratio.
-    steps : int
-        Of the run; only ``early`` depends on it.
     """
 
     codec: Codec | None = None
@@ -58,11 +53,9 @@ class Variant:
     clip: float = 0.0
     clip_average: float = 0.0
     dense: tuple[str, ...] = ()
-    early: tuple[tuple[float, float], ...] = ()
-    steps: int = 0
 
-    def rule(self, flat: Flat, ranks: int) -> "VariantRule":
-        """Return the rule for a run."""
+    def rule(self, flat: Flat, ranks: int, steps: int) -> "VariantRule":
+        """Return the rule for a run of any number of steps."""
         return VariantRule(self, flat, ranks)
 
     def config(self) -> dict[str, Any]:
@@ -70,8 +63,6 @@ class Variant:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         found["codec"] = None if self.codec is None else self.codec.get_config()
         found["dense"] = list(self.dense)
-        found["early"] = [list(each) for each in self.early]
-        del found["steps"]  # the run has it
         return found
 
 
@@ -94,14 +85,12 @@ class VariantRule:
         self._first = torch.zeros(ranks if variant.sent != "gradients" else 1, flat.cut)
         self._scratch = torch.zeros(flat.cut)
         self._rate, self._step = 0.0, 0
-        self._ratio = 0.0
         self.nbytes = 0.0
 
     def begin(self, learning_rate: float) -> None:
         """Begin a step."""
         self._rate = learning_rate
         self._optimizer.param_groups[0]["lr"] = learning_rate
-        self._change_ratio()
         self._step += 1
 
     def take(self, rank: int, gradients: Tensor) -> None:
@@ -160,18 +149,6 @@ class VariantRule:
         torch.lerp(first, gradients, 1 - self._variant.beta1, out=self._scratch)
         first.lerp_(gradients, 1 - self._variant.beta2)
         torch.sign(self._scratch, out=gradients)
-
-    def _change_ratio(self) -> None:
-        if not self._variant.early:
-            return
-        codec, averaging = self._variant.codec, self._averaging
-        assert codec is not None
-        assert isinstance(averaging, Compressed)
-        share = self._step / self._variant.steps
-        ratio = next((ratio for end, ratio in self._variant.early if share < end), None)
-        if ratio != self._ratio:
-            self._ratio = ratio or 0.0
-            averaging.change(codec if ratio is None else with_ratio(codec, ratio))
 
 
 def clip(vector: Tensor, largest: float) -> None:

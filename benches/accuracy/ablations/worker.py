@@ -1,6 +1,5 @@
 """A process that makes ablations, one after the other."""
 
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ def serve(pipe: Connection, data: Path | None) -> None:
 def trained(run: Run, data: Path | None, tasks: worker.Tasks) -> dict[str, Any]:
     """Make a run."""
     method = METHODS[run.method]
-    if isinstance(method, Variant):
-        method = replace(method, steps=run.steps)
     return worker.train(
         worker.made_task(run.task, data, tasks),
         method,

@@ -6,7 +6,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from benches.accuracy.rules import EPOCHS
 from gradwire.cli.training.tasks import share_of_rate
+from gradwire.schedule import Constant, WarmUp
 from gradwire.torch import ddp
 from gradwire.torch.optim import SGD, AdamW
 from tests.benches.accuracy.toy import Toy
@@ -20,6 +22,7 @@ def real(
     preset: str | None,
     options: dict[str, Any],
     optimizer: str,
+    ratios: tuple[float, ...],
     steps: int,
 ) -> dict[str, Any]:
     """Train with DDP; return parameters and buffers by name."""
@@ -37,9 +40,12 @@ def real(
         made = SGD(model.parameters(), lr=RATE, momentum=0.9)
     else:
         made = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
-    handle = None if codec is None else ddp.attach(model, codec, optimizer=made)
+    schedule = WarmUp(ratios) if ratios else Constant()
+    handle = None if codec is None else ddp.attach(model, codec, optimizer=made, schedule=schedule)
     batches = task.batches(rank, world_size, 0)
     for step in range(steps):
+        if handle is not None and step * EPOCHS % steps == 0:
+            handle.epoch(step * EPOCHS // steps)
         for group in made.param_groups:
             group["lr"] = RATE * share_of_rate(step, steps)
         made.zero_grad()
