@@ -60,6 +60,7 @@ METHODS: dict[str, Method] = {
     "adam_onebit()": Method(gradwire.adam_onebit()),
     "dense SGD": Method(None, "sgd", SGD),
     "topk(0.01), SGD": Method(gradwire.topk(ratio=0.01), "sgd", SGD),
+    "topk(0.01), SGD without momentum": Method(gradwire.topk(ratio=0.01), "sgd", {"momentum": 0.0}),
     "dgc(0.01)": Method(gradwire.dgc(0.01), "sgd", SGD),
 }
 """The methods, by the names that they have in tables."""

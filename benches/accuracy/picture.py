@@ -22,6 +22,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "dense SGD": ("#808080", "s"),
     "topk(0.01), AdamW": ("#D55E00", "v"),
     "topk(0.01), SGD": ("#D55E00", "^"),
+    "topk(0.01), SGD without momentum": ("#0080c4", "^"),
     "dgc(0.01)": ("#CC79A7", "P"),
     "adam(0.01)": ("#0080c4", "D"),
     "adam(0.002)": ("#56B4E9", "D"),

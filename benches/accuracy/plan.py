@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 ADAM_GRID = tuple(1e-3 * 2.0**i for i in range(-2, 7))
-SGD_GRID = tuple(0.05 * 2.0**i for i in range(-5, 6))
+SGD_GRID = tuple(0.05 * 2.0**i for i in range(-5, 8))
 SEEDS = 3
 QUICK = 4
 """A quick run makes this part of the steps."""
@@ -51,6 +51,7 @@ class Run:
 
 
 _UPDATES = ("adam(0.01)", "adam(0.002)", "adam_onebit()")
+_MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 
 
 def _adam(
@@ -105,7 +106,11 @@ SECTIONS: dict[str, Section] = {
             1400,
             SGD_GRID,
             ("dense SGD",),
-            {(method, 2): (0.1, 0.2) for method in ("dense SGD", "topk(0.01), SGD", "dgc(0.01)")},
+            {
+                **{(method, 2): (0.1, 0.2) for method in ("dense SGD", *_MOMENTUM)},
+                # Without momentum steps are a tenth as long.
+                ("topk(0.01), SGD without momentum", 2): (0.8, 1.6),
+            },
         ),
         Section(
             "clicks",
@@ -158,7 +163,7 @@ class Plan:
         found: list[tuple[int, int, Run]] = []
         for section, method, ranks in self.series():
             for stage, run in self._missing(section, method, ranks, scores):
-                found.append((stage, ranks, run))
+                found.append((ranks, stage, run))
         found.sort(key=lambda each: each[:2])
         return [run for _, _, run in found]
 

@@ -18,8 +18,7 @@ ALLOWED: dict[str, tuple[float, bool]] = {
     "adam(0.002)": (0.5, False),
     "adam(0.002), warm-up": (0.5, False),
     "adam_onebit()": (POINTS, False),
-    "topk(0.01), SGD": (POINTS, True),
-    "dgc(0.01)": (POINTS, True),
+    "topk(0.01), SGD without momentum": (POINTS, True),
 }
 """For each method with an aim: how many points it may be behind the best dense baseline, and
 whether it may be one standard error behind if that is more."""

@@ -137,13 +137,18 @@ def _sgd_digits(seed: int) -> Iterator[Run]:
     small = ("topk 0.1%", "dgc 0.1%", "dgc unmasked 0.1%")
     for name in (*names, *small):
         yield from _grid(f"{name}, SGD", 0.15, 0.075, task="digits", steps=1000, seed=seed)
+    rates = 1.5, 0.75, 3.0
+    yield from _grid(
+        "topk, SGD without momentum", *rates, task="digits", steps=1000, seed=seed
+    )
 
 
 def _sgd_fashion() -> Iterator[Run]:
     small = ("topk 0.1%", "dgc 0.1%", "dgc unmasked 0.1%")
     for name in ("dense", "topk", "dgc", "dgc unmasked", "dgc exact unmasked", *small):
         yield from _grid(f"{name}, SGD", 0.1, 0.2, 0.05, task="fashion", steps=1400)
-    yield from _grid("topk, SGD without momentum", 0.2, 0.4, 0.8, task="fashion", steps=1400)
+    rates = 0.8, 1.6, 0.4
+    yield from _grid("topk, SGD without momentum", *rates, task="fashion", steps=1400)
 
 
 def _clipping() -> Iterator[Run]:
