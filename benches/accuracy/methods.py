@@ -55,7 +55,6 @@ METHODS: dict[str, Method] = {
     "dense AdamW": Method(),
     "topk(0.01), AdamW": Method(gradwire.topk(ratio=0.01)),
     "adam(0.01)": Method(gradwire.adam(0.01)),
-    "adam(0.002)": Method(gradwire.adam(0.002)),
     "adam(0.002), warm-up": Method(gradwire.adam(0.002), schedule=WarmUp((0.05,))),
     "adam_onebit()": Method(gradwire.adam_onebit()),
     "dense SGD": Method(None, "sgd", SGD),

@@ -25,8 +25,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "topk(0.01), SGD without momentum": ("#0080c4", "^"),
     "dgc(0.01)": ("#CC79A7", "P"),
     "adam(0.01)": ("#0080c4", "D"),
-    "adam(0.002)": ("#56B4E9", "D"),
-    "adam(0.002), warm-up": ("#56B4E9", "p"),
+    "adam(0.002), warm-up": ("#56B4E9", "D"),
     "adam_onebit()": ("#009E73", "X"),
 }
 AXES = {"accuracy": "held-out accuracy (%)", "auc": "AUC (points)"}

@@ -50,7 +50,7 @@ class Run:
     seed: int
 
 
-_UPDATES = ("adam(0.01)", "adam(0.002)", "adam_onebit()")
+_UPDATES = ("adam(0.01)", "adam(0.002), warm-up", "adam_onebit()")
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 
 
@@ -63,7 +63,7 @@ def _adam(
     """
     once, twice = (first, 2 * first), (2 * first, 4 * first)
     found = {("dense AdamW", 2): once, ("topk(0.01), AdamW", 2): once}
-    found |= {(method, 2): twice for method in (*_UPDATES, "adam(0.002), warm-up")}
+    found |= {(method, 2): twice for method in _UPDATES}
     if dense_too:
         found["dense AdamW", 8] = once
     if many is not None:

@@ -15,7 +15,6 @@ POINTS = 0.2
 
 ALLOWED: dict[str, tuple[float, bool]] = {
     "adam(0.01)": (POINTS, True),
-    "adam(0.002)": (0.5, False),
     "adam(0.002), warm-up": (0.5, False),
     "adam_onebit()": (POINTS, False),
     "topk(0.01), SGD without momentum": (POINTS, True),

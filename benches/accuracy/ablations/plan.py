@@ -138,9 +138,7 @@ def _sgd_digits(seed: int) -> Iterator[Run]:
     for name in (*names, *small):
         yield from _grid(f"{name}, SGD", 0.15, 0.075, task="digits", steps=1000, seed=seed)
     rates = 1.5, 0.75, 3.0
-    yield from _grid(
-        "topk, SGD without momentum", *rates, task="digits", steps=1000, seed=seed
-    )
+    yield from _grid("topk, SGD without momentum", *rates, task="digits", steps=1000, seed=seed)
 
 
 def _sgd_fashion() -> Iterator[Run]:

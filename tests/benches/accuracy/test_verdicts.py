@@ -40,7 +40,9 @@ def test_two_tenths_of_a_point_are_allowed_at_one_per_cent_in_any_case():
     assert verdict(result("adam(0.01)", 60.85), result("dense AdamW", 61.0)).allowed == 0.2
 
 
-@pytest.mark.parametrize(("method", "allowed"), [("adam(0.002)", 0.5), ("adam_onebit()", 0.2)])
+@pytest.mark.parametrize(
+    ("method", "allowed"), [("adam(0.002), warm-up", 0.5), ("adam_onebit()", 0.2)]
+)
 def test_standard_errors_excuse_nothing_of_the_other_aims(method, allowed):
     found = verdict(result(method, 58.0, 61.0, 62.0), DENSE)
     assert found.allowed == allowed
@@ -64,7 +66,11 @@ def test_the_baseline_has_as_many_ranks_if_there_is_one():
 def test_a_failed_aim_is_said_with_its_distance():
     dense = result("dense AdamW", 61.0, 61.0, 61.0)
     lines = tables.verdicts(
-        summary(dense, result("adam(0.01)", 61.5, 61.5, 61.5), result("adam(0.002)", 60, 60, 60))
+        summary(
+            dense,
+            result("adam(0.01)", 61.5, 61.5, 61.5),
+            result("adam(0.002), warm-up", 60, 60, 60),
+        )
     )
     first, second = lines
     assert "0.50 ± 0.00 points ahead of dense AdamW: holds (at most 0.20 behind)" in first
