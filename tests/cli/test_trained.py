@@ -34,8 +34,8 @@ CODEC = gradwire.Codec
         (None, "AdamW(0.9, 0.999)", "SGD(0.9)"),
         (gradwire.qsgd(), "AdamW(0.9, 0.999)", "SGD(0.9)"),
         (gradwire.onebit(column=128), "AdamW(0, 0.999)", "SGD(0.9)"),
-        (SPARSE, "AdamW(0, 0.999)", "SGD(0.9)"),
-        (gradwire.scalecom(ratio=0.02), "AdamW(0, 0.999)", "SGD(0.9)"),
+        (SPARSE, "AdamW(0, 0.999)", "SGD(0)"),
+        (gradwire.scalecom(ratio=0.02), "AdamW(0, 0.999)", "SGD(0)"),
         (CODEC(sparsify=TopK(ratio=0.1), memory=NoMemory()), "AdamW(0.9, 0.999)", "SGD(0.9)"),
         (gradwire.dgc(ratio=0.01), "gradwire SGD(0.9)", "gradwire SGD(0.9)"),
         (gradwire.dgc(ratio=0.01, momentum=0.5), "gradwire SGD(0.5)", "gradwire SGD(0.5)"),
@@ -115,7 +115,7 @@ def measured(monkeypatch):
             CODEC(sparsify=TopK(ratio=0.01), memory=AdamCorrection(beta2=0.95)),
             Rate(0.016, "that of adam(ratio=0.01)"),
         ),
-        ("dgc", gradwire.dgc(ratio=0.01), Rate(rates.USUAL["SGD"], "not measured")),
+        ("dgc", gradwire.dgc(ratio=0.01), Rate(rates.USUAL["SGD("], "not measured")),
     ],
 )
 @pytest.mark.usefixtures("measured")

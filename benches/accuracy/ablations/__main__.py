@@ -108,7 +108,7 @@ def run(chosen: argparse.Namespace) -> int:
     kept = Results(chosen.out)
     work = Asked(list(dict.fromkeys(asked)), kept)
     missing = work.missing()
-    if any(each.task == "fashion" for each in missing):
+    if any("fashion" in each.task for each in missing):
         fashion_data.folder(chosen.data)  # before anything else: it may have to be fetched
     print(f"{len(kept.made())} runs are there already; {len(missing)} to make", flush=True)
     try:

@@ -147,6 +147,10 @@ def _sgd_fashion() -> Iterator[Run]:
         yield from _grid(f"{name}, SGD", 0.1, 0.2, 0.05, task="fashion", steps=1400)
     rates = 0.8, 1.6, 0.4
     yield from _grid("topk, SGD without momentum", *rates, task="fashion", steps=1400)
+    plain: dict[str, Any] = {"task": "fashion without norm", "steps": 1400}
+    yield from _grid("topk, SGD", 0.1, 0.2, 0.05, **plain)
+    yield from _grid("topk, SGD without momentum", 0.5, 1.0, 0.25, **plain)
+    yield from _grid("dense, SGD", 0.1, 0.2, **plain)
 
 
 def _clipping() -> Iterator[Run]:

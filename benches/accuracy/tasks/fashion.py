@@ -1,6 +1,6 @@
 """A small residual network with BatchNorm on Fashion-MNIST."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -15,20 +15,22 @@ SEED = 20260101
 GLOBAL_BATCH = 128
 WIDTHS = (16, 32, 64)
 
+Norm = Callable[[int], nn.Module]
+
 
 class Block(nn.Module):
-    """Two convolutions with BatchNorm, and a way around them."""
+    """Two convolutions with normalization, and a way around them."""
 
-    def __init__(self, before: int, width: int, stride: int) -> None:
+    def __init__(self, before: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.first = nn.Conv2d(before, width, 3, stride, 1, bias=False)
-        self.norm_first = nn.BatchNorm2d(width)
+        self.norm_first = norm(width)
         self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.norm_second = nn.BatchNorm2d(width)
+        self.norm_second = norm(width)
         self.around: nn.Module = nn.Identity()
         if stride != 1 or before != width:
             self.around = nn.Sequential(
-                nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+                nn.Conv2d(before, width, 1, stride, bias=False), norm(width)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,14 +42,14 @@ class Block(nn.Module):
 class FashionNet(nn.Module):
     """A ResNet of three blocks: 0.08 M parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: Norm) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(1, WIDTHS[0], 3, 2, 1, bias=False), nn.BatchNorm2d(WIDTHS[0]), nn.ReLU()
+            nn.Conv2d(1, WIDTHS[0], 3, 2, 1, bias=False), norm(WIDTHS[0]), nn.ReLU()
         )
         self.blocks = nn.Sequential(
             *(
-                Block(before, width, 1 if before == width else 2)
+                Block(before, width, 1 if before == width else 2, norm)
                 for before, width in zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False)
             )
         )
@@ -60,9 +62,18 @@ class FashionNet(nn.Module):
 
 
 class Fashion:
-    """Grey images of clothes, 28 x 28, in ten classes; mirrored at random."""
+    """Grey images of clothes, 28 x 28, in ten classes; mirrored at random.
 
-    def __init__(self, place: Path | None = None) -> None:
+    Parameters
+    ----------
+    place : Path, optional
+        Folder with the data.
+    norm : callable
+        Makes the normalization of so many channels.
+    """
+
+    def __init__(self, place: Path | None = None, norm: Norm = nn.BatchNorm2d) -> None:
+        self._norm = norm
         arrays = fashion_data.load(fashion_data.folder(place))
         images, labels, test_images, test_labels = (torch.tensor(each) for each in arrays)
         self._train = _prepared(images), labels.long()
@@ -71,7 +82,7 @@ class Fashion:
     def model(self, seed: int) -> nn.Module:
         """Return a newly initialized model."""
         torch.manual_seed(SEED + seed)
-        return FashionNet()
+        return FashionNet(self._norm)
 
     def batches(self, rank: int, ranks: int, seed: int) -> Iterator[Batch]:
         """Yield a rank's share of every global batch, endlessly."""

@@ -73,10 +73,12 @@ def recipe_for(usual: str, codec: Codec | None) -> Recipe:
     if isinstance(memory, MomentumCorrection):
         options = {"momentum": memory.momentum, "nesterov": memory.nesterov}
         return Recipe("sgd", True, options)
-    if usual == "sgd":
-        return Recipe("sgd", False, {"momentum": 0.9})
-    # Error feedback sends gradients late and as sums, which acts as momentum. A first moment would
-    # average these sums once more. It costs one bit per entry as much as a sparse codec: 2.32
-    # instead of 2.16 on the text after 300 steps, with `onebit` at a rate of 0.002.
+    # Error feedback sends gradients late and as sums, which acts as momentum. A moment of the
+    # optimizer would average these sums once more.
     feedback = memory is not None and memory.keeps
+    if usual == "sgd":
+        late = feedback and codec is not None and codec.sparsify.selects
+        return Recipe("sgd", False, {"momentum": 0.0 if late else 0.9})
+    # A first moment costs one bit per entry as much as a sparse codec: 2.32 instead of 2.16 on the
+    # text after 300 steps, with `onebit` at a rate of 0.002.
     return Recipe("adamw", False, {"betas": (0.0 if feedback else 0.9, 0.999)})

@@ -157,12 +157,19 @@ def warn_of_pairing(
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"
             )
     elif codec.sparsify.selects and any(map(_has_first_moment, optimizer.param_groups)):
-        # A momentum without a second moment costs nothing that was measured: docs/accuracy.md.
-        _warn(
-            f"{_name(optimizer)} has a first moment, and a sparse codec with a residual sends "
-            "gradients late and as sums: together they can cost accuracy. Better: "
-            f"gradwire.adam(ratio=...) with {_ADAMW}"
+        _warn_of_moment(optimizer, "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}")
+    elif codec.sparsify.selects and any(map(_has_momentum, optimizer.param_groups)):
+        _warn_of_moment(
+            optimizer, "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
         )
+
+
+def _warn_of_moment(optimizer: Optimizer, found: str, better: str) -> None:
+    _warn(
+        f"{_name(optimizer)} has {found}, and a sparse codec with a residual sends gradients late "
+        f"and as sums: together they can cost accuracy. Better: {better}",
+        stacklevel=5,
+    )
 
 
 def _has_first_moment(group: Mapping[str, Any]) -> bool:
@@ -181,8 +188,8 @@ def _name(optimizer: Optimizer) -> str:
     return f"{module}.{kind.__qualname__}"
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, PairingWarning, stacklevel=4)
+def _warn(text: str, stacklevel: int = 4) -> None:
+    warnings.warn(text, PairingWarning, stacklevel=stacklevel)
 
 
 def warn_of_changes() -> None:
