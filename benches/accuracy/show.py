@@ -1,6 +1,7 @@
 """Show a recorded run of ``make accuracy`` again, or write it into the documentation.
 
-python -m benches.accuracy.show benches/results/FILE.json [--into docs/accuracy.md]
+python -m benches.accuracy.show benches/results/FILE.json
+    [--into docs/accuracy.md] [--readme README.md]
 
 Only sections whose runs are all there are written into the documentation.
 """
@@ -16,6 +17,7 @@ from .document import Document
 from .summary import Summary
 
 BEST, RATES = "accuracy", "all learning rates"
+README = "accuracy"
 FIGURE = "accuracy.svg"
 PICTURE = f"![Accuracy against bytes]({FIGURE})"
 
@@ -65,13 +67,27 @@ def page(found: Document, path: str) -> dict[str, list[str]]:
     }
 
 
+def readme(found: Document) -> list[str]:
+    """Return the lines of the README's block."""
+    summaries = [each for each in document.summaries(found) if each.complete]
+    seeds = max((each.seeds for each in summaries), default=0)
+    source = (
+        f"By `make accuracy`: means of {seeds} seeds ± standard error, each method at its best "
+        "learning rate; [all figures](docs/accuracy.md)."
+    )
+    return [*tables.overview(summaries), "", source]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benches.accuracy.show", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--into", type=Path, help="rewrite the tables and the figure of this page")
+    parser.add_argument("--readme", type=Path, help="rewrite the table in this README")
     chosen = parser.parse_args()
     found = document.read(chosen.file)
     summaries = document.summaries(found)
+    if chosen.readme is not None:
+        blocks.replace(chosen.readme, README, readme(found))
     if chosen.into is None:
         print("\n".join([*best(summaries), "", *rates(summaries), *source(found, chosen.file)]))
         return

@@ -41,6 +41,31 @@ def best(summary: Summary) -> list[str]:
     return lines
 
 
+def overview(summaries: Sequence[Summary]) -> list[str]:
+    """Return one table of all tasks that are trained with AdamW, with two ranks."""
+    shown = [each for each in summaries if "dense AdamW" in each.section.baselines]
+    results = [{each.method: each for each in summary.best if each.ranks == 2} for summary in shown]
+    lines = head(
+        "at the end of training, 2 ranks",
+        *(
+            f"{summary.section.title.partition(',')[0]}, {name}"
+            for summary in shown
+            for name in ("kB per step", MEASURES[summary.section.measure])
+        ),
+    )
+    for method in results[0] if results else ():
+        cells = [
+            cell
+            for each in results
+            for cell in (
+                f"{each[method].bytes_per_step / 1e3:.1f}",
+                _with_error(each[method].mean, each[method].error),
+            )
+        ]
+        lines.append(row(f"**{method}**" if method == "adam(0.01)" else method, *cells))
+    return lines
+
+
 def rates(summary: Summary) -> list[str]:
     """Return the table of all learning rates that were tried."""
     tried = sorted({each.learning_rate for each in summary.every})

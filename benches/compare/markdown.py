@@ -1,8 +1,6 @@
 """Write the figures of recorded runs as Markdown, for the README.
 
 python -m benches.compare.markdown benches/results/FILE.json [--into README.md]
-
-The accuracies come from docs/codecs.md, which `gradwire compare` writes.
 """
 
 import argparse
@@ -15,7 +13,6 @@ from gradwire.cli.training.link import format_rate
 from . import blocks, plan, record
 from .tables import span
 
-CODECS = "docs/codecs.md"
 README_RATIO = 0.01
 
 # Labels in the README, in its order; the other contestants are only in the files.
@@ -27,14 +24,6 @@ STEPS = {
     "gradwire topk, 0.001": "**gradwire topk**, 0.001",
     "gradwire sidco, 0.001": "**gradwire sidco**, 0.001",
 }
-LEARNERS = (
-    "no compression",
-    "torch's bf16 hook",
-    "qsgd",
-    "onebit",
-    "topk",
-    "sparseloco",
-)
 ENCODERS = {
     "gradwire topk": "**gradwire topk** (exact)",
     "gradwire sidco": "**gradwire sidco**",
@@ -62,34 +51,6 @@ def end_to_end(document: dict[str, Any], path: str) -> list[str]:
     return [*lines, "", _source(document, path)]
 
 
-def accuracy(page: str, path: str) -> list[str]:
-    """Return the accuracy of the demo's models with some methods, and its source."""
-    tasks = {
-        section.partition("\n")[0]: _rows(section)
-        for section in page.split("\n## ")
-        if "\n| method |" in section
-    }
-    columns = [f"{name.lower()}, {what}" for name in tasks for what in ("MB per step", "accuracy")]
-    lines = _head("", *columns)
-    for name in LEARNERS:
-        cells = []
-        for rows in tasks.values():
-            found = rows[name]
-            cells += [f"{float(found['kB per step']) / 1e3:.3f}", f"{found['accuracy %']} %"]
-        lines.append(_row([name, *cells]))
-    return [*lines, "", f"By `gradwire compare`; all presets are in [{path}]({path})."]
-
-
-def _rows(section: str) -> dict[str, dict[str, str]]:
-    """Return the rows of a table by method, the first column."""
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in section.splitlines()
-        if line.startswith("|")
-    ]
-    return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[2:]}
-
-
 def outcome(document: dict[str, Any], law: str, ratio: float, threads: int = 1) -> dict[str, Any]:
     """Return the outcome for 25 M entries, this distribution, ratio and number of threads."""
     wanted = {"law": law, "numel": plan.HEADLINE, "ratio": ratio, "threads": threads}
@@ -113,7 +74,6 @@ def page(document: dict[str, Any], path: str) -> dict[str, list[str]]:
     """Return the lines of every block of the README."""
     return {
         "end to end": end_to_end(document, path),
-        "accuracy": accuracy((blocks.ROOT / CODECS).read_text("utf-8"), CODECS),
         "encode": table(outcome(document, plan.HEADLINE_LAW, README_RATIO), ENCODERS),
     }
 

@@ -20,6 +20,13 @@ def test_the_tables_of_the_page_are_those_of_their_run(name):
     assert blocks.find(text, name).strip("\n").split("\n") == (wanted or [""])
 
 
+def test_the_table_of_the_readme_is_that_of_the_same_run():
+    found = re.search(r"\.\./(benches/results/[\w.-]+\.json)", PAGE.read_text("utf-8"))
+    wanted = show.readme(document.read(blocks.ROOT / found[1])) if found else []
+    text = (blocks.ROOT / "README.md").read_text("utf-8")
+    assert blocks.find(text, show.README).strip("\n").split("\n") == (wanted or [""])
+
+
 def test_the_figure_of_the_page_shows_every_method_of_its_tables():
     text = PAGE.read_text("utf-8")
     if show.PICTURE not in text:
