@@ -212,7 +212,8 @@ class Plan:
         """Return what one series needs next, each with its stage.
 
         A search starts with two neighbouring rates of the grid and goes on until the rates next to
-        the best one are known. The best rate and the better of its neighbours get all seeds.
+        the best one are known. The best rate and the better of its neighbours get all seeds. If it
+        is the neighbour then that has the better mean, the rate on its other side is tried as well.
         """
         start = Run(section.name, method, ranks, 0.0, 0)
 
@@ -231,12 +232,19 @@ class Plan:
         if wanted := [at(grid[i]) for i in beside if i not in tried]:
             return [(1, run) for run in wanted]
         second = max(beside, key=lambda i: tried[i])
-        return [
-            (2, at(grid[i], seed))
+        if wanted := [
+            at(grid[i], seed)
             for seed in range(1, self.seeds)
             for i in (best, second)
             if at(grid[i], seed) not in scores
-        ]
+        ]:
+            return [(2, run) for run in wanted]
+        means = {
+            i: sum(scores[at(grid[i], seed)] for seed in range(self.seeds)) for i in (best, second)
+        }
+        found = max(means, key=lambda i: means[i])
+        beside = [i for i in (found - 1, found + 1) if 0 <= i < len(grid)]
+        return [(3, at(grid[i])) for i in beside if i not in tried]
 
 
 def nearest(grid: Sequence[float], rate: float) -> int:

@@ -45,14 +45,16 @@ def test_the_best_rate_and_the_better_of_its_neighbours_get_all_seeds():
     assert seeds == {2: [0], 3: [0, 1, 2], 4: [0, 1, 2]}
 
 
-def test_other_seeds_may_overturn_the_first_choice_of_a_rate():
+def test_other_seeds_may_overturn_the_first_choice_of_a_rate_and_the_search_goes_on():
     plan = Plan(("text",))
 
     def score(run: Run) -> float:
         bonus = run.seed > 0 and run.learning_rate == TEXT.grid[4]
         return float(peak(3.2)(run) + bonus)
 
-    assert plan.best(TEXT, "dense AdamW", 2, finish(plan, score)) == TEXT.grid[4]
+    scores = finish(plan, score)
+    assert plan.best(TEXT, "dense AdamW", 2, scores) == TEXT.grid[4]
+    assert Run("text", "dense AdamW", 2, TEXT.grid[5], 0) in scores
 
 
 def test_a_rate_that_diverges_is_not_chosen():
