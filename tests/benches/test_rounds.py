@@ -133,7 +133,9 @@ def test_a_written_run_can_be_read_and_says_how_its_aims_fared(tmp_path, outcome
 
 
 def test_runs_of_former_times_can_be_read():
-    for path in record.FOLDER.glob("*.json"):
+    paths = [path for path in record.FOLDER.glob("*.json") if "accuracy" not in path.name]
+    assert paths
+    for path in paths:
         document = record.read(path)
         assert {outcome["case"]["law"] for outcome in document["outcomes"]} <= set(LAWS), path
         json.dumps(document, allow_nan=False)
