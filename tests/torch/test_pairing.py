@@ -2,6 +2,7 @@
 
 import copy
 import io
+import threading
 import time
 import warnings
 
@@ -66,6 +67,17 @@ def test_a_pairing_that_costs_accuracy_is_told_with_a_better_one(model, codec, m
     text = told(model, codec(), make(model.parameters()))
     assert advice in text
     assert bool(advice) == bool(text)
+
+
+def test_a_warning_that_is_an_error_leaves_nothing_attached(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    threads = threading.active_count()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ddp.PairingWarning)
+        with pytest.raises(ddp.PairingWarning, match="has momentum"):
+            ddp.attach(model, topk(), optimizer=optimizer)
+    assert threading.active_count() == threads
+    assert "has momentum" in told(model, topk(), optimizer)
 
 
 def test_without_an_optimizer_it_is_told_that_nothing_can_be_checked(model):

@@ -158,6 +158,7 @@ def attach(
         scheduler = Scheduler(schedule, compressed, group.rank())
         exchange = build(codec.exchange, group, groups.make, check_result=scaled)
         control = Control(groups.make())
+        warn_of_pairing(codec, optimizer, compressed.values())  # an error, if the program says so
         switch = _switch(ddp, over)
     except BaseException:
         groups.leave()  # a refused call must not leak threads or sockets
@@ -165,7 +166,7 @@ def attach(
     applying = None
     if optimizer is not None:
         applying = Applying(codec, optimizer, list(compressed.values()), scaled=scaled)
-    handle = Handle(
+    return Handle(
         switch,
         codec,
         parameters,
@@ -179,8 +180,6 @@ def attach(
         applying=applying,
         joining=_joining(ddp),
     )
-    warn_of_pairing(codec, optimizer, compressed.values())
-    return handle
 
 
 def _joining(ddp: Any) -> Callable[[], bool]:
