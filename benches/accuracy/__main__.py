@@ -1,7 +1,7 @@
 """Train to the end with and without compression, each method at its best learning rate.
 
 A run that is finished is kept in the folder of the results: the same command goes on where it was
-interrupted. Under two hours on two cores; with --quick ten minutes.
+interrupted. About two hours on two cores that do nothing else; with --quick ten minutes.
 """
 
 import argparse

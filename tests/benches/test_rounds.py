@@ -133,7 +133,9 @@ def test_a_written_run_can_be_read_and_says_how_its_aims_fared(tmp_path, outcome
 
 
 def test_runs_of_former_times_can_be_read():
-    paths = [path for path in record.FOLDER.glob("*.json") if "accuracy" not in path.name]
+    paths = [
+        path for path in record.FOLDER.glob("*.json") if not path.name.endswith("-accuracy.json")
+    ]
     assert paths
     for path in paths:
         document = record.read(path)
