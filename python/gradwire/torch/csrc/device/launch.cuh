@@ -1,0 +1,52 @@
+// How kernels are started, and how a block's shared memory is declared.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <utility>
+
+// A block's shared memory: `GRADWIRE_SHARED(Type, name);` makes `name` one object per block. It is not
+// initialised, and `Type` is plain data. Declare it at the top of a kernel, or of a device function
+// that all threads of the block call.
+#ifndef GRADWIRE_SHARED
+#define GRADWIRE_SHARED(type, name) __shared__ type name
+#endif
+
+namespace gradwire {
+
+// `rows` rows of `blocks` blocks. A launch of no blocks does nothing.
+struct Grid {
+    std::uint64_t blocks = 1;
+    unsigned rows = 1;
+};
+
+constexpr std::uint64_t most_blocks = 0x7fffffff;
+constexpr unsigned most_rows = 65535;
+
+// Starts `kernel(arguments...)` on the stream. Arguments are converted to the kernel's parameters.
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), Grid grid, unsigned threads, cudaStream_t stream,
+                   Arguments&&... arguments) {
+    if (grid.blocks == 0 || grid.rows == 0) return cudaSuccess;
+    if (grid.blocks > most_blocks || grid.rows > most_rows) return cudaErrorInvalidConfiguration;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(grid.blocks), grid.rows);
+    config.blockDim = dim3(threads);
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+}
+
+// How many pieces of `size` it takes to hold `count`.
+__host__ __device__ constexpr std::uint64_t pieces(std::uint64_t count, std::uint64_t size) {
+    return count / size + (count % size != 0);
+}
+
+}  // namespace gradwire
+
+// In a host function that returns cudaError_t: returns the error, if there is one.
+#define GRADWIRE_TRY(call)                                      \
+    do {                                                        \
+        const cudaError_t gradwire_error = (call);              \
+        if (gradwire_error != cudaSuccess) return gradwire_error; \
+    } while (0)

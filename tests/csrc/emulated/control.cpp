@@ -1,0 +1,16 @@
+// The machine's settings, for ctypes.
+#include "control.h"
+
+#include <cstring>
+
+extern "C" void emulated_configure(unsigned seed, unsigned resident) {
+    emulated::control().seed = seed;
+    emulated::control().resident = resident;
+}
+
+extern "C" unsigned emulated_launches() { return emulated::control().launches; }
+
+extern "C" void emulated_take_error(char* text, std::size_t room) {
+    std::strncpy(text, emulated::take_error().c_str(), room - 1);
+    text[room - 1] = 0;
+}

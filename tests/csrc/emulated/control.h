@@ -1,0 +1,19 @@
+// What tests set, and ask, of the machine that kernels run on.
+#pragma once
+
+#include <string>
+
+namespace emulated {
+
+struct Control {
+    unsigned seed = 1;      // of the orders that blocks, warps and lanes run in; counts up by launch
+    unsigned resident = 3;  // blocks that run in turns
+    unsigned launches = 0;  // made so far
+};
+
+Control& control();
+
+// The error that ended a launch, or nothing. Until it is taken, every launch fails.
+std::string take_error();
+
+}  // namespace emulated
