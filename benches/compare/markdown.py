@@ -25,6 +25,7 @@ STEPS = {
     "gradwire sidco, 0.001": "**gradwire sidco**, 0.001",
 }
 ENCODERS = {
+    "gradwire adam": "**gradwire adam**, Adam's step included",
     "gradwire topk": "**gradwire topk** (exact)",
     "gradwire sidco": "**gradwire sidco**",
     "DGC sampling": "DGC's sampling, in torch",
@@ -65,7 +66,8 @@ def table(chosen: dict[str, Any], names: dict[str, str]) -> list[str]:
     for name, title in names.items():
         if name in results:
             result = results[name]
-            times = [span(result["encode"]["median"]), f"{result['encode_copies']['median']:.2g}"]
+            copies = result["encode_copies"]["median"]
+            times = [span(result["encode"]["median"]), f"{copies:.{0 if copies >= 10 else 1}f}"]
             lines.append(_row([title, f"{result['nbytes']['median'] / 1e6:.3g}", *times]))
     return lines
 

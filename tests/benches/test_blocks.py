@@ -24,10 +24,13 @@ def test_a_table_of_the_readme_is_that_of_its_run(name):
     assert blocks.find(text, name).split("\n")[1:-1] == wanted
 
 
-def test_the_aims_in_the_documentation_are_those_of_their_run():
-    block = blocks.find(PERFORMANCE.read_text(), aims.BLOCK)
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+def test_the_aims_in_the_documentation_are_those_of_their_run(level):
+    block = blocks.find(PERFORMANCE.read_text(), f"aims {level}")
     path = source(block)
-    assert block.split("\n")[1:-1] == aims.markdown(record.read(blocks.ROOT / path), path)
+    document = record.read(blocks.ROOT / path)
+    assert aims.block(document) == f"aims {level}"
+    assert block.split("\n")[1:-1] == aims.markdown(document, path)
 
 
 def test_the_sections_in_the_documentation_are_those_of_their_run():
