@@ -10,11 +10,13 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from gradwire import _native
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.exchange import slots
 from gradwire.torch.ddp.exchange.base import Exchange
 from gradwire.torch.ddp.exchange.pieces import (
     accumulator,
+    flat,
     pack_dense,
     raise_bad,
     reason_of,
@@ -64,7 +66,7 @@ class Gathered(Exchange):
     def send(self, job: Job, sequence: int) -> Flight:
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
-        plan = Plan.of(job.layout, job.bucket.itemsize)
+        plan = Plan.of(job.layout, job.buffer.element_size())
         slot = self._slots.take(plan.nbytes, job.step.number)
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
@@ -86,7 +88,7 @@ class Gathered(Exchange):
         layout = job.layout
         view: NDArray[np.uint8] = slot.numpy()
         try:
-            self._fill_frames(job, plan, slot)
+            self._fill_frames(job, plan, view)
             if layout.runs:
                 pack_dense(job, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
             slots.write_header(view, layout, sequence)
@@ -97,10 +99,10 @@ class Gathered(Exchange):
             text = f"{type(error).__name__}: {error}"
             slots.write_failure(view, layout, sequence, Status.FAILED, text)
 
-    def _fill_frames(self, job: Job, plan: Plan, slot: torch.Tensor) -> None:
+    def _fill_frames(self, job: Job, plan: Plan, view: NDArray[np.uint8]) -> None:
         every = range(len(job.layout.pieces))
-        outcomes = self._encode(job, every, plan.limits, slot[plan.frames_at :])
-        records = plan.records(slot.numpy())
+        outcomes = self._encode(job, every, plan.limits, view[plan.frames_at :])
+        records = plan.records(view)
         records["size"] = outcomes.nbytes
         records["wanted"] = outcomes.wanted()
         records["zero"] = outcomes.zero
@@ -139,14 +141,16 @@ class Gathered(Exchange):
         unused = np.all([reading.zeros for reading in readings], axis=0)
         for index in np.flatnonzero(unused):
             job.step.undo(layout.compressed[index])
-        nanoseconds = job.bucket.average(
-            gathered,
+        nanoseconds = _native.average_bucket(
+            gathered.numpy(),
             [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
             [reading.sizes for reading in readings],
             layout.ends,
             unused.tolist(),
-            self._mean == "senders",
+            flat(job.buffer),
             job.scale,
+            self._mean == "senders",
+            job.buffer.dtype == torch.bfloat16,
         )
         layout.tallies.decoded(layout.rows, nanoseconds)
 

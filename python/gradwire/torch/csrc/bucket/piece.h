@@ -1,0 +1,153 @@
+// What a bucket is made of: plain structs, the same in device and in host memory.
+//
+// A piece is one tensor of a bucket: where its gradient, its state and its frame are, and how it is
+// encoded. Sparsifiers, quantizers and memories have the names and numbers of the core.
+#pragma once
+
+#include <cstdint>
+
+#include "pack/options.h"
+#include "quantize/options.h"
+
+namespace gradwire {
+
+enum class Dtype : std::uint32_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3 };
+
+// The ids of frames.
+enum class Sparsifier : std::uint32_t {
+    all = 0,
+    threshold = 1,
+    topk = 2,
+    sid = 3,
+    sampled_topk = 4,
+    chunk_topk = 5,
+    bin_max = 6,
+    two_sided = 7,
+    random_k = 8,
+    gaussian = 9,
+    trimmed = 10,
+    custom = 11,
+};
+
+enum class Distribution : std::uint32_t { exponential = 0, gamma = 1, pareto = 2 };
+enum class StageMode : std::uint32_t { fixed = 0, paper = 1, adaptive = 2, tracking = 3 };
+
+// How entries are selected. Fields that a sparsifier does not have are zero, so that two are equal if
+// their bytes are.
+struct Sparsify {
+    Sparsifier kind;
+    std::uint32_t counted;      // amount is k, not a ratio
+    double ratio;
+    std::uint64_t k;            // entries; of each chunk for chunk_topk
+    float threshold;            // threshold
+    float soft;                 // bin_max
+    double band_low, band_high; // sid, gaussian
+    std::uint32_t banded;
+    std::uint32_t chunk;        // chunk_topk, bin_max: elements of a chunk or bin
+    std::uint32_t tiled, tile_rows, tile_columns, width;
+    double first_ratio;         // sid
+    Distribution distribution;
+    StageMode mode;
+    std::uint32_t start_stages, most_stages;  // of a new controller: see start_stages_of
+    double sample_ratio, upper, lower;        // sampled_topk
+    std::uint32_t strided, resample;
+    std::uint64_t seed;
+    double proportion;          // two_sided
+    std::uint32_t sampled, sample;
+    std::uint32_t run, scaled;  // random_k
+    double step;                // trimmed
+    std::uint32_t searched;     // trimmed: by bisection
+    std::uint32_t rounds;       // gaussian
+};
+
+enum class MemoryKind : std::uint32_t { none = 0, residual = 1, low_pass = 2, momentum = 3, adam = 4 };
+
+// What happens to entries that are not sent.
+struct Memory {
+    MemoryKind kind;
+    float decay;      // residual
+    float beta;       // low_pass
+    float momentum;   // momentum
+    std::uint32_t nesterov, masking, clips;
+    float clip;
+    double beta2, eps;  // adam
+};
+
+// A number that may not be there.
+struct Maybe {
+    float value;
+    std::uint32_t there;
+};
+
+// What SIDCo's controller learns: see fit/controller.cuh.
+struct Controller {
+    std::uint32_t stages, seen, misses, rest, rests, unused;
+    double last, sum, aim;
+};
+
+// What a sparsifier remembers of a tensor from one encode to the next.
+struct Tracker {
+    Maybe bound, threshold, location;
+    Controller controller;
+};
+
+// The same, and for which sparsifier.
+struct Tracked {
+    Sparsify sparsify;
+    Tracker tracker;
+};
+
+// All that changes of a tensor from step to step, but for its buffers.
+struct State {
+    std::uint64_t step, tensor, stream;
+    std::uint64_t moment_steps;
+    double rate;
+    std::uint32_t current;   // which of two buffers holds the values
+    std::uint32_t undoable;  // whether the other one holds those before the last encode
+    Tracked tracked, previous;
+    std::uint64_t previous_moment_steps;
+};
+
+// One tensor of a bucket.
+struct Piece {
+    const void* gradient;
+    std::uint64_t numel;
+    float* residual[2];  // null without a memory
+    float* moment[2];    // null where nothing is kept beside the residual
+    State* state;
+    std::uint8_t* frame;
+    std::uint64_t limit;  // bytes of its frame at most
+    Dtype dtype;
+    std::uint32_t indices;  // which index coding, as pack numbers them
+    Memory memory;
+    Sparsify sparsify;
+    Quantize quantize;
+    Pattern pattern;  // what is known of the positions beforehand
+};
+
+enum class Status : std::uint32_t {
+    ok = 0,
+    non_finite = 1,   // `bad_count` elements, from position `bad_first` on
+    limit = 2,        // the frame needs `nbytes`
+    unsupported = 3,  // parts that no kernel encodes yet
+    skipped = 4,      // a piece before it failed
+};
+
+// What was selected of a piece, and what came of its encode.
+struct Selection {
+    Status status;
+    std::uint32_t zero;  // whether every element of the input was
+    std::uint64_t count, target, trimmed, nbytes;
+    std::uint64_t bad_count, bad_first;
+    std::uint32_t has_target;
+    float threshold;
+    float magnitude;     // that of all entries, where the sparsifier tells one; NaN elsewhere
+    std::uint32_t peak;  // bits of the largest magnitude of `values`
+    float divisor;       // what entries were divided by first; not 1: the frame is one of float32
+    std::uint64_t rounding_key, selection_key;
+    const std::uint32_t* positions;  // ascending; null for every position
+    const float* values;             // gradient and memory together, at these positions
+    Tracker tracker;                 // what the state takes over
+};
+
+}  // namespace gradwire

@@ -1,0 +1,127 @@
+// Writes all of a frame but its checksum, a block for each tile of its entries.
+#pragma once
+
+#include "frame/writing.cuh"
+#include "quantize/codebook_fit.cuh"
+#include "quantize/fit.cuh"
+
+namespace gradwire {
+
+struct CodeShared {
+    Fields<most_tile> fields;
+    float scales[most_tile_scales];
+    codebook::Room codebook;
+};
+
+// Fits the scales of the groups of a tile, whose values are in `fields`.
+__device__ inline void fit_tile(const Piece& piece, const Selection& selection, Groups groups, unsigned n,
+                                CodeShared& shared) {
+    const unsigned number = static_cast<unsigned>(pieces(n, groups.size));
+    const auto value = [&](unsigned i) { return __uint_as_float(shared.fields[i]); };
+    const Basis basis = basis_of(piece.quantize);
+    if (basis == Basis::values) {
+        for (unsigned group = 0; group < number; ++group) {
+            const unsigned begin = group * groups.size, len = min(n - begin, groups.size);
+            codebook::fit<write_threads>(
+                shared.codebook, len, groups.each, [&](unsigned i) { return value(begin + i); },
+                shared.scales + group * groups.each);
+        }
+        return;
+    }
+    // A half of a warp for each group.
+    constexpr unsigned at_once = write_threads / sum_lanes;
+    for (unsigned base = warp() * 2; base < number; base += at_once) {
+        const unsigned group = base + lane() / sum_lanes;
+        const unsigned begin = min(group * groups.size, n), end = min(begin + groups.size, n);
+        Lane sums;
+        for (unsigned i = begin + lane() % sum_lanes; i < end; i += sum_lanes)
+            sums.add(value(i), has_sides(basis), has_squares(basis));
+        const Summary summary = reduce_lanes(sums, end - begin);
+        if (lane() % sum_lanes == 0 && group < number)
+            fit_scales(piece.quantize, summary, selection.magnitude, shared.scales + group * groups.each);
+    }
+    __syncthreads();
+}
+
+// Writes all of a frame but its checksum. `Policy::load(piece, selection, rank)` is the value of an
+// entry, and `Policy::settle(piece, position, value, decoded)` is called once for each.
+template <class Policy>
+__global__ void __launch_bounds__(write_threads) code_tiles(Writing writing) {
+    GRADWIRE_SHARED(CodeShared, shared);
+    const Tile tile = tile_of_block(writing);
+    const Piece& piece = writing.pieces[tile.frame];
+    const Selection& selection = writing.selections[tile.frame];
+    const FrameShape& shape = writing.shapes[tile.frame];
+    const FrameState& state = writing.states[tile.frame];
+    if (state.nbytes == 0) return;
+    const bool dense = is_dense(piece);
+    const Edges edges = dense ? Edges::own : Edges::shared;
+    const Coded coded = state.coded;
+    const auto numel = static_cast<std::uint32_t>(piece.numel);
+    const std::uint64_t count = selection.count, values_at = header_len + coded.len;
+    const IndexSection section{piece.frame,   header_len,  coded, piece.pattern, selection.selection_key,
+                               piece.numel, count};
+    if (tile.number == 0) {
+        // What was divided is float32.
+        const Dtype dtype = selection.divisor == 1.0f ? piece.dtype : Dtype::f32;
+        const Header header{dtype, coded, state.exponent, count, value_len(piece.quantize, numel, count)};
+        if (threadIdx.x < header_words)
+            reinterpret_cast<std::uint32_t*>(piece.frame)[threadIdx.x] = header_word(piece, header, threadIdx.x);
+        if (threadIdx.x == 0) write_index_prologue(section);
+    }
+    if (count == 0) return;
+    const Groups groups = groups_of(piece.quantize, numel);
+    const Prologue prologue = prologue_of(piece.quantize, numel);
+    const std::uint64_t scales_at = values_at + prologue.len;
+    if (tile.number == 0)
+        write_fields<write_threads>(piece.frame, values_at * 8, prologue.len / 4, 32, edges,
+                                    [&](unsigned i) { return prologue.words[i]; });
+    const float* const far_scales = writing.scales + shape.scales;
+    if (shape.chunks > 0) {
+        // The scales of groups that no tile holds are shared out to all tiles.
+        const std::uint64_t all = groups.each * number_of(groups, numel, count);
+        const std::uint64_t begin = all * tile.number / shape.tiles, end = all * (tile.number + 1) / shape.tiles;
+        write_fields<write_threads>(piece.frame, (scales_at + 4 * begin) * 8, static_cast<unsigned>(end - begin), 32,
+                                    edges, [&](unsigned i) { return __float_as_uint(far_scales[begin + i]); });
+    }
+    if (tile.n == 0) return;
+    if (!dense) {
+        const std::uint32_t zeros = writing.tile_states[blockIdx.x].zeros_before;
+        write_positions(section, selection.positions, tile.begin, tile.n, zeros, shared.fields);
+    }
+
+    for (unsigned i = threadIdx.x; i < tile.n; i += write_threads)
+        shared.fields[i] = __float_as_uint(Policy::load(piece, selection, static_cast<std::uint32_t>(tile.begin + i)));
+    __syncthreads();
+    const bool near = shape.chunks == 0 && groups.each > 0;
+    if (near) {
+        fit_tile(piece, selection, groups, tile.n, shared);
+        const std::uint64_t first = tile.begin / groups.size * groups.each;
+        const auto fitted = static_cast<unsigned>(pieces(tile.n, groups.size) * groups.each);
+        write_fields<write_threads>(piece.frame, (scales_at + 4 * first) * 8, fitted, 32, edges,
+                                    [&](unsigned i) { return __float_as_uint(shared.scales[i]); });
+    }
+    const Coder coder{piece.quantize, state.exponent, selection.rounding_key};
+    with_quantizer(piece.quantize.kind, [&](auto quantizer) {
+        using Own = decltype(quantizer);
+        for (unsigned i = threadIdx.x; i < tile.n; i += write_threads) {
+            const auto rank = static_cast<std::uint32_t>(tile.begin + i);
+            const std::uint32_t position = dense ? rank : selection.positions[rank];
+            const float* scales = near ? shared.scales + i / groups.size * groups.each : far_scales;
+            if (!near && groups.by == Grouping::ranks) scales += static_cast<std::uint64_t>(rank / groups.size) * groups.each;
+            if (!near && groups.by == Grouping::positions)
+                scales += static_cast<std::uint64_t>(position / groups.size) * groups.each;
+            const float value = __uint_as_float(shared.fields[i]);
+            const std::uint32_t code = Own::code(coder, scales, rank, value);
+            shared.fields[i] = code;
+            Policy::settle(piece, position, value, Own::value(coder, scales, code));
+        }
+    });
+    __syncthreads();
+    const unsigned bits = code_bits(piece.quantize);
+    const std::uint64_t codes_at = values_at + overhead(piece.quantize, numel, count);
+    write_fields<write_threads>(piece.frame, codes_at * 8 + tile.begin * bits, tile.n, bits, edges,
+                                [&](unsigned i) { return shared.fields[i]; });
+}
+
+}  // namespace gradwire

@@ -1,0 +1,125 @@
+#include <cstring>
+
+#include "frame/checksum.cuh"
+#include "frame/writing.cuh"
+#include "quantize/fit.cuh"
+
+namespace gradwire {
+
+namespace {
+
+std::uint64_t least_multiple(std::uint64_t a, std::uint64_t b) {
+    std::uint64_t x = a, y = b;
+    while (y != 0) {
+        const std::uint64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+// Entries of a tile: whole groups and whole bytes of any code, of a dense frame whole words. None if no
+// tile holds a group.
+std::uint64_t tile_of_groups(const Piece& piece, Groups groups) {
+    const bool dense = is_dense(piece);
+    if (groups.by == Grouping::whole || (groups.by == Grouping::positions && !dense)) return 0;
+    const std::uint64_t unit = least_multiple(groups.size, dense ? 32 : 8);
+    const std::uint64_t most = std::uint64_t{most_tile_scales} / groups.each * groups.size;
+    return (most < most_tile ? most : most_tile) / unit * unit;
+}
+
+template <class T>
+T* take(char*& at, std::uint64_t count) {
+    T* const taken = reinterpret_cast<T*>(at);
+    at += (count * sizeof(T) + 15) / 16 * 16;
+    return taken;
+}
+
+// Divides the table, and gives its end.
+char* divide_table(const WritePlan& plan, char* at, Writing& writing) {
+    const std::uint64_t starts = plan.frames() + 1;
+    writing.tiles = take<std::uint64_t>(at, starts);
+    writing.fits = take<std::uint64_t>(at, starts);
+    writing.parts = take<std::uint64_t>(at, starts);
+    writing.shapes = take<FrameShape>(at, plan.frames());
+    return at;
+}
+
+char* divide_scratch(const WritePlan& plan, char* at, Writing& writing) {
+    writing.states = take<FrameState>(at, plan.frames());
+    writing.tile_states = take<TileState>(at, plan.tiles.back());
+    writing.summaries = take<Summary>(at, plan.fits.back());
+    writing.scales = take<float>(at, plan.scales);
+    return at;
+}
+
+}  // namespace
+
+WritePlan plan_write(const Piece* all, const std::uint64_t* most_entries, unsigned count) {
+    WritePlan plan;
+    plan.tiles = plan.fits = plan.parts = {0};
+    for (unsigned i = 0; i < count; ++i) {
+        const Piece& piece = all[i];
+        const bool dense = is_dense(piece);
+        const std::uint64_t most = dense ? piece.numel : most_entries[i];
+        const Groups groups = groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel));
+        const Basis basis = basis_of(piece.quantize);
+        const std::uint64_t held = groups.by == Grouping::none ? 0 : tile_of_groups(piece, groups);
+        FrameShape shape{};
+        shape.tile = static_cast<std::uint32_t>(held > 0 ? held : most_tile);
+        shape.tiles = static_cast<std::uint32_t>(most > 0 ? pieces(most, shape.tile) : 1);
+        shape.scales = plan.scales;
+        std::uint64_t fits = 0;
+        if (held == 0 && basis != Basis::none) {
+            const bool parts = groups.by == Grouping::ranks || groups.by == Grouping::positions;
+            const std::uint64_t size = parts && groups.size < most ? groups.size : most;
+            const std::uint64_t number = groups.by == Grouping::none ? 1 : number_of(groups, piece.numel, most);
+            shape.chunks = static_cast<std::uint32_t>(size > 0 ? pieces(size, chunk_values) : 1);
+            fits = number * shape.chunks;
+            plan.scales += number * groups.each;
+        }
+        std::uint64_t longest = longest_frame(piece, most);
+        if (piece.limit < longest) longest = piece.limit;
+        plan.shapes.push_back(shape);
+        plan.tiles.push_back(plan.tiles.back() + shape.tiles);
+        plan.fits.push_back(plan.fits.back() + fits);
+        plan.parts.push_back(plan.parts.back() + (longest >= header_len ? checksum::parts_of(longest) : 0));
+        plan.sparse |= !dense;
+        plan.measures |= !dense && needs_measure(static_cast<IndexCoding>(piece.indices));
+    }
+    return plan;
+}
+
+std::size_t WritePlan::table_bytes() const {
+    Writing writing{};
+    return static_cast<std::size_t>(divide_table(*this, nullptr, writing) - static_cast<char*>(nullptr));
+}
+
+std::size_t WritePlan::scratch_bytes() const {
+    Writing writing{};
+    return static_cast<std::size_t>(divide_scratch(*this, nullptr, writing) - static_cast<char*>(nullptr));
+}
+
+void WritePlan::fill_table(void* table) const {
+    Writing writing{};
+    divide_table(*this, static_cast<char*>(table), writing);
+    const auto put = [](const void* to, const auto& from) {
+        if (!from.empty()) std::memcpy(const_cast<void*>(to), from.data(), from.size() * sizeof(from[0]));
+    };
+    put(writing.tiles, tiles);
+    put(writing.fits, fits);
+    put(writing.parts, parts);
+    put(writing.shapes, shapes);
+}
+
+Writing writing_in(const WritePlan& plan, const Piece* all, Selection* selections, const void* table, void* scratch) {
+    Writing writing{};
+    writing.pieces = all;
+    writing.selections = selections;
+    writing.frames = plan.frames();
+    divide_table(plan, const_cast<char*>(static_cast<const char*>(table)), writing);
+    divide_scratch(plan, static_cast<char*>(scratch), writing);
+    return writing;
+}
+
+}  // namespace gradwire

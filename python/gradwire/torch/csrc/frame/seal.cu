@@ -1,0 +1,31 @@
+// Puts checksums into frames, a block for each part of their bytes.
+#include "frame/checksum.cuh"
+#include "frame/writing.cuh"
+
+namespace gradwire {
+
+namespace {
+
+__global__ void seal_parts(Writing writing) {
+    GRADWIRE_SHARED(checksum::Shared, shared);
+    const unsigned frame = segment_of(writing.parts, writing.frames, static_cast<std::uint64_t>(blockIdx.x));
+    FrameState& state = writing.states[frame];
+    const std::uint64_t part = blockIdx.x - writing.parts[frame], nbytes = state.nbytes;
+    if (nbytes == 0 || part >= checksum::parts_of(nbytes)) return;
+    std::uint8_t* const out = writing.pieces[frame].frame;
+    const std::uint32_t sum = checksum::of_part(out, nbytes, part, shared);
+    if (threadIdx.x != 0) return;
+    atomicXor(&state.checksum, sum);
+    __threadfence();
+    if (atomicAdd(&state.sealed, 1u) + 1 != checksum::parts_of(nbytes)) return;
+    __threadfence();
+    reinterpret_cast<std::uint32_t*>(out)[checksum_word] = ~atomicXor(&state.checksum, 0u);
+}
+
+}  // namespace
+
+cudaError_t launch_seal(const WritePlan& plan, const Writing& writing, cudaStream_t stream) {
+    return launch(seal_parts, {plan.parts.back()}, checksum::threads, stream, writing);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,72 @@
+// Writes bit streams, least significant bit first: fields of one width by a whole block, and ones.
+#pragma once
+
+#include "device/block.cuh"
+
+namespace gradwire {
+
+// Up to `Most` fields in shared memory, so that neither a thread's neighbours in a row nor in a column
+// of 32 meet in a bank.
+template <unsigned Most>
+struct Fields {
+    std::uint32_t words[Most + Most / 32];
+
+    __device__ std::uint32_t& operator[](unsigned i) { return words[i + i / 32]; }
+    __device__ std::uint32_t operator[](unsigned i) const { return words[i + i / 32]; }
+};
+
+// Where a stream may be written to by others at the same time: words that it fills in part are put
+// together from parts by `or`, and must be zero before.
+enum class Edges : bool { shared, own };
+
+// Writes some bits of a 32-bit word to memory.
+__device__ inline void store_bits(std::uint8_t* word, std::uint32_t bits, unsigned from, unsigned to, Edges edges) {
+    if (from == 0 && to == 32) {
+        *reinterpret_cast<std::uint32_t*>(word) = bits;
+    } else if (edges == Edges::shared) {
+        if (bits) atomicOr(reinterpret_cast<unsigned*>(word), bits);
+    } else {
+        for (unsigned bit = from / 8 * 8; bit < to; bit += 8) word[bit / 8] = static_cast<std::uint8_t>(bits >> bit);
+    }
+}
+
+// Writes `n` fields of `width` bits from bit `at` of `out` on, which is aligned to four bytes. All
+// threads of a block call. A field is `field(i)`, below 2^width.
+template <unsigned Threads, class Field>
+__device__ void write_fields(std::uint8_t* out, std::uint64_t at, unsigned n, unsigned width, Edges edges,
+                             const Field& field) {
+    if (n == 0 || width == 0) return;
+    const unsigned skip = static_cast<unsigned>(at % 32), bits = n * width;  // of the first word
+    out += at / 32 * 4;
+    for (unsigned word = 32 * threadIdx.x; word < skip + bits; word += 32 * Threads) {
+        unsigned i = word > skip ? (word - skip) / width : 0;
+        int shift = static_cast<int>(skip + i * width) - static_cast<int>(word);
+        std::uint32_t filled = 0;
+        for (; shift < 32 && i < n; ++i, shift += static_cast<int>(width)) {
+            const std::uint32_t value = field(i);
+            filled |= shift >= 0 ? value << shift : value >> -shift;
+        }
+        store_bits(out + word / 8, filled, word < skip ? skip - word : 0, min(skip + bits - word, 32u), edges);
+    }
+}
+
+// Sets single bits of `out`, which is aligned and zero, in ascending order: those of one word at once.
+struct Ones {
+    std::uint8_t* out;
+    std::uint64_t word = 0;
+    std::uint32_t bits = 0;
+
+    __device__ void set(std::uint64_t bit) {
+        if (bit / 32 != word) {
+            flush();
+            word = bit / 32;
+        }
+        bits |= 1u << (bit % 32);
+    }
+    __device__ void flush() {
+        if (bits) atomicOr(reinterpret_cast<unsigned*>(out) + word, bits);
+        bits = 0;
+    }
+};
+
+}  // namespace gradwire
