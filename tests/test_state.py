@@ -144,6 +144,24 @@ def test_low_memory_gives_the_same_frames_and_residual_and_cannot_roll_back(spar
     assert same_state(other.state_dict(), before)
 
 
+def test_a_state_knows_the_bytes_that_it_keeps(rng):
+    expected = {
+        gradwire.memory.NoMemory(): 0,
+        Residual(): 8,
+        Residual(low_memory=True): 4,
+        gradwire.memory.LowPass(): 8,
+        gradwire.memory.MomentumCorrection(): 16,
+        gradwire.memory.AdamCorrection(): 16,
+        gradwire.memory.AdamCorrection(low_memory=True): 8,
+    }
+    for memory, each in expected.items():
+        codec = gradwire.topk(0.1, memory=memory)
+        state = codec.init_state(N)
+        assert state.nbytes == each * N
+        codec.encode(inputs(rng, 1)[0], state)
+        assert state.nbytes == each * N
+
+
 @pytest.mark.parametrize("low_memory", [False, True])
 def test_a_state_dict_goes_to_a_state_with_the_other_low_memory(low_memory, rng):
     codec = gradwire.sidco(0.1, memory=Residual(low_memory=low_memory))

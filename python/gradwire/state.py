@@ -45,6 +45,9 @@ class State(_native.State):
         numbers, such as those of two ranks, have different streams.
     step : int
         Number of successful encodes, without those that were rolled back.
+    nbytes : int
+        Bytes of everything that is kept per entry: residual and moments, each with the second
+        buffer that an undo needs. What a state has besides does not grow with the tensor.
     residual : numpy.ndarray or None
         A copy of what has not been sent, float32, shape (numel,); None without a memory. With
         `gradwire.memory.MomentumCorrection`, the velocity.

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benches.compare import aims, blocks, markdown, record, show
+from benches.compare import aims, blocks, markdown, record, show, state_bytes
 
 README = blocks.ROOT / "README.md"
 PERFORMANCE = blocks.ROOT / "docs" / "performance.md"
@@ -37,6 +37,11 @@ def test_the_sections_in_the_documentation_are_those_of_their_run():
     block = blocks.find(PERFORMANCE.read_text(), show.BLOCK)
     path = source(block)
     assert block.split("\n")[1:-1] == show.page(record.read(blocks.ROOT / path), path)
+
+
+def test_the_bytes_per_entry_in_the_documentation_are_those_of_states():
+    block = blocks.find((blocks.ROOT / "docs" / "memory.md").read_text(), "bytes per entry")
+    assert block.split("\n")[1:-1] == state_bytes.table()
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):

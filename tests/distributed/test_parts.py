@@ -9,13 +9,14 @@ import torch
 
 import gradwire
 from gradwire._native import unpack_positions
+from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, attachment
 from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
-from gradwire.torch.ddp.exchange import leader_indices, slots
+from gradwire.torch.ddp.exchange import slots
 from gradwire.torch.ddp.exchange.slots import Plan, Status
 from gradwire.torch.ddp.jobs import Buffers
 from gradwire.torch.ddp.layout import Layout
-from gradwire.torch.ddp.record import Parameter, Piece
+from gradwire.torch.ddp.record import Parameter
 from gradwire.torch.ddp.report import Outcomes, Tallies, Tally
 
 
@@ -169,21 +170,24 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
     )
     x = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
     state = codec.init_state(4000, name="w")
-    piece = Piece(Parameter("w", torch.zeros(4000), codec, state), 0, 4000)
-    _, whole, wanted = leader_indices._select(piece, x, 4000)
-    assert len(whole) == wanted
+    gradient = torch.from_numpy(x)
+    bucket = backends.of(gradient).bucket(gradient)
+    whole = bucket.lead(codec, state, 0, 4000, 4000, 1.0)
+    assert whole is not None
+    assert len(whole.positions) == whole.wanted
     state.reset()
     for limit in (300, 100, 40, 16):
-        frame, positions, same = leader_indices._select(piece, x, limit)
-        left = state.residual
+        led = bucket.lead(codec, state, 0, 4000, limit, 1.0)
+        assert led is not None
+        sent, left = np.zeros_like(x), state.residual
         assert left is not None
-        assert len(positions) <= limit
-        assert same == wanted, "what it would have taken, so that the limit can grow"
-        assert frame.count == unpack_positions(positions, 4000).size
-        np.testing.assert_array_equal(gradwire.decode(frame) + left, x)
+        assert len(led.positions) <= limit
+        assert led.wanted == whole.wanted, "what it would have taken, so that the limit can grow"
+        sent[unpack_positions(led.positions, 4000)] = led.values
+        np.testing.assert_array_equal(sent + left, x)
         # The largest go first, and most of the room is used.
-        assert np.abs(frame.values()).min() >= np.abs(left).max()
-        assert limit < 40 or len(positions) > 0.6 * limit
+        assert np.abs(led.values).min() >= np.abs(left).max()
+        assert limit < 40 or len(led.positions) > 0.6 * limit
         state.rollback()
         assert state.step == 0
 

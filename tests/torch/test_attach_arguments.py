@@ -64,6 +64,28 @@ def test_a_report_may_leave_the_residuals_alone(model):
     handle.detach()
 
 
+def test_a_report_says_how_much_memory_residuals_take(model):
+    handle = ddp.attach(model, gradwire.topk(0.01), min_numel=65)
+    report = handle.report()
+    handle.detach()
+    kept = {each.name: each.state_bytes for each in report.parameters}
+    large = sum(each.numel() for each in model.parameters() if each.numel() >= 65)
+    assert report.state_bytes == sum(kept.values()) == 8 * large
+    assert all((each.state_bytes == 0) == each.dense for each in report.parameters)
+    assert "8 bytes per entry" in str(report)
+
+
+def test_a_report_counts_what_a_schedule_measures(model):
+    schedule = gradwire.schedule.Accordion(low=0.5, high=0.01)
+    handle = ddp.attach(model, gradwire.topk(0.01), schedule=schedule, min_numel=65)
+    before = handle.report().state_bytes
+    model(torch.ones(2, 64)).sum().backward()
+    numel = sum(each.numel() for each in model.parameters() if each.numel() >= 65)
+    assert before == 12 * numel
+    assert handle.report().state_bytes == 16 * numel  # and what undoes the last gradient
+    handle.detach()
+
+
 def test_no_report_copies_a_residual(model, monkeypatch):
     def copied(state):
         raise AssertionError("a copy")

@@ -7,6 +7,7 @@ import torch
 import gradwire
 import gradwire.torch
 from gradwire.memory import NoMemory
+from gradwire.torch.backends.cpu.tensors import shared
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
 
@@ -104,9 +105,9 @@ class TestEncode:
         assert same_state(state.state_dict(), before)
 
     def test_reads_in_place(self, tensor):
-        array, _ = gradwire.torch.tensors._readable(tensor)
+        array, _ = shared(tensor)
         assert array.ctypes.data == tensor.data_ptr()
-        half, bfloat16 = gradwire.torch.tensors._readable(tensor.bfloat16())
+        half, bfloat16 = shared(tensor.bfloat16())
         assert (half.dtype, bfloat16) == (np.uint16, True)
 
 

@@ -161,6 +161,11 @@ impl State {
     }
 
     #[getter]
+    fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.lock(py)?.state.nbytes())
+    }
+
+    #[getter]
     fn residual<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         array(py, self.lock(py)?.state.residual())
     }

@@ -60,6 +60,7 @@ def report(
         codec=repr(codec),
         **figures(exchange, tallies),
         residual_norm=math.hypot(*known) if residuals else None,
+        state_bytes=sum(each.nbytes for each in parameters),
         parameters=tuple(map(_describe, parameters, tallies.all(), norms)),
     )
 
@@ -90,4 +91,5 @@ def _describe(parameter: Parameter, tally: Tally, norm: float | None) -> Paramet
         encode_ms=1e-6 * tally.encode_ns / steps,
         decode_ms=1e-6 * tally.decode_ns / steps,
         residual_norm=norm,
+        state_bytes=parameter.nbytes,
     )

@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from gradwire.torch.backends import Bucket
 from gradwire.torch.ddp.layout import Layout
 from gradwire.torch.ddp.record import Parameter
 
-__all__ = ["Buffers", "Flight", "Job", "Step", "spoil"]
+__all__ = ["Buffers", "Flight", "Job", "Step"]
 
 
 @dataclass(slots=True, eq=False)
@@ -82,24 +83,25 @@ class Job:
 
     Attributes
     ----------
-    buffer : torch.Tensor
-        Gradients: floating-point numbers of shape (entries,), or a sparse tensor.
-    result : torch.Tensor
-        Value of the future: the buffer, or for a sparse bucket another sparse tensor.
-    scale : float
-        The loss scale; 1.0 without a scaler.
+    bucket : Bucket
+        The gradients, and the future of their average.
+    read_scale : callable
+        Returns the loss scale. Called by the worker alone: it may wait for a device.
     enqueued : float
         When the hook was called, by `time.perf_counter`.
     """
 
     layout: Layout
-    buffer: torch.Tensor
-    result: torch.Tensor
+    bucket: Bucket
     step: Step
     last: bool
-    scale: float
-    future: "torch.futures.Future[Any]"
+    read_scale: Callable[[], float]
     enqueued: float
+
+    @property
+    def scale(self) -> float:
+        """The loss scale; 1.0 without a scaler."""
+        return self.read_scale()
 
 
 @dataclass(slots=True, eq=False)
@@ -185,15 +187,3 @@ class Buffers:
     @property
     def _limit(self) -> int:
         return 2 * max(self._most)
-
-
-def spoil(bucket: torch.Tensor) -> torch.Tensor:
-    """Return an infinite bucket: filled in place, or a sparse tensor with infinite entries.
-
-    The gradients are then visibly unusable, and a loss scaler detects them.
-    """
-    if bucket.layout == torch.strided:
-        return bucket.fill_(torch.inf)
-    at = torch.zeros((bucket.sparse_dim(), 1), dtype=torch.int64)
-    values = torch.full((1, *bucket.shape[bucket.sparse_dim() :]), torch.inf, dtype=bucket.dtype)
-    return torch.sparse_coo_tensor(at, values, bucket.shape, is_coalesced=True)

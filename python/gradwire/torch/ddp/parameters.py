@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gradwire.torch import backends
 from gradwire.torch.ddp.capacity import SizeLimit
 from gradwire.torch.ddp.record import Parameter
 
@@ -94,8 +95,8 @@ def make(
 
 def fresh_state(parameter: Parameter, rank: int) -> "State":
     """Return a new state. With stochastic rounding, every rank draws different numbers."""
-    state: State = parameter.codec.init_state(parameter.numel, name=parameter.name, stream=rank)
-    return state
+    init = backends.of(parameter.tensor).init_state
+    return init(parameter.codec, parameter.numel, parameter.name, rank)
 
 
 def use(parameter: Parameter, codec: "Codec") -> None:

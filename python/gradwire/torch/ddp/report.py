@@ -186,6 +186,9 @@ class ParameterReport:
         Mean milliseconds per step.
     residual_norm : float or None
         Current Euclidean norm of the residual; None without a memory, or if not requested.
+    state_bytes : int
+        Bytes that this rank keeps for it: residual and moments with the buffers that an undo needs,
+        and what a schedule measures.
     """
 
     name: str
@@ -199,6 +202,7 @@ class ParameterReport:
     encode_ms: float
     decode_ms: float
     residual_norm: float | None
+    state_bytes: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -235,6 +239,8 @@ class Report:
         backward pass actually waited.
     residual_norm : float or None
         Current Euclidean norm over all residuals; None if not requested.
+    state_bytes : int
+        Bytes that this rank keeps for all parameters; see `ParameterReport`.
     parameters : tuple of ParameterReport
     """
 
@@ -253,6 +259,7 @@ class Report:
     decode_ms: float
     wait_ms: float
     residual_norm: float | None
+    state_bytes: int
     parameters: tuple[ParameterReport, ...]
 
     def to_json(self) -> str:
@@ -267,6 +274,7 @@ class Report:
         buckets = self.collectives / max(self.steps, 1)
         stages = ("encode", "exchange", "decode")
         milliseconds = ", ".join(f"{stage} {getattr(self, stage + '_ms'):.2f}" for stage in stages)
+        kept = f"{_size(self.state_bytes)}, {self._bytes_per_entry():.3g} bytes per entry"
         lines = [
             f"gradwire, rank {self.rank} of {self.world_size}: {self.steps} steps",
             f"  codec           {self.codec}",
@@ -275,6 +283,7 @@ class Report:
             f"  achieved ratio  {_ratio(self.achieved)}",
             f"  ms per step     {milliseconds}; backward waited {self.wait_ms:.2f}",
             f"  residual norm   {_norm(self.residual_norm)}",
+            f"  memory          {kept}",
             "",
             _HEADINGS,
             *(_row(parameter) for parameter in self._largest()),
@@ -282,6 +291,11 @@ class Report:
         if len(self.parameters) > _ROWS:
             lines.append(f"... and {len(self.parameters) - _ROWS} smaller ones: see to_json()")
         return "\n".join(lines)
+
+    def _bytes_per_entry(self) -> float:
+        """Return the bytes kept per entry of the parameters that have a state."""
+        numel = sum(each.numel for each in self.parameters if each.state_bytes)
+        return self.state_bytes / max(numel, 1)
 
     def _largest(self) -> list[ParameterReport]:
         return sorted(self.parameters, key=lambda each: -each.numel)[:_ROWS]

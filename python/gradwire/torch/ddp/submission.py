@@ -9,13 +9,14 @@ from typing import Protocol
 import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
 
+from gradwire.torch import backends
 from gradwire.torch.ddp.agreement import agree
 from gradwire.torch.ddp.applying import Applying, set_rates
 from gradwire.torch.ddp.backward import in_backward, raise_after_backward
 from gradwire.torch.ddp.control import Control
 from gradwire.torch.ddp.errors import ExchangeError, fresh
 from gradwire.torch.ddp.exchange import Exchange
-from gradwire.torch.ddp.jobs import Job, Step, spoil
+from gradwire.torch.ddp.jobs import Job, Step
 from gradwire.torch.ddp.layout import Layout, Layouts
 from gradwire.torch.ddp.origins import Origin
 from gradwire.torch.ddp.worker import Worker
@@ -77,7 +78,7 @@ class Submission:
         self._last: Step | None = None
         self._next_index = 0
         self._pauses = 0
-        self._scale = 1.0
+        self._read_scale = _one
 
     @property
     def step(self) -> int:
@@ -130,11 +131,11 @@ class Submission:
             # The same on all ranks: DDP has waited for all buckets of the previous step, whatever
             # their outcome, so the receiving thread has counted that step if it counts.
             self._refusal = self._begin(shadow=not in_backward())
-            self._scale = 1.0 if self._grad_scaler is None else self._grad_scaler.get_scale()
+            self._read_scale = self._scale()
         self._next_index = index + 1
         if self._refusal is not None:
             return self._refuse(bucket, self._refusal)
-        future, step = self._enqueue(layout, buffer, last=bucket.is_last(), scale=self._scale)
+        future, step = self._enqueue(layout, buffer, last=bucket.is_last())
         if not in_backward():
             return future.then(functools.partial(_raise_broken, step))
         if self._ends(bucket):
@@ -200,9 +201,10 @@ class Submission:
         # Not raised here, which would leave DDP stuck half-way through its backward pass.
         if self._ends(bucket):
             raise_after_backward(lambda: error)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(spoil(bucket.buffer()))
-        return future
+        buffer = bucket.buffer()
+        refused = backends.of(buffer).bucket(buffer)
+        refused.resolve(spoiled=True)
+        return refused.future
 
     def _enqueue(
         self,
@@ -210,29 +212,37 @@ class Submission:
         buffer: torch.Tensor,
         *,
         last: bool,
-        scale: float,
         given: bool = False,
     ) -> "tuple[torch.futures.Future[torch.Tensor], Step]":
         step = self._last
         assert step is not None
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         if self._applying is not None and (given or in_backward()):
             origins = self._applying.origins
             origins.exchanged(layout.compressed, Origin.SENT)
             origins.exchanged((piece.parameter for piece in layout.dense), Origin.AVERAGED)
+        bucket = backends.of(buffer).bucket(buffer)
         self._worker.submit(
             Job(
                 layout=layout,
-                buffer=buffer,
-                result=buffer,
+                bucket=bucket,
                 step=step,
                 last=last,
-                scale=scale,
-                future=future,
+                read_scale=_one if given else self._read_scale,
                 enqueued=time.perf_counter(),
             )
         )
-        return future, step
+        return bucket.future, step
+
+    def _scale(self) -> Callable[[], float]:
+        """Return what reads the loss scale of this pass."""
+        if self._grad_scaler is None:
+            return _one
+        # Not get_scale(), which waits for the device.
+        kept = getattr(self._grad_scaler, "_scale", None)
+        if isinstance(kept, torch.Tensor):
+            return backends.of(kept).number(kept)
+        scale = self._grad_scaler.get_scale()
+        return lambda: scale
 
     def _ends(self, bucket: GradBucket) -> bool:
         """Tell whether DDP may end its part of the backward pass with this bucket."""
@@ -262,7 +272,7 @@ class Submission:
         self._next_index = 0
         layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
         waiting = [
-            self._enqueue(layout, buffer, last=layout is layouts[-1], scale=1.0, given=True)
+            self._enqueue(layout, buffer, last=layout is layouts[-1], given=True)
             for layout, (_, buffer) in zip(layouts, buckets, strict=True)
         ]
         for future, _ in waiting:
@@ -307,6 +317,11 @@ class Submission:
         """Raise what broke the exchange, if anything did."""
         if self._worker.broken is not None:
             raise fresh(self._worker.broken)
+
+
+def _one() -> float:
+    """Return the scale of a loss that is not scaled."""
+    return 1.0
 
 
 def _verdict(worker: Worker, step: Step, applying: Applying | None) -> BaseException | None:

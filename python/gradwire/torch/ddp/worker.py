@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from gradwire.torch.ddp.errors import ExchangeError, GradientError, fresh
 from gradwire.torch.ddp.exchange import Exchange
-from gradwire.torch.ddp.jobs import Flight, Job, Step, spoil
+from gradwire.torch.ddp.jobs import Flight, Job, Step
 
 __all__ = ["Worker"]
 
@@ -232,7 +232,7 @@ class Worker:
 
     def _resolve(self, step: Step) -> None:
         for job in step.held:
-            job.future.set_result(job.result if step.error is None else spoil(job.result))
+            job.bucket.resolve(spoiled=step.error is not None)
         step.held.clear()
 
     def _finish(self, step: Step) -> None:

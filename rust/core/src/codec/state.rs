@@ -161,6 +161,11 @@ impl State {
         Ok(Self { numel, step, tensor, stream, kept: self.kept.copy()?, tracked, previous })
     }
 
+    /// Bytes that are held for what is kept of each entry: those of both buffers of a pair.
+    pub fn nbytes(&self) -> usize {
+        self.kept.nbytes()
+    }
+
     /// What was not sent yet, if the codec remembers it.
     pub fn residual(&self) -> Option<&[f32]> {
         self.kept.residual.as_ref().map(Buffers::as_slice)

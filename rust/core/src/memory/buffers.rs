@@ -55,6 +55,12 @@ impl Buffers {
         Ok(())
     }
 
+    /// The bytes of all buffers there are.
+    pub fn nbytes(&self) -> usize {
+        let buffers = if self.is_in_place() { 1 } else { 2 };
+        buffers * size_of_val(self.as_slice())
+    }
+
     /// Whether there is one buffer only.
     pub fn is_in_place(&self) -> bool {
         self.other.is_none()

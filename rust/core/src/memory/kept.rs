@@ -90,6 +90,11 @@ impl Kept {
         self.residual.iter_mut().chain(&mut self.moment)
     }
 
+    /// The bytes of all buffers there are.
+    pub fn nbytes(&self) -> usize {
+        self.residual.iter().chain(&self.moment).map(Buffers::nbytes).sum()
+    }
+
     /// Makes zeros of a residual that is not finite, and of the moment beside it: something that is
     /// not has gone into that, too.
     pub fn drop_non_finite(&mut self) {

@@ -10,13 +10,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire import _native
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.exchange import slots
 from gradwire.torch.ddp.exchange.base import Exchange
 from gradwire.torch.ddp.exchange.pieces import (
     accumulator,
-    flat,
     pack_dense,
     raise_bad,
     reason_of,
@@ -66,7 +64,7 @@ class Gathered(Exchange):
     def send(self, job: Job, sequence: int) -> Flight:
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
-        plan = Plan.of(job.layout, job.buffer.element_size())
+        plan = Plan.of(job.layout, job.bucket.itemsize)
         slot = self._slots.take(plan.nbytes, job.step.number)
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
@@ -88,7 +86,7 @@ class Gathered(Exchange):
         layout = job.layout
         view: NDArray[np.uint8] = slot.numpy()
         try:
-            self._fill_frames(job, plan, view)
+            self._fill_frames(job, plan, slot)
             if layout.runs:
                 pack_dense(job, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
             slots.write_header(view, layout, sequence)
@@ -99,10 +97,10 @@ class Gathered(Exchange):
             text = f"{type(error).__name__}: {error}"
             slots.write_failure(view, layout, sequence, Status.FAILED, text)
 
-    def _fill_frames(self, job: Job, plan: Plan, view: NDArray[np.uint8]) -> None:
+    def _fill_frames(self, job: Job, plan: Plan, slot: torch.Tensor) -> None:
         every = range(len(job.layout.pieces))
-        outcomes = self._encode(job, every, plan.limits, view[plan.frames_at :])
-        records = plan.records(view)
+        outcomes = self._encode(job, every, plan.limits, slot[plan.frames_at :])
+        records = plan.records(slot.numpy())
         records["size"] = outcomes.nbytes
         records["wanted"] = outcomes.wanted()
         records["zero"] = outcomes.zero
@@ -141,16 +139,14 @@ class Gathered(Exchange):
         unused = np.all([reading.zeros for reading in readings], axis=0)
         for index in np.flatnonzero(unused):
             job.step.undo(layout.compressed[index])
-        nanoseconds = _native.average_bucket(
-            gathered.numpy(),
+        nanoseconds = job.bucket.average(
+            gathered,
             [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
             [reading.sizes for reading in readings],
             layout.ends,
             unused.tolist(),
-            flat(job.buffer),
-            job.scale,
             self._mean == "senders",
-            job.buffer.dtype == torch.bfloat16,
+            job.scale,
         )
         layout.tallies.decoded(layout.rows, nanoseconds)
 

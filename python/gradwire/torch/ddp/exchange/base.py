@@ -10,11 +10,10 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire import _native
 from gradwire._selecting import Selecting
 from gradwire.errors import NonFiniteError
 from gradwire.torch.ddp.exchange import sparse
-from gradwire.torch.ddp.exchange.pieces import all_finite, flat, named, overflow, wait
+from gradwire.torch.ddp.exchange.pieces import named, overflow, wait
 from gradwire.torch.ddp.jobs import Flight, Job
 from gradwire.torch.ddp.record import Piece
 from gradwire.torch.ddp.report import Outcomes, StepTimes
@@ -42,7 +41,6 @@ class Exchange(abc.ABC):
     def __init__(self, group: dist.ProcessGroup, *, check_result: bool) -> None:
         self.group: dist.ProcessGroup | None = group
         self._check_result = check_result
-        self._scratch = torch.empty(0)
         self.world_size = group.size()
         self.rank = group.rank()
         self.times = StepTimes()
@@ -87,18 +85,18 @@ class Exchange(abc.ABC):
         for work in flight.works:
             wait(work, flight.sequence)
         start = self.times.add("exchange", start)
-        if job.layout.sparse:
-            dense = flight.room * self.world_size // 2  # as in plain DDP: all to all, not a ring
-        else:
-            dense = job.buffer.numel() * job.buffer.element_size()
+        # As in plain DDP: sparse gradients go from all to all, others around a ring.
+        sparse_nbytes = flight.room * self.world_size // 2
+        dense = sparse_nbytes if job.layout.sparse else job.bucket.nbytes
         self.times.sent(flight.collectives, flight.room, flight.wire, dense)
         if job.layout.sparse:
             sparse.combine(flight, check_result=self._check_result)
             return
         self._combine(flight)
-        self.times.add("decode", start)
-        if self._check_result and not all_finite(job.buffer):
+        if self._check_result and not job.bucket.finite():
             raise overflow(job)
+        job.bucket.store()
+        self.times.add("decode", start)
 
     # What exchanges are made of ---------------------------------------------------------------
 
@@ -107,7 +105,7 @@ class Exchange(abc.ABC):
         job: Job,
         members: Sequence[int],
         limits: Sequence[int],
-        out: NDArray[np.uint8],
+        out: torch.Tensor,
         given: Positions | None = None,
     ) -> Outcomes:
         """Encode pieces of a bucket, and record them in the step so that it can undo them.
@@ -119,7 +117,7 @@ class Exchange(abc.ABC):
             Indices of the pieces.
         limits : sequence of int
             Maximum size of each frame in bytes.
-        out : numpy.ndarray
+        out : torch.Tensor
             uint8; receives the frames, one after another.
         given : sequence, optional
             The positions to send of each piece, as uint32; None lets its codec select.
@@ -133,16 +131,14 @@ class Exchange(abc.ABC):
             return Outcomes.of(np.empty(0, np.int64))
         pieces = [job.layout.pieces[index] for index in members]
         parameters = [piece.parameter for piece in pieces]
-        table, error = _native.encode_bucket(
-            flat(job.buffer),
-            job.scale,
-            [parameter.codec._codec for parameter in parameters],
+        table, error = job.bucket.encode(
+            [parameter.codec for parameter in parameters],
             [parameter.state for parameter in parameters],
             [end for piece in pieces for end in (piece.start, piece.stop)],
             limits,
             self._select(job, pieces) if given is None else given,
             out,
-            job.buffer.dtype == torch.bfloat16,
+            job.scale,
         )
         outcomes = Outcomes.of(table)
         for piece in pieces[: len(outcomes)]:
@@ -169,17 +165,7 @@ class Exchange(abc.ABC):
 
     def _gradient(self, job: Job, piece: Piece) -> NDArray[Any]:
         """Return a gradient without the loss scale, as an array that a codec can read in place."""
-        gradient = job.buffer[piece.start : piece.stop]
-        if job.scale == 1.0 and gradient.dtype != torch.bfloat16:
-            return gradient.numpy()
-        # Converted to float32 first: dividing in float16 would underflow small gradients.
-        source = self._float32(gradient.numel()).copy_(gradient)
-        return (source if job.scale == 1.0 else source.div_(job.scale)).numpy()
-
-    def _float32(self, numel: int) -> torch.Tensor:
-        if self._scratch.numel() < numel:
-            self._scratch = torch.empty(numel, dtype=torch.float32)
-        return self._scratch[:numel]
+        return job.bucket.gradient(piece.start, piece.stop, job.scale)
 
     def _encoded(self, job: Job, piece: Piece) -> None:
         """Record that a gradient was encoded, for undoing the step and measuring the gradient."""
@@ -192,4 +178,4 @@ class Exchange(abc.ABC):
         As far as the ranks can tell it is unused, and DDP would discard what is written.
         """
         job.step.undo(piece.parameter)
-        job.buffer[piece.start : piece.stop].zero_()
+        job.bucket.clear(piece.start, piece.stop)

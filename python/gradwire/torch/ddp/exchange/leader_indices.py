@@ -7,17 +7,16 @@ parameters: a resumed run, which starts with other buckets, must not differ.
 """
 
 import struct
-import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire._native import Frame, pack_positions, unpack_positions
+from gradwire._native import unpack_positions
 from gradwire.errors import NonFiniteError
+from gradwire.torch.backends.interface import Led as Selected
 from gradwire.torch.ddp.errors import ExchangeError
 from gradwire.torch.ddp.exchange.pieces import named, wait
 from gradwire.torch.ddp.exchange.summed import Chosen, Summed
@@ -29,8 +28,6 @@ __all__ = ["Led"]
 
 _RECORD = struct.Struct("<II")  # size of the positions in bytes, and their size without a limit
 _FAILED = 0xFFFFFFFF
-_LEAST = 64  # smallest limit of a frame in bytes: its header must fit
-_TRIES = 8
 
 
 class Led(Summed):
@@ -83,15 +80,14 @@ class Led(Summed):
         at = len(members) * _RECORD.size
         try:
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
-                start = time.perf_counter()
                 piece = job.layout.pieces[index]
-                source = self._gradient(job, piece)
-                frame, positions, wanted = _select(piece, source, limit)
+                led = _select(job, piece, limit)
                 self._encoded(job, piece)
-                message[at : at + len(positions)] = np.frombuffer(positions, np.uint8)
-                _RECORD.pack_into(message.data, place * _RECORD.size, len(positions), wanted)
-                at += len(positions)
-                chosen.made[index] = self._made(job, piece, frame, start)
+                nbytes = len(led.positions)
+                message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
+                _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, led.wanted)
+                at += nbytes
+                chosen.made[index] = Outcomes.of(led.table), led.values
         except BaseException as error:  # of any kind: the other ranks wait for this message
             chosen.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)
@@ -116,36 +112,16 @@ class Led(Summed):
             job.step.observe(parameter, wanted)
             at += nbytes
 
-    def _made(
-        self, job: Job, piece: Piece, frame: Frame, start: float
-    ) -> tuple[Outcomes, NDArray[np.float32]]:
-        """Return the outcome and the values of an encode that began at start."""
-        last = piece.parameter.state.last
-        target = -1 if last["target"] is None else last["target"]
-        zero = not job.buffer[piece.start : piece.stop].any()
-        values = frame.values()
-        nanoseconds = round(1e9 * (time.perf_counter() - start))
-        row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
-        return Outcomes.of(np.array(row, np.int64)), values
 
-
-def _select(piece: Piece, source: NDArray[Any], limit: int) -> tuple[Any, bytes, int]:
-    """Return a frame, its positions within the limit, and their size in bytes without a limit."""
+def _select(job: Job, piece: Piece, limit: int) -> Selected:
+    """Encode a piece, with positions within the limit."""
     parameter = piece.parameter
-    codec, state = parameter.codec, parameter.state
     try:
-        frame = codec.encode(source, state)
-        positions = pack_positions(frame)
-        wanted = len(positions)
-        room = frame.nbytes
-        for _ in range(_TRIES):
-            if len(positions) <= limit:
-                return frame, positions, wanted
-            # Entries that are left out stay in the residual, as with a full slot.
-            room = max(_LEAST, room * limit // len(positions) - 8)
-            state.rollback()
-            frame = codec.encode(source, state, max_nbytes=room)
-            positions = pack_positions(frame)
+        led = job.bucket.lead(
+            parameter.codec, parameter.state, piece.start, piece.stop, limit, job.scale
+        )
     except NonFiniteError as error:
         raise named(error, piece) from error
-    raise ExchangeError(f"{limit} bytes are too few for any positions of {parameter.name!r}")
+    if led is None:
+        raise ExchangeError(f"{limit} bytes are too few for any positions of {parameter.name!r}")
+    return led

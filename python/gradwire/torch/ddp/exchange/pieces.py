@@ -2,11 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from gradwire.errors import NonFiniteError
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
@@ -16,8 +14,6 @@ from gradwire.torch.ddp.record import Piece
 
 __all__ = [
     "accumulator",
-    "all_finite",
-    "flat",
     "named",
     "names",
     "overflow",
@@ -29,13 +25,6 @@ __all__ = [
 ]
 
 
-def flat(buffer: torch.Tensor) -> NDArray[Any]:
-    """Return a bucket's buffer as an array that shares its memory; bfloat16 as uint16."""
-    array = buffer.view(torch.uint16) if buffer.dtype == torch.bfloat16 else buffer
-    shared: NDArray[Any] = array.numpy()
-    return shared
-
-
 def pack_dense(job: Job, packed: torch.Tensor) -> None:
     """Copy the dense parameters into one vector.
 
@@ -44,11 +33,7 @@ def pack_dense(job: Job, packed: torch.Tensor) -> None:
     GradientError
         One of them is not finite.
     """
-    at = 0
-    for start, stop in job.layout.runs:
-        packed[at : at + stop - start] = job.buffer[start:stop]
-        at += stop - start
-    if torch.isfinite(packed).all():
+    if job.bucket.pack(job.layout.runs, packed):
         return
     for piece in job.layout.dense:
         count, first = _not_finite(job, piece)
@@ -58,12 +43,9 @@ def pack_dense(job: Job, packed: torch.Tensor) -> None:
 
 def unpack_dense(job: Job, averages: torch.Tensor, start: float) -> None:
     """Copy averages to where `pack_dense` read the values; the time counts from start."""
-    at = 0
-    for begin, end in job.layout.runs:
-        job.buffer[begin:end] = averages[at : at + end - begin]
-        at += end - begin
     layout = job.layout
-    nbytes = layout.dense_numels * job.buffer.element_size()
+    job.bucket.unpack(layout.runs, averages)
+    nbytes = layout.dense_numels * job.bucket.itemsize
     layout.tallies.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
 
 
@@ -104,13 +86,6 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def all_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether every entry is finite."""
-    # One read and no temporary. The sum of finite values may overflow; then check every entry.
-    total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
-    return bool(torch.isfinite(total)) or bool(torch.isfinite(tensor).all())
-
-
 def overflow(job: Job) -> GradientError:
     """Return the error of an average that is not finite."""
     for piece in (*job.layout.pieces, *job.layout.dense):
@@ -122,8 +97,4 @@ def overflow(job: Job) -> GradientError:
 
 def _not_finite(job: Job, piece: Piece) -> tuple[int, int]:
     """Return the number of a parameter's non-finite entries, and the position of the first."""
-    bad = ~torch.isfinite(job.buffer[piece.start : piece.stop])
-    if piece.parameter.width == 2:
-        bad = bad.view(-1, 2).any(1)
-    count = int(bad.sum())
-    return count, int(bad.nonzero()[0]) if count else 0
+    return job.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)

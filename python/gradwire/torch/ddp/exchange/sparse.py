@@ -21,7 +21,7 @@ def send(group: dist.ProcessGroup, job: Job, sequence: int) -> Flight:
     A sparse bucket holds a single parameter.
     """
     world_size = group.size()
-    part = job.buffer.div(world_size).coalesce()
+    part = job.bucket.sparse().div(world_size).coalesce()
     head = torch.tensor([job.layout.digest, sequence, *_not_finite(part)])
     heads = torch.empty(world_size * _HEAD, dtype=torch.int64)
     gathered = dist.all_gather_into_tensor(heads, head, group=group, async_op=True)
@@ -73,7 +73,7 @@ def combine(flight: Flight, *, check_result: bool) -> None:
         count, first = _not_finite(total.coalesce())
         if count:
             raise GradientError(count, first, name, 0)
-    flight.job.result = total
+    flight.job.bucket.store(total)
     nanoseconds = round(1e9 * (time.perf_counter() - start))
     layout.tallies.dense(layout.dense_rows, np.array([flight.room]), nanoseconds)
 

@@ -18,7 +18,6 @@ from gradwire.torch.ddp.exchange.base import Exchange
 from gradwire.torch.ddp.exchange.heads import Head, check_word
 from gradwire.torch.ddp.exchange.pieces import (
     accumulator,
-    all_finite,
     overflow,
     pack_dense,
     unpack_dense,
@@ -191,14 +190,13 @@ class Summed(Exchange):
         )
         frames = self._frames.take(sum(limits), job.step.number)
         try:
-            out = frames.numpy()
-            outcomes = self._encode(job, members, limits, out, given)
+            outcomes = self._encode(job, members, limits, frames, given)
             for parameter, count, sent in zip(
                 parameters, counts, outcomes.count.tolist(), strict=True
             ):
                 if sent != count:
                     raise RuntimeError(f"{sent} entries of {parameter.name!r} instead of {count}")
-            values, positions = _native.read_bucket(out, outcomes.nbytes.tolist(), drawn)
+            values, positions = _native.read_bucket(frames.numpy(), outcomes.nbytes.tolist(), drawn)
         finally:
             self._frames.give(frames)
         if drawn:
@@ -255,16 +253,16 @@ class Summed(Exchange):
         start = time.perf_counter()
         if job.layout.runs:
             unpack_dense(job, vectors.head.dense.div_(self.world_size), start)
-        if vectors.values.dtype == torch.float16 and not all_finite(job.buffer):
+        if vectors.values.dtype == torch.float16 and not job.bucket.finite():
             raise overflow(job)  # the sum of finite values on the wire may exceed float16
 
     def _average(self, job: Job, vectors: _Vectors, used: Sequence[bool]) -> None:
-        layout, buffer, chosen = job.layout, job.buffer, vectors.chosen
+        layout, bucket, chosen = job.layout, job.bucket, vectors.chosen
         ends = list(itertools.accumulate(chosen.counts, initial=0))
         sums: list[torch.Tensor] = []
         places: list[NDArray[np.int64]] = []
         if any(positions is not None for positions in chosen.positions):
-            buffer.zero_()  # dense parameters are written later
+            bucket.clear(0, layout.numel)  # dense parameters are written later
         for index, piece in enumerate(layout.pieces):
             positions, total = (
                 chosen.positions[index],
@@ -273,14 +271,13 @@ class Summed(Exchange):
             if not used[index]:
                 self._unused(job, piece)
             elif positions is None:
-                buffer[piece.start : piece.stop] = self._mean(job, total)
+                bucket.unpack([(piece.start, piece.stop)], self._mean(job, total))
             else:
                 sums.append(total)
                 places.append(positions + np.int64(piece.start))
         if sums:
             # All pieces together: the overhead per piece would exceed the cost of its entries.
-            mean = self._mean(job, torch.cat(sums)).to(buffer.dtype)
-            buffer[torch.from_numpy(np.concatenate(places))] = mean
+            bucket.scatter(places, self._mean(job, torch.cat(sums)))
 
     def _mean(self, job: Job, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""

@@ -1,0 +1,70 @@
+"""Write what each preset and memory keeps, in bytes per entry, as a table for the documentation.
+
+python -m benches.compare.state_bytes [--into docs/memory.md]
+
+Every figure is that of a state, divided by its entries: none is computed from options.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import gradwire
+from gradwire.memory import MEMORIES, Memory
+from gradwire.presets import PRESETS
+
+from . import blocks
+
+SHAPE = (64, 1024)
+"""Of a matrix: what depends on a tensor's shape has one to depend on."""
+
+STORAGE: dict[str, dict[str, object]] = {
+    "default": {},
+    "`low_memory=True`": {"low_memory": True},
+}
+"""The columns: options of a memory that change how it is stored."""
+
+
+def bytes_per_entry(codec: gradwire.Codec) -> float:
+    """Return the bytes that a state of the codec keeps per entry."""
+    numel = SHAPE[0] * SHAPE[1]
+    return codec.for_shape(SHAPE).init_state(numel).nbytes / numel
+
+
+def stored(memory: Memory) -> Iterator[Memory | None]:
+    """Return a memory stored in each of the ways, None for those that it does not have."""
+    names = {field.name for field in dataclasses.fields(memory)}
+    for options in STORAGE.values():
+        yield dataclasses.replace(memory, **options) if options.keys() <= names else None
+
+
+def table() -> list[str]:
+    """Return the lines of the table: memories first, then presets."""
+    lines = [f"| preset | memory | {' | '.join(STORAGE)} |", "|---|---|" + "---:|" * len(STORAGE)]
+    rows = [("any", gradwire.topk(ratio=0.01, memory=memory())) for memory in MEMORIES]
+    rows += [(f"`{each.call}`", each.build(**each.example)) for each in PRESETS.values()]
+    return lines + [_row(title, codec) for title, codec in rows]
+
+
+def _row(title: str, codec: gradwire.Codec) -> str:
+    cells = [
+        "" if memory is None else f"{bytes_per_entry(dataclasses.replace(codec, memory=memory)):g}"
+        for memory in stored(codec.memory)
+    ]
+    return f"| {' | '.join([title, f'`{type(codec.memory).__name__}`', *cells])} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, or write it into a page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--into", type=Path, help="a page that has the block")
+    into = parser.parse_args(arguments).into
+    if into is None:
+        print("\n".join(table()))
+    else:
+        blocks.replace(into, "bytes per entry", table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Buckets on the CPU: read and overwritten in place."""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire import _native
+from gradwire.torch.backends import interface
+from gradwire.torch.backends.interface import Led, Table
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+    from gradwire.state import State
+
+__all__ = ["Bucket", "bucket"]
+
+_LEAST = 64  # smallest limit of a frame in bytes: its header must fit
+_TRIES = 8
+
+_scratch = threading.local()
+
+
+def bucket(buffer: torch.Tensor) -> "Bucket":
+    """Return a bucket that is its buffer."""
+    return Bucket(buffer, torch.futures.Future())
+
+
+class Bucket(interface.Bucket):
+    """A bucket whose values the core reads and writes where they are.
+
+    Attributes
+    ----------
+    values : torch.Tensor
+        The gradients on the CPU, and later their averages.
+    """
+
+    __slots__ = ("_result",)
+
+    def __init__(self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> None:
+        super().__init__(buffer, future)
+        self._result = buffer
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The gradients on the CPU, and later their averages."""
+        return self.buffer
+
+    # The sending thread -----------------------------------------------------------------------
+
+    def encode(
+        self,
+        codecs: Sequence["Codec"],
+        states: Sequence["State"],
+        ends: Sequence[int],
+        limits: Sequence[int],
+        positions: Sequence[NDArray[np.uint32] | None],
+        out: torch.Tensor,
+        scale: float,
+    ) -> tuple[Table, Exception | None]:
+        """Encode parameters with one call of the core."""
+        return _native.encode_bucket(
+            _flat(self.values),
+            scale,
+            [codec._codec for codec in codecs],
+            states,
+            ends,
+            limits,
+            positions,
+            out.numpy(),
+            self.dtype == torch.bfloat16,
+        )
+
+    def lead(
+        self, codec: "Codec", state: "State", start: int, stop: int, limit: int, scale: float
+    ) -> Led | None:
+        """Encode one parameter until its positions fit."""
+        began = time.perf_counter()
+        source = self.gradient(start, stop, scale)
+        frame = codec.encode(source, state)
+        positions = _native.pack_positions(frame)
+        wanted = len(positions)
+        room = frame.nbytes
+        tries = 0
+        while len(positions) > limit:
+            if tries == _TRIES:
+                return None
+            tries += 1
+            # Entries that are left out stay in the residual, as with a full slot.
+            room = max(_LEAST, room * limit // len(positions) - 8)
+            state.rollback()
+            frame = codec.encode(source, state, max_nbytes=room)
+            positions = _native.pack_positions(frame)
+        last = state.last
+        assert last is not None  # it has just encoded
+        target = -1 if last["target"] is None else last["target"]
+        zero = not self.values[start:stop].any()
+        values = frame.values()
+        nanoseconds = round(1e9 * (time.perf_counter() - began))
+        row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
+        return Led(positions, wanted, values, np.array(row, np.int64))
+
+    def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
+        """Return a gradient in place, or converted to float32 and without the loss scale."""
+        gradient = self.values[start:stop]
+        if scale == 1.0 and gradient.dtype != torch.bfloat16:
+            return gradient.numpy()
+        # Converted to float32 first: dividing in float16 would underflow small gradients.
+        source = _float32(gradient.numel()).copy_(gradient)
+        return (source if scale == 1.0 else source.div_(scale)).numpy()
+
+    def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
+        """Copy runs of entries behind each other; tell whether all of them are finite."""
+        values, at = self.values, 0
+        for start, stop in runs:
+            out[at : at + stop - start] = values[start:stop]
+            at += stop - start
+        return bool(torch.isfinite(out).all())
+
+    def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
+        """Return the number of non-finite entries, and the first's place."""
+        bad = ~torch.isfinite(self.values[start:stop])
+        if width > 1:
+            bad = bad.view(-1, width).any(1)
+        count = int(bad.sum())
+        return count, int(bad.nonzero()[0]) if count else 0
+
+    def sparse(self) -> torch.Tensor:
+        """Return the sparse tensor."""
+        return self.values
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    def average(
+        self,
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[Sequence[int]],
+        ends: Sequence[int],
+        unused: Sequence[bool],
+        senders: bool,
+        scale: float,
+    ) -> NDArray[np.int64]:
+        """Decode and average with one call of the core."""
+        return _native.average_bucket(
+            frames.numpy(),
+            starts,
+            sizes,
+            ends,
+            unused,
+            _flat(self.values),
+            scale,
+            senders,
+            self.dtype == torch.bfloat16,
+        )
+
+    def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
+        """Write values to the runs that `pack` read."""
+        own, at = self.values, 0
+        for start, stop in runs:
+            own[start:stop] = values[at : at + stop - start]
+            at += stop - start
+
+    def clear(self, start: int, stop: int) -> None:
+        """Write zeros."""
+        self.values[start:stop].zero_()
+
+    def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
+        """Write values to places, of which no two are the same."""
+        self.values[torch.from_numpy(np.concatenate(places))] = values.to(self.dtype)
+
+    def finite(self) -> bool:
+        """Tell whether every entry is finite."""
+        # One read and no temporary. The sum of finite values may overflow; then check every entry.
+        values = self.values
+        total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+        return bool(torch.isfinite(total)) or bool(torch.isfinite(values).all())
+
+    def store(self, result: torch.Tensor | None = None) -> None:
+        """Remember a sparse result; everything else is in place."""
+        if result is not None:
+            self._result = result
+
+    def resolve(self, *, spoiled: bool) -> None:
+        """Resolve the future."""
+        self.future.set_result(_spoil(self._result) if spoiled else self._result)
+
+
+def _flat(values: torch.Tensor) -> NDArray[Any]:
+    """Return an array that shares the memory of a flat tensor; bfloat16 as uint16."""
+    array = values.view(torch.uint16) if values.dtype == torch.bfloat16 else values
+    shared: NDArray[Any] = array.numpy()
+    return shared
+
+
+def _float32(numel: int) -> torch.Tensor:
+    """Return memory that the next call in this thread returns again."""
+    kept: torch.Tensor | None = getattr(_scratch, "kept", None)
+    if kept is None or kept.numel() < numel:
+        kept = _scratch.kept = torch.empty(numel, dtype=torch.float32)
+    return kept[:numel]
+
+
+def _spoil(result: torch.Tensor) -> torch.Tensor:
+    """Return an infinite bucket: filled in place, or a sparse tensor with infinite entries."""
+    if result.layout == torch.strided:
+        return result.fill_(torch.inf)
+    dims = result.sparse_dim()
+    at = torch.zeros((dims, 1), dtype=torch.int64, device=result.device)
+    shape = (1, *result.shape[dims:])
+    values = torch.full(shape, torch.inf, dtype=result.dtype, device=result.device)
+    return torch.sparse_coo_tensor(at, values, result.shape, is_coalesced=True)

@@ -1,0 +1,14 @@
+"""States in the memory of the host, kept by the Rust core."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+    from gradwire.state import State
+
+__all__ = ["init_state"]
+
+
+def init_state(codec: "Codec", numel: int, name: str, stream: int) -> "State":
+    """Return a new state."""
+    return codec.init_state(numel, name=name, stream=stream)
