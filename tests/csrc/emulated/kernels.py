@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,12 @@ class Kernels:
     def launches(self) -> int:
         """How many kernels have been launched so far."""
         return int(self._library.emulated_launches())
+
+    def function(self, name: str, result: Any) -> Callable[..., Any]:
+        """Return a function of the host's side that returns a value of this type of ctypes."""
+        function = getattr(self._library, name)
+        function.restype = result
+        return lambda *arguments: function(*map(_converted, arguments))
 
     def call(self, name: str, *arguments: object) -> None:
         """Call an entry point; integers go as 64 bits, floats as float64, arrays by address.

@@ -1,0 +1,62 @@
+// Decodes all frames of all ranks of a bucket, in a number of launches that does not depend on how many
+// frames there are. Plain C++.
+//
+// Nothing is written to the tensors unless every frame of the call is valid.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "bucket/piece.h"
+#include "frame/verdict.h"
+
+namespace gradwire {
+
+struct FrameAt {
+    const std::uint8_t* bytes;
+    std::uint64_t len;
+};
+
+struct Target {
+    void* out;
+    std::uint64_t numel;
+    Dtype dtype;
+};
+
+enum class Into : std::uint32_t {
+    place,    // values at their positions, zeros elsewhere
+    add,      // out += value * scale, to float32 alone, frame after frame
+    ranks,    // the mean over the ranks, times scale
+    senders,  // at each position the mean over the ranks that have an entry there, times scale
+};
+
+// Of each tensor the frames of ranks 0, 1, …, then those of the next tensor. Pointers are to device
+// memory.
+struct Decode {
+    const FrameAt* frames = nullptr;
+    const Target* targets = nullptr;
+    std::uint32_t tensors = 0, ranks = 0;
+    // Tiles before each frame and each tensor, one more than there are: see plan_decode.
+    const std::uint32_t* frame_tiles = nullptr;
+    const std::uint32_t* target_tiles = nullptr;
+    Into into = Into::place;
+    double scale = 1.0;
+    bool seeded = false;             // there is room for drawn positions
+    Verdict* verdicts = nullptr;     // of each frame
+    std::uint32_t* failed = nullptr; // 0, or how many frames there are less the first that is not good
+    void* workspace = nullptr;       // aligned to 16 bytes
+};
+
+// Fills the tables of tiles, in host memory, from what the host knows; returns the bytes of the workspace.
+//
+// A frame takes 64 bytes of workspace in 1000 of its own, at least 2.5 KiB. With `seeded` it takes twice
+// its own bytes more, at least an eighth of a byte an element.
+std::uint64_t plan_decode(const std::uint64_t* frame_lens, const std::uint64_t* numels, std::uint32_t tensors,
+                          std::uint32_t ranks, bool seeded, std::uint32_t* frame_tiles, std::uint32_t* target_tiles);
+
+// Decodes; `tiles_of_frames` and `tiles_of_targets` are the last entries of the tables.
+cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets,
+                   cudaStream_t stream);
+
+}  // namespace gradwire
