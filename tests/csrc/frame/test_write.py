@@ -120,6 +120,18 @@ def test_a_bucket_of_dense_frames_is_that_of_the_core(
     ]
     for tensor, written in zip(tensors, write(kernels, tensors), strict=True):
         check(written, tensor, core_frame(tensor))
+        assert written.peak == np.abs(tensor.values).max(initial=0)
+
+
+def test_a_dense_tensor_that_is_not_finite_shows_in_its_largest_magnitude(
+    kernels: Kernels, rng: np.random.Generator
+) -> None:
+    for bad in (np.inf, -np.inf, np.nan):
+        values = made_values("normal", 9001, rng)
+        values[4567] = bad
+        tensors = [Entries(values.size, values, quantizer) for quantizer in QUANTIZERS]
+        for written in write(kernels, tensors):
+            assert not np.isfinite(written.peak)
 
 
 LONG = [

@@ -24,7 +24,7 @@ struct Apart {
 }  // namespace
 
 extern "C" int gradwire_test_write_frames(const Given* given, std::uint64_t count, const std::uint32_t* positions,
-                                   const float* values, std::uint8_t* out, float* decoded, std::uint64_t* nbytes,
+                                   const float* values, std::uint8_t* out, float* decoded, std::uint64_t* nbytes, std::uint32_t* peaks,
                                    std::uint8_t* scratch, std::uint64_t scratch_bytes) {
     std::vector<Piece> pieces(count);
     std::vector<Selection> selections(count);
@@ -66,6 +66,9 @@ extern "C" int gradwire_test_write_frames(const Given* given, std::uint64_t coun
     std::vector<std::uint64_t> table((plan.table_bytes() + 7) / 8);
     plan.fill_table(table.data());
     GRADWIRE_TRY(launch_write<Apart>(plan, pieces.data(), selections.data(), table.data(), scratch, nullptr));
-    for (std::uint64_t i = 0; i < count; ++i) nbytes[i] = selections[i].status == Status::ok ? selections[i].nbytes : 0;
+    for (std::uint64_t i = 0; i < count; ++i) {
+        nbytes[i] = selections[i].status == Status::ok ? selections[i].nbytes : 0;
+        peaks[i] = selections[i].peak;
+    }
     return 0;
 }

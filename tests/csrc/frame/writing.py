@@ -118,6 +118,8 @@ class Written:
 
     frame: bytes | None
     decoded: NDArray[np.float32]
+    peak: float
+    """Largest magnitude of a dense tensor."""
 
 
 def write(kernels: Kernels, tensors: Sequence[Entries]) -> list[Written]:
@@ -145,7 +147,8 @@ def write(kernels: Kernels, tensors: Sequence[Entries]) -> list[Written]:
     scratch = np.full(4096 + 4 * at + 1024 * len(tensors), 0xA5, np.uint8)
     at_all = np.concatenate([*positions, np.zeros(1, np.uint32)])
     all_values = np.concatenate([*values, np.zeros(1, np.float32)])
-    arguments = (at_all, all_values, out, decoded, nbytes, scratch, scratch.size)
+    peaks = np.zeros(len(tensors) + 1, np.float32)
+    arguments = (at_all, all_values, out, decoded, nbytes, peaks, scratch, scratch.size)
     kernels.call("gradwire_test_write_frames", given, len(tensors), *arguments)
     written, element = [], 0
     for i, tensor in enumerate(tensors):
@@ -153,6 +156,7 @@ def write(kernels: Kernels, tensors: Sequence[Entries]) -> list[Written]:
         end = given[i + 1].frame if i + 1 < len(tensors) else out.size
         assert (out[start + size : end] == 0xA5).all(), "nothing is written behind a frame"
         frame = out[start : start + size].tobytes() if size else None
-        written.append(Written(frame, decoded[element : element + tensor.numel]))
+        sent = decoded[element : element + tensor.numel]
+        written.append(Written(frame, sent, float(peaks[i])))
         element += tensor.numel
     return written

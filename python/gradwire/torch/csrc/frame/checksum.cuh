@@ -1,8 +1,8 @@
 // CRC-32C, in parts: of the bytes of a frame but for the four of the checksum itself.
 //
 // A checksum is a remainder of polynomials, and so it is linear: that of a message is the sum of those
-// of its parts, each times x to the number of bits behind it. Bytes are counted from the end, so that
-// all parts but the first are full; the first is as if there were zeros before it.
+// of its parts, each times x to the number of bits behind it. What is behind the checksum is read in
+// words of 16 bytes, as if zeros followed; the powers of x that those add are divided out.
 #pragma once
 
 #include "device/block.cuh"
@@ -10,8 +10,9 @@
 
 namespace gradwire::checksum {
 
-constexpr unsigned threads = 256, bytes_each = 128;
-constexpr std::uint64_t bytes_block = threads * bytes_each;
+constexpr unsigned threads = 256, bytes_each = 256;
+constexpr std::uint64_t bytes_part = threads * bytes_each;
+constexpr std::uint64_t before_len = 4 * checksum_word, behind_at = before_len + 4;
 
 // Bits are reflected: bit 31 is x^0.
 constexpr std::uint32_t polynomial = 0x82F63B78u, one = 0x80000000u;
@@ -22,72 +23,105 @@ __host__ __device__ constexpr std::uint32_t times_x(std::uint32_t a) { return a 
 // a * b
 __host__ __device__ constexpr std::uint32_t times(std::uint32_t a, std::uint32_t b) {
     std::uint32_t product = 0;
-    for (std::uint32_t bit = one; bit != 0; bit >>= 1) {
-        if (a & bit) product ^= b;
+    for (unsigned bit = 0; bit < 32; ++bit) {
+        product ^= a & one ? b : 0;
+        a <<= 1;
         b = times_x(b);
     }
     return product;
 }
 
-// x^(8 * bytes), of a power of two of bytes.
-__host__ __device__ constexpr std::uint32_t shift_of(std::uint64_t bytes) {
-    std::uint32_t power = 0x00800000u;  // x^8
-    for (; bytes > 1; bytes /= 2) power = times(power, power);
-    return power;
+// x^n
+__host__ __device__ constexpr std::uint32_t power(std::uint64_t n) {
+    std::uint32_t result = one;
+    for (std::uint32_t square = one >> 1; n != 0; n /= 2, square = times(square, square))
+        if (n % 2) result = times(result, square);
+    return result;
 }
 
+// x^n is one: the polynomial is x + 1 times one whose powers of x are all different up to there.
+constexpr std::uint64_t order = (1ull << 31) - 1;
+static_assert(power(order) == one);
+
 struct Shared {
-    std::uint32_t table[256];       // of one byte
+    std::uint32_t table[4][256];  // of a byte with none to three bytes behind it
     std::uint32_t warps[threads / warp_threads];
 };
 
-// Byte `at` of a frame without its checksum.
-__device__ inline std::uint32_t byte_at(const std::uint8_t* frame, std::uint64_t at) {
-    constexpr std::uint64_t before = 4 * checksum_word;
-    const std::uint32_t byte = frame[at < before ? at : at + 4];
-    // As if the register began with ones.
-    return at < 4 ? byte ^ 0xff : byte;
-}
-
-// What part `part` of a frame of `len` bytes adds to the checksum, in thread 0; parts are counted from
-// the end. All threads of a block call.
-__device__ inline std::uint32_t of_part(const std::uint8_t* frame, std::uint64_t len, std::uint64_t part,
-                                        Shared& shared) {
+// All threads of a block call.
+__device__ inline void make_table(Shared& shared) {
     std::uint32_t entry = threadIdx.x;
     for (unsigned bit = 0; bit < 8; ++bit) entry = times_x(entry);
-    shared.table[threadIdx.x] = entry;
+    shared.table[0][threadIdx.x] = entry;
     __syncthreads();
-    // The last thread has the last bytes.
-    const std::uint64_t message = len - 4;
-    const std::uint64_t behind = part * bytes_block + static_cast<std::uint64_t>(threads - 1 - threadIdx.x) * bytes_each;
-    std::uint32_t sum = 0;
-    if (behind < message) {
-        const std::uint64_t end = message - behind, begin = end > bytes_each ? end - bytes_each : 0;
-        for (std::uint64_t at = begin; at < end; ++at)
-            sum = sum >> 8 ^ shared.table[(sum ^ byte_at(frame, at)) & 0xff];
+    for (unsigned behind = 1; behind < 4; ++behind) {
+        entry = entry >> 8 ^ shared.table[0][entry & 0xff];
+        shared.table[behind][threadIdx.x] = entry;
     }
-    // Neighbours, then pairs of neighbours: the first of two is as many bytes before.
-    std::uint32_t shift = shift_of(bytes_each);
-    for (unsigned by = 1; by < warp_threads; by *= 2) {
-        const std::uint32_t other = __shfl_down_sync(all_lanes, sum, by);
-        sum = times(sum, shift) ^ other;
-        shift = times(shift, shift);
-    }
-    if (lane() == 0) shared.warps[warp()] = sum;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        sum = 0;
-        for (unsigned i = 0; i < threads / warp_threads; ++i) sum = times(sum, shift) ^ shared.warps[i];
-        std::uint32_t power = shift_of(bytes_block);
-        for (std::uint64_t parts = part; parts != 0; parts /= 2) {
-            if (parts % 2) sum = times(sum, power);
-            power = times(power, power);
-        }
+}
+
+__device__ inline std::uint32_t add_word(std::uint32_t sum, std::uint32_t word, const Shared& shared) {
+    sum ^= word;
+    return shared.table[3][sum & 0xff] ^ shared.table[2][sum >> 8 & 0xff] ^ shared.table[1][sum >> 16 & 0xff] ^
+           shared.table[0][sum >> 24];
+}
+
+// The sum of all lanes, in the first: each has as many bytes behind the one before it.
+template <unsigned By = 1>
+__device__ inline std::uint32_t sum_of_warp(std::uint32_t sum) {
+    if constexpr (By < warp_threads) {
+        constexpr std::uint32_t shift = power(8ull * bytes_each * By);
+        sum = times(sum, shift) ^ __shfl_down_sync(all_lanes, sum, By);
+        return sum_of_warp<2 * By>(sum);
     }
     return sum;
 }
 
-// How many parts a frame has.
-__host__ __device__ inline std::uint64_t parts_of(std::uint64_t len) { return pieces(len - 4, bytes_block); }
+// How many parts a frame of `len` bytes has.
+__host__ __device__ inline std::uint64_t parts_of(std::uint64_t len) { return pieces(len - behind_at, bytes_part); }
+
+// The 16 bytes of a frame of `len` bytes from `at` on, zeros for what is behind it.
+__device__ inline uint4 quad_at(const std::uint8_t* frame, std::uint64_t len, std::uint64_t at) {
+    if (at + 16 <= len) return *reinterpret_cast<const uint4*>(frame + at);
+    std::uint32_t words[4] = {};
+    for (unsigned i = 0; i < 16; ++i)
+        if (at + i < len) words[i / 4] |= static_cast<std::uint32_t>(frame[at + i]) << (i % 4 * 8);
+    return {words[0], words[1], words[2], words[3]};
+}
+
+// What part `part` of a frame of `len` bytes adds to its checksum, in thread 0. The frame is aligned to
+// 16 bytes. All threads of a block call.
+__device__ inline std::uint32_t of_part(const std::uint8_t* frame, std::uint64_t len, std::uint64_t part,
+                                        Shared& shared) {
+    make_table(shared);
+    const std::uint64_t begin = behind_at + part * bytes_part + static_cast<std::uint64_t>(threadIdx.x) * bytes_each;
+    std::uint32_t sum = 0;
+    if (begin < len) {
+        for (unsigned i = 0; i < bytes_each; i += 16) {
+            const uint4 quad = quad_at(frame, len, begin + i);
+            sum = add_word(sum, quad.x, shared);
+            sum = add_word(sum, quad.y, shared);
+            sum = add_word(sum, quad.z, shared);
+            sum = add_word(sum, quad.w, shared);
+        }
+    }
+    sum = sum_of_warp(sum);
+    if (lane() == 0) shared.warps[warp()] = sum;
+    __syncthreads();
+    if (threadIdx.x != 0) return 0;
+    sum = 0;
+    for (unsigned i = 0; i < threads / warp_threads; ++i)
+        sum = times(sum, power(8ull * bytes_each * warp_threads)) ^ shared.warps[i];
+    // What is behind this part, without the zeros behind the frame.
+    const std::uint64_t end = behind_at + (part + 1) * bytes_part;
+    sum = times(sum, power(end <= len ? 8 * (len - end) : order - 8 * (end - len) % order));
+    if (part > 0) return sum;
+    // The first words, as if the register began with ones.
+    std::uint32_t first = 0;
+    for (unsigned i = 0; i < before_len / 4; ++i)
+        first = add_word(i == 0 ? ~0u : first, reinterpret_cast<const std::uint32_t*>(frame)[i], shared);
+    return sum ^ times(first, power(8 * (len - behind_at)));
+}
 
 }  // namespace gradwire::checksum

@@ -7,6 +7,9 @@
 
 namespace gradwire {
 
+constexpr unsigned code_blocks = 5;  // of a multiprocessor, so that memory has enough to do
+constexpr std::uint64_t most_far_scales = 1 << 20;  // at once, so that their bits can be counted
+
 struct CodeShared {
     Fields<most_tile> fields;
     float scales[most_tile_scales];
@@ -43,14 +46,41 @@ __device__ inline void fit_tile(const Piece& piece, const Selection& selection, 
     __syncthreads();
 }
 
-// Writes all of a frame but its checksum. `Policy::load(piece, selection, rank)` is the value of an
-// entry, and `Policy::settle(piece, position, value, decoded)` is called once for each.
+// Loads the values of a tile, many at a time, into `fields`; the bits of the largest magnitude that the
+// warp has seen.
 template <class Policy>
-__global__ void __launch_bounds__(write_threads) code_tiles(Writing writing) {
+__device__ std::uint32_t load_tile(const Piece& piece, const Selection& selection, const Tile& tile,
+                                   CodeShared& shared) {
+    constexpr unsigned at_once = 8;
+    std::uint32_t peak = 0;
+    for (unsigned base = threadIdx.x; base < tile.n; base += at_once * write_threads) {
+        float values[at_once];
+#pragma unroll
+        for (unsigned j = 0; j < at_once; ++j) {
+            const unsigned i = base + j * write_threads;
+            values[j] = i < tile.n ? Policy::load(piece, selection, static_cast<std::uint32_t>(tile.begin + i)) : 0.0f;
+        }
+#pragma unroll
+        for (unsigned j = 0; j < at_once; ++j) {
+            const unsigned i = base + j * write_threads;
+            const std::uint32_t bits = __float_as_uint(values[j]);
+            if (i < tile.n) shared.fields[i] = bits;
+            peak = max(peak, bits & magnitude_bits);
+        }
+    }
+    return warp_reduce(peak, Greatest{});
+}
+
+// Writes all of a frame but its checksum. `Policy::load(piece, selection, rank)` is the value of an
+// entry, and `Policy::settle(piece, position, value, decoded)` is called once for each. Of a dense
+// frame, whose values nobody may have looked at before, `selection.peak` is raised to the largest: where
+// that is not finite, what was written is to be dropped.
+template <class Policy>
+__global__ void __launch_bounds__(write_threads, code_blocks) code_tiles(Writing writing) {
     GRADWIRE_SHARED(CodeShared, shared);
     const Tile tile = tile_of_block(writing);
     const Piece& piece = writing.pieces[tile.frame];
-    const Selection& selection = writing.selections[tile.frame];
+    Selection& selection = writing.selections[tile.frame];
     const FrameShape& shape = writing.shapes[tile.frame];
     const FrameState& state = writing.states[tile.frame];
     if (state.nbytes == 0) return;
@@ -74,32 +104,36 @@ __global__ void __launch_bounds__(write_threads) code_tiles(Writing writing) {
     const Prologue prologue = prologue_of(piece.quantize, numel);
     const std::uint64_t scales_at = values_at + prologue.len;
     if (tile.number == 0)
-        write_fields<write_threads>(piece.frame, values_at * 8, prologue.len / 4, 32, edges,
-                                    [&](unsigned i) { return prologue.words[i]; });
+        write_fields<write_threads, 32>(piece.frame, values_at * 8, prologue.len / 4, 32, edges,
+                                        [&](unsigned i) { return prologue.words[i]; });
     const float* const far_scales = writing.scales + shape.scales;
     if (shape.chunks > 0) {
         // The scales of groups that no tile holds are shared out to all tiles.
         const std::uint64_t all = groups.each * number_of(groups, numel, count);
         const std::uint64_t begin = all * tile.number / shape.tiles, end = all * (tile.number + 1) / shape.tiles;
-        write_fields<write_threads>(piece.frame, (scales_at + 4 * begin) * 8, static_cast<unsigned>(end - begin), 32,
-                                    edges, [&](unsigned i) { return __float_as_uint(far_scales[begin + i]); });
+        for (std::uint64_t at = begin; at < end; at += most_far_scales) {
+            const auto here = static_cast<unsigned>(min(end - at, most_far_scales));
+            write_fields<write_threads, 32>(piece.frame, (scales_at + 4 * at) * 8, here, 32, edges,
+                                            [&](unsigned i) { return __float_as_uint(far_scales[at + i]); });
+        }
     }
     if (tile.n == 0) return;
     if (!dense) {
-        const std::uint32_t zeros = writing.tile_states[blockIdx.x].zeros_before;
+        const bool gaps = coded.coding == Coding::rice;
+        const std::uint32_t zeros = gaps ? writing.tile_states[blockIdx.x].zeros_before : 0;
         write_positions(section, selection.positions, tile.begin, tile.n, zeros, shared.fields);
     }
 
-    for (unsigned i = threadIdx.x; i < tile.n; i += write_threads)
-        shared.fields[i] = __float_as_uint(Policy::load(piece, selection, static_cast<std::uint32_t>(tile.begin + i)));
+    const std::uint32_t peak = load_tile<Policy>(piece, selection, tile, shared);
     __syncthreads();
+    if (dense && lane() == 0) atomicMax(&selection.peak, peak);
     const bool near = shape.chunks == 0 && groups.each > 0;
     if (near) {
         fit_tile(piece, selection, groups, tile.n, shared);
         const std::uint64_t first = tile.begin / groups.size * groups.each;
         const auto fitted = static_cast<unsigned>(pieces(tile.n, groups.size) * groups.each);
-        write_fields<write_threads>(piece.frame, (scales_at + 4 * first) * 8, fitted, 32, edges,
-                                    [&](unsigned i) { return __float_as_uint(shared.scales[i]); });
+        write_fields<write_threads, 32>(piece.frame, (scales_at + 4 * first) * 8, fitted, 32, edges,
+                                        [&](unsigned i) { return __float_as_uint(shared.scales[i]); });
     }
     const Coder coder{piece.quantize, state.exponent, selection.rounding_key};
     with_quantizer(piece.quantize.kind, [&](auto quantizer) {
@@ -120,8 +154,8 @@ __global__ void __launch_bounds__(write_threads) code_tiles(Writing writing) {
     __syncthreads();
     const unsigned bits = code_bits(piece.quantize);
     const std::uint64_t codes_at = values_at + overhead(piece.quantize, numel, count);
-    write_fields<write_threads>(piece.frame, codes_at * 8 + tile.begin * bits, tile.n, bits, edges,
-                                [&](unsigned i) { return shared.fields[i]; });
+    write_codes<write_threads>(piece.frame, codes_at * 8 + tile.begin * bits, tile.n, bits, edges,
+                               [&](unsigned i) { return shared.fields[i]; });
 }
 
 }  // namespace gradwire

@@ -31,10 +31,12 @@ __device__ inline void store_bits(std::uint8_t* word, std::uint32_t bits, unsign
 }
 
 // Writes `n` fields of `width` bits from bit `at` of `out` on, which is aligned to four bytes. All
-// threads of a block call. A field is `field(i)`, below 2^width.
-template <unsigned Threads, class Field>
+// threads of a block call. A field is `field(i)`, below 2^width. A width that is known to the compiler
+// is `Width`; all fields have less than 2^32 bits.
+template <unsigned Threads, unsigned Width = 0, class Field>
 __device__ void write_fields(std::uint8_t* out, std::uint64_t at, unsigned n, unsigned width, Edges edges,
                              const Field& field) {
+    if (Width != 0) width = Width;
     if (n == 0 || width == 0) return;
     const unsigned skip = static_cast<unsigned>(at % 32), bits = n * width;  // of the first word
     out += at / 32 * 4;
@@ -47,6 +49,21 @@ __device__ void write_fields(std::uint8_t* out, std::uint64_t at, unsigned n, un
             filled |= shift >= 0 ? value << shift : value >> -shift;
         }
         store_bits(out + word / 8, filled, word < skip ? skip - word : 0, min(skip + bits - word, 32u), edges);
+    }
+}
+
+// The same for codes of values, whose width is mostly a power of two.
+template <unsigned Threads, class Field>
+__device__ void write_codes(std::uint8_t* out, std::uint64_t at, unsigned n, unsigned width, Edges edges,
+                            const Field& field) {
+    switch (width) {
+        case 1: return write_fields<Threads, 1>(out, at, n, width, edges, field);
+        case 2: return write_fields<Threads, 2>(out, at, n, width, edges, field);
+        case 4: return write_fields<Threads, 4>(out, at, n, width, edges, field);
+        case 8: return write_fields<Threads, 8>(out, at, n, width, edges, field);
+        case 16: return write_fields<Threads, 16>(out, at, n, width, edges, field);
+        case 32: return write_fields<Threads, 32>(out, at, n, width, edges, field);
+        default: return write_fields<Threads>(out, at, n, width, edges, field);
     }
 }
 
