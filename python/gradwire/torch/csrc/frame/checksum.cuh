@@ -81,19 +81,28 @@ __device__ inline std::uint32_t sum_of_warp(std::uint32_t sum) {
 // How many parts a frame of `len` bytes has.
 __host__ __device__ inline std::uint64_t parts_of(std::uint64_t len) { return pieces(len - behind_at, bytes_part); }
 
-// The 16 bytes of a frame of `len` bytes from `at` on, zeros for what is behind it.
+// The 16 bytes of a frame of `len` bytes from `at` on, a multiple of 16 and not 0; zeros for what is
+// behind it. In as wide loads as its address allows.
 __device__ inline uint4 quad_at(const std::uint8_t* frame, std::uint64_t len, std::uint64_t at) {
-    if (at + 16 <= len) return *reinterpret_cast<const uint4*>(frame + at);
-    std::uint32_t words[4] = {};
-    for (unsigned i = 0; i < 16; ++i)
-        if (at + i < len) words[i / 4] |= static_cast<std::uint32_t>(frame[at + i]) << (i % 4 * 8);
+    const auto off = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(frame) % 16);
+    if (off == 0 && at + 16 <= len) return *reinterpret_cast<const uint4*>(frame + at);
+    std::uint32_t words[5] = {};
+    if (at + 20 <= len) {
+        const auto* const aligned = reinterpret_cast<const std::uint32_t*>(frame + at - off % 4);
+        for (unsigned i = 0; i < 5; ++i) words[i] = aligned[i];
+        for (unsigned i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], off % 4 * 8);
+    } else {
+        for (unsigned i = 0; i < 16; ++i)
+            if (at + i < len) words[i / 4] |= static_cast<std::uint32_t>(frame[at + i]) << (i % 4 * 8);
+    }
     return {words[0], words[1], words[2], words[3]};
 }
 
-// What part `part` of a frame of `len` bytes adds to its checksum, in thread 0. The frame is aligned to
-// 16 bytes. All threads of a block call.
+// What part `part` of a frame of `len` bytes adds to its checksum, in thread 0. All threads of a block
+// call.
 __device__ inline std::uint32_t of_part(const std::uint8_t* frame, std::uint64_t len, std::uint64_t part,
                                         Shared& shared) {
+    __syncthreads();  // whoever has used it before is done
     make_table(shared);
     const std::uint64_t begin = behind_at + part * bytes_part + static_cast<std::uint64_t>(threadIdx.x) * bytes_each;
     std::uint32_t sum = 0;
@@ -119,8 +128,8 @@ __device__ inline std::uint32_t of_part(const std::uint8_t* frame, std::uint64_t
     if (part > 0) return sum;
     // The first words, as if the register began with ones.
     std::uint32_t first = 0;
-    for (unsigned i = 0; i < before_len / 4; ++i)
-        first = add_word(i == 0 ? ~0u : first, reinterpret_cast<const std::uint32_t*>(frame)[i], shared);
+    for (unsigned i = 0; i < before_len; ++i)
+        first = first >> 8 ^ shared.table[0][(first ^ frame[i] ^ (i < 4 ? 0xff : 0)) & 0xff];
     return sum ^ times(first, power(8 * (len - behind_at)));
 }
 
