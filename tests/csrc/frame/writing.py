@@ -36,6 +36,19 @@ def key(seed: int, stream: int) -> int:
     return out
 
 
+def _finalize(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    x = (x ^ x >> np.uint32(16)) * np.uint32(0x21F0AAAD)
+    x = (x ^ x >> np.uint32(15)) * np.uint32(0x735A2D97)
+    return x ^ x >> np.uint32(15)
+
+
+def draws(of: int, count: int) -> NDArray[np.uint32]:
+    """The first random numbers of a key."""
+    at = np.arange(count, dtype=np.uint32)
+    low, high = np.uint32(of & 0xFFFFFFFF), np.uint32(of >> 32)
+    return _finalize(_finalize(at + low) + high)
+
+
 class Given(ctypes.Structure):
     """What write.cu reads of a tensor."""
 
