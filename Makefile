@@ -36,6 +36,10 @@ test-rust test-python: ## Only the Rust tests, or only the Python tests
 	@$(environment) test
 	@$(python) scripts/run_tests.py $(@:test-%=%)
 
+.PHONY: test-gpu
+test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="-k Gloo")
+	@$(PYTHON) scripts/test_gpu.py $(ARGS)
+
 .PHONY: toy-parts
 toy-parts: ## Build the toy parts of CONTRIBUTING.md and run the suites that pick them up
 	@$(PYTHON) scripts/toy_parts.py

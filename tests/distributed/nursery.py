@@ -16,6 +16,7 @@ import torch._dynamo  # DDP's constructor imports it
 import torch.distributed as dist
 
 import gradwire.torch.ddp  # noqa: F401
+from gradwire.torch.backends import choice, cpu, host
 
 
 def main(address: str) -> None:
@@ -25,24 +26,25 @@ def main(address: str) -> None:
     with Client(address) as pipe:
         while True:
             try:
-                rank, world_size, timeout, folder = pipe.recv()
+                rank, world_size, timeout, folder, backend, transport = pipe.recv()
             except EOFError:
                 return
             pid = os.fork()
             if pid == 0:
                 os.close(pipe.fileno())
-                _be_rank(rank, world_size, timeout, Path(folder))
+                choice._IN_PLACE = {"cpu": cpu, "host": host}[backend]
+                _be_rank(rank, world_size, timeout, Path(folder), transport)
             pipe.send(pid)
 
 
-def _be_rank(rank: int, world_size: int, timeout: float, folder: Path) -> None:
+def _be_rank(rank: int, world_size: int, timeout: float, folder: Path, transport: str) -> None:
     status = 1
     try:
         log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-        _serve(rank, world_size, timeout, folder)
+        _serve(rank, world_size, timeout, folder, transport)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -51,11 +53,13 @@ def _be_rank(rank: int, world_size: int, timeout: float, folder: Path) -> None:
         os._exit(status)  # not back into the loop of the process that was forked
 
 
-def _serve(rank: int, world_size: int, timeout: float, folder: Path) -> None:
+def _serve(rank: int, world_size: int, timeout: float, folder: Path, transport: str) -> None:
     pipe = Client(str(folder / "ranks"))
     torch.set_num_threads(1)
+    if transport == "nccl":
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(
-        "gloo",
+        transport,
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=world_size,

@@ -45,7 +45,9 @@ class Nursery:
             )
             self._pipe = listener.accept()
 
-    def fork(self, world_size: int, timeout: float) -> tuple[Path, list[int], list[Connection]]:
+    def fork(
+        self, world_size: int, timeout: float, backend: str, transport: str
+    ) -> tuple[Path, list[int], list[Connection]]:
         """Start a set of ranks; return their folder, process ids and pipes."""
         self._sets += 1
         folder = self.path / str(self._sets)
@@ -53,7 +55,7 @@ class Nursery:
         pids, pipes = [], []
         with Listener(str(folder / "ranks"), "AF_UNIX") as listener:
             for rank in range(world_size):
-                self._pipe.send((rank, world_size, timeout, str(folder)))
+                self._pipe.send((rank, world_size, timeout, str(folder), backend, transport))
                 pids.append(self._pipe.recv())
                 pipes.append(listener.accept())  # one after the other: in the order of ranks
         return folder, pids, pipes
@@ -67,19 +69,32 @@ class Nursery:
 
 
 class Ranks:
-    """A set of processes in one Gloo process group.
+    """A set of processes in one process group.
 
     Parameters
     ----------
     world_size : int
     timeout : float
         Seconds after which collectives give up.
+    backend : str
+        What encodes tensors on the CPU: with ``"host"``, as if they lay on another device.
+    transport : str
+        The backend of the process group.
     """
 
-    def __init__(self, nursery: Nursery, world_size: int, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        nursery: Nursery,
+        world_size: int,
+        timeout: float = 30.0,
+        backend: str = "cpu",
+        transport: str = "gloo",
+    ) -> None:
         self.world_size = world_size
         self._nursery = nursery
         self._timeout = timeout
+        self._backend = backend
+        self._transport = transport
         self._pids: list[int] = []
         self._pipes: list[Connection] = []
         self._folder = nursery.path
@@ -108,7 +123,7 @@ class Ranks:
         """Run a scenario; each rank's outcome is "returned", "raised", "died" or "hung"."""
         if not self._pipes:
             self._folder, self._pids, self._pipes = self._nursery.fork(
-                self.world_size, self._timeout
+                self.world_size, self._timeout, self._backend, self._transport
             )
         for pipe in self._pipes:
             pipe.send((scenario, arguments))

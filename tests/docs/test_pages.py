@@ -1,5 +1,6 @@
 """What the guides show works as they show it."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -39,9 +40,20 @@ def test_the_first_codec_shown_is_the_one_recommended(page):
 
 def test_the_readme_says_first_where_it_does_not_work():
     text = (ROOT / "README.md").read_text("utf-8")
-    status, table = text.index("**CPU tensors over Gloo only**"), text.index("## What it buys")
+    status, table = (
+        text.index("**Proven on CPU tensors over Gloo only**"),
+        text.index("## What it buys"),
+    )
     assert status < table
     assert "AdamW" in text[:status]
+
+
+def test_the_page_on_gpus_shows_what_is_answered():
+    lines = (DOCS / "cuda.md").read_text("utf-8").splitlines()
+    calls = [(line[4:], after) for line, after in itertools.pairwise(lines) if line[:4] == ">>> "]
+    assert len(calls) == 2
+    for call, answer in calls:
+        assert repr(eval(call, {"gradwire": gradwire})) == answer
 
 
 def test_every_report_field_is_explained():

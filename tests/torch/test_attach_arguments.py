@@ -107,3 +107,18 @@ def test_metrics_are_the_figures_of_a_report_as_floats(model):
     assert {"steps", "wire_bytes", "compression", "achieved", "wait_ms"} <= metrics.keys()
     assert handle.metrics()["steps"] == 0.0
     handle.detach()
+
+
+def test_the_default_device_and_dtype_of_the_program_do_not_matter(model):
+    with torch.device("meta"):
+        torch.set_default_dtype(torch.float64)
+        try:
+            handle = ddp.attach(model, gradwire.topk(0.01))
+            saved = handle.state_dict()
+            handle.load_state_dict(saved)
+            handle.load_state_dict(handle.gathered_state_dict())
+            handle.detach()
+        finally:
+            torch.set_default_dtype(torch.float32)
+    (residual,) = saved["rank0"]["residual"].values()
+    assert (residual.device.type, residual.dtype) == ("cpu", torch.float32)

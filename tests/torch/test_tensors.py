@@ -210,7 +210,7 @@ class TestAutograd:
 BAD_TENSORS = [
     ([1.0], TypeError, "must be a torch.Tensor, got list"),
     (np.zeros(N, np.float32), TypeError, "must be a torch.Tensor, got ndarray"),
-    (torch.zeros(N, device="meta"), TypeError, r"must be on the CPU, got one on meta.*\.cpu\(\)"),
+    (torch.zeros(N, device="meta"), TypeError, "must have values, got one on meta"),
     (
         torch.zeros(N).to_sparse(),
         TypeError,

@@ -1,10 +1,12 @@
-"""The functions of `gradwire` for torch tensors on the CPU, without copying them.
+"""The functions of `gradwire` for torch tensors: those on the CPU are not copied.
 
 >>> import gradwire.torch
 >>> codec = gradwire.topk(ratio=0.01)
 >>> state = codec.init_state(grad.numel())
 >>> frame = gradwire.torch.encode(codec, grad, state)
 >>> gradwire.torch.decode_add(frame, out, scale=0.5)
+
+Tensors on other devices are taken too; `backend` tells how.
 
 `gradwire.torch.ddp` compresses the gradients of DistributedDataParallel; `gradwire.torch.optim` has
 optimizers for codecs that do a part of their work. The operators ``torch.ops.gradwire.*``
@@ -22,13 +24,14 @@ except ImportError as error:
     ) from error
 
 from gradwire.torch import ops
+from gradwire.torch.backends import BackendInUse, backend
 from gradwire.torch.tensors import decode, decode_add, encode, encode_into
 
 if TYPE_CHECKING:
     from gradwire.torch import ddp as ddp
     from gradwire.torch import optim as optim
 
-__all__ = ["decode", "decode_add", "encode", "encode_into", "ops"]
+__all__ = ["BackendInUse", "backend", "decode", "decode_add", "encode", "encode_into", "ops"]
 
 
 def __getattr__(name: str) -> Any:

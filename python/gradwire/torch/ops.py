@@ -52,7 +52,8 @@ def _register(schema: str, run: Callable[..., object], fake: Callable[..., objec
     name = schema.partition("(")[0]
     # torch's own functions have no types.
     LIBRARY.define(schema)  # type: ignore[no-untyped-call]
-    LIBRARY.impl(name, run, "CPU")  # type: ignore[no-untyped-call]
+    # For every device: a backend with kernels of its own registers them beside this.
+    LIBRARY.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"gradwire::{name}", fake, lib=LIBRARY)
 
 

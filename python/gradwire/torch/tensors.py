@@ -31,8 +31,9 @@ def encode(
     codec : Codec
         The codec that created the state.
     tensor : torch.Tensor
-        float32, float64, float16 or bfloat16 on the CPU, any shape, contiguous. Read in place. It
-        may require gradients, but they do not flow through a frame.
+        float32, float64, float16 or bfloat16, any shape, contiguous. Read in place on the CPU, and
+        copied to the host from another device, which this waits for. It may require gradients, but
+        they do not flow through a frame.
     state, max_nbytes
         As in `gradwire.Codec.encode`.
 
@@ -46,7 +47,7 @@ def encode(
     NonFiniteError, StateInUseError, ValueError
         As `gradwire.Codec.encode`; also if the tensor is not contiguous.
     TypeError
-        The tensor has another dtype, layout or device.
+        The tensor has another dtype or layout, or no values, as on the device ``"meta"``.
     """
     return backends.of(tensor).encode(codec, tensor, state, max_nbytes)
 
@@ -66,8 +67,8 @@ def encode_into(
     codec, tensor, state, max_nbytes
         As in `encode`.
     out : torch.Tensor
-        uint8 on the CPU, contiguous, sharing no memory with ``tensor``. If the frame does not fit,
-        its smallest entries are left out.
+        uint8 on any device, contiguous, sharing no memory with ``tensor``. If the frame does not
+        fit, its smallest entries are left out.
 
     Returns
     -------
@@ -94,23 +95,24 @@ def decode(
     Parameters
     ----------
     frame : bytes-like or torch.Tensor
-        A `gradwire.Frame`, any contiguous buffer of bytes, or a uint8 tensor on the CPU.
+        A `gradwire.Frame`, any contiguous buffer of bytes, or a uint8 tensor.
     out : torch.Tensor, optional
-        float32 on the CPU, contiguous, any shape with exactly the frame's ``numel`` entries.
+        float32, contiguous, any shape with exactly the frame's ``numel`` entries.
     max_numel : int, optional
         Maximum number of entries.
 
     Returns
     -------
     torch.Tensor
-        ``out``, or a new float32 tensor of shape (numel,).
+        ``out``, or a new float32 tensor of shape (numel,), where the frame is: on its device if it
+        is a tensor, else on the CPU.
 
     Raises
     ------
     CorruptFrameError, TruncatedFrameError, FrameTooLargeError, UnsupportedFrameError
         As `gradwire.decode`.
     ValueError, TypeError
-        ``out`` has another length, dtype, layout or device, or requires gradients.
+        ``out`` has another length, dtype or layout, no values, or requires gradients.
     """
     if max_numel is not None:
         max_numel = _validate.integer("max_numel", max_numel, low=0)
@@ -127,7 +129,7 @@ def decode_add(
     frame : bytes-like or torch.Tensor
         As in `decode`.
     out : torch.Tensor
-        float32 on the CPU, contiguous, with exactly the frame's ``numel`` entries.
+        float32, contiguous, with exactly the frame's ``numel`` entries.
     scale : float
         A finite factor, rounded to float32.
 

@@ -1,9 +1,14 @@
-"""How gradients are encoded where they lie: one folder a backend, behind one interface.
+"""How tensors are encoded where they lie: one folder a backend, behind one interface.
 
-`interface` says what a backend does, `choice` which one is used for a device.
+=============  =====================================================================
+``interface``  what a backend does
+``choice``     which one is used for a tensor, and why
+``cpu``        tensors on the CPU, in place
+``host``       tensors on any other device, by way of copies on the host
+=============  =====================================================================
 """
 
-from gradwire.torch.backends.choice import of
+from gradwire.torch.backends.choice import BackendInUse, backend, of
 from gradwire.torch.backends.interface import Backend, Bucket
 
-__all__ = ["Backend", "Bucket", "of"]
+__all__ = ["Backend", "BackendInUse", "Bucket", "backend", "of"]

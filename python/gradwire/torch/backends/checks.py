@@ -17,10 +17,8 @@ def check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> N
     # microsecond, and only the message needs it.
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} must be dense, got layout {tensor.layout}; pass .to_dense()")
-    if not tensor.is_cpu:
-        raise TypeError(
-            f"{name} must be on the CPU, got one on {tensor.device}; move it with .cpu()"
-        )
+    if tensor.is_meta:
+        raise TypeError(f"{name} must have values, got one on {tensor.device}")
     if tensor.dtype not in dtypes:
         expected = ", ".join(str(dtype) for dtype in dtypes)
         raise TypeError(f"{name} must have dtype {expected}, got {tensor.dtype}")

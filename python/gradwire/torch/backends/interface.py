@@ -55,9 +55,18 @@ gradient was zero, nanoseconds."""
 
 
 class Backend(Protocol):
-    """The functions of a backend's folder."""
+    """The functions of a backend's folder.
+
+    Attributes
+    ----------
+    name : str
+        The name of the folder.
+    waits : bool
+        Whether reading a number of a tensor makes a thread wait for the device.
+    """
 
     name: str
+    waits: bool
 
     def encode(
         self,
@@ -148,6 +157,10 @@ class Bucket(abc.ABC):
         return self.buffer.numel() * self.itemsize
 
     # The sending thread -----------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Wait for what the caller's stream was given until the bucket was made."""
 
     @abc.abstractmethod
     def encode(

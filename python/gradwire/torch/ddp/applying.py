@@ -1,11 +1,14 @@
 """Follows what becomes of exchanged gradients: the optimizer applies them, or they are dropped."""
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.optim import Optimizer
 
+from gradwire.torch import backends
 from gradwire.torch.ddp.errors import UpdateError
 from gradwire.torch.ddp.jobs import Step
 from gradwire.torch.ddp.order import to_memory
@@ -222,17 +225,20 @@ class Applying:
                 if begins:
                     _start(parameter, moments)
 
-    def rates(self) -> list[tuple[Parameter, float]]:
-        """Return the learning rate of every parameter; 0 for those in no group."""
+    def rates(self) -> list[tuple[Parameter, Callable[[], float]]]:
+        """Return what reads the present learning rate of every parameter; 0 for those in no group.
+
+        A rate may be a tensor on a device, for which only the worker may wait.
+        """
         if not self._updates:
             return []
-        rates = dict.fromkeys(self._parameters, 0.0)
+        rates: dict[int, Callable[[], float]] = dict.fromkeys(self._parameters, float)
         for group in self._optimizer.param_groups:
-            rate = float(group["lr"])
+            read = _reader(group["lr"])
             for each in group["params"]:
                 if id(each) in rates:
-                    rates[id(each)] = rate
-        return [(self._parameters[key], rate) for key, rate in rates.items()]
+                    rates[id(each)] = read
+        return [(self._parameters[key], read) for key, read in rates.items()]
 
     def watch(self) -> None:
         """Remember what a pass brought, to notice changes."""
@@ -253,10 +259,16 @@ def _start(parameter: Parameter, moments: Mapping[str, Any]) -> None:
         parameter.state.load_state_dict(parameter.state.state_dict() | found)
 
 
-def set_rates(rates: Sequence[tuple[Parameter, float]]) -> None:
+def set_rates(rates: Sequence[tuple[Parameter, Callable[[], float]]]) -> None:
     """Set the learning rate of each parameter's next encode."""
-    for parameter, rate in rates:
-        parameter.state.learning_rate = rate
+    for parameter, read in rates:
+        parameter.state.learning_rate = read()
+
+
+def _reader(rate: float | torch.Tensor) -> Callable[[], float]:
+    if isinstance(rate, torch.Tensor):
+        return backends.of(rate).number(rate)
+    return functools.partial(float, rate)
 
 
 def _mixed(name: str) -> UpdateError:

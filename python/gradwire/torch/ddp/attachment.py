@@ -61,7 +61,7 @@ def attach(
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
-        A model on the CPU, or the result of `torch.compile` on one. It must not have another
+        A model on any device, or the result of `torch.compile` on one. It must not have another
         communication hook.
     codec : gradwire.Codec
         Codec of all compressed parameters.
@@ -99,9 +99,9 @@ def attach(
         ``model`` is not a DDP model, ``optimizer`` not an optimizer of torch, or ``codec`` not a
         codec (for example a preset that was not called, a preset's name, or a single part).
     ValueError
-        Parameters are not on the CPU, the model has another hook, the process group consists of
-        other ranks than the model's, options are incompatible, the schedule does not fit the
-        codec, the codec has ``Residual(low_memory=True)``, which cannot undo a step, the optimizer
+        Parameters have no values, the model has another hook, the process group consists of other
+        ranks than the model's, options are incompatible, the schedule does not fit the codec, the
+        codec has ``Residual(low_memory=True)``, which cannot undo a step, the optimizer
         would not apply what the codec sends, or the ranks disagree on the arguments.
 
     Warns
@@ -200,11 +200,8 @@ def _unwrap(model: torch.nn.Module) -> Any:
 
 def _check(model: Any, grad_scaler: GradScaler | None) -> None:
     for name, parameter in model.module.named_parameters():
-        if parameter.requires_grad and parameter.device.type != "cpu":
-            raise ValueError(
-                f"parameter {name!r} is on {parameter.device}: gradwire.torch.ddp supports only "
-                "CPU tensors so far"
-            )
+        if parameter.requires_grad and parameter.is_meta:
+            raise ValueError(f"parameter {name!r} is on {parameter.device}: it has no values")
     if getattr(model, "_use_python_reducer", False):
         raise ValueError(
             'torch._dynamo.config.optimize_ddp = "python_reducer" passes no buckets to hooks; set '

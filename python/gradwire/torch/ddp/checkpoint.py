@@ -267,7 +267,8 @@ class _Loading:
         """
         for name in sorted({name for theirs in made_in for name in theirs}):
             steps = [theirs[name] for theirs in made_in if name in theirs]
-            total = torch.zeros(self._parameters[name].numel, dtype=torch.float64)
+            numel = self._parameters[name].numel
+            total = torch.zeros(numel, dtype=torch.float64, device="cpu")
             if name in self.moments:
                 total += torch.from_numpy(self.moments[name][0])
             dist.all_reduce(total, group=group)

@@ -37,8 +37,8 @@ class Control:
         self._lost: str | None = None
         self._pid = os.getpid()
         # Kept until the group is destroyed: see all_gather.py.
-        self._mine = torch.zeros(_NBYTES, dtype=torch.uint8)
-        self._every = torch.zeros(_NBYTES * group.size(), dtype=torch.uint8)
+        self._mine = torch.zeros(_NBYTES, dtype=torch.uint8, device="cpu")
+        self._every = self._mine.new_zeros(_NBYTES * group.size())
 
     @contextlib.contextmanager
     def act(self, name: str) -> Iterator[dist.ProcessGroup]:

@@ -48,7 +48,8 @@ def gather(saved: Saved, group: dist.ProcessGroup, to: int | None) -> dict[str, 
         if to != 0:
             shape: list[Any] = [None if values is None else values.shape]
             dist.broadcast_object_list(shape, src=members[0], group=group)
-            values = torch.empty(shape[0]) if values is None else values
+            if values is None:
+                values = torch.empty(shape[0], dtype=torch.float32, device="cpu")
             dist.broadcast(values, src=members[0], group=group)
         everything["rank0"]["measured"][name] = values
     return everything if wanted else {}

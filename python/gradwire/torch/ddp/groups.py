@@ -3,7 +3,6 @@
 import threading
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 
 __all__ = ["Groups", "is_registered"]
@@ -35,10 +34,7 @@ class Groups:
         """Make another group. A collective."""
         timeout = self._timeout
         if timeout is None:
-            try:
-                timeout = self._over._get_backend(torch.device("cpu")).options._timeout
-            except (RuntimeError, AttributeError):
-                timeout = None  # not Gloo: torch's default
+            timeout = _timeout(self._over)
         group = dist.new_group(
             dist.get_process_group_ranks(self._over),
             timeout=timeout,
@@ -66,6 +62,17 @@ class Groups:
         thread = threading.Thread(target=_destroy, args=(made,), name="gradwire-leave", daemon=True)
         thread.start()
         thread.join(_PATIENCE)
+
+
+def _timeout(group: dist.ProcessGroup) -> timedelta | None:
+    """Return the timeout of a group; None for torch's default if it does not tell."""
+    for device in group._device_types:
+        try:
+            timeout: timedelta = group._get_backend(device).options._timeout
+        except (RuntimeError, AttributeError):
+            continue
+        return timeout
+    return None
 
 
 def _destroy(groups: list[dist.ProcessGroup]) -> None:

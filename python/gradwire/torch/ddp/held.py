@@ -82,7 +82,7 @@ def _buckets(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
 def _flat(parameter: Parameter) -> torch.Tensor:
     """Return a copy of a gradient as a bucket has it: in memory order, complex ones as two."""
     tensor = parameter.tensor
-    flat = torch.zeros(parameter.numel, dtype=tensor.dtype)
+    flat = torch.zeros(parameter.numel, dtype=tensor.dtype, device=tensor.device)
     if tensor.grad is not None:
         flat.as_strided(tensor.shape, strides_of(parameter)).copy_(tensor.grad)
     return torch.view_as_real(flat).flatten() if tensor.is_complex() else flat

@@ -23,7 +23,7 @@ def to_logical(flat: NDArray[np.float32], parameter: Parameter) -> torch.Tensor:
 
 def to_memory(values: torch.Tensor, parameter: Parameter) -> NDArray[np.float32]:
     """Return values of the parameter's shape in memory order; the inverse of `to_logical`."""
-    flat = torch.empty(parameter.numel)
+    flat = torch.empty(parameter.numel, dtype=torch.float32, device="cpu")
     flat.as_strided(parameter.tensor.shape, strides_of(parameter)).copy_(values)
     array: NDArray[np.float32] = flat.numpy()
     return array

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradwire.torch import backends
 from gradwire.torch.ddp.record import Parameter
 
 __all__ = ["Mark", "Origin", "Origins"]
@@ -35,12 +36,15 @@ class Mark:
     added: `torch.autograd.grad` calls only the first.
     """
 
-    __slots__ = ("_hooks", "_next", "_tensor", "origin", "parameter")
+    __slots__ = ("_arrived", "_hooks", "_next", "_origin", "_tensor", "_unread", "parameter")
 
     def __init__(self, parameter: Parameter) -> None:
         tensor: Any = parameter.tensor
         self.parameter = parameter
-        self.origin = self._next = Origin.UNKNOWN
+        self._origin = self._next = Origin.UNKNOWN
+        # On a device: whether .grad held anything when the gradient arrived, not read so far.
+        self._unread: torch.Tensor | None = None
+        self._arrived: torch.Tensor | None = None
         # Not the tensor: its hooks would keep it alive.
         self._tensor = weakref.ref(tensor)
         required = tensor.requires_grad
@@ -52,11 +56,37 @@ class Mark:
         tensor.requires_grad_(required)
 
     @property
+    def origin(self) -> Origin:
+        """Where the value of ``.grad`` comes from. May wait for a device."""
+        if self._unread is not None:
+            self.origin = _MIXED if self._unread else _LOCAL
+        return self._origin
+
+    @origin.setter
+    def origin(self, origin: Origin) -> None:
+        self._origin, self._unread = origin, None
+
+    @property
     def held(self) -> torch.Tensor | None:
         """The value of ``.grad``; None also if it is zero, which is how some programs clear it."""
-        tensor = self._tensor()
-        gradient = None if tensor is None else tensor.grad
+        gradient = self._gradient
         return None if gradient is None or not gradient.any() else gradient
+
+    @property
+    def _gradient(self) -> torch.Tensor | None:
+        tensor = self._tensor()
+        return None if tensor is None else tensor.grad
+
+    def sent(self) -> torch.Tensor | None:
+        """Return whether what was decoded last is in ``.grad``, as a tensor; None if it is not.
+
+        Does not wait for a device.
+        """
+        gradient = self._gradient
+        if gradient is None or (self._origin < _SENT and self._unread is None):
+            return None
+        held = gradient.any()
+        return held if self._unread is None else held & self._unread
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -64,15 +94,17 @@ class Mark:
             hook.remove()
 
     def _arrive(self, gradient: torch.Tensor) -> None:
-        tensor = self._tensor()
-        self._next = _LOCAL
-        if self.origin < _SENT or tensor is None:
+        self._arrived, self._next = None, _LOCAL
+        found = self.sent()
+        if found is None:
             return
-        if tensor.grad is not None and self.held is not None:
+        if backends.of(found).waits:
+            self._arrived = found
+        elif found:
             self._next = _MIXED
 
     def _added(self, tensor: torch.Tensor) -> None:
-        self.origin = self._next
+        self._origin, self._unread = self._next, self._arrived
 
 
 # Looking up a member of an enumeration costs as much as the rest of the hook.
@@ -112,10 +144,14 @@ class Origins:
                 mark.origin = Origin.AVERAGED
 
     def mixed(self) -> Mark | None:
-        """Return a parameter whose bucket would mix what was decoded with new gradients."""
-        for mark in self.marks:
-            # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
-            if mark.origin >= Origin.SENT and mark.held is not None:
+        """Return a parameter whose bucket would mix what was decoded with new gradients.
+
+        Waits for a device only if ``.grad`` was not cleared by setting it to None, and then once.
+        """
+        # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
+        asked = [(mark, held) for mark in self.marks if (held := mark.sent()) is not None]
+        for (mark, _), found in zip(asked, _read([held for _, held in asked]), strict=True):
+            if found:
                 return mark
         return None
 
@@ -143,6 +179,13 @@ class Origins:
         mark, version = self._seen
         gradient = mark.parameter.tensor.grad
         return gradient is not None and _version(gradient) != version
+
+
+def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
+    """Return the values of flags on one device with one wait for it."""
+    if len({flag.device for flag in flags}) > 1:
+        return [bool(flag) for flag in flags]
+    return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
 
 
 def _version(tensor: Any) -> int:

@@ -172,6 +172,7 @@ class Worker:
                 self._flights.join()
                 self._close(job.step)
                 if job.step.prepare is not None:
+                    job.bucket.wait()  # it reads what the optimizer keeps on the device
                     job.step.prepare()
                     job.step.prepare = None
             if self.broken is not None:

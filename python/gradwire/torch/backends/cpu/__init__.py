@@ -13,6 +13,8 @@ __all__ = [
     "init_state",
     "name",
     "number",
+    "waits",
 ]
 
 name = "cpu"
+waits = False

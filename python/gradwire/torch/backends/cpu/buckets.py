@@ -52,6 +52,9 @@ class Bucket(interface.Bucket):
 
     # The sending thread -----------------------------------------------------------------------
 
+    def wait(self) -> None:
+        """Return: the CPU is where the caller is."""
+
     def encode(
         self,
         codecs: Sequence["Codec"],
@@ -201,7 +204,7 @@ def _float32(numel: int) -> torch.Tensor:
     """Return memory that the next call in this thread returns again."""
     kept: torch.Tensor | None = getattr(_scratch, "kept", None)
     if kept is None or kept.numel() < numel:
-        kept = _scratch.kept = torch.empty(numel, dtype=torch.float32)
+        kept = _scratch.kept = torch.empty(numel, dtype=torch.float32, device="cpu")
     return kept[:numel]
 
 

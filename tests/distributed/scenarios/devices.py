@@ -1,0 +1,198 @@
+"""Training on a device that is passed in: the CPU in CI, and a GPU where there is one.
+
+A scenario returns what it makes of gradients that are given, on the CPU, so that what a device
+gives can be compared with what the CPU gives, bit for bit.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+import gradwire
+import gradwire.torch
+from gradwire.torch import backends, optim
+from gradwire.torch.ddp import GradientError
+from tests.distributed.scenarios.common import (
+    SMALL_BUCKETS,
+    Given,
+    attached,
+    fingerprint,
+    integers,
+    network,
+    plain,
+)
+
+STEPS = 4
+
+EXCHANGES = {
+    "gather": gradwire.exchange.AllGather(),
+    "leader": gradwire.exchange.LeaderIndices(),
+}
+
+
+def own(device: str, rank: int) -> torch.device:
+    """The device of a rank: ranks share a GPU if there are fewer than ranks."""
+    if device != "cuda":
+        return torch.device(device)
+    chosen = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(chosen)
+    return chosen
+
+
+def codec(exchange: str) -> gradwire.Codec:
+    """A codec that fits an exchange."""
+    if exchange == "reduce":
+        return gradwire.randomk(ratio=0.2)
+    return gradwire.Codec(sparsify=gradwire.sparsify.TopK(ratio=0.1), exchange=EXCHANGES[exchange])
+
+
+def given(
+    rank: int, world_size: int, device: str, exchange: str, ddp: dict[str, Any], half: bool = False
+) -> dict[str, Any]:
+    """Exchange gradients that are given; return averages, the checkpoint and the backend's name."""
+    on = own(device, rank)
+    dtypes = {"b": torch.bfloat16, "c": torch.float16} if half else None
+    module = Given(dtypes).to(on)
+    averages = []
+    with attached(module, codec(exchange), **ddp) as (model, handle):
+        for step in range(STEPS):
+            model.zero_grad()
+            gradients = integers(3, rank, step)
+            model({name: each.to(on) for name, each in gradients.items()}).backward()
+            averages.append(_gradients(module))
+        (bucket,) = {type(backends.of(each).bucket(each)) for each in module.parameters()}
+        return {
+            "averages": averages,
+            "state": plain(handle.state_dict()),
+            "bucket": bucket.__module__,
+            "backend": gradwire.torch.backend(on).name,
+            "wire": handle.report().wire_bytes,
+        }
+
+
+def trained(rank: int, world_size: int, device: str, with_adam: bool) -> dict[str, Any]:
+    """Train with an optimizer and no wait of the program's own thread; return what is left."""
+    on = own(device, rank)
+    module = network().to(on)
+    chosen = gradwire.adam(ratio=0.05) if with_adam else gradwire.topk(ratio=0.05)
+    with attached(
+        module,
+        chosen,
+        options={"optimizer": (optimizer := _optimizer(module, with_adam))},
+        bucket_cap_mb=SMALL_BUCKETS,
+    ) as (model, handle):
+        random = torch.Generator().manual_seed(rank)
+        data = [torch.randn(8, 32, generator=random).to(on) for _ in range(6)]
+        for step, inputs in enumerate(data):
+            # The first passes lay out buckets, and allocate.
+            with _no_waits(on) if step > 2 else contextlib.nullcontext():
+                optimizer.zero_grad()
+                model(inputs).square().mean().backward()
+                optimizer.step()
+        return {"print": fingerprint(module.cpu()), "steps": handle.step}
+
+
+def skipped(rank: int, world_size: int, device: str) -> dict[str, Any]:
+    """Train with a loss scaler, and one step of one rank that overflows."""
+    on = own(device, rank)
+    module = network().to(on)
+    scaler = torch.amp.GradScaler(on.type, init_scale=8.0, growth_interval=100)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    found: dict[str, Any] = {}
+    with attached(
+        module,
+        gradwire.topk(ratio=0.05),
+        options={"grad_scaler": scaler},
+        bucket_cap_mb=SMALL_BUCKETS,
+    ) as (model, handle):
+        random = torch.Generator().manual_seed(rank)
+        for step in range(5):
+            inputs = torch.randn(8, 32, generator=random).to(on)
+            bad = step == 3
+            if bad:
+                found["before"] = plain(handle.state_dict())
+            optimizer.zero_grad()
+            loss = model(inputs).square().mean()
+            if bad and rank == world_size - 1:
+                loss = loss * torch.inf
+            scaler.scale(loss).backward()
+            if bad:
+                gradients = [each.grad for each in module.parameters() if each.grad is not None]
+                found["all_bad"] = not any(bool(each.isfinite().any()) for each in gradients)
+            scaler.step(optimizer)
+            scaler.update()
+            if bad:
+                found["after"] = plain(handle.state_dict())
+        found["error"] = str(handle.error)
+        found["steps"] = handle.step
+        found["scale"] = scaler.get_scale()
+    found["print"] = fingerprint(module.cpu())
+    return found
+
+
+def refused(rank: int, world_size: int, device: str) -> dict[str, Any]:
+    """Without a scaler, a gradient that is not finite is an error on every rank."""
+    on = own(device, rank)
+    module = Given().to(on)
+    with attached(module, gradwire.topk(ratio=0.1)) as (model, handle):
+        texts = []
+        for step in range(3):
+            gradients = integers(3, rank, step)
+            if step == 1 and rank == 1:
+                gradients["a"][0, 5] = torch.nan
+            model.zero_grad()
+            try:
+                model({name: each.to(on) for name, each in gradients.items()}).backward()
+            except GradientError as error:
+                texts.append(str(error))
+        return {"texts": texts, "steps": handle.step, "last": _gradients(module)}
+
+
+def moved(rank: int, world_size: int, device: str) -> list[Any]:
+    """Save on one device and go on on the other, in both directions; return all averages."""
+    averages = []
+    saved: dict[str, Any] | None = None
+    for where, steps in ((device, range(2)), ("cpu", range(2, 4)), (device, range(4, 6))):
+        on = own(where, rank)
+        module = Given().to(on)
+        with attached(module, gradwire.topk(ratio=0.1)) as (model, handle):
+            if saved is not None:
+                handle.load_state_dict(saved)
+            for step in steps:
+                model.zero_grad()
+                gradients = integers(5, rank, step)
+                model({name: each.to(on) for name, each in gradients.items()}).backward()
+                averages.append(_gradients(module))
+            saved = handle.state_dict()
+    return averages
+
+
+def _optimizer(module: nn.Module, with_adam: bool) -> torch.optim.Optimizer:
+    if with_adam:
+        return optim.AdamW(module.parameters(), lr=1e-3)
+    return torch.optim.SGD(module.parameters(), lr=0.05)
+
+
+def _gradients(module: nn.Module) -> dict[str, bytes]:
+    return {
+        name: each.grad.float().cpu().numpy().tobytes()
+        for name, each in module.named_parameters()
+        if each.grad is not None
+    }
+
+
+@contextlib.contextmanager
+def _no_waits(device: torch.device) -> Iterator[None]:
+    """Make it an error if the device is waited for, where torch can notice that."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

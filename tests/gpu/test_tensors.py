@@ -1,0 +1,82 @@
+"""The functions on tensors that lie on a GPU: the bytes of the CPU, in the order of streams."""
+
+import pytest
+import torch
+
+import gradwire
+import gradwire.torch
+from tests.presets.examples import made, names, presets
+from tests.support import same_state
+
+if not torch.cuda.is_available():
+    pytest.skip("no GPU here", allow_module_level=True)
+
+N = 100_003
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture
+def tensor():
+    return torch.randn(N, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("preset", presets, ids=names)
+def test_frames_and_states_are_those_of_the_cpu(preset, dtype, tensor):
+    x = tensor.to(dtype)
+    there = x.cuda()
+    codec = made(preset, x.shape)
+    states = codec.init_state(N), codec.init_state(N)
+    out, total = torch.zeros(N, device="cuda"), torch.zeros(N)
+    for _ in range(3):
+        frame = gradwire.torch.encode(codec, there, states[0])
+        assert bytes(frame) == bytes(gradwire.torch.encode(codec, x, states[1]))
+        gradwire.torch.decode_add(frame, out, 0.5)
+        gradwire.torch.decode_add(frame, total, 0.5)
+    assert torch.equal(out.cpu(), total)
+    assert same_state(states[0].state_dict(), states[1].state_dict())
+
+
+def test_frames_may_lie_there(tensor):
+    codec = gradwire.topk(0.01)
+    frame = gradwire.torch.encode(codec, tensor, codec.init_state(N))
+    out = torch.zeros(4 * N, dtype=torch.uint8, device="cuda")
+    written = gradwire.torch.encode_into(codec, tensor.cuda(), codec.init_state(N), out)
+    assert out[:written].cpu().numpy().tobytes() == bytes(frame)
+    assert not out[written:].any()
+    decoded = gradwire.torch.decode(out[:written])
+    assert decoded.is_cuda
+    assert torch.equal(decoded.cpu(), gradwire.torch.decode(frame))
+    assert torch.equal(torch.ops.gradwire.decode(out[:written], N), decoded)
+
+
+def test_calls_keep_to_the_order_of_the_current_stream(tensor):
+    codec = gradwire.topk(0.01)
+    expected = gradwire.torch.encode(codec, tensor, codec.init_state(N))
+    source, stream = tensor.cuda(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    for _ in range(20):
+        with torch.cuda.stream(stream):
+            x = torch.zeros(N, device="cuda")
+            torch.cuda._sleep(2_000_000)
+            x.copy_(source)
+            frame = gradwire.torch.encode(codec, x, codec.init_state(N))
+            gradwire.torch.decode(frame, x)
+            doubled = 2 * x
+        assert frame == expected
+        stream.synchronize()
+        assert torch.equal(doubled.cpu(), 2 * gradwire.torch.decode(expected))
+
+
+def test_what_is_not_finite_is_named(tensor):
+    codec = gradwire.topk(0.01)
+    state = codec.init_state(N, name="w")
+    tensor[[7, 9]] = torch.inf
+    with pytest.raises(gradwire.NonFiniteError) as caught:
+        gradwire.torch.encode(codec, tensor.cuda(), state)
+    assert (caught.value.count, caught.value.first, caught.value.name) == (2, 7, "w")
+    assert state.step == 0
+
+
+def test_it_is_said_which_backend_is_used():
+    assert gradwire.torch.backend("cuda").name == "host"

@@ -1,0 +1,163 @@
+"""Backends: which is used where, and that all give the same."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import gradwire
+import gradwire.torch
+from gradwire.memory import NoMemory
+from gradwire.torch.backends import cpu, host
+from tests.presets.examples import made, names, presets
+from tests.support import same_state
+
+ROOT = Path(__file__).parents[2]
+N = 3000
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture
+def tensor():
+    return torch.randn(N, generator=torch.Generator().manual_seed(5))
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("device", "name", "reason"),
+        [
+            ("cpu", "cpu", "read and written in place"),
+            ("cuda", "host", "no extension for CUDA"),
+            (torch.device("cuda", 3), "host", "copied to the host"),
+            ("xpu", "host", "no backend for xpu"),
+            ("mps", "host", "no backend for mps"),
+        ],
+    )
+    def test_says_which_backend_is_used_and_why(self, device, name, reason):
+        chosen = gradwire.torch.backend(device)
+        assert chosen.name == name
+        assert reason in chosen.reason
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            chosen.name = "other"
+
+    def test_names_rocm_for_what_it_is(self, monkeypatch):
+        monkeypatch.setattr(torch.version, "hip", "6.4")
+        assert "no backend for cuda by ROCm" in gradwire.torch.backend("cuda").reason
+
+    def test_there_is_nothing_to_encode_without_values(self):
+        with pytest.raises(ValueError, match="no values"):
+            gradwire.torch.backend("meta")
+
+    def test_every_backend_has_the_same_modules_and_functions(self):
+        for each in (cpu, host):
+            assert each.__all__ == cpu.__all__
+            assert each.name == each.__name__.rpartition(".")[2]
+            for module in ("tensors", "states", "buckets"):
+                assert hasattr(each, module)
+
+
+class TestHost:
+    """The staged path over CPU tensors, beside the one in place."""
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("preset", presets, ids=names)
+    def test_gives_the_same_frames_and_states(self, preset, dtype, tensor):
+        x = tensor.to(dtype)
+        codec = made(preset, x.shape)
+        states = codec.init_state(N), codec.init_state(N)
+        for _ in range(2):
+            frame, expected = (
+                each.encode(codec, x, state, None)
+                for each, state in zip((host, cpu), states, strict=True)
+            )
+            assert bytes(frame) == bytes(expected)
+        assert same_state(states[0].state_dict(), states[1].state_dict())
+
+    def test_writes_what_is_written_in_place(self, tensor):
+        codec = gradwire.topk(0.5)
+        outs = torch.full((2, 700), 9, dtype=torch.uint8)
+        one, other = (
+            each.encode_into(codec, tensor, codec.init_state(N), out, 600)
+            for each, out in zip((host, cpu), outs, strict=True)
+        )
+        assert one == other <= 600
+        assert torch.equal(*outs)
+        assert (outs[0, one:] == 9).all()
+        frame = outs[0, :one]
+        decoded = host.decode(frame, None, None)
+        assert torch.equal(decoded, cpu.decode(frame, None, None))
+        into = tensor.reshape(30, 100).clone()
+        assert host.decode(frame, into, N) is into
+        assert torch.equal(into.flatten(), decoded)
+        sums = tensor.clone(), tensor.clone()
+        for each, total in zip((host, cpu), sums, strict=True):
+            each.decode_add(frame, total, 0.5)
+        assert torch.equal(*sums)
+
+    def test_what_fails_changes_nothing(self, tensor):
+        codec = gradwire.topk(0.05)
+        state = codec.init_state(N, name="w")
+        out = torch.zeros(4000, dtype=torch.uint8)
+        bad = tensor.clone()
+        bad[[3, 9]] = torch.nan
+        with pytest.raises(gradwire.NonFiniteError, match="w"):
+            host.encode_into(codec, bad, state, out, None)
+        with pytest.raises(ValueError, match="contiguous"):
+            host.encode(codec, tensor[::2], state, None)
+        with pytest.raises(TypeError, match="float32"):
+            host.encode(codec, tensor.int(), state, None)
+        view = tensor.view(torch.uint8)
+        with pytest.raises(ValueError, match="out shares memory with x"):
+            host.encode_into(codec, tensor, state, view[-8:], None)
+        assert state.step == 0
+        assert not out.any()
+        before = tensor.clone()
+        frame = bytearray(bytes(host.encode(codec, tensor, state, None)))
+        frame[40] ^= 1
+        for call in (lambda: host.decode(frame, tensor, None), lambda: add(frame, tensor)):
+            with pytest.raises(gradwire.CorruptFrameError):
+                call()
+        assert torch.equal(tensor, before)
+
+    def test_stages_on_the_host_whatever_the_default_device_is(self, tensor):
+        codec = gradwire.topk(0.05, memory=NoMemory())
+        with torch.device("meta"):
+            frame = host.encode(codec, tensor, None, None)
+            assert torch.equal(
+                host.decode(frame, tensor.clone(), None), host.decode(frame, None, None)
+            )
+        assert frame == cpu.encode(codec, tensor, None, None)
+
+    def test_keeps_to_the_rules_of_autograd(self, tensor):
+        frame = host.encode(gradwire.topk(0.05, memory=NoMemory()), tensor, None, None)
+        out = torch.ones(N, requires_grad=True)
+        with pytest.raises(ValueError, match="requires gradients"):
+            host.decode(frame, out, None)
+        with torch.no_grad():
+            host.decode(frame, out, None)
+        assert torch.equal(out.detach(), host.decode(frame, None, None))
+        saved = torch.ones(N, requires_grad=True).exp()
+        with torch.no_grad():
+            host.decode_add(frame, saved, 1.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            saved.sum().backward()
+        with torch.inference_mode():
+            inference = torch.zeros(N)
+        host.decode(frame, inference, None)
+        assert inference.count_nonzero() == frame.count
+
+
+def add(frame, out):
+    host.decode_add(frame, out, 1.0)
+
+
+def test_the_simulated_device_is_waited_for_where_it_must_be():
+    # A process of its own: other tests must not find such a device registered.
+    file = Path(__file__).parent / "simulated_device.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "6 passed" in ended.stdout or "6 skipped" in ended.stdout
