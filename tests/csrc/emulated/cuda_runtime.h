@@ -25,11 +25,19 @@ enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidC
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeCooperative = 2 };
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    struct {
+        int cooperative;
+    } val;
+};
+
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
     std::size_t dynamicSmemBytes = 0;
     cudaStream_t stream = nullptr;
-    void* attrs = nullptr;
+    cudaLaunchAttribute* attrs = nullptr;
     unsigned numAttrs = 0;
 };
 
@@ -39,8 +47,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     const unsigned long long threads = (unsigned long long)block.x * block.y * block.z;
     if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || grid.x > 0x7fffffff)
         return cudaErrorInvalidConfiguration;
+    bool together = false;
+    for (unsigned i = 0; i < count; ++i) together |= attributes[i].id == cudaLaunchAttributeCooperative && attributes[i].val.cooperative;
     const std::function<void()> body = [&] { kernel(static_cast<Parameters>(arguments)...); };
-    return emulated::run({grid, block, &body}) ? cudaSuccess : cudaErrorLaunchFailure;
+    return emulated::run({grid, block, &body, together}) ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
 inline cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t = nullptr) {

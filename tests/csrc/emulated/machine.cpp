@@ -174,7 +174,7 @@ bool run(const Launch& asked) {
     rounds = 0;
     ++settings.launches;
     while (error.empty() && !(waiting.empty() && resident.empty())) {
-        while (!waiting.empty() && resident.size() < settings.resident) {
+        while (!waiting.empty() && (asked.together || resident.size() < settings.resident)) {
             resident.push_back(make_block(waiting.front()));
             waiting.pop_front();
         }

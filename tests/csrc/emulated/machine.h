@@ -67,6 +67,7 @@ struct Block {
 struct Launch {
     dim3 grid, block;
     const std::function<void()>* body = nullptr;
+    bool together = false;  // all blocks are resident at once
 };
 
 // The thread that is running, and the launch that it belongs to.

@@ -13,6 +13,13 @@
 #define GRADWIRE_SHARED(type, name) __shared__ type name
 #endif
 
+// A function that stays one: copies of it everywhere would take minutes to compile, and registers.
+#ifdef __CUDACC__
+#define GRADWIRE_APART __noinline__
+#else
+#define GRADWIRE_APART
+#endif
+
 namespace gradwire {
 
 // `rows` rows of `blocks` blocks. A launch of no blocks does nothing.
@@ -34,6 +41,24 @@ cudaError_t launch(void (*kernel)(Parameters...), Grid grid, unsigned threads, c
     config.gridDim = dim3(static_cast<unsigned>(grid.blocks), grid.rows);
     config.blockDim = dim3(threads);
     config.stream = stream;
+    return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+}
+
+// The same with all blocks resident at once, so that any may wait for any other: an error if they are
+// more than the device holds.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_together(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, cudaStream_t stream,
+                            Arguments&&... arguments) {
+    if (blocks == 0) return cudaSuccess;
+    cudaLaunchAttribute together{};
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.stream = stream;
+    config.attrs = &together;
+    config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
 }
 

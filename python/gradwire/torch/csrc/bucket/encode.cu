@@ -1,0 +1,122 @@
+// All launches of an encode: those of the selection, one that trims, those that write, and the commit.
+#include "bucket/encode.h"
+
+#include "bucket/select.cuh"
+#include "frame/write.cuh"
+#include "memory/settle.cuh"
+
+namespace gradwire {
+
+namespace {
+
+// Where values come from, and where what was not sent goes.
+struct BucketEntries {
+    static __device__ float load(const Piece& piece, const Selection& selection, std::uint32_t rank) {
+        if (selection.values != nullptr) return selection.values[rank];
+        const MemoryKind kind = piece.memory.kind;
+        const std::uint32_t current = piece.state->current;
+        if (becomes_sums(kind)) return piece.residual[1 - current][rank];
+        bool nonzero = false;
+        const float entry = gradient_entry(piece.gradient, piece.dtype, selection.divisor, rank, nonzero);
+        return kind == MemoryKind::none ? entry : entry + piece.residual[current][rank];
+    }
+
+    static __device__ void settle(const Piece& piece, std::uint32_t position, float value, float decoded) {
+        gradwire::settle(piece, position, value, decoded);
+    }
+};
+
+// The most entries, fewer than `count`, whose frame is within the limit wherever they are.
+__device__ std::uint64_t surely_fits(const Piece& piece, std::uint64_t count) {
+    // The bound never falls as the count grows; of no entries it is a header.
+    std::uint64_t most = 0, beyond = count;
+    while (beyond - most > 1) {
+        const std::uint64_t middle = most + (beyond - most) / 2;
+        if (longest_frame(piece, middle) <= piece.limit)
+            most = middle;
+        else
+            beyond = middle;
+    }
+    return most;
+}
+
+// Leaves out the smallest survivors of a frame that is too long, or draws fewer; a block for each.
+//
+// Up to so many times the entries left are in proportion to the bytes that they may take. Where a part
+// of the frame does not shrink with its entries that comes no nearer, and as many are kept as fit
+// whatever they are.
+constexpr unsigned trim_guesses = 8;
+
+__global__ void __launch_bounds__(team_threads) trim(Selecting bucket) {
+    const Piece& piece = bucket.pieces[blockIdx.x];
+    Desk& desk = bucket.desks[blockIdx.x];
+    Selection selection = bucket.selections[blockIdx.x];
+    if (selection.status != Status::ok || is_dense(piece)) return;
+    if (longest_frame(piece, selection.count) <= piece.limit) return;
+    Team team{0, 1, desk.arrivals, desk.slots, desk.bins, 0, 0};
+    const unsigned side = selection.positions == desk.lists[1].positions;
+    ScannedTensor scanned{team,
+                          desk,
+                          piece.sparsify,
+                          {tensor_of(piece, bucket.divisor, desk.scale)},
+                          piece.numel,
+                          selection.selection_key,
+                          {},
+                          {},
+                          0,
+                          false,
+                          {&desk, selection.count, side}};
+    const std::uint64_t selected = selection.count;
+    for (unsigned written = 1;; ++written) {
+        const std::uint64_t nbytes = frame_len<team_threads>(piece, selection);
+        if (nbytes <= piece.limit) break;
+        std::uint64_t fewer = surely_fits(piece, selection.count);
+        if (written <= trim_guesses && static_cast<IndexCoding>(piece.indices) != IndexCoding::bitmap) {
+            const std::uint64_t fixed = fixed_len(piece);
+            const double room = static_cast<double>(piece.limit > fixed ? piece.limit - fixed : 0) /
+                                static_cast<double>(nbytes - fixed);
+            std::uint64_t guess = static_cast<std::uint64_t>(static_cast<double>(selection.count) * room);
+            if (guess > selection.count - 1) guess = selection.count - 1;
+            fewer = guess > fewer ? guess : fewer;
+        }
+        if (piece.sparsify.kind == Sparsifier::random_k) {
+            draw(scanned, fewer);
+            check_survivors(team, scanned);
+        } else {
+            narrow(team, scanned.survivors, fewer);
+        }
+        const List list = scanned.survivors.list();
+        selection.positions = list.positions;
+        selection.values = list.values;
+        selection.count = scanned.survivors.count;
+    }
+    selection.trimmed = selected - selection.count;
+    if (desk.bad != 0) {
+        selection.status = Status::non_finite;
+        selection.bad_count = desk.bad_count;
+        selection.bad_first = desk.bad_first;
+    }
+    if (threadIdx.x == 0) bucket.selections[blockIdx.x] = selection;
+}
+
+}  // namespace
+
+EncodePlan plan_encode(const Piece* all, unsigned count, unsigned blocks) {
+    EncodePlan plan;
+    plan.select = plan_select(all, count, blocks);
+    plan.write = plan_write(all, plan.select.most_entries.data(), count);
+    return plan;
+}
+
+cudaError_t launch_encode(const EncodePlan& plan, const Piece* all, Selection* selections, const EncodeMemory& memory,
+                          float divisor, cudaStream_t stream) {
+    const unsigned count = plan.select.pieces;
+    if (count == 0) return cudaSuccess;
+    GRADWIRE_TRY(launch_select(plan.select, all, selections, memory.select_table, divisor, stream));
+    const Selecting bucket = selecting_in(plan.select, all, selections, memory.select_table, divisor);
+    GRADWIRE_TRY(launch(trim, {count}, team_threads, stream, bucket));
+    GRADWIRE_TRY(launch_write<BucketEntries>(plan.write, all, selections, memory.write_table, memory.write_scratch, stream));
+    return launch_commit(all, selections, count, stream);
+}
+
+}  // namespace gradwire

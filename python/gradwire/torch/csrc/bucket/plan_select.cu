@@ -1,0 +1,152 @@
+// How the work on a bucket is shared out, and what memory it takes.
+#include <cstring>
+
+#include "bucket/select.cuh"
+
+namespace gradwire {
+
+namespace {
+
+// Entries that a list has to hold: all that may be compacted at a time, and the largest sample.
+std::uint64_t room_of(const Sparsify& options, std::uint64_t numel) {
+    const std::uint64_t sample = numel < 2 * sample_entries ? numel : 2 * sample_entries;
+    std::uint64_t room = numel;
+    switch (options.kind) {
+        case Sparsifier::all:
+            return 0;
+        case Sparsifier::topk:
+            room = survivors_cap(target_of(options, numel), numel);
+            break;
+        case Sparsifier::sampled_topk: {
+            room = survivors_cap(share_of(options.ratio, numel), numel);
+            const std::uint64_t samples = plan_sample(options, numel).samples;
+            room = room > samples ? room : samples;
+            break;
+        }
+        case Sparsifier::sid:
+            if (options.banded) {
+                const std::uint64_t k = target_of(options, numel);
+                const double aim = survivors_aim(k, numel), few = static_cast<double>(numel / sid_few + 1);
+                room = survivors_cap(static_cast<std::uint64_t>(aim > few ? aim : few), numel);
+            }
+            break;
+        case Sparsifier::chunk_topk:
+        case Sparsifier::random_k:
+            return max_count(options, numel);
+        case Sparsifier::trimmed:
+            room = survivors_cap(max_count(options, numel), numel);
+            break;
+        default:
+            break;
+    }
+    room = room > sample ? room : sample;
+    return room < numel ? room : numel;
+}
+
+// Hands out scratch memory.
+struct Purse {
+    std::size_t used = 0;
+
+    template <class T>
+    T* take(std::uint64_t count) {
+        T* const at = reinterpret_cast<T*>(used);
+        used += (count * sizeof(T) + 255) / 256 * 256;
+        return at;
+    }
+};
+
+template <class T>
+void move(T*& pointer, char* base) {
+    pointer = reinterpret_cast<T*>(base + reinterpret_cast<std::size_t>(pointer));
+}
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+}  // namespace
+
+SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
+    SelectPlan plan;
+    plan.pieces = count;
+    plan.blocks = blocks;
+    std::uint64_t weight = 0;
+    for (unsigned i = 0; i < count; ++i) {
+        plan.first_chunk.push_back(plan.chunks);
+        plan.chunks += pieces(all[i].numel, chunk_entries);
+        weight += all[i].numel + chunk_entries / 4;
+    }
+    plan.first_chunk.push_back(plan.chunks);
+    plan.first_piece.assign(blocks, count);
+    Purse purse;
+    std::uint64_t before = 0;
+    for (unsigned i = 0; i < count; ++i) {
+        const std::uint64_t numel = all[i].numel, chunks = pieces(numel, chunk_entries), own = numel + chunk_entries / 4;
+        Desk desk{};
+        // Blocks in proportion, those that begin within the piece's part of the whole; one at least.
+        auto block_at = [&](std::uint64_t at) { return static_cast<std::uint64_t>(static_cast<double>(at) * blocks / static_cast<double>(weight)); };
+        std::uint64_t first = block_at(before), last = block_at(before + own);
+        if (first >= blocks) first = blocks - 1;
+        if (last > blocks) last = blocks;
+        std::uint64_t size = last > first ? last - first : 1;
+        if (size > chunks) size = chunks > 0 ? chunks : 1;
+        before += own;
+        desk.first_block = static_cast<std::uint32_t>(first);
+        desk.blocks = static_cast<std::uint32_t>(size);
+        for (std::uint64_t b = first; b < first + size; ++b)
+            if (plan.first_piece[b] > i) plan.first_piece[b] = i;
+        const std::uint64_t room = room_of(all[i].sparsify, numel);
+        const bool dense = all[i].sparsify.kind == Sparsifier::all;
+        desk.room = room;
+        desk.mask = purse.take<std::uint32_t>(dense ? 0 : pieces(numel, 32));
+        desk.marked = purse.take<std::uint32_t>(chunks);
+        desk.parts = purse.take<Moments>(2 * chunks + 2);
+        for (List& list : desk.lists) {
+            list.positions = purse.take<std::uint32_t>(room);
+            list.values = purse.take<float>(room);
+        }
+        desk.arrivals = purse.take<unsigned>(1);
+        desk.slots = purse.take<std::uint64_t>(2 * size);
+        desk.bins = purse.take<std::uint32_t>(size > 1 ? team_histograms * widest_digit : 0);
+        plan.desks.push_back(desk);
+        plan.most_entries.push_back(dense ? 0 : room < max_count(all[i].sparsify, numel) ? room : max_count(all[i].sparsify, numel));
+    }
+    plan.scratch = purse.used;
+    return plan;
+}
+
+std::size_t SelectPlan::table_bytes() const {
+    return aligned(desks.size() * sizeof(Desk)) + aligned(first_chunk.size() * 8) + aligned(first_piece.size() * 4);
+}
+
+void SelectPlan::divide_table(void* table, Desk*& own, const std::uint64_t*& chunk, const std::uint32_t*& piece) const {
+    char* at = static_cast<char*>(table);
+    own = reinterpret_cast<Desk*>(at);
+    at += aligned(desks.size() * sizeof(Desk));
+    chunk = reinterpret_cast<const std::uint64_t*>(at);
+    at += aligned(first_chunk.size() * 8);
+    piece = reinterpret_cast<const std::uint32_t*>(at);
+}
+
+void SelectPlan::fill_table(void* table, void* scratch_address) const {
+    char* const base = static_cast<char*>(scratch_address);
+    Desk* own;
+    const std::uint64_t* chunk;
+    const std::uint32_t* piece;
+    divide_table(table, own, chunk, piece);
+    for (Desk desk : desks) {
+        move(desk.mask, base);
+        move(desk.marked, base);
+        move(desk.parts, base);
+        for (List& list : desk.lists) {
+            move(list.positions, base);
+            move(list.values, base);
+        }
+        move(desk.arrivals, base);
+        move(desk.slots, base);
+        move(desk.bins, base);
+        *own++ = desk;
+    }
+    std::memcpy(const_cast<std::uint64_t*>(chunk), first_chunk.data(), first_chunk.size() * 8);
+    std::memcpy(const_cast<std::uint32_t*>(piece), first_piece.data(), first_piece.size() * 4);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,214 @@
+// Three launches: what the first read is to gather, that read, and all that follows of it.
+#include "bucket/select.cuh"
+#include "device/segments.cuh"
+#include "frame/length.cuh"
+
+namespace gradwire {
+
+namespace {
+
+// Room on the side of a bucket's tensors for what is not finite: its number, and the first position.
+template <class Entry>
+__device__ void count_bad(Desk& desk, std::uint64_t begin, std::uint64_t end, Entry entry) {
+    unsigned long long count = 0, first = ~0ull;
+    for (std::uint64_t i = begin + threadIdx.x; i < end; i += team_threads)
+        if (magnitude(entry(i)) >= not_finite) {
+            ++count;
+            if (first == ~0ull) first = i;
+        }
+    count = block_reduce<team_threads>(count, Sum{});
+    first = block_reduce<team_threads>(first, Least{});
+    if (threadIdx.x != 0 || count == 0) return;
+    atomicAdd(&desk.bad_count, count);
+    atomicMin(&desk.bad_first, first);
+    atomicOr(&desk.bad, 1u);
+}
+
+// A frame is at least a header; a dense one is as long as any.
+__device__ std::uint64_t least_frame(const Piece& piece) {
+    return is_dense(piece) ? longest_frame(piece, piece.numel) : header_len;
+}
+
+// The entries of a gradient as they are.
+struct GradientEntry {
+    Tensor tensor;
+    __device__ float operator()(std::uint64_t i) const { return tensor.entry(i); }
+};
+
+// What a gradient is multiplied by so that its norm is at most what the memory allows.
+__device__ float clip_scale(Team& team, Desk& desk, const Piece& piece, const Tensor& tensor) {
+    const GradientEntry entry{tensor};
+    const std::uint64_t chunks = pieces(tensor.numel, chunk_entries);
+    for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
+        const ChunkFound found = read_chunk(desk, tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f, 0, 0}, entry);
+        const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
+        if (found.peak >= not_finite) count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, entry);
+    }
+    team.sync();
+    const double norm = sqrt(total_of_parts(desk, tensor.numel).sum_sq), clip = piece.memory.clip;
+    team.sync();
+    return norm > clip ? static_cast<float>(clip / norm) : 1.0f;
+}
+
+__global__ void __launch_bounds__(team_threads, 2) prepare(Selecting bucket) {
+    for_each_piece(bucket, [&](unsigned, const Piece& piece, Desk& desk, Team& team) {
+        if (team.rank == 0 && threadIdx.x == 0) {
+            desk.peak = desk.any = desk.bad = 0;
+            desk.bad_count = 0;
+            desk.bad_first = ~0ull;
+            desk.scale = 1.0f;
+            desk.request = {};
+            desk.reads = 0;
+        }
+        team.sync();
+        if (!is_supported(piece)) return;
+        Tensor tensor = tensor_of(piece, bucket.divisor, 1.0f);
+        float scale = 1.0f;
+        if (piece.memory.clips) {
+            scale = clip_scale(team, desk, piece, tensor);
+            tensor.momentum.scale = scale;
+        }
+        const Tracker tracker = tracker_of(piece);
+        const Request request = wanted(team, desk, piece.sparsify, piece.numel, selection_key(piece), tracker,
+                                       UnwrittenEntry{tensor});
+        if (team.rank == 0 && threadIdx.x == 0) {
+            desk.scale = scale;
+            desk.request = request;
+            const bool unseen = piece.sparsify.kind == Sparsifier::random_k && piece.memory.kind == MemoryKind::none;
+            desk.reads = !unseen;
+        }
+    });
+}
+
+__global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
+    const std::uint64_t at = blockIdx.x;
+    const unsigned index = segment_of(bucket.first_chunk, bucket.count, at);
+    const Piece& piece = bucket.pieces[index];
+    Desk& desk = bucket.desks[index];
+    if (!is_supported(piece)) return;
+    const std::uint64_t chunk = at - bucket.first_chunk[index];
+    const Tensor tensor = tensor_of(piece, bucket.divisor, desk.scale);
+    const Request request = desk.request;
+    bool nonzero = false;
+    const ChunkFound found = read_chunk(desk, tensor.numel, chunk, request, [&](std::uint64_t i) {
+        return tensor.keep(i, tensor.entry(i, nonzero));
+    });
+    const bool any = __syncthreads_or(nonzero);
+    if (threadIdx.x == 0) {
+        desk.marked[chunk] = found.marked;
+        atomicMax(&desk.peak, found.peak);
+        if (any) atomicOr(&desk.any, 1u);
+    }
+    // Of a gradient whose norm is clipped, what is not finite was counted before.
+    if (found.peak < not_finite || !desk.reads || piece.memory.clips) return;
+    const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
+    count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, WrittenEntry{tensor});
+}
+
+__global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
+    for_each_piece(bucket, [&](unsigned index, const Piece& piece, Desk& desk, Team& team) {
+        Selection selection{};
+        const State& state = *piece.state;
+        selection.zero = desk.any == 0;
+        selection.magnitude = float_of(0x7fc00000);
+        selection.divisor = bucket.divisor;
+        selection.rounding_key = make_key(piece.quantize.seed, state.tensor, state.step, ~state.stream);
+        selection.selection_key = selection_key(piece);
+        selection.peak = desk.peak;
+        selection.tracker = tracker_of(piece);
+        if (!is_supported(piece)) {
+            selection.status = Status::unsupported;
+        } else if (piece.limit < least_frame(piece)) {
+            selection.status = Status::limit;
+            selection.nbytes = least_frame(piece);
+        } else if (piece.sparsify.kind == Sparsifier::all) {
+            selection.count = piece.numel;
+        } else if (desk.bad == 0) {
+            ScannedTensor scanned{team,
+                                  desk,
+                                  piece.sparsify,
+                                  {tensor_of(piece, bucket.divisor, desk.scale)},
+                                  piece.numel,
+                                  selection.selection_key,
+                                  {},
+                                  {},
+                                  0,
+                                  false,
+                                  {}};
+            scanned.begin();
+            const Selected selected = select_entries(scanned, selection.tracker);
+            if (!desk.reads) check_survivors(team, scanned);
+            const List list = scanned.survivors.list();
+            selection.count = scanned.survivors.count;
+            selection.target = selected.target;
+            selection.has_target = selected.has_target;
+            selection.threshold = selected.threshold;
+            const bool tells = piece.sparsify.kind == Sparsifier::threshold || piece.sparsify.kind == Sparsifier::bin_max;
+            if (tells) selection.magnitude = selected.magnitude;
+            selection.positions = list.positions;
+            selection.values = list.values;
+        }
+        if (selection.status == Status::ok && desk.bad != 0) {
+            selection.status = Status::non_finite;
+            selection.bad_count = desk.bad_count;
+            selection.bad_first = desk.bad_first;
+        }
+        if (team.rank == 0 && threadIdx.x == 0) bucket.selections[index] = selection;
+    });
+}
+
+__global__ void commit(const Piece* pieces, Selection* selections, unsigned count) {
+    unsigned failed = count;
+    for (unsigned i = threadIdx.x; i < count; i += team_threads)
+        if (selections[i].status != Status::ok && i < failed) failed = i;
+    failed = block_reduce<team_threads>(failed, Least{});
+    for (unsigned i = threadIdx.x; i < count; i += team_threads) {
+        Selection& selection = selections[i];
+        State& state = *pieces[i].state;
+        // What the spare buffers held is written over, whether the encode failed or not.
+        if (i >= failed) {
+            state.undoable = 0;
+            if (selection.status == Status::ok) selection.status = Status::skipped;
+            continue;
+        }
+        state.previous = state.tracked;
+        state.previous_moment_steps = state.moment_steps;
+        state.tracked = {pieces[i].sparsify, selection.tracker};
+        state.current = pieces[i].memory.kind == MemoryKind::none ? 0 : 1 - state.current;
+        state.step += 1;
+        state.moment_steps += 1;
+        state.undoable = 1;
+    }
+}
+
+__global__ void roll_back(const Piece* pieces, unsigned count) {
+    const unsigned i = blockIdx.x * team_threads + threadIdx.x;
+    if (i >= count || !pieces[i].state->undoable) return;
+    State& state = *pieces[i].state;
+    state.tracked = state.previous;
+    state.moment_steps = state.previous_moment_steps;
+    state.current = pieces[i].memory.kind == MemoryKind::none ? 0 : 1 - state.current;
+    state.step -= 1;
+    state.undoable = 0;
+}
+
+}  // namespace
+
+cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor, cudaStream_t stream) {
+    if (plan.pieces == 0) return cudaSuccess;
+    const Selecting bucket = selecting_in(plan, pieces, selections, table, divisor);
+    GRADWIRE_TRY(launch_together(prepare, plan.blocks, team_threads, stream, bucket));
+    GRADWIRE_TRY(launch(read, {plan.chunks}, team_threads, stream, bucket));
+    return launch_together(select, plan.blocks, team_threads, stream, bucket);
+}
+
+cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, cudaStream_t stream) {
+    if (count == 0) return cudaSuccess;
+    return launch(commit, {1}, team_threads, stream, pieces, selections, count);
+}
+
+cudaError_t launch_rollback(const Piece* all, unsigned count, cudaStream_t stream) {
+    return launch(roll_back, {pieces(count, team_threads)}, team_threads, stream, all, count);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,91 @@
+// What the launches of a selection share, on the device.
+#pragma once
+
+#include "bucket/select.h"
+#include "sparsify/select.cuh"
+
+namespace gradwire {
+
+// A bucket that is being worked on.
+struct Selecting {
+    const Piece* pieces;
+    Selection* selections;
+    Desk* desks;
+    const std::uint64_t* first_chunk;
+    const std::uint32_t* first_piece;
+    unsigned count;
+    float divisor;
+};
+
+// The team of a piece, as this block sees it.
+__device__ inline Team team_of(const Desk& desk) {
+    return {blockIdx.x - desk.first_block, desk.blocks, desk.arrivals, desk.slots, desk.bins, 0, 0};
+}
+
+// Calls `work(index, piece, desk, team)` for each piece that this block has a share of, in their order.
+template <class Work>
+__device__ void for_each_piece(const Selecting& bucket, Work work) {
+    for (unsigned i = bucket.first_piece[blockIdx.x]; i < bucket.count; ++i) {
+        Desk& desk = bucket.desks[i];
+        if (desk.first_block > blockIdx.x) break;
+        if (blockIdx.x - desk.first_block >= desk.blocks) continue;
+        Team team = team_of(desk);
+        team.begin();
+        work(i, bucket.pieces[i], desk, team);
+        team.sync();
+    }
+}
+
+// What an encode begins from: what the last one left, or for another sparsifier something new.
+__device__ inline Tracker tracker_of(const Piece& piece) {
+    const State& state = *piece.state;
+    const auto* const now = reinterpret_cast<const unsigned char*>(&piece.sparsify);
+    const auto* const then = reinterpret_cast<const unsigned char*>(&state.tracked.sparsify);
+    bool same = true;
+    for (unsigned i = 0; i < sizeof(Sparsify); ++i) same &= now[i] == then[i];
+    if (same) return state.tracked.tracker;
+    Tracker fresh{};
+    if (piece.sparsify.kind == Sparsifier::sid) fresh.controller = new_controller(piece.sparsify);
+    return fresh;
+}
+
+// Whether kernels encode so.
+__device__ inline bool is_supported(const Piece& piece) {
+    const bool kept_apart = piece.memory.kind == MemoryKind::none || piece.residual[1] != nullptr;
+    return kept_apart && piece.sparsify.kind != Sparsifier::custom;
+}
+
+__device__ inline std::uint64_t selection_key(const Piece& piece) {
+    const State& state = *piece.state;
+    return make_key(piece.sparsify.seed, state.tensor, state.step, 0);
+}
+
+// Looks for what is not finite among entries that no read has seen, or that were made larger.
+__device__ inline void check_survivors(Team& team, const ScannedTensor& scanned) {
+    Desk& desk = scanned.desk;
+    const List list = scanned.survivors.list();
+    const std::uint64_t count = scanned.survivors.count;
+    unsigned long long bad = 0, first = ~0ull;
+    for (std::uint64_t i = team.first(count) + threadIdx.x; i < team.last(count); i += team_threads)
+        if (magnitude(list.values[i]) >= not_finite) {
+            ++bad;
+            if (first == ~0ull) first = list.positions[i];
+        }
+    bad = block_reduce<team_threads>(bad, Sum{});
+    first = block_reduce<team_threads>(first, Least{});
+    if (threadIdx.x == 0 && bad > 0) {
+        atomicAdd(&desk.bad_count, bad);
+        atomicMin(&desk.bad_first, first);
+        atomicOr(&desk.bad, 1u);
+    }
+    team.sync();
+}
+
+inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,
+                              float divisor) {
+    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor};
+    plan.divide_table(table, bucket.desks, bucket.first_chunk, bucket.first_piece);
+    return bucket;
+}
+
+}  // namespace gradwire

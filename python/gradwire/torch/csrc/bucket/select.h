@@ -1,0 +1,53 @@
+// Memories and selection for a whole bucket: what goes into its frames, in three launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "bucket/piece.h"
+#include "scan/desk.h"
+
+namespace gradwire {
+
+// The shape of the work on a bucket, which depends on the sizes of its tensors and on what their
+// sparsifiers are, and the memory that it takes.
+struct SelectPlan {
+    unsigned pieces = 0, blocks = 0;
+    std::uint64_t chunks = 0;
+    std::vector<std::uint64_t> first_chunk;   // of each piece, and their number
+    std::vector<std::uint32_t> first_piece;   // that each block works on
+    std::vector<Desk> desks;                  // offsets in the scratch memory instead of pointers
+    std::vector<std::uint64_t> most_entries;  // the longest list that each piece can have
+    std::size_t scratch = 0;
+
+    // Bytes of the table that lies on the device as long as the plan is used, and what it holds at first,
+    // if it goes with scratch memory at this address of the device.
+    std::size_t table_bytes() const;
+    void fill_table(void* table, void* scratch_address) const;
+    void divide_table(void* table, Desk*& desks, const std::uint64_t*& first_chunk,
+                      const std::uint32_t*& first_piece) const;
+    // Bytes to work in, all zero before the first call.
+    std::size_t scratch_bytes() const { return scratch; }
+};
+
+// `blocks` are as many as the device holds at once, or fewer: see `select_blocks`.
+SelectPlan plan_select(const Piece* pieces, unsigned count, unsigned blocks);
+
+// Blocks that a device of so many multiprocessors holds at once.
+constexpr unsigned select_blocks(unsigned multiprocessors) { return 2 * multiprocessors; }
+
+// Adds gradients and memories of all pieces up, writes what memories become where nothing is sent,
+// and selects. Entries are divided by `divisor` first. Pieces, selections, table and its
+// scratch memory are on the device.
+cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor, cudaStream_t stream);
+
+// Has the states take over what was selected and written, of the pieces before the first that failed.
+cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, cudaStream_t stream);
+
+// Undoes the last encode of each state that can.
+cudaError_t launch_rollback(const Piece* pieces, unsigned count, cudaStream_t stream);
+
+}  // namespace gradwire

@@ -1,0 +1,154 @@
+// From moments of magnitudes to a threshold: the distributions of SIDCo, and the normal one.
+//
+// Abdelmoniem, Elzanaty, Alouini and Canini, "An Efficient Statistical-based Gradient Compression
+// Technique for Distributed Training Systems", MLSys 2021. Scalar work on a few numbers, the same in
+// every thread. A fit that fails is NaN.
+#pragma once
+
+#include "bucket/piece.h"
+#include "fit/moments.h"
+#include "fit/special.cuh"
+
+namespace gradwire {
+
+__host__ __device__ inline bool is_finite(double x) { return fabs(x) < libm::infinity(); }
+
+// `x` if it is a positive finite number; NaN otherwise.
+__host__ __device__ inline double positive(double x) {
+    return x > 0.0 && is_finite(x) ? x : libm::not_a_number();
+}
+
+// The moments of all `n` magnitudes as the published code takes them, which knows no zeros.
+__host__ __device__ inline Moments with_zeros(Moments moments, std::uint64_t n) {
+    const std::uint64_t zeros = n > moments.count ? n - moments.count : 0;
+    const double least = double_epsilon * sqrt(moments.sum_sq);
+    const double sum_ln = zeros > 0 ? static_cast<double>(zeros) * libm::log(least) : 0.0;
+    moments.count = n;
+    moments.zeros = 0;
+    moments.sum_ln = moments.sum_ln + sum_ln;
+    return moments;
+}
+
+__host__ __device__ inline double mean_of(const Moments& moments) {
+    return positive(moments.sum / static_cast<double>(moments.count));
+}
+
+__host__ __device__ inline double variance_of(const Moments& moments, double mean) {
+    const double n = static_cast<double>(moments.count);
+    const double variance = positive((moments.sum_sq - n * mean * mean) / (n - 1.0));
+    // Below this share of the square, the difference is rounding of the two sums.
+    return variance > 1e-9 * mean * mean ? variance : libm::not_a_number();
+}
+
+__host__ __device__ inline double exponential_quantile(const Moments& moments, double share) {
+    return mean_of(moments) * -libm::log(share);
+}
+
+__host__ __device__ inline double pareto_quantile(const Moments& moments, double share) {
+    const double mean = mean_of(moments), r = mean * mean / variance_of(moments, mean);
+    const double alpha = 0.5 * (1.0 - r), beta = 0.5 * mean * (1.0 + r), ln = -libm::log(share);
+    if (fabs(alpha * ln) < 1e-4) return beta * ln * (1.0 + 0.5 * alpha * ln);
+    return beta * libm::expm1(alpha * ln) / alpha;
+}
+
+// The shape with ln(shape) - digamma(shape) = s.
+__host__ __device__ inline double gamma_shape(double s) {
+    if (!(s > 1e-6 && is_finite(s))) return libm::not_a_number();
+    const double root = sqrt((s - 3.0) * (s - 3.0) + 24.0 * s);
+    double alpha = s < 3.0 ? (3.0 - s + root) / (12.0 * s) : 2.0 / (root + s - 3.0);
+    for (int i = 0; i < 3; ++i) {
+        const double miss = libm::log(alpha) - digamma(alpha) - s;
+        const double slope = alpha * alpha * (1.0 / alpha - trigamma(alpha));
+        alpha = positive(1.0 / (1.0 / alpha + miss / slope));
+        if (alpha != alpha) return alpha;
+    }
+    return alpha;
+}
+
+// Rust's clamp.
+__host__ __device__ inline double clamp(double x, double low, double high) {
+    if (x < low) x = low;
+    if (x > high) x = high;
+    return x;
+}
+
+// Rust's max and min: a number beats what is none.
+__host__ __device__ inline double greater(double a, double b) { return a != a ? b : b != b ? a : a < b ? b : a; }
+__host__ __device__ inline double smaller(double a, double b) { return a != a ? b : b != b ? a : b < a ? b : a; }
+
+// x with Q(alpha, x) = share, by Newton inside a bracket.
+__host__ __device__ inline double gamma_survival_inverse(double alpha, double share) {
+    const double target = libm::log(share);
+    const double start = greater(-(target + libm::lgamma(alpha)), 1e-3);
+    double low = -700.0, high = libm::log(start + alpha);
+    while (ln_gamma_tail(alpha, libm::exp(high)).value > target) {
+        low = high;
+        high += 1.0;
+    }
+    double t = clamp(libm::log(start), low, high);
+    for (int i = 0; i < 100; ++i) {
+        const GammaTail tail = ln_gamma_tail(alpha, libm::exp(t));
+        const double miss = tail.value - target;
+        if (miss > 0.0)
+            low = t;
+        else
+            high = t;
+        const double newton = t + miss / tail.hazard;
+        const double next = newton > low && newton < high ? newton : 0.5 * (low + high);
+        if (fabs(next - t) <= 4.0 * double_epsilon * greater(fabs(t), 1.0)) return positive(libm::exp(next));
+        t = next;
+    }
+    return positive(libm::exp(t));
+}
+
+__host__ __device__ inline double gamma_quantile(const Moments& moments, double share) {
+    const double mean = mean_of(moments);
+    if (mean != mean) return mean;
+    const double alpha = gamma_shape(libm::log(mean) - moments.sum_ln / static_cast<double>(moments.count));
+    if (alpha != alpha) return alpha;
+    return mean / alpha * gamma_survival_inverse(alpha, share);
+}
+
+// The threshold above which a fraction `delta` of all `n` magnitudes is expected.
+__host__ __device__ GRADWIRE_APART inline double first_threshold(Distribution distribution, const Moments& moments,
+                                                  std::uint64_t n, double delta) {
+    if (moments.count == 0) return libm::not_a_number();
+    const double share = positive(delta * (static_cast<double>(n) / static_cast<double>(moments.count)));
+    if (share != share) return share;
+    if (share >= 1.0) return 0.0;
+    const double eta = distribution == Distribution::exponential ? exponential_quantile(moments, share)
+                       : distribution == Distribution::gamma     ? gamma_quantile(moments, share)
+                                                                 : pareto_quantile(moments, share);
+    return eta >= 0.0 && is_finite(eta) ? eta : libm::not_a_number();
+}
+
+// The fewest exceedances a tail is fitted to.
+constexpr std::uint64_t min_tail = 8;
+
+// The threshold that a share `rho` of the magnitudes above `location` is expected to exceed.
+__host__ __device__ GRADWIRE_APART inline double tail_threshold(Distribution distribution, const Moments& moments,
+                                                 double location, double rho) {
+    if (moments.count < min_tail || !(rho > 0.0 && rho < 1.0)) return libm::not_a_number();
+    const double excess = distribution == Distribution::exponential ? exponential_quantile(moments, rho)
+                                                                    : pareto_quantile(moments, rho);
+    const double eta = location + excess;
+    return eta > location && is_finite(eta) ? eta : libm::not_a_number();
+}
+
+// The z with P(|X| > z) = share for a standard normal X.
+__host__ __device__ GRADWIRE_APART inline double normal_two_sided(double share) {
+    if (share >= 1.0) return 0.0;
+    const double t = sqrt(-2.0 * libm::log(0.5 * share));
+    const double above = 2.515517 + t * (0.802853 + t * 0.010328);
+    const double below = 1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308));
+    double z = greater(t - above / below, 0.0);
+    for (int i = 0; i < 3; ++i) {
+        const double density = 2.0 * libm::exp(-0.5 * z * z) / sqrt(2.0 * 3.14159265358979323846264338327950288);
+        const double step = (libm::erfc(z / 1.41421356237309504880168872420969808) - share) / density;
+        if (!is_finite(step)) break;
+        z = greater(z + step, 0.0);
+    }
+    return z;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,66 @@
+// How memories put a gradient together with what was kept, entry by entry: the formulas and the
+// roundings of rust/core/src/memory.
+#pragma once
+
+#include "bucket/piece.h"
+#include "fit/libm.cuh"
+
+namespace gradwire {
+
+// A fraction of the gradient joins a momentum, which joins the velocity (Lin et al., 2018).
+struct MomentumRule {
+    float momentum, scale;
+    std::uint32_t nesterov;
+};
+
+// A step of Adam without its first moment (Kingma and Ba, 2015).
+struct AdamRule {
+    float keep, take, correction, eps, rate;
+};
+
+// What is new in a sum, and what a moment becomes.
+struct Terms {
+    float fresh, moment;
+};
+
+__device__ inline Terms momentum_terms(const MomentumRule& rule, float gradient, float momentum) {
+    gradient = rule.scale * gradient;
+    if (rule.nesterov) {
+        const float next = rule.momentum * (gradient + momentum);
+        return {gradient + next, next};
+    }
+    const float next = gradient + rule.momentum * momentum;
+    return {next, next};
+}
+
+__device__ inline Terms adam_terms(const AdamRule& rule, float gradient, float second) {
+    constexpr float most = 3.40282347e+38f;
+    const float square = (rule.take * gradient) * gradient;
+    float next = rule.keep * second + square;
+    // In this order what is not a number stays so.
+    next = most < next ? most : next;
+    const float root = rule.correction * sqrtf(next) + rule.eps;
+    return {rule.rate * (gradient / root), next};
+}
+
+// Of the step that a state takes next.
+__device__ inline AdamRule adam_rule(const Memory& memory, const State& state) {
+    const double unseen = libm::pow(memory.beta2, static_cast<double>(state.moment_steps) + 1.0);
+    return {static_cast<float>(memory.beta2), static_cast<float>(1.0 - memory.beta2),
+            static_cast<float>(1.0 / sqrt(1.0 - unseen)), static_cast<float>(memory.eps),
+            static_cast<float>(state.rate)};
+}
+
+// Whether the memory becomes the sums of gradient and memory where nothing is sent.
+__host__ __device__ inline bool becomes_sums(MemoryKind kind) {
+    return kind == MemoryKind::residual || kind == MemoryKind::momentum || kind == MemoryKind::adam;
+}
+
+// What a low-pass filter keeps of an entry, if it was `kept` and `left` of the sum was not sent
+// (Chen et al., 2020).
+__device__ inline float filtered(float beta, float kept, float left) {
+    // By the general rule a negative zero would become a positive one.
+    return beta == 1.0f ? left : (1.0f - beta) * kept + beta * left;
+}
+
+}  // namespace gradwire

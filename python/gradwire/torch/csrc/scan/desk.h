@@ -1,0 +1,50 @@
+// Where a tensor of a bucket is worked on: its part of the scratch memory, and what reads found there.
+#pragma once
+
+#include <cstdint>
+
+#include "fit/moments.h"
+
+namespace gradwire {
+
+// What to gather while a tensor is read. The largest magnitude always is.
+struct Request {
+    std::uint32_t above;    // mark the entries whose magnitude is above `bound`
+    float bound;
+    std::uint64_t cap;      // and take them for survivors unless they are more
+    std::uint32_t located;  // sums of the exceedances over `location`
+    float location;
+    std::uint32_t logs;     // of logarithms too
+    std::uint32_t totals;   // of values with their signs too
+};
+
+// Entries in the order of their positions.
+struct List {
+    std::uint32_t* positions;
+    float* values;
+};
+
+// Scratch memory of one piece. The host fills in the pointers; all else is the kernels'.
+struct Desk {
+    std::uint32_t* mask;    // a bit for each element
+    std::uint32_t* marked;  // bits set of each chunk
+    Moments* parts;         // sums of each chunk
+    List lists[2];
+    std::uint64_t room;     // entries that a list holds
+    unsigned* arrivals;
+    std::uint64_t* slots;
+    std::uint32_t* bins;
+    std::uint32_t first_block, blocks;  // the team
+
+    Request request;
+    std::uint32_t reads;  // whether the first read gathers anything: 0 where positions are drawn unseen
+    float scale;
+    float positive, negative;  // thresholds of either sign, decided before the first read
+    std::uint32_t extremes[3];
+    std::uint32_t peak;
+    std::uint32_t any;  // whether an element of the input is not zero
+    std::uint32_t bad;  // whether something is not finite: then
+    unsigned long long bad_count, bad_first;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,135 @@
+// What there is to encode: a gradient, and what a memory adds to it.
+#pragma once
+
+#include "memory/rules.cuh"
+
+namespace gradwire {
+
+__device__ inline float float_of(std::uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+__device__ inline std::uint32_t float_bits(float value) {
+    std::uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// The bits of the magnitude: they order as magnitudes do, what is not finite above all others.
+__device__ inline std::uint32_t magnitude(float value) { return float_bits(value) & 0x7fffffff; }
+
+// The least bits that are not finite.
+constexpr std::uint32_t not_finite = 0x7f800000;
+
+// float16 to float32, exact.
+__device__ inline float widen_f16(std::uint16_t half) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;
+    const std::uint32_t rest = static_cast<std::uint32_t>(half & 0x7fff) << 13;
+    // Subnormals too: the product is exact.
+    const float scaled = float_of(rest) * float_of((127 + 112) << 23);
+    return float_of(sign | (rest >= 0x0f800000 ? rest | 0x7f800000 : float_bits(scaled)));
+}
+
+// The entry of a gradient as float32, divided by a number first if that is not 1. `nonzero` becomes
+// true if it was not zero before.
+__device__ inline float gradient_entry(const void* gradient, Dtype dtype, float divisor, std::uint64_t i, bool& nonzero) {
+    float value = 0.0f;
+    switch (dtype) {
+        case Dtype::f32:
+            value = static_cast<const float*>(gradient)[i];
+            break;
+        case Dtype::f64: {
+            const double wide = static_cast<const double*>(gradient)[i];
+            nonzero |= wide != 0.0;
+            value = static_cast<float>(wide);
+            break;
+        }
+        case Dtype::f16:
+            value = widen_f16(static_cast<const std::uint16_t*>(gradient)[i]);
+            break;
+        case Dtype::bf16:
+            value = float_of(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(gradient)[i]) << 16);
+            break;
+    }
+    nonzero |= value != 0.0f;
+    return divisor == 1.0f ? value : value / divisor;
+}
+
+// The sums of a gradient and what is kept of those before, and where they are written.
+struct Tensor {
+    const void* gradient;
+    std::uint64_t numel;
+    Dtype dtype;
+    MemoryKind kind;
+    float divisor;
+    float decay, beta;
+    const float* residual;
+    const float* moment;
+    float* next;
+    float* next_moment;
+    MomentumRule momentum;
+    AdamRule adam;
+
+    __device__ float entry(std::uint64_t i, bool& nonzero) const {
+        return gradient_entry(gradient, dtype, divisor, i, nonzero);
+    }
+
+    __device__ float entry(std::uint64_t i) const {
+        bool nonzero = false;
+        return entry(i, nonzero);
+    }
+
+    // What is new in a sum: the entry of the gradient, or the step that a memory makes of it.
+    __device__ Terms terms(float entry, std::uint64_t i) const {
+        if (kind == MemoryKind::momentum) return momentum_terms(momentum, entry, moment[i]);
+        if (kind == MemoryKind::adam) return adam_terms(adam, entry, moment[i]);
+        return {entry, 0.0f};
+    }
+
+    __device__ float sum(float fresh, std::uint64_t i) const {
+        return kind == MemoryKind::none ? fresh : fresh + decay * residual[i];
+    }
+
+    // The sum at a position, before anything is written.
+    __device__ float at(std::uint64_t i) const { return sum(terms(entry(i), i).fresh, i); }
+
+    // The same after `keep` of all, from where it takes the fewest reads.
+    __device__ float written(std::uint64_t i) const { return becomes_sums(kind) ? next[i] : at(i); }
+
+    // What is new in the sum at a position, whatever was written.
+    __device__ float fresh(std::uint64_t i) const { return terms(entry(i), i).fresh; }
+
+    // Writes what the memory becomes of an entry that is not sent; its sum. `seen` is the entry.
+    __device__ float keep(std::uint64_t i, float seen) const {
+        if (kind == MemoryKind::none) return seen;
+        const Terms made = terms(seen, i);
+        const float total = sum(made.fresh, i);
+        next[i] = kind == MemoryKind::low_pass ? residual[i] + beta * made.fresh : total;
+        if (next_moment != nullptr) next_moment[i] = made.moment;
+        return total;
+    }
+};
+
+// `scale` is what clipping a norm multiplies the gradient by.
+__device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scale) {
+    Tensor tensor{};
+    tensor.gradient = piece.gradient;
+    tensor.numel = piece.numel;
+    tensor.dtype = piece.dtype;
+    tensor.kind = piece.memory.kind;
+    tensor.divisor = divisor;
+    tensor.decay = tensor.kind == MemoryKind::residual ? piece.memory.decay : 1.0f;
+    tensor.beta = piece.memory.beta;
+    const std::uint32_t current = piece.state->current;
+    tensor.residual = piece.residual[current];
+    tensor.moment = piece.moment[current];
+    tensor.next = piece.residual[1 - current];
+    tensor.next_moment = piece.moment[1 - current];
+    tensor.momentum = {piece.memory.momentum, scale, piece.memory.nesterov};
+    if (tensor.kind == MemoryKind::adam) tensor.adam = adam_rule(piece.memory, *piece.state);
+    return tensor;
+}
+
+}  // namespace gradwire

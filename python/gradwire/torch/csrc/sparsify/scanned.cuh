@@ -1,0 +1,101 @@
+// A tensor that was read once, and what came of it.
+#pragma once
+
+#include "sparsify/radix.cuh"
+
+namespace gradwire {
+
+// The entries as the selection reads them: once written, from where it takes the fewest reads.
+struct WrittenEntry {
+    Tensor tensor;
+    __device__ float operator()(std::uint64_t i) const { return tensor.written(i); }
+};
+
+// Where the state is before the sums are written.
+struct UnwrittenEntry {
+    Tensor tensor;
+    __device__ float operator()(std::uint64_t i) const { return tensor.at(i); }
+};
+
+// What a sparsifier has come to.
+struct Selected {
+    std::uint64_t target;
+    bool has_target;
+    float threshold, magnitude;
+};
+
+// All that a selection works with; the same in every thread of the team.
+struct ScannedTensor {
+    Team& team;
+    Desk& desk;
+    const Sparsify& options;
+    WrittenEntry entry;
+    std::uint64_t numel;
+    std::uint64_t key;  // of this step's selection
+    Request request;
+    Moments moments;
+    std::uint32_t peak;
+    bool complete;  // whether all entries that were asked for are survivors
+    Survivors survivors;
+
+    // Takes over what the first read left.
+    __device__ void begin() {
+        request = desk.request;
+        peak = desk.peak;
+        moments = request.located ? total_of_parts(desk, numel) : Moments{};
+        survivors = {&desk, 0, 0};
+        complete = false;
+        if (request.above) take_marked();
+    }
+
+    // Whether the survivors are all entries above `bound`, and possibly more.
+    __device__ bool covers(float bound) const {
+        return complete && request.above && request.bound <= bound;
+    }
+
+    __device__ std::uint64_t count_above(float bound) { return survivors.count_above(team, bound); }
+
+    // Reads the tensor once more for the entries above `bound`; whether all could be kept.
+    __device__ GRADWIRE_APART bool compact(float bound, std::uint64_t cap) {
+        request = {1, bound, cap, 0, 0.0f, 0, 0};
+        read_again(team, desk, numel, request, entry);
+        take_marked();
+        return complete;
+    }
+
+    // The sums of the exceedances over a location, in a read of their own.
+    __device__ Moments read_moments(float location, bool logs) {
+        const Request asked{0, 0.0f, 0, 1, location, logs, 0};
+        team.sync();
+        read_moments_of(asked);
+        const Moments total = total_of_parts(desk, numel);
+        team.sync();
+        return total;
+    }
+
+    // Makes survivors of what is marked, unless that is more than the cap.
+    __device__ GRADWIRE_APART void take_marked() {
+        const BlockSums marked = count_marked(team, desk, numel);
+        complete = marked.total <= request.cap;
+        survivors.count = complete ? marked.total : 0;
+        survivors.side = 0;
+        if (complete) list_marked(team, desk, numel, survivors.list(), marked.before, entry);
+    }
+
+  private:
+    __device__ GRADWIRE_APART void read_moments_of(const Request& asked) {
+        const std::uint64_t chunks = pieces(numel, chunk_entries);
+        for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk)
+            read_chunk(desk, numel, chunk, asked, entry);
+        team.sync();
+    }
+};
+
+// The number just below a positive one, and the one below zero.
+__device__ inline float next_down(float value) {
+    const std::uint32_t bits = float_bits(value);
+    if ((bits & 0x7fffffff) == 0) return float_of(0x80000001);
+    return float_of(bits >> 31 ? bits + 1 : bits - 1);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,262 @@
+"""The structs of ``csrc/bucket/piece.h``, and how they follow from the parts of a codec."""
+
+import ctypes as c
+from typing import Any
+
+import gradwire
+from gradwire import memory, quantize, sparsify
+
+SPARSIFIERS = (
+    *("all", "threshold", "topk", "sid", "sampled_topk", "chunk_topk", "bin_max", "two_sided"),
+    *("random_k", "gaussian", "trimmed", "custom"),
+)
+DISTRIBUTIONS = ("exponential", "gamma", "pareto")
+MODES = ("fixed", "paper", "adaptive", "tracking")
+MEMORIES = ("none", "residual", "low_pass", "momentum_correction", "adam_correction")
+INDICES = ("auto", "elias-fano", "rice", "bitmap")
+QUANTIZERS = (
+    *("float32", "bfloat16", "float16", "float16_scaled", "float8_e5m2", "float8_e4m3", "uniform"),
+    *("sign_scale", "two_means", "ternary", "codebook", "exponent"),
+)
+STATUS = ("ok", "non_finite", "limit", "unsupported", "skipped")
+
+
+def _fields(**types: Any) -> list[tuple[str, Any]]:
+    return list(types.items())
+
+
+class Sparsify(c.Structure):
+    _fields_ = _fields(
+        kind=c.c_uint32,
+        counted=c.c_uint32,
+        ratio=c.c_double,
+        k=c.c_uint64,
+        threshold=c.c_float,
+        soft=c.c_float,
+        band_low=c.c_double,
+        band_high=c.c_double,
+        banded=c.c_uint32,
+        chunk=c.c_uint32,
+        tiled=c.c_uint32,
+        tile_rows=c.c_uint32,
+        tile_columns=c.c_uint32,
+        width=c.c_uint32,
+        first_ratio=c.c_double,
+        distribution=c.c_uint32,
+        mode=c.c_uint32,
+        start_stages=c.c_uint32,
+        most_stages=c.c_uint32,
+        sample_ratio=c.c_double,
+        upper=c.c_double,
+        lower=c.c_double,
+        strided=c.c_uint32,
+        resample=c.c_uint32,
+        seed=c.c_uint64,
+        proportion=c.c_double,
+        sampled=c.c_uint32,
+        sample=c.c_uint32,
+        run=c.c_uint32,
+        scaled=c.c_uint32,
+        step=c.c_double,
+        searched=c.c_uint32,
+        rounds=c.c_uint32,
+    )
+
+
+class Memory(c.Structure):
+    _fields_ = _fields(
+        kind=c.c_uint32,
+        decay=c.c_float,
+        beta=c.c_float,
+        momentum=c.c_float,
+        nesterov=c.c_uint32,
+        masking=c.c_uint32,
+        clips=c.c_uint32,
+        clip=c.c_float,
+        beta2=c.c_double,
+        eps=c.c_double,
+    )
+
+
+class Quantize(c.Structure):
+    _fields_ = _fields(
+        kind=c.c_uint8,
+        bits=c.c_uint8,
+        magnitude=c.c_uint8,
+        norm=c.c_uint8,
+        stochastic=c.c_bool,
+        block=c.c_uint32,
+        clip=c.c_float,
+        seed=c.c_uint64,
+    )
+
+
+class Pattern(c.Structure):
+    _fields_ = _fields(kind=c.c_uint32, size=c.c_uint32, k=c.c_uint32)
+
+
+class Maybe(c.Structure):
+    _fields_ = _fields(value=c.c_float, there=c.c_uint32)
+
+
+class Controller(c.Structure):
+    _fields_ = _fields(
+        stages=c.c_uint32,
+        seen=c.c_uint32,
+        misses=c.c_uint32,
+        rest=c.c_uint32,
+        rests=c.c_uint32,
+        unused=c.c_uint32,
+        last=c.c_double,
+        sum=c.c_double,
+        aim=c.c_double,
+    )
+
+
+class Tracker(c.Structure):
+    _fields_ = _fields(bound=Maybe, threshold=Maybe, location=Maybe, controller=Controller)
+
+
+class Tracked(c.Structure):
+    _fields_ = _fields(sparsify=Sparsify, tracker=Tracker)
+
+
+class State(c.Structure):
+    _fields_ = _fields(
+        step=c.c_uint64,
+        tensor=c.c_uint64,
+        stream=c.c_uint64,
+        moment_steps=c.c_uint64,
+        rate=c.c_double,
+        current=c.c_uint32,
+        undoable=c.c_uint32,
+        tracked=Tracked,
+        previous=Tracked,
+        previous_moment_steps=c.c_uint64,
+    )
+
+
+class Piece(c.Structure):
+    _fields_ = _fields(
+        gradient=c.c_void_p,
+        numel=c.c_uint64,
+        residual=c.c_void_p * 2,
+        moment=c.c_void_p * 2,
+        state=c.c_void_p,
+        frame=c.c_void_p,
+        limit=c.c_uint64,
+        dtype=c.c_uint32,
+        indices=c.c_uint32,
+        memory=Memory,
+        sparsify=Sparsify,
+        quantize=Quantize,
+        pattern=Pattern,
+    )
+
+
+class Selection(c.Structure):
+    _fields_ = _fields(
+        status=c.c_uint32,
+        zero=c.c_uint32,
+        count=c.c_uint64,
+        target=c.c_uint64,
+        trimmed=c.c_uint64,
+        nbytes=c.c_uint64,
+        bad_count=c.c_uint64,
+        bad_first=c.c_uint64,
+        has_target=c.c_uint32,
+        threshold=c.c_float,
+        magnitude=c.c_float,
+        peak=c.c_uint32,
+        divisor=c.c_float,
+        rounding_key=c.c_uint64,
+        selection_key=c.c_uint64,
+        positions=c.c_void_p,
+        values=c.c_void_p,
+        tracker=Tracker,
+    )
+
+
+def sparsify_of(part: sparsify.Sparsifier) -> Sparsify:
+    """Return the options of a sparsifier; stages of a controller are filled in by the caller."""
+    out = Sparsify(kind=SPARSIFIERS.index(part.kind))
+    options = part.get_config()
+    for name in ("ratio", "threshold", "soft", "first_ratio", "sample_ratio", "upper", "lower"):
+        if options.get(name) is not None:
+            setattr(out, name, options[name])
+    for name in ("strided", "resample", "seed", "scaled", "rounds", "proportion"):
+        if options.get(name) is not None:
+            setattr(out, name, options[name])
+    if options.get("k") is not None:
+        out.k, out.counted = options["k"], part.kind != "chunk_topk"
+    if options.get("band") is not None:
+        out.banded = 1
+        out.band_low, out.band_high = options["band"]
+    if part.kind == "chunk_topk":
+        out.chunk = options["chunk"]
+        if options["tile"] is not None and options["columns"] is not None:
+            out.tiled = 1
+            out.tile_rows, out.tile_columns = options["tile"]
+            out.width = options["columns"]
+    if part.kind == "bin_max":
+        out.chunk = options["bin"] or 500
+    if part.kind == "sid":
+        out.distribution = DISTRIBUTIONS.index(options["distribution"])
+        fixed = isinstance(options["stages"], int)
+        out.mode = 0 if fixed else MODES.index(options["stages"])
+    if part.kind == "two_sided" and options["sample"] is not None:
+        out.sampled, out.sample = 1, options["sample"]
+    if part.kind == "random_k":
+        out.run = options["block"]
+    if part.kind == "trimmed":
+        out.step, out.searched = options["step"], options["method"] == "search"
+    return out
+
+
+def memory_of(part: memory.Memory) -> Memory:
+    """Return the options of a memory."""
+    out = Memory(kind=MEMORIES.index(part.kind))
+    for name, value in part.get_config().items():
+        if name == "clip":
+            out.clips, out.clip = value is not None, value or 0.0
+        elif name not in ("kind", "low_memory"):
+            setattr(out, name, value)
+    return out
+
+
+def quantize_of(part: quantize.Quantizer) -> Quantize:
+    """Return the options of a quantizer."""
+    options = part.get_config()
+    name = part.kind
+    if name == "float16" and options["scaled"]:
+        name = "float16_scaled"
+    if name == "float8":
+        name = f"float8_{options['format']}"
+    out = Quantize(kind=QUANTIZERS.index(name), seed=options.get("seed", 0))
+    out.bits = options.get("bits", 0)
+    out.stochastic = options.get("rounding") == "stochastic"
+    out.block = options.get("block") or options.get("column") or 0
+    out.clip = options.get("clip") or 0.0
+    out.norm = options.get("norm") == "max"
+    out.magnitude = {"mean": 0, "rms": 1}.get(options.get("scale", "mean"), 2)
+    return out
+
+
+def pattern_of(codec: gradwire.Codec) -> Pattern:
+    """Return what is known of the positions of a codec's frames beforehand."""
+    part = codec.sparsify
+    if isinstance(part, sparsify.RandomK):
+        return Pattern(kind=3 if part.block else 2)
+    if isinstance(part, sparsify.ChunkTopK) and (part.tile is None or part.columns is None):
+        return Pattern(kind=1, size=part.chunk, k=part.k)
+    return Pattern()
+
+
+def tensor_id(name: str | None) -> int:
+    """Return the number of a tensor's name: FNV-1a with 64 bits, zero for no name."""
+    if not name:
+        return 0
+    out = 0xCBF29CE484222325
+    for byte in name.encode():
+        out = (out ^ byte) * 0x100000001B3 % 2**64
+    return out

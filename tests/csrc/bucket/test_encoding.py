@@ -1,0 +1,185 @@
+"""Frames and states of the kernels equal those of the core, byte for byte, step by step."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire import memory, quantize, sparsify
+from gradwire.presets import PRESETS
+from tests.csrc.bucket import structs
+from tests.csrc.bucket.pair import LAWS, Pair, heavy
+from tests.csrc.conftest import SANITIZED
+from tests.csrc.emulated.kernels import Kernels
+from tests.support import CODINGS, SPARSIFIERS, examples
+
+CHUNK = 65536
+"""Entries of a tensor that a block reads at a time."""
+
+LENGTHS = (0, 1, 77, 2049)
+QUANTIZERS = examples(quantize.QUANTIZERS)
+MEMORIES = [each for each in examples(memory.MEMORIES) if not getattr(each, "low_memory", False)]
+SELECTING = (
+    *(sparsify.All(), sparsify.Threshold(0.5), sparsify.TopK(ratio=0.05), sparsify.SID(0.02)),
+    *(sparsify.SampledTopK(0.05), sparsify.ChunkTopK(50, 2), sparsify.BinMax(50)),
+    *(sparsify.TwoSided(16.0), sparsify.RandomK(ratio=0.1), sparsify.Gaussian(0.02)),
+    sparsify.Trimmed(0.02),
+)
+DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
+
+
+def preset(name: str, numel: int) -> gradwire.Codec:
+    return PRESETS[name].build(**PRESETS[name].example).for_shape((numel,))
+
+
+def compose(**parts: object) -> gradwire.Codec:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gradwire.Codec(**parts)  # type: ignore[arg-type]
+
+
+def keeping(part: sparsify.Sparsifier) -> gradwire.Codec:
+    """A codec of this sparsifier, exact, with a memory if it may have one."""
+    scaled = getattr(part, "scaled", False)
+    kept: memory.Memory = memory.NoMemory() if scaled else memory.Residual()
+    return gradwire.Codec(sparsify=part, quantize=quantize.Float32(), memory=kept)
+
+
+def lengths_for(part: sparsify.Sparsifier, lengths: tuple[int, ...]) -> list[int]:
+    """The lengths, or for matrices so many rows."""
+    columns = getattr(part, "columns", None) or 1
+    return [columns * -(-length // columns) for length in lengths]
+
+
+def test_structs_are_those_of_the_kernels(kernels: Kernels) -> None:
+    names = ("Piece", "Selection", "State", "Sparsify", "Memory", "Quantize")
+    sizes = np.zeros(len(names), np.uint64)
+    kernels.call("gradwire_test_sizes", sizes)
+    assert [int(size) for size in sizes] == [ctypes.sizeof(getattr(structs, n)) for n in names]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_the_bytes_of_the_core(
+    kernels: Kernels, rng: np.random.Generator, name: str
+) -> None:
+    numels = [*LENGTHS, 5000]
+    pair = Pair(kernels, [preset(name, n) for n in numels], numels)
+    for _ in range(4):
+        pair.encode([heavy(rng, n) for n in numels])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_tensors_of_several_chunks_are_worked_on_by_teams(
+    kernels: Kernels, rng: np.random.Generator, name: str
+) -> None:
+    numels = [2 * CHUNK + 801, 300, CHUNK]
+    pair = Pair(kernels, [preset(name, n) for n in numels], numels, blocks=6)
+    for _ in range(3):
+        pair.encode([heavy(rng, n) for n in numels])
+
+
+@pytest.mark.parametrize("part", SPARSIFIERS, ids=repr)
+@pytest.mark.parametrize("law", ["heavy"] if SANITIZED else LAWS)
+def test_every_sparsifier_selects_as_the_core_does(
+    kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier, law: str
+) -> None:
+    numels = lengths_for(part, LENGTHS)
+    pair = Pair(kernels, [keeping(part)] * len(numels), numels)
+    for _ in range(3):
+        pair.encode([LAWS[law](rng, n) for n in numels])
+
+
+@pytest.mark.parametrize("law", ["all equal", "many ties", "layers", "jumps"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(sparsify.TopK(ratio=0.3), sparsify.TopK(k=7), sparsify.SID(0.001), sparsify.SID(0.1)),
+        *(sparsify.SID(0.01, stages="paper", band=None), sparsify.SID(0.01, stages="tracking")),
+        *(sparsify.SID(0.01, distribution="gamma"), sparsify.SID(0.01, distribution="exponential")),
+        *(sparsify.SampledTopK(0.001), sparsify.Gaussian(0.001), sparsify.BinMax(5000)),
+        sparsify.Trimmed(0.01, method="search"),
+    ],
+    ids=repr,
+)
+def test_teams_search_again_where_a_bound_was_of_no_use(
+    kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier, law: str
+) -> None:
+    pair = Pair(kernels, [keeping(part)], [CHUNK + 20_001], blocks=2)
+    for _ in range(3):
+        pair.encode([LAWS[law](rng, pair.numels[0])])
+
+
+@pytest.mark.parametrize("kept", MEMORIES, ids=repr)
+@pytest.mark.parametrize("part", SELECTING, ids=repr)
+def test_every_memory_is_kept_to_the_last_bit(
+    kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier, kept: memory.Memory
+) -> None:
+    if isinstance(part, sparsify.All) and getattr(kept, "masking", False):
+        pytest.skip("dense momentum correction has no masking")
+    numels = [*LENGTHS]
+    for quantizer in (quantize.Float32(), quantize.Float8(seed=3, rounding="stochastic")):
+        codec = compose(sparsify=part, quantize=quantizer, memory=kept)
+        pair = Pair(kernels, [codec] * len(numels), numels)
+        for step in range(3):
+            if isinstance(kept, memory.AdamCorrection):
+                for i, state in enumerate(pair.states):
+                    state.learning_rate = pair.device.states[i].rate = 0.1 / (step + 1)
+            pair.encode([heavy(rng, n) for n in numels])
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=repr)
+def test_every_quantizer_leaves_its_rounding_in_the_memory(
+    kernels: Kernels, rng: np.random.Generator, quantizer: quantize.Quantizer
+) -> None:
+    codecs = []
+    for part, kept in itertools.product(SELECTING, (memory.Residual(), memory.LowPass(0.3))):
+        try:
+            codecs.append(compose(sparsify=part, quantize=quantizer, memory=kept))
+        except ValueError:  # a magnitude that the sparsifier does not tell
+            continue
+    pair = Pair(kernels, codecs, [2500] * len(codecs))
+    for _ in range(3):
+        pair.encode([heavy(rng, 2500) for _ in codecs])
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_every_coding_of_positions(kernels: Kernels, rng: np.random.Generator, coding: str) -> None:
+    parts = [sparsify.TopK(ratio=ratio) for ratio in (0.001, 0.02, 0.4, 1.0)]
+    codecs = [compose(sparsify=part, indices=coding) for part in [*parts, *SELECTING]]
+    pair = Pair(kernels, codecs, [4000] * len(codecs))
+    for _ in range(2):
+        pair.encode([heavy(rng, 4000) for _ in codecs])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("divisor", [1.0, 1024.0, 3.0])
+def test_every_type_of_elements(
+    kernels: Kernels, rng: np.random.Generator, dtype: type, divisor: float
+) -> None:
+    codecs = [keeping(part) for part in SELECTING]
+    numels = [2100] * len(codecs)
+    pair = Pair(kernels, codecs, numels)
+    for _ in range(2):
+        pair.encode([heavy(rng, n).astype(dtype) for n in numels], divisor=divisor)
+
+
+def test_the_number_of_launches_does_not_depend_on_the_number_of_tensors(
+    kernels: Kernels, rng: np.random.Generator
+) -> None:
+    launches = []
+    for count in (2, 120):
+        numels = [int(n) for n in rng.integers(0, 200, count - 1)] + [CHUNK + 1]
+        codecs = [keeping(SELECTING[i % len(SELECTING)]) for i in range(count)]
+        pair = Pair(kernels, codecs, numels, blocks=7)
+        for _ in range(2):
+            before = kernels.launches
+            pair.encode([heavy(rng, n) for n in numels])
+            launches.append(kernels.launches - before)
+    assert max(launches) <= 12
+    assert launches[2] == launches[3] <= launches[0] + 3  # a kind of frame may need one of its own
