@@ -1,4 +1,4 @@
-// The lengths of frames, from their positions, and zeros where they will be.
+// How the positions of frames are coded, and how long the frames are.
 #include "frame/writing.cuh"
 
 namespace gradwire {
@@ -50,28 +50,14 @@ __global__ void plan_frames(Writing writing) {
     const std::uint64_t nbytes = frame_len(piece, count, positions);
     selection.nbytes = nbytes;
     if (nbytes > piece.limit) selection.status = Status::limit;
-    state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0};
-}
-
-__global__ void clear_frames(Writing writing) {
-    const Tile tile = tile_of_block(writing);
-    const Piece& piece = writing.pieces[tile.frame];
-    if (is_dense(piece)) return;
-    const std::uint64_t nbytes = writing.states[tile.frame].nbytes, words = nbytes / 4;
-    const std::uint32_t tiles = writing.shapes[tile.frame].tiles;
-    const std::uint64_t begin = words * tile.number / tiles, end = words * (tile.number + 1) / tiles;
-    auto* const out = reinterpret_cast<std::uint32_t*>(piece.frame);
-    for (std::uint64_t i = begin + threadIdx.x; i < end; i += write_threads) out[i] = 0;
-    if (tile.number == 0 && threadIdx.x < nbytes % 4) piece.frame[words * 4 + threadIdx.x] = 0;
+    state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0, 0};
 }
 
 }  // namespace
 
 cudaError_t launch_plan(const WritePlan& plan, const Writing& writing, cudaStream_t stream) {
-    const std::uint64_t tiles = plan.tiles.back();
-    if (plan.measures) GRADWIRE_TRY(launch(measure_tiles, {tiles}, write_threads, stream, writing));
-    GRADWIRE_TRY(launch(plan_frames, {plan.frames()}, write_threads, stream, writing));
-    return plan.sparse ? launch(clear_frames, {tiles}, write_threads, stream, writing) : cudaSuccess;
+    if (plan.measures) GRADWIRE_TRY(launch(measure_tiles, {plan.tiles.back()}, write_threads, stream, writing));
+    return launch(plan_frames, {plan.frames()}, write_threads, stream, writing);
 }
 
 }  // namespace gradwire

@@ -1,12 +1,10 @@
-// Writes the frames of a bucket: seven launches at most, whatever the number of tensors.
+// Writes the frames of a bucket: five launches at most, whatever the number of tensors.
 //
 // | launch | a block | what it does |
 // |---|---|---|
 // | measure | a tile of entries | what the choice of a coding depends on |
 // | plan | a frame | chooses the coding; length of the frame |
-// | clear | a tile | zeros, where bits of a word come from several threads |
-// | fit | a chunk of a group | sums over groups of scales that no tile holds |
-// | scales | a frame | the scales of those groups |
+// | prepare | a chunk of a group, a tile | scales of groups that no tile holds; zeros |
 // | code | a tile | positions, scales of the groups that it holds, codes, header |
 // | seal | a part of the bytes | the checksum |
 //
@@ -14,7 +12,7 @@
 #pragma once
 
 #include "frame/code.cuh"
-#include "frame/fit.cuh"
+#include "frame/prepare.cuh"
 
 namespace gradwire {
 
@@ -27,10 +25,8 @@ cudaError_t launch_write(const WritePlan& plan, const Piece* pieces, Selection* 
                          void* scratch, cudaStream_t stream) {
     const Writing writing = writing_in(plan, pieces, selections, table, scratch);
     GRADWIRE_TRY(launch_plan(plan, writing, stream));
-    if (plan.fits.back() > 0) {
-        GRADWIRE_TRY(launch(fit_chunks<Policy>, {plan.fits.back()}, fit_threads, stream, writing));
-        GRADWIRE_TRY(launch_scales(plan, writing, stream));
-    }
+    const std::uint64_t fits = plan.fits.back(), clears = plan.sparse ? plan.tiles.back() : 0;
+    GRADWIRE_TRY(launch(prepare_frames<Policy>, {fits + clears}, fit_threads, stream, writing, fits));
     GRADWIRE_TRY(launch(code_tiles<Policy>, {plan.tiles.back()}, write_threads, stream, writing));
     return launch_seal(plan, writing, stream);
 }

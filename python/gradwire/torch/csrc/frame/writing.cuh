@@ -14,6 +14,7 @@ struct FrameState {
     Coded coded;
     std::uint64_t nbytes;  // 0: it is not written
     int exponent;
+    std::uint32_t fitted;  // chunks that are summed up
     std::uint32_t checksum, sealed;
 };
 
@@ -57,7 +58,6 @@ Writing writing_in(const WritePlan& plan, const Piece* pieces, Selection* select
 
 // The launches that no policy changes.
 cudaError_t launch_plan(const WritePlan& plan, const Writing& writing, cudaStream_t stream);
-cudaError_t launch_scales(const WritePlan& plan, const Writing& writing, cudaStream_t stream);
 cudaError_t launch_seal(const WritePlan& plan, const Writing& writing, cudaStream_t stream);
 
 }  // namespace gradwire
