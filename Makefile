@@ -28,12 +28,12 @@ demo: ## Train two models over a slow link, with and without compression (ARGS="
 
 .PHONY: test
 test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
-	@$(environment) test
+	@$(environment) test cuda
 	@$(python) scripts/run_tests.py
 
 .PHONY: test-rust test-python
 test-rust test-python: ## Only the Rust tests, or only the Python tests
-	@$(environment) test
+	@$(environment) test cuda
 	@$(python) scripts/run_tests.py $(@:test-%=%)
 
 .PHONY: test-gpu
@@ -74,26 +74,22 @@ format: ## Format Rust and Python
 	$(bin)/ruff check --fix-only --quiet .
 	$(bin)/ruff format --quiet .
 
-.PHONY: bench
+.PHONY: bench accuracy ablations bench-instructions bench-history
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
 
-.PHONY: accuracy
 accuracy: ## Train three models to the end with and without compression (ARGS="--quick" for ten minutes)
 	@$(environment) demo
 	@$(python) -m benches.accuracy $(ARGS)
 
-.PHONY: ablations
 ablations: ## Change one thing of the recommended setting at a time, and train (ARGS="--only ranks")
 	@$(environment) demo
 	@$(python) -m benches.accuracy.ablations $(ARGS)
 
-.PHONY: bench-instructions
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
 
-.PHONY: bench-history
 bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)
 	@$(environment) bench
 	@PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
@@ -109,6 +105,11 @@ wheel: export PYO3_PYTHON := $(abspath .cache/wheel-env)/bin/python
 wheel: ## The abi3 wheel, in dist, tested without torch (ARGS="--target TRIPLE" to cross-compile)
 	@$(environment) wheel
 	@.cache/wheel-env/bin/python scripts/wheel.py $(ARGS)
+
+.PHONY: cuda
+cuda: ## The CUDA extension for all GPUs as the wheel gradwire-cuda, in dist; takes no GPU
+	@$(environment) demo cuda
+	@$(python) scripts/cuda_wheel.py $(ARGS)
 
 .PHONY: lock
 lock: ## Rewrite requirements/*.txt with the newest versions that the .in files allow

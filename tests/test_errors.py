@@ -17,6 +17,7 @@ EXAMPLES = [
     errors.InputChangedError("layer.weight"),
     errors.InputChangedError(),
     errors.StateInUseError("in use"),
+    errors.ExtensionError("no compiler"),
 ]
 
 
@@ -34,8 +35,8 @@ def test_one_root(error):
 
 
 def test_bad_bytes_and_bad_values_are_value_errors():
-    assert all(isinstance(error, ValueError) for error in EXAMPLES[:-3])
-    assert all(isinstance(error, RuntimeError) for error in EXAMPLES[-3:])
+    assert all(isinstance(error, ValueError) for error in EXAMPLES[:-4])
+    assert all(isinstance(error, RuntimeError) for error in EXAMPLES[-4:])
 
 
 def test_a_truncated_frame_is_a_corrupt_one():

@@ -27,6 +27,7 @@ from gradwire._native import get_num_threads, set_num_threads, simd_level
 from gradwire.codec import Codec
 from gradwire.errors import (
     CorruptFrameError,
+    ExtensionError,
     FrameTooLargeError,
     GradwireError,
     InputChangedError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Codec",
     "CorruptFrameError",
+    "ExtensionError",
     "Frame",
     "FrameTooLargeError",
     "GradwireError",

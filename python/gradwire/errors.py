@@ -8,6 +8,7 @@ attributes.
 
 __all__ = [
     "CorruptFrameError",
+    "ExtensionError",
     "FrameTooLargeError",
     "GradwireError",
     "InputChangedError",
@@ -162,6 +163,10 @@ class InputChangedError(GradwireError, RuntimeError):
 
 class StateInUseError(GradwireError, RuntimeError):
     """Two threads used one state at the same time; use one state per thread or tensor."""
+
+
+class ExtensionError(GradwireError, RuntimeError):
+    """The CUDA extension is missing, or cannot be built or loaded; the message says what to do."""
 
 
 class PluginError(GradwireError):

@@ -23,15 +23,26 @@ except ImportError as error:
         "gradwire.torch needs PyTorch 2.4 or later: pip install 'gradwire[torch]'"
     ) from error
 
-from gradwire.torch import ops
+from gradwire.torch import cuda, ops
 from gradwire.torch.backends import BackendInUse, backend
+from gradwire.torch.cuda import build_cuda
 from gradwire.torch.tensors import decode, decode_add, encode, encode_into
 
 if TYPE_CHECKING:
     from gradwire.torch import ddp as ddp
     from gradwire.torch import optim as optim
 
-__all__ = ["BackendInUse", "backend", "decode", "decode_add", "encode", "encode_into", "ops"]
+__all__ = [
+    "BackendInUse",
+    "backend",
+    "build_cuda",
+    "cuda",
+    "decode",
+    "decode_add",
+    "encode",
+    "encode_into",
+    "ops",
+]
 
 
 def __getattr__(name: str) -> Any:

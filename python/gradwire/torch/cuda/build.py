@@ -1,0 +1,163 @@
+"""Compiles the CUDA extension from the sources in this package."""
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from gradwire.errors import ExtensionError
+from gradwire.torch.cuda.toolkit import Toolkit, find
+
+__all__ = ["ALL", "NAME", "SOURCES", "build_cuda", "cache_folder", "cached"]
+
+SOURCES = Path(__file__).resolve().parents[1] / "csrc"
+NAME = "libgradwire_cuda.so"
+
+ALL = ("80", "90", "100", "120")
+"""The architectures of a library for everyone; newer ones compile the last one's PTX."""
+
+# The oldest torch that the library runs with: the stable ABI of 2.11.
+_TARGET = "0x020b000000000000"
+
+_FLAGS = (
+    *("-std=c++20", "-O3", "-DNDEBUG", "-DUSE_CUDA", f"-DTORCH_TARGET_VERSION={_TARGET}"),
+    # A product and a sum round each on its own: frames are those of the CPU, byte for byte.
+    "-fmad=false",
+    *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),
+)
+
+
+def cache_folder() -> Path:
+    """Return where builds are kept: ``$GRADWIRE_CACHE``, or below the user's cache folder."""
+    if chosen := os.environ.get("GRADWIRE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradwire"
+
+
+def _files() -> list[Path]:
+    return sorted(path for path in SOURCES.rglob("*") if path.suffix in _KINDS)
+
+
+_KINDS = {".cu", ".cuh", ".h", ".cpp"}
+
+
+def _architectures() -> tuple[str, ...]:
+    """Those of the GPUs that torch sees; all, if it sees none."""
+    if not torch.cuda.is_available():
+        return ALL
+    devices = range(torch.cuda.device_count())
+    pairs = {torch.cuda.get_device_capability(device) for device in devices}
+    return tuple(f"{major}{minor}" for major, minor in sorted(pairs))
+
+
+def _code_for(architectures: Sequence[str]) -> list[str]:
+    flags = [f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures]
+    last = architectures[-1]
+    return [*flags, f"-gencode=arch=compute_{last},code=compute_{last}"]
+
+
+def _key(architectures: Sequence[str], compiler: str) -> str:
+    total = hashlib.sha256()
+    parts: Iterable[bytes] = (
+        *(part for path in _files() for part in (path.name.encode(), path.read_bytes())),
+        *(text.encode() for text in (*_FLAGS, *architectures, compiler)),
+        *(torch.__version__.encode(), platform.machine().encode()),
+    )
+    for part in parts:
+        total.update(len(part).to_bytes(8, "little") + part)
+    return total.hexdigest()[:20]
+
+
+def cached(folder: Path | None = None) -> Path | None:
+    """Return the newest library that was built from just these sources, if there is one.
+
+    It asks for no compiler: whichever built it, the sources and torch were the same.
+    """
+    pattern = f"{_key((), '')}-*/{NAME}"
+    found = sorted((folder or cache_folder()).glob(pattern), key=lambda path: path.stat().st_mtime)
+    return found[-1] if found else None
+
+
+def build_cuda(
+    *, architectures: Sequence[str] | None = None, folder: str | os.PathLike[str] | None = None
+) -> Path:
+    """Compile the CUDA extension, unless that was done before, and return the library.
+
+    Takes a minute or two, and no GPU. `gradwire.torch.cuda.load` finds the library then.
+
+    Parameters
+    ----------
+    architectures : sequence of str, optional
+        Compute capabilities without the dot, as "90". Default: those of the GPUs of this machine,
+        or of all current ones if it has none.
+    folder : path, optional
+        Where builds are kept. Default: ``$GRADWIRE_CACHE`` or the user's cache folder.
+
+    Returns
+    -------
+    pathlib.Path
+        The shared library. A later call with the same sources, torch, compiler and architectures
+        returns it at once.
+
+    Raises
+    ------
+    ExtensionError
+        If there is no CUDA compiler, torch was built without CUDA, or the compiler fails; with its
+        words.
+    """
+    toolkit = find()
+    chosen = tuple(architectures or _architectures())
+    root = Path(folder) if folder is not None else cache_folder()
+    target = root / f"{_key((), '')}-{_key(chosen, toolkit.version())}" / NAME
+    if target.exists():
+        return target
+    libraries = Path(torch.__file__).parent / "lib"
+    if not (libraries / "libtorch_cuda.so").exists():
+        raise ExtensionError(f"torch {torch.__version__} was built without CUDA; install one with")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as scratch:
+        made = _compile(toolkit, chosen, libraries, Path(scratch))
+        # At once: another process may be building too.
+        shutil.move(made, target.with_suffix(f".{os.getpid()}"))
+        target.with_suffix(f".{os.getpid()}").replace(target)
+    return target
+
+
+def _compile(
+    toolkit: Toolkit, architectures: Sequence[str], libraries: Path, scratch: Path
+) -> Path:
+    include = (SOURCES, *toolkit.include, libraries.parent / "include")
+    folders = [f"-I{path}" for path in include[:-1]] + [f"-isystem={include[-1]}"]
+    common = [*_FLAGS, *_code_for(architectures)]
+
+    def compiled(source: Path) -> str:
+        name = "-".join(source.relative_to(SOURCES).with_suffix(".o").parts)
+        made = str(scratch / name)
+        _run([str(toolkit.nvcc), *common, *folders, "-c", str(source), "-o", made])
+        return made
+
+    sources = [path for path in _files() if path.suffix in (".cu", ".cpp")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, sources))
+    made = scratch / NAME
+    search = [f"-L{path}" for path in (*toolkit.libraries, libraries)]
+    needed = ["-ltorch", "-ltorch_cpu", "-ltorch_cuda"]
+    _run([str(toolkit.nvcc), "-shared", *common, *objects, *search, *needed, "-o", str(made)])
+    return made
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ExtensionError(
+            f"the CUDA extension could not be compiled: {shlex.join(command)}\n"
+            f"{done.stdout}{done.stderr}"
+        )

@@ -1,0 +1,96 @@
+"""Finds the library of the CUDA extension, and loads it."""
+
+import importlib
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from gradwire._native import VERSION
+from gradwire.errors import ExtensionError
+from gradwire.torch.cuda import build
+
+__all__ = ["Status", "load", "status"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """Which library the CUDA extension is, or why there is none.
+
+    Attributes
+    ----------
+    library : pathlib.Path or None
+        The shared library.
+    reason : str
+        Where it is from, or what is missing and what to do.
+    """
+
+    library: Path | None
+    reason: str
+
+
+def status() -> Status:
+    """Return where the extension would be loaded from.
+
+    The first of: the file that ``$GRADWIRE_CUDA_LIBRARY`` names; the package ``gradwire-cuda`` of
+    this version; what `build_cuda` has built from the sources of this version.
+    """
+    if named := os.environ.get("GRADWIRE_CUDA_LIBRARY"):
+        path = Path(named)
+        if path.is_file():
+            return Status(path, "named by GRADWIRE_CUDA_LIBRARY")
+        return Status(None, f"GRADWIRE_CUDA_LIBRARY names {named}, which is no file")
+    try:
+        package = importlib.import_module("gradwire_cuda")
+    except ImportError:
+        package = None
+    if package is not None:
+        if package.__version__ == VERSION:
+            return Status(Path(str(package.library())), f"package gradwire-cuda {VERSION}")
+        return Status(
+            None,
+            f"the package gradwire-cuda is of version {package.__version__}, and gradwire of "
+            f"{VERSION}: pip install gradwire-cuda=={VERSION}",
+        )
+    if built := build.cached():
+        return Status(built, "built from source")
+    return Status(
+        None,
+        "the CUDA extension is not installed: build it with gradwire.torch.cuda.build_cuda(), "
+        f"or pip install gradwire-cuda=={VERSION}",
+    )
+
+
+@cache
+def _loaded(path: Path) -> None:
+    try:
+        torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise ExtensionError(
+            f"the CUDA extension {path} cannot be loaded by torch {torch.__version__}, "
+            f"CUDA {torch.version.cuda}: {error}"
+        ) from error
+
+
+def load() -> Status:
+    """Load the extension, once; its operators are then under ``torch.ops.gradwire``.
+
+    Takes no GPU.
+
+    Returns
+    -------
+    Status
+        Of the library that is loaded.
+
+    Raises
+    ------
+    ExtensionError
+        If there is none, or torch cannot load it.
+    """
+    found = status()
+    if found.library is None:
+        raise ExtensionError(found.reason)
+    _loaded(found.library)
+    return found

@@ -1,0 +1,145 @@
+"""The CUDA extension is built, found and loaded, on a machine without a GPU."""
+
+import importlib.util
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import gradwire
+import gradwire.torch
+from gradwire.errors import ExtensionError
+from gradwire.torch import cuda
+from gradwire.torch.cuda import build, toolkit
+from scripts import cuda_wheel, environment
+from tests.support import run_python
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / ".cache" / "cuda"
+
+REGISTERED = """
+import sys, torch
+import gradwire.torch
+from gradwire.torch import cuda
+found = cuda.load()
+print(found.reason)
+has = torch._C._dispatch_has_kernel_for_dispatch_key
+for name in ("decode_bucket",):
+    assert has("gradwire::" + name, "CUDA"), name
+    assert not has("gradwire::" + name, "CPU"), name
+schema = str(torch.ops.gradwire.decode_bucket.default._schema)
+assert schema.startswith("gradwire::decode_bucket(Tensor(a!) out, Tensor data"), schema
+assert cuda.load() == found
+"""
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """The extension for one kind of GPU."""
+    try:
+        toolkit.find()
+    except ExtensionError as error:
+        pytest.skip(str(error))
+    if torch.version.cuda is None:
+        pytest.skip("torch was built without CUDA")
+    return gradwire.torch.build_cuda(architectures=["90"], folder=FOLDER)
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GRADWIRE_CUDA_LIBRARY", raising=False)
+    monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "gradwire_cuda", None)
+
+
+@pytest.mark.timeout(900)
+def test_the_operators_are_registered_without_a_gpu(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADWIRE_CUDA_LIBRARY", str(library))
+    assert "named by GRADWIRE_CUDA_LIBRARY" in run_python(REGISTERED)
+
+
+def test_a_build_is_found_again_and_not_repeated(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRADWIRE_CUDA_LIBRARY", raising=False)
+    monkeypatch.setitem(sys.modules, "gradwire_cuda", None)
+    monkeypatch.setenv("GRADWIRE_CACHE", str(FOLDER))
+    assert cuda.status() == cuda.Status(library, "built from source")
+    monkeypatch.setattr(build, "_run", lambda command: pytest.fail(f"compiled: {command}"))
+    assert gradwire.torch.build_cuda(architectures=["90"], folder=FOLDER) == library
+
+
+def test_the_library_refers_to_no_python(library: Path) -> None:
+    symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True)
+    assert "aoti_torch_get_current_cuda_stream" in symbols.stdout
+    assert not [line for line in symbols.stdout.splitlines() if " U Py" in line or " U _Py" in line]
+
+
+def test_the_wheel_of_the_library_installs(library: Path, tmp_path: Path) -> None:
+    wheel = cuda_wheel.pack(library, tmp_path)
+    venv.create(tmp_path / "env", with_pip=False)
+    python = str(tmp_path / "env" / "bin" / "python")
+    install = [environment.find_uv(), "pip", "install", "--offline", "--no-deps", "--quiet"]
+    subprocess.run([*install, "--python", python, str(wheel)], check=True)
+    program = "import gradwire_cuda as g; print(g.__version__, g.library().stat().st_size)"
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
+    said = done.stdout.split()
+    assert said == [gradwire.__version__, str(library.stat().st_size)]
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_without_a_library_the_reason_says_what_to_do() -> None:
+    found = cuda.status()
+    assert found.library is None
+    assert "gradwire.torch.cuda.build_cuda()" in found.reason
+    with pytest.raises(ExtensionError, match="build_cuda"):
+        cuda.load()
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_package_of_another_version_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = ModuleType("gradwire_cuda")
+    package.__version__ = "0.0.1"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gradwire_cuda", package)
+    assert cuda.status().library is None
+    assert f"gradwire-cuda=={gradwire.__version__}" in cuda.status().reason
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_library_that_is_named_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRADWIRE_CUDA_LIBRARY", str(tmp_path / "missing.so"))
+    assert "which is no file" in cuda.status().reason
+    (tmp_path / "broken.so").write_bytes(b"no library")
+    monkeypatch.setenv("GRADWIRE_CUDA_LIBRARY", str(tmp_path / "broken.so"))
+    with pytest.raises(ExtensionError, match="cannot be loaded by torch"):
+        cuda.load()
+
+
+def test_without_a_compiler_the_error_says_which_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(toolkit, "_of_the_machine", lambda: None)
+    monkeypatch.setattr(toolkit, "_of_wheels", lambda: None)
+    with pytest.raises(ExtensionError, match="install nvidia-cuda-nvcc"):
+        gradwire.torch.build_cuda(folder=tmp_path)
+
+
+def test_what_the_compiler_says_is_in_the_error(library: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExtensionError, match=r"could not be compiled.*sm_12345"):
+        gradwire.torch.build_cuda(architectures=["12345"], folder=tmp_path)
+
+
+def test_the_sources_are_in_the_package() -> None:
+    package = importlib.util.find_spec("gradwire.torch")
+    assert package is not None
+    assert package.origin is not None
+    assert Path(package.origin).parent / "csrc" == build.SOURCES
+    assert (build.SOURCES / "ops" / "decode.cpp").is_file()
