@@ -86,8 +86,13 @@ class DeviceBucket:
         *,
         limits: Sequence[int | None] | None = None,
         divisor: float = 1.0,
+        supports: Sequence[np.ndarray] | None = None,
+        may_trim: bool = False,
     ) -> list[Outcome]:
-        """Encode a gradient of each piece, with limits in bytes where they are not None."""
+        """Encode a gradient of each piece, with limits in bytes where they are not None.
+
+        With supports, the entries at these positions, which must outlive the call.
+        """
         count = len(self.codecs)
         pieces = (structs.Piece * count)()
         frames = []
@@ -95,7 +100,8 @@ class DeviceBucket:
             zip(pieces, self.codecs, self.numels, strict=True)
         ):
             limit = None if limits is None else limits[i]
-            limit = codec.max_encoded_len(numel) if limit is None else limit
+            if limit is None:
+                limit = codec.max_encoded_len(numel) if supports is None else 200 + 20 * numel
             frames.append(_aligned(limit))
             dtype = gradients[i].dtype.name
             piece.gradient, piece.numel = gradients[i].ctypes.data, numel
@@ -109,6 +115,11 @@ class DeviceBucket:
             piece.quantize = structs.quantize_of(codec.quantize)
             piece.pattern = structs.pattern_of(codec)
             piece.state = c.addressof(self.states[i])
+            if supports is not None:
+                piece.given, piece.may_trim = 1, may_trim
+                piece.support, piece.support_count = supports[i].ctypes.data, len(supports[i])
+                if piece.pattern.kind != 1:
+                    piece.pattern = structs.Pattern()
             for name in ("residual", "moment"):
                 for side, buffer in enumerate(self.buffers[i][name]):
                     getattr(piece, name)[side] = buffer.ctypes.data

@@ -67,6 +67,31 @@ class Pair:
         self.compare()
         return frames
 
+    def encode_at(
+        self,
+        gradients: Sequence[np.ndarray],
+        supports: Sequence[NDArray[np.uint32]],
+        *,
+        limits: Sequence[int | None] | None = None,
+    ) -> list[bytes]:
+        """The same of entries at given positions; with limits, the smallest are left out."""
+        trims = limits is not None
+        limits = [None] * len(self.codecs) if limits is None else limits
+        outcomes = self.device.encode(gradients, limits=limits, supports=supports, may_trim=trims)
+        frames = []
+        for i, (codec, state) in enumerate(zip(self.codecs, self.states, strict=True)):
+            native = codec._codec
+            frame = native.encode_at(
+                gradients[i], state, supports[i], limits[i], False, may_trim=trims
+            )
+            what = f"piece {i} of {self.numels[i]}, {codec!r}"
+            assert outcomes[i].status == "ok", what
+            assert outcomes[i].last == state.last, what
+            assert outcomes[i].frame == bytes(frame), what
+            frames.append(bytes(frame))
+        self.compare()
+        return frames
+
     def rollback(self) -> None:
         """Undo the last encode on both sides."""
         self.device.rollback()

@@ -18,7 +18,7 @@ QUANTIZERS = (
     *("float32", "bfloat16", "float16", "float16_scaled", "float8_e5m2", "float8_e4m3", "uniform"),
     *("sign_scale", "two_means", "ternary", "codebook", "exponent"),
 )
-STATUS = ("ok", "non_finite", "limit", "unsupported", "skipped")
+STATUS = ("ok", "non_finite", "limit", "unsupported", "skipped", "positions")
 
 
 def _fields(**types: Any) -> list[tuple[str, Any]]:
@@ -151,6 +151,10 @@ class Piece(c.Structure):
         sparsify=Sparsify,
         quantize=Quantize,
         pattern=Pattern,
+        given=c.c_uint32,
+        may_trim=c.c_uint32,
+        support=c.c_void_p,
+        support_count=c.c_uint64,
     )
 
 

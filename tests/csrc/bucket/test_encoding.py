@@ -133,6 +133,21 @@ def test_every_memory_is_kept_to_the_last_bit(
             pair.encode([heavy(rng, n) for n in numels])
 
 
+@pytest.mark.parametrize("part", SELECTING, ids=repr)
+def test_a_memory_of_one_buffer_is_written_over(
+    kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier
+) -> None:
+    kept: list[memory.Memory] = [memory.Residual(low_memory=True)]
+    kept += [memory.Residual(decay=0.9, low_memory=True)]
+    if not isinstance(part, sparsify.All):
+        kept += [memory.AdamCorrection(low_memory=True)]
+    quantizers = (quantize.Float32(), quantize.Uniform(4, 64), quantize.Ternary())
+    codecs = [compose(sparsify=part, quantize=q, memory=m) for q in quantizers for m in kept]
+    pair = Pair(kernels, codecs, [2500] * len(codecs))
+    for _ in range(3):
+        pair.encode([heavy(rng, 2500) for _ in codecs])
+
+
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=repr)
 def test_every_quantizer_leaves_its_rounding_in_the_memory(
     kernels: Kernels, rng: np.random.Generator, quantizer: quantize.Quantizer

@@ -183,13 +183,21 @@ def test_a_limit_that_no_frame_keeps_is_told(
 
 
 @pytest.mark.parametrize(
-    "kept", [memory.Residual(low_memory=True), memory.AdamCorrection(low_memory=True)]
+    ("part", "kept"),
+    [
+        (sparsify.All(), memory.AdamCorrection(low_memory=True)),
+        (sparsify.TopK(ratio=0.1), memory.Residual(low_memory=True)),
+    ],
+    ids=repr,
 )
-def test_what_no_kernel_encodes_is_refused(
-    kernels: Kernels, rng: np.random.Generator, kept: memory.Memory
+def test_a_memory_of_one_buffer_stays_as_it_was_where_a_piece_fails(
+    kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier, kept: memory.Memory
 ) -> None:
-    codec = compose(sparsify=sparsify.TopK(ratio=0.1), memory=kept)
-    pair = Pair(kernels, [codec], [100])
-    (outcome,) = pair.device.encode([heavy(rng, 100)])
-    assert outcome.status == "unsupported"
+    pair = Pair(kernels, [compose(sparsify=part, memory=kept)] * 2, [100] * 2)
+    gradients = [heavy(rng, 100) for _ in range(2)]
+    gradients[0][3] = np.nan
+    outcomes = pair.device.encode(gradients)
+    dense = part.kind == "all"
+    statuses = ["unsupported", "unsupported"] if dense else ["non_finite", "skipped"]
+    assert [outcome.status for outcome in outcomes] == statuses
     pair.compare()

@@ -15,10 +15,12 @@ struct BucketEntries {
         if (selection.values != nullptr) return selection.values[rank];
         const MemoryKind kind = piece.memory.kind;
         const std::uint32_t current = piece.state->current;
-        if (becomes_sums(kind)) return piece.residual[1 - current][rank];
+        if (becomes_sums(kind) && !is_in_place(piece)) return piece.residual[1 - current][rank];
         bool nonzero = false;
         const float entry = gradient_entry(piece.gradient, piece.dtype, selection.divisor, rank, nonzero);
-        return kind == MemoryKind::none ? entry : entry + piece.residual[current][rank];
+        if (kind == MemoryKind::none) return entry;
+        const float decay = kind == MemoryKind::residual ? piece.memory.decay : 1.0f;
+        return entry + decay * piece.residual[current][rank];
     }
 
     static __device__ void settle(const Piece& piece, std::uint32_t position, float value, float decoded) {
@@ -53,6 +55,14 @@ __global__ void __launch_bounds__(team_threads) trim(Selecting bucket) {
     Selection selection = bucket.selections[blockIdx.x];
     if (selection.status != Status::ok || is_dense(piece)) return;
     if (longest_frame(piece, selection.count) <= piece.limit) return;
+    if (piece.given && !piece.may_trim) {
+        const std::uint64_t nbytes = frame_len<team_threads>(piece, selection);
+        if (threadIdx.x == 0 && nbytes > piece.limit) {
+            bucket.selections[blockIdx.x].status = Status::limit;
+            bucket.selections[blockIdx.x].nbytes = nbytes;
+        }
+        return;
+    }
     Team team{0, 1, desk.arrivals, desk.slots, desk.bins, 0, 0};
     const unsigned side = selection.positions == desk.lists[1].positions;
     ScannedTensor scanned{team,
@@ -79,7 +89,7 @@ __global__ void __launch_bounds__(team_threads) trim(Selecting bucket) {
             if (guess > selection.count - 1) guess = selection.count - 1;
             fewer = guess > fewer ? guess : fewer;
         }
-        if (piece.sparsify.kind == Sparsifier::random_k) {
+        if (piece.sparsify.kind == Sparsifier::random_k && !piece.given) {
             draw(scanned, fewer);
             check_survivors(team, scanned);
         } else {
@@ -99,6 +109,29 @@ __global__ void __launch_bounds__(team_threads) trim(Selecting bucket) {
     if (threadIdx.x == 0) bucket.selections[blockIdx.x] = selection;
 }
 
+// From the first piece on that cannot be encoded none is: nothing of them is written any more.
+__global__ void skip_after_failure(Selecting bucket) {
+    unsigned failed = bucket.count;
+    for (unsigned i = threadIdx.x; i < bucket.count; i += team_threads)
+        if (bucket.selections[i].status != Status::ok && i < failed) failed = i;
+    failed = block_reduce<team_threads>(failed, Least{});
+    for (unsigned i = threadIdx.x; i < bucket.count; i += team_threads)
+        if (i > failed && bucket.selections[i].status == Status::ok) bucket.selections[i].status = Status::skipped;
+}
+
+// Writes the sums over memories that have one buffer, now that nothing can fail any more. Of a dense
+// frame they are written while it is.
+__global__ void __launch_bounds__(team_threads) overwrite(Selecting bucket) {
+    const std::uint64_t at = blockIdx.x;
+    const unsigned index = segment_of(bucket.first_chunk, bucket.count, at);
+    const Piece& piece = bucket.pieces[index];
+    if (bucket.selections[index].status != Status::ok || !is_in_place(piece) || is_dense(piece)) return;
+    const Tensor tensor = tensor_of(piece, bucket.divisor, bucket.desks[index].scale);
+    const std::uint64_t begin = (at - bucket.first_chunk[index]) * chunk_entries;
+    const std::uint64_t end = tensor.numel - begin < chunk_entries ? tensor.numel : begin + chunk_entries;
+    for (std::uint64_t i = begin + threadIdx.x; i < end; i += team_threads) tensor.keep(i, tensor.entry(i));
+}
+
 }  // namespace
 
 EncodePlan plan_encode(const Piece* all, unsigned count, unsigned blocks) {
@@ -115,6 +148,8 @@ cudaError_t launch_encode(const EncodePlan& plan, const Piece* all, Selection* s
     GRADWIRE_TRY(launch_select(plan.select, all, selections, memory.select_table, divisor, stream));
     const Selecting bucket = selecting_in(plan.select, all, selections, memory.select_table, divisor);
     GRADWIRE_TRY(launch(trim, {count}, team_threads, stream, bucket));
+    GRADWIRE_TRY(launch(skip_after_failure, {1}, team_threads, stream, bucket));
+    if (plan.select.overwrites) GRADWIRE_TRY(launch(overwrite, {plan.select.chunks}, team_threads, stream, bucket));
     GRADWIRE_TRY(launch_write<BucketEntries>(plan.write, all, selections, memory.write_table, memory.write_scratch, stream));
     return launch_commit(all, selections, count, stream);
 }

@@ -112,8 +112,8 @@ struct State {
 struct Piece {
     const void* gradient;
     std::uint64_t numel;
-    float* residual[2];  // null without a memory
-    float* moment[2];    // null where nothing is kept beside the residual
+    float* residual[2];  // null without a memory; the second one if the first is written over
+    float* moment[2];    // null where nothing is kept beside the residual; the second one as above
     State* state;
     std::uint8_t* frame;
     std::uint64_t limit;  // bytes of its frame at most
@@ -123,6 +123,11 @@ struct Piece {
     Sparsify sparsify;
     Quantize quantize;
     Pattern pattern;  // what is known of the positions beforehand
+    // Positions that were selected elsewhere, if they were: ascending, below `numel`. With `may_trim` the
+    // smallest entries are left out of a frame that is too long.
+    std::uint32_t given, may_trim;
+    const std::uint32_t* support;
+    std::uint64_t support_count;
 };
 
 enum class Status : std::uint32_t {
@@ -131,6 +136,7 @@ enum class Status : std::uint32_t {
     limit = 2,        // the frame needs `nbytes`
     unsupported = 3,  // parts that no kernel encodes yet
     skipped = 4,      // a piece before it failed
+    positions = 5,    // those given do not ascend, or are beyond the tensor
 };
 
 // What was selected of a piece, and what came of its encode.

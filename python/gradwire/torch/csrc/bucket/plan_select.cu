@@ -72,6 +72,7 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
     for (unsigned i = 0; i < count; ++i) {
         plan.first_chunk.push_back(plan.chunks);
         plan.chunks += pieces(all[i].numel, chunk_entries);
+        plan.overwrites |= is_in_place(all[i]);
         weight += all[i].numel + chunk_entries / 4;
     }
     plan.first_chunk.push_back(plan.chunks);
@@ -93,7 +94,7 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
         desk.blocks = static_cast<std::uint32_t>(size);
         for (std::uint64_t b = first; b < first + size; ++b)
             if (plan.first_piece[b] > i) plan.first_piece[b] = i;
-        const std::uint64_t room = room_of(all[i].sparsify, numel);
+        const std::uint64_t room = all[i].given ? all[i].support_count : room_of(all[i].sparsify, numel);
         const bool dense = all[i].sparsify.kind == Sparsifier::all;
         desk.room = room;
         desk.mask = purse.take<std::uint32_t>(dense ? 0 : pieces(numel, 32));
@@ -107,7 +108,8 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
         desk.slots = purse.take<std::uint64_t>(2 * size);
         desk.bins = purse.take<std::uint32_t>(size > 1 ? team_histograms * widest_digit : 0);
         plan.desks.push_back(desk);
-        plan.most_entries.push_back(dense ? 0 : room < max_count(all[i].sparsify, numel) ? room : max_count(all[i].sparsify, numel));
+        const std::uint64_t most = all[i].given ? room : max_count(all[i].sparsify, numel);
+        plan.most_entries.push_back(dense ? 0 : room < most ? room : most);
     }
     plan.scratch = purse.used;
     return plan;

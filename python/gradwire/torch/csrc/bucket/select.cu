@@ -69,12 +69,13 @@ __global__ void __launch_bounds__(team_threads, 2) prepare(Selecting bucket) {
             tensor.momentum.scale = scale;
         }
         const Tracker tracker = tracker_of(piece);
-        const Request request = wanted(team, desk, piece.sparsify, piece.numel, selection_key(piece), tracker,
+        const Request request = piece.given ? Request{} : wanted(team, desk, piece.sparsify, piece.numel, selection_key(piece), tracker,
                                        UnwrittenEntry{tensor});
         if (team.rank == 0 && threadIdx.x == 0) {
             desk.scale = scale;
             desk.request = request;
-            const bool unseen = piece.sparsify.kind == Sparsifier::random_k && piece.memory.kind == MemoryKind::none;
+            const bool unseen = piece.sparsify.kind == Sparsifier::random_k && !piece.given &&
+                                piece.memory.kind == MemoryKind::none;
             desk.reads = !unseen;
         }
     });
@@ -91,7 +92,8 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     const Request request = desk.request;
     bool nonzero = false;
     const ChunkFound found = read_chunk(desk, tensor.numel, chunk, request, [&](std::uint64_t i) {
-        return tensor.keep(i, tensor.entry(i, nonzero));
+        const float entry = tensor.entry(i, nonzero);
+        return tensor.in_place ? tensor.sum(tensor.terms(entry, i).fresh, i) : tensor.keep(i, entry);
     });
     const bool any = __syncthreads_or(nonzero);
     if (threadIdx.x == 0) {
@@ -136,7 +138,11 @@ __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
                                   false,
                                   {}};
             scanned.begin();
-            const Selected selected = select_entries(scanned, selection.tracker);
+            Selected selected{piece.support_count, true, 0.0f, 0.0f};
+            if (!piece.given)
+                selected = select_entries(scanned, selection.tracker);
+            else if (!take_given(scanned, piece))
+                selection.status = Status::positions;
             if (!desk.reads) check_survivors(team, scanned);
             const List list = scanned.survivors.list();
             selection.count = scanned.survivors.count;
@@ -144,7 +150,7 @@ __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
             selection.has_target = selected.has_target;
             selection.threshold = selected.threshold;
             const bool tells = piece.sparsify.kind == Sparsifier::threshold || piece.sparsify.kind == Sparsifier::bin_max;
-            if (tells) selection.magnitude = selected.magnitude;
+            if (tells && !piece.given) selection.magnitude = selected.magnitude;
             selection.positions = list.positions;
             selection.values = list.values;
         }
@@ -174,10 +180,11 @@ __global__ void commit(const Piece* pieces, Selection* selections, unsigned coun
         state.previous = state.tracked;
         state.previous_moment_steps = state.moment_steps;
         state.tracked = {pieces[i].sparsify, selection.tracker};
-        state.current = pieces[i].memory.kind == MemoryKind::none ? 0 : 1 - state.current;
+        const bool apart = pieces[i].memory.kind != MemoryKind::none && !is_in_place(pieces[i]);
+        state.current = apart ? 1 - state.current : 0;
         state.step += 1;
         state.moment_steps += 1;
-        state.undoable = 1;
+        state.undoable = !is_in_place(pieces[i]);
     }
 }
 

@@ -51,8 +51,10 @@ __device__ inline Tracker tracker_of(const Piece& piece) {
 
 // Whether kernels encode so.
 __device__ inline bool is_supported(const Piece& piece) {
-    const bool kept_apart = piece.memory.kind == MemoryKind::none || piece.residual[1] != nullptr;
-    return kept_apart && piece.sparsify.kind != Sparsifier::custom;
+    const bool dense = piece.sparsify.kind == Sparsifier::all;
+    if (piece.given ? dense : piece.sparsify.kind == Sparsifier::custom) return false;
+    // A dense frame is coded while the memory is written, and of one buffer no moment is left to see.
+    return !is_in_place(piece) || (becomes_sums(piece.memory.kind) && !(dense && piece.moment[0] != nullptr));
 }
 
 __device__ inline std::uint64_t selection_key(const Piece& piece) {
@@ -79,6 +81,26 @@ __device__ inline void check_survivors(Team& team, const ScannedTensor& scanned)
         atomicOr(&desk.bad, 1u);
     }
     team.sync();
+}
+
+// Takes positions that were selected elsewhere; whether they may be.
+__device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
+    Team& team = scanned.team;
+    const List list = scanned.desk.lists[0];
+    const std::uint64_t count = piece.support_count;
+    std::uint64_t wrong = count > scanned.desk.room;
+    if (wrong == 0)
+        for (std::uint64_t i = team.first(count) + threadIdx.x; i < team.last(count); i += team_threads) {
+            const std::uint32_t position = piece.support[i];
+            const bool right = position < scanned.numel && (i == 0 || piece.support[i - 1] < position);
+            wrong += !right;
+            list.positions[i] = position;
+            list.values[i] = right ? scanned.entry(position) : 0.0f;
+        }
+    wrong = team.total(block_reduce<team_threads>(wrong, Sum{}));
+    scanned.survivors = {&scanned.desk, count, 0};
+    team.sync();
+    return wrong == 0;
 }
 
 inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,

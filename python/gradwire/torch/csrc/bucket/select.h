@@ -16,6 +16,7 @@ namespace gradwire {
 // sparsifiers are, and the memory that it takes.
 struct SelectPlan {
     unsigned pieces = 0, blocks = 0;
+    bool overwrites = false;                  // whether a memory has one buffer
     std::uint64_t chunks = 0;
     std::vector<std::uint64_t> first_chunk;   // of each piece, and their number
     std::vector<std::uint32_t> first_piece;   // that each block works on

@@ -56,6 +56,11 @@ __host__ __device__ inline bool becomes_sums(MemoryKind kind) {
     return kind == MemoryKind::residual || kind == MemoryKind::momentum || kind == MemoryKind::adam;
 }
 
+// Whether the memory is written over.
+__host__ __device__ inline bool is_in_place(const Piece& piece) {
+    return piece.memory.kind != MemoryKind::none && piece.residual[1] == nullptr;
+}
+
 // What a low-pass filter keeps of an entry, if it was `kept` and `left` of the sum was not sent
 // (Chen et al., 2020).
 __device__ inline float filtered(float beta, float kept, float left) {

@@ -11,7 +11,7 @@ __device__ inline void settle(const Piece& piece, std::uint64_t position, float 
     const MemoryKind kind = piece.memory.kind;
     if (kind == MemoryKind::none) return;
     const std::uint32_t current = piece.state->current;
-    float* next = piece.residual[1 - current];
+    float* const next = piece.residual[is_in_place(piece) ? 0 : 1 - current];
     const float left = value - decoded;
     if (kind == MemoryKind::low_pass) {
         next[position] = filtered(piece.memory.beta, piece.residual[current][position], left);

@@ -63,6 +63,7 @@ struct Tensor {
     std::uint64_t numel;
     Dtype dtype;
     MemoryKind kind;
+    bool in_place;
     float divisor;
     float decay, beta;
     const float* residual;
@@ -96,7 +97,7 @@ struct Tensor {
     __device__ float at(std::uint64_t i) const { return sum(terms(entry(i), i).fresh, i); }
 
     // The same after `keep` of all, from where it takes the fewest reads.
-    __device__ float written(std::uint64_t i) const { return becomes_sums(kind) ? next[i] : at(i); }
+    __device__ float written(std::uint64_t i) const { return becomes_sums(kind) && !in_place ? next[i] : at(i); }
 
     // What is new in the sum at a position, whatever was written.
     __device__ float fresh(std::uint64_t i) const { return terms(entry(i), i).fresh; }
@@ -119,14 +120,16 @@ __device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scal
     tensor.numel = piece.numel;
     tensor.dtype = piece.dtype;
     tensor.kind = piece.memory.kind;
+    tensor.in_place = is_in_place(piece);
     tensor.divisor = divisor;
     tensor.decay = tensor.kind == MemoryKind::residual ? piece.memory.decay : 1.0f;
     tensor.beta = piece.memory.beta;
     const std::uint32_t current = piece.state->current;
     tensor.residual = piece.residual[current];
     tensor.moment = piece.moment[current];
-    tensor.next = piece.residual[1 - current];
-    tensor.next_moment = piece.moment[1 - current];
+    const std::uint32_t spare = tensor.in_place ? current : 1 - current;
+    tensor.next = piece.residual[spare];
+    tensor.next_moment = piece.moment[spare];
     tensor.momentum = {piece.memory.momentum, scale, piece.memory.nesterov};
     if (tensor.kind == MemoryKind::adam) tensor.adam = adam_rule(piece.memory, *piece.state);
     return tensor;
