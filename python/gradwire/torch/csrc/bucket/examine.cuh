@@ -4,7 +4,7 @@
 #include "bucket/decode.h"
 #include "device/segments.cuh"
 #include "frame/checksum.cuh"
-#include "pack/entries.cuh"
+#include "frame/entries.cuh"
 
 namespace gradwire {
 

@@ -1,33 +1,19 @@
 // Random-k: positions drawn with a key, the same on all ranks, whatever the entries are.
 #pragma once
 
-#include "rng.cuh"
+#include "pack/draw.cuh"
 #include "sparsify/amount.cuh"
 #include "sparsify/marks.cuh"
 
 namespace gradwire {
-
-constexpr std::uint32_t no_position = 0xffffffff;
-
-// The position that a word of a key stands for, or none (Lemire, 2019).
-__device__ inline std::uint32_t drawn_position(std::uint64_t key, std::uint32_t at, std::uint32_t numel) {
-    const std::uint64_t product = static_cast<std::uint64_t>(key_bits(key, at)) * numel;
-    const auto low = static_cast<std::uint32_t>(product);
-    const bool taken = low >= numel || low >= (0u - numel) % numel;
-    return taken ? static_cast<std::uint32_t>(product >> 32) : no_position;
-}
 
 // Marks the first `count` distinct positions. Never draws more at once than are missing, so that none
 // is one too many.
 __device__ inline void mark_subset(Team& team, Desk& desk, std::uint64_t key, std::uint64_t numel, std::uint64_t count) {
     std::uint32_t at = 0;
     for (std::uint64_t missing = count; missing > 0;) {
-        std::uint64_t fresh = 0;
-        for (std::uint64_t j = team.first(missing) + threadIdx.x; j < team.last(missing); j += team_threads) {
-            const std::uint32_t drawn =
-                drawn_position(key, at + static_cast<std::uint32_t>(j), static_cast<std::uint32_t>(numel));
-            if (drawn != no_position) fresh += mark(desk, drawn);
-        }
+        const std::uint64_t fresh = mark_drawn(desk.mask, key, static_cast<std::uint32_t>(numel), at,
+                                               team.first(missing) + threadIdx.x, team_threads, team.last(missing));
         at += static_cast<std::uint32_t>(missing);
         missing -= team.total(block_reduce<team_threads>(fresh, Sum{}));
     }
@@ -52,9 +38,7 @@ __device__ GRADWIRE_APART inline void draw(ScannedTensor& scanned, std::uint64_t
     const std::uint64_t numel = scanned.numel;
     clear_marks(team, desk, numel);
     if (k > 0 && options.run) {
-        std::uint32_t start = no_position;
-        for (std::uint32_t at = 0; start == no_position; ++at)
-            start = drawn_position(scanned.key, at, static_cast<std::uint32_t>(numel));
+        const std::uint32_t start = first_drawn(scanned.key, static_cast<std::uint32_t>(numel));
         for (std::uint64_t j = team.first(k) + threadIdx.x; j < team.last(k); j += team_threads)
             mark(desk, start + j < numel ? start + j : start + j - numel);
     } else if (2 * k > numel) {

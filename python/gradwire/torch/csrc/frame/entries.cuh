@@ -2,7 +2,7 @@
 #pragma once
 
 #include "pack/draw.cuh"
-#include "pack/upper.cuh"
+#include "frame/upper.cuh"
 
 namespace gradwire {
 
