@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(team_threads) trim(Selecting bucket) {
         }
         return;
     }
-    Team team{0, 1, desk.arrivals, desk.slots, desk.bins, 0, 0};
+    Team team{0, 1, desk.arrivals, desk.slots, desk.bins, 0, 0, false};
     const unsigned side = selection.positions == desk.lists[1].positions;
     ScannedTensor scanned{team,
                           desk,

@@ -60,11 +60,11 @@ __global__ void __launch_bounds__(team_threads, 2) prepare(Selecting bucket) {
             desk.request = {};
             desk.reads = 0;
         }
-        team.sync();
         if (!is_supported(piece)) return;
         Tensor tensor = tensor_of(piece, bucket.divisor, 1.0f);
         float scale = 1.0f;
         if (piece.memory.clips) {
+            team.sync();
             scale = clip_scale(team, desk, piece, tensor);
             tensor.momentum.scale = scale;
         }

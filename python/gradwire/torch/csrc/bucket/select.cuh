@@ -19,7 +19,7 @@ struct Selecting {
 
 // The team of a piece, as this block sees it.
 __device__ inline Team team_of(const Desk& desk) {
-    return {blockIdx.x - desk.first_block, desk.blocks, desk.arrivals, desk.slots, desk.bins, 0, 0};
+    return {blockIdx.x - desk.first_block, desk.blocks, desk.arrivals, desk.slots, desk.bins, 0, 0, false};
 }
 
 // Calls `work(index, piece, desk, team)` for each piece that this block has a share of, in their order.
@@ -30,9 +30,8 @@ __device__ void for_each_piece(const Selecting& bucket, Work work) {
         if (desk.first_block > blockIdx.x) break;
         if (blockIdx.x - desk.first_block >= desk.blocks) continue;
         Team team = team_of(desk);
-        team.begin();
         work(i, bucket.pieces[i], desk, team);
-        team.sync();
+        team.end();
     }
 }
 

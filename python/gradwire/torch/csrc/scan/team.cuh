@@ -23,15 +23,16 @@ struct Team {
     unsigned rank, size;
     unsigned* arrivals;      // one; zero before the launch
     std::uint64_t* slots;    // two for each block
-    std::uint32_t* bins;     // histograms
+    std::uint32_t* bins;     // histograms; zero before the launch
     unsigned slot_turn, bin_turn;
+    bool counted;            // whether there is something in them
 
-    // Once, before all else.
-    __device__ void begin() {
-        if (size == 1) return;
-        if (rank == 0)
-            for (unsigned i = threadIdx.x; i < widest_digit; i += team_threads) bins[i] = 0;
+    // Once, after all else: leaves the histograms as they were.
+    __device__ void end() const {
+        if (size == 1 || !counted) return;
         sync();
+        if (rank == 0)
+            for (unsigned i = threadIdx.x; i < team_histograms * widest_digit; i += team_threads) bins[i] = 0;
     }
 
     // Waits for all threads of the team; what they wrote before is seen after it.

@@ -51,6 +51,7 @@ __device__ GRADWIRE_APART inline void clear_bins() {
 // Adds up the histograms of a team, in each of its blocks.
 __device__ inline void join_bins(Team& team) {
     DigitShared& shared = digit_bins();
+    team.counted = true;
     // Of three in turn, the one after this was last read two digits ago, by everybody.
     std::uint32_t* const bins = team.bins + team.bin_turn * widest_digit;
     team.bin_turn = (team.bin_turn + 1) % team_histograms;
