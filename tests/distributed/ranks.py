@@ -41,6 +41,7 @@ class Nursery:
                     "GLOO_SOCKET_IFNAME": "lo",
                     "OMP_NUM_THREADS": "1",
                     "OPENBLAS_NUM_THREADS": "1",  # no threads before the fork
+                    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # nor a driver that was asked for GPUs
                 },
             )
             self._pipe = listener.accept()

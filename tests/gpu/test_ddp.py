@@ -12,18 +12,34 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 
 
+@pytest.fixture(scope="module")
+def gloo(nursery: Nursery) -> Iterator[Ranks]:
+    """Two ranks with DDP on Gloo."""
+    yield from _ranks(nursery, "gloo")
+
+
+@pytest.fixture(scope="module")
+def nccl(nursery: Nursery) -> Iterator[Ranks]:
+    """Two ranks with DDP on NCCL."""
+    yield from _ranks(nursery, "nccl")
+
+
+def _ranks(nursery: Nursery, transport: str) -> Iterator[Ranks]:
+    ranks = Ranks(nursery, 2, timeout=120.0, transport=transport)
+    yield ranks
+    ranks.stop()
+
+
 class TestGloo(DeviceSuite):
-    """Two processes with the process group of DDP on Gloo."""
+    """Two processes with the process group of DDP on Gloo; they may share a GPU."""
 
     device = "cuda"
     module = "gradwire.torch.backends.host.buckets"
 
-    @pytest.fixture(scope="class")
-    def there(self, nursery: Nursery) -> Iterator[Ranks]:
-        """Two ranks."""
-        ranks = Ranks(nursery, 2, timeout=120.0)
-        yield ranks
-        ranks.stop()
+    @pytest.fixture
+    def there(self, gloo: Ranks) -> Ranks:
+        """The ranks."""
+        return gloo
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes a GPU per process")
@@ -33,9 +49,7 @@ class TestNccl(DeviceSuite):
     device = "cuda"
     module = "gradwire.torch.backends.host.buckets"
 
-    @pytest.fixture(scope="class")
-    def there(self, nursery: Nursery) -> Iterator[Ranks]:
-        """Two ranks."""
-        ranks = Ranks(nursery, 2, timeout=120.0, transport="nccl")
-        yield ranks
-        ranks.stop()
+    @pytest.fixture
+    def there(self, nccl: Ranks) -> Ranks:
+        """The ranks."""
+        return nccl
