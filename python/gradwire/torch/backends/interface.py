@@ -21,13 +21,14 @@ same errors.
 2. The *sending* thread reads: it waits for that event, encodes all compressed parameters with one
    call into the memory of a slot, and packs the others behind each other. What comes back to the
    host is a table of a few words per parameter: sizes, counts, and whether a gradient was zero.
-   What fails there fails before any state has changed.
-3. The *receiving* thread writes: it decodes the frames of all ranks with one call, in the order of
-   ranks, or puts sums in their places. `Bucket.resolve` hands the result over so that whatever the
-   caller's stream does next comes after it.
+   Headers go to the start of a slot by `Bucket.put`. What fails there fails before any state has
+   changed.
+3. The *receiving* thread reads the headers of all slots by `Bucket.look`, decodes the frames of all
+   ranks with one call, in the order of ranks, or puts sums in their places. `Bucket.resolve` hands
+   the result over so that whatever the caller's stream does next comes after it.
 
-Frames lie in tensors of bytes, so that a backend with frames on its device can exchange them from
-there. A state is what the backend's `Backend.init_state` made, with the attributes and methods of
+Frames lie in tensors of bytes where `Bucket.frames_on` says, and collectives take them from there.
+A state is what the backend's `Backend.init_state` made, with the attributes and methods of
 `gradwire.State`; its arrays may lie on the device until someone asks for them.
 """
 
@@ -156,6 +157,11 @@ class Bucket(abc.ABC):
         """Bytes of all entries."""
         return self.buffer.numel() * self.itemsize
 
+    @property
+    @abc.abstractmethod
+    def frames_on(self) -> torch.device:
+        """Where frames are written, gathered and read."""
+
     # The sending thread -----------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -216,6 +222,16 @@ class Bucket(abc.ABC):
         """
 
     @abc.abstractmethod
+    def put(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+        """Write bytes of the host to the start of a slot."""
+
+    @abc.abstractmethod
+    def values_of(
+        self, frames: torch.Tensor, sizes: Sequence[int], positions: bool
+    ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
+        """Return the values of this rank's own frames, and their positions if asked to."""
+
+    @abc.abstractmethod
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
         """Copy runs of entries behind each other; tell whether all of them are finite."""
 
@@ -228,6 +244,10 @@ class Bucket(abc.ABC):
         """Return a sparse bucket where collectives take it."""
 
     # The receiving thread ---------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def look(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+        """Return the first bytes of each slot on the host, one row a slot; not to be written to."""
 
     @abc.abstractmethod
     def average(

@@ -16,6 +16,9 @@ from gradwire.torch.ddp.record import Parameter
 __all__ = ["Buffers", "Flight", "Job", "Step"]
 
 
+_CPU = torch.device("cpu")
+
+
 @dataclass(slots=True, eq=False)
 class Step:
     """One backward pass, and what must be undone if it does not count.
@@ -150,7 +153,7 @@ class Buffers:
         self._step: int | None = None
         self._most = [0, 0]  # longest request in bytes: in this step, and in the previous one
 
-    def take(self, nbytes: int, step: int) -> torch.Tensor:
+    def take(self, nbytes: int, step: int, device: torch.device = _CPU) -> torch.Tensor:
         """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one.
 
         Parameters
@@ -158,6 +161,8 @@ class Buffers:
         nbytes : int
         step : int
             The number of the step that uses it.
+        device : torch.device
+            Where it is to be.
         """
         with self._lock:
             if step != self._step:
@@ -166,12 +171,13 @@ class Buffers:
                 self._most = [0, self._most[0]]
             self._most[0] = max(self._most[0], nbytes)
             self._free.sort(key=torch.Tensor.numel)
-            for index, tensor in enumerate(self._free):
-                if tensor.numel() >= nbytes:
+            there = [index for index, each in enumerate(self._free) if each.device == device]
+            for index in there:
+                if self._free[index].numel() >= nbytes:
                     return self._free.pop(index)
-            if self._free:  # all are too short: free the longest rather than keep both
-                self._free.pop()
-        return torch.empty(nbytes, dtype=torch.uint8)
+            if there:  # all are too short: free the longest rather than keep both
+                self._free.pop(there[-1])
+        return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def give(self, tensor: torch.Tensor) -> None:
         """Return a tensor for reuse."""

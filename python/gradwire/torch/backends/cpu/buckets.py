@@ -22,6 +22,7 @@ __all__ = ["Bucket", "bucket"]
 _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
 
+_CPU = torch.device("cpu")
 _scratch = threading.local()
 
 
@@ -49,6 +50,11 @@ class Bucket(interface.Bucket):
     def values(self) -> torch.Tensor:
         """The gradients on the CPU, and later their averages."""
         return self.buffer
+
+    @property
+    def frames_on(self) -> torch.device:
+        """The CPU."""
+        return _CPU
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -116,6 +122,17 @@ class Bucket(interface.Bucket):
         source = _float32(gradient.numel()).copy_(gradient)
         return (source if scale == 1.0 else source.div_(scale)).numpy()
 
+    def put(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+        """Write bytes to the start of a slot."""
+        slot.numpy()[: front.size] = front
+
+    def values_of(
+        self, frames: torch.Tensor, sizes: Sequence[int], positions: bool
+    ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
+        """Return the values of frames, and their positions if asked to."""
+        values, places = _native.read_bucket(frames.numpy(), sizes, positions)
+        return torch.from_numpy(values), places
+
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
         """Copy runs of entries behind each other; tell whether all of them are finite."""
         values, at = self.values, 0
@@ -137,6 +154,11 @@ class Bucket(interface.Bucket):
         return self.values
 
     # The receiving thread ---------------------------------------------------------------------
+
+    def look(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+        """Return the first bytes of each slot, in place."""
+        fronts: NDArray[np.uint8] = slots[:, :nbytes].numpy()
+        return fronts
 
     def average(
         self,

@@ -65,10 +65,11 @@ class Gathered(Exchange):
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
         plan = Plan.of(job.layout, job.bucket.itemsize)
-        slot = self._slots.take(plan.nbytes, job.step.number)
+        on = job.bucket.frames_on
+        slot = self._slots.take(plan.nbytes, job.step.number, on)
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
-        gathered = self._gathers.take(plan.nbytes * self.world_size, job.step.number)
+        gathered = self._gathers.take(plan.nbytes * self.world_size, job.step.number, on)
         views = gathered[: plan.nbytes * self.world_size], slot[: plan.nbytes]
         self._recent.append(views)
         work = dist.all_gather_into_tensor(*views, group=self.group, async_op=True)
@@ -84,23 +85,27 @@ class Gathered(Exchange):
 
     def _fill(self, job: Job, plan: Plan, slot: torch.Tensor, sequence: int) -> None:
         layout = job.layout
-        view: NDArray[np.uint8] = slot.numpy()
+        front = np.zeros(plan.front, np.uint8)
         try:
-            self._fill_frames(job, plan, slot)
+            self._fill_frames(job, plan, slot, front)
             if layout.runs:
                 pack_dense(job, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
-            slots.write_header(view, layout, sequence)
+            slots.write_header(front, layout, sequence)
+            front = front[: plan.dense_at]
         except GradientError as error:
             reason = reason_of(error, layout)
-            slots.write_failure(view, layout, sequence, Status.NON_FINITE, reason)
+            slots.write_failure(front, layout, sequence, Status.NON_FINITE, reason)
         except BaseException as error:  # of any kind: the other ranks wait for this slot
             text = f"{type(error).__name__}: {error}"
-            slots.write_failure(view, layout, sequence, Status.FAILED, text)
+            slots.write_failure(front, layout, sequence, Status.FAILED, text)
+        job.bucket.put(slot, front)
 
-    def _fill_frames(self, job: Job, plan: Plan, slot: torch.Tensor) -> None:
+    def _fill_frames(
+        self, job: Job, plan: Plan, slot: torch.Tensor, front: NDArray[np.uint8]
+    ) -> None:
         every = range(len(job.layout.pieces))
         outcomes = self._encode(job, every, plan.limits, slot[plan.frames_at :])
-        records = plan.records(slot.numpy())
+        records = plan.records(front)
         records["size"] = outcomes.nbytes
         records["wanted"] = outcomes.wanted()
         records["zero"] = outcomes.zero
@@ -116,8 +121,8 @@ class Gathered(Exchange):
         slot_of = gathered.view(self.world_size, plan.nbytes)
         try:
             readings = [
-                slots.read(slot, rank, plan, job.layout, flight.sequence)
-                for rank, slot in enumerate(slot_of.numpy())
+                slots.read(front, rank, plan, job.layout, flight.sequence)
+                for rank, front in enumerate(job.bucket.look(slot_of, plan.front))
             ]
             _raise_failure(job.layout, readings)
             self._combine_frames(job, plan, gathered, readings)
@@ -155,7 +160,7 @@ class Gathered(Exchange):
         if not layout.runs:
             return
         start = time.perf_counter()
-        total = torch.zeros(layout.dense_numel, dtype=accumulator(layout.dtype))
+        total = slot_of.new_zeros(layout.dense_numel, dtype=accumulator(layout.dtype))
         for part in slot_of[:, plan.dense_at : plan.dense_end]:
             total += part.view(layout.dtype)
         total /= self.world_size

@@ -87,7 +87,7 @@ class Led(Summed):
                 message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, led.wanted)
                 at += nbytes
-                chosen.made[index] = Outcomes.of(led.table), led.values
+                chosen.made[index] = Outcomes.of(led.table), torch.from_numpy(led.values)
         except BaseException as error:  # of any kind: the other ranks wait for this message
             chosen.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)

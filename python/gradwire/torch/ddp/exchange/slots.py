@@ -51,6 +51,7 @@ class Plan:
     dense_end: int
     frames_at: int
     nbytes: int
+    front: int  # of a slot that cannot be filled, its reason is here, over all that follows
 
     @classmethod
     def of(cls, layout: Layout, itemsize: int) -> "Plan":
@@ -61,7 +62,8 @@ class Plan:
         dense_end = dense_at + layout.dense_numel * itemsize
         frames_at = _align(dense_end)
         nbytes = max(_MINIMUM, _align(frames_at + sum(limits)))
-        return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes)
+        front = max(_MINIMUM, dense_at)
+        return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes, front)
 
     def records(self, slot: Bytes) -> NDArray[np.void]:
         """Return a slot's records, one per frame: size, wanted size, whether the input was zero."""

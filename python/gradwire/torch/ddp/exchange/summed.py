@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire import _native
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.exchange.base import Exchange
 from gradwire.torch.ddp.exchange.heads import Head, check_word
@@ -67,7 +66,7 @@ class Chosen:
     counts: list[int]
     positions: list[NDArray[np.uint32] | None]
     error: BaseException | None
-    made: dict[int, tuple[Outcomes, NDArray[np.float32]]]
+    made: dict[int, tuple[Outcomes, torch.Tensor]]
     nbytes: list[int]
     by: object = None
     collectives: int = 0
@@ -163,7 +162,7 @@ class Summed(Exchange):
         ends = list(itertools.accumulate(chosen.counts, initial=0))
         for members in _batches(layout, chosen):
             outcomes, values = chosen.made.get(members[0]) or self._values(job, chosen, members)
-            vectors.values[ends[members[0]] : ends[members[-1] + 1]] = torch.from_numpy(values)
+            vectors.values[ends[members[0]] : ends[members[-1] + 1]] = values
             for index, zero in zip(members, outcomes.zero.tolist(), strict=True):
                 if not zero:
                     vectors.head.use(index)
@@ -175,7 +174,7 @@ class Summed(Exchange):
 
     def _values(
         self, job: Job, chosen: Chosen, members: Sequence[int]
-    ) -> tuple[Outcomes, NDArray[np.float32]]:
+    ) -> tuple[Outcomes, torch.Tensor]:
         """Encode adjacent pieces of a bucket, and read the values from their frames."""
         parameters = [job.layout.compressed[index] for index in members]
         counts = [chosen.counts[index] for index in members]
@@ -188,7 +187,7 @@ class Summed(Exchange):
             positions is None and count < parameter.numel
             for positions, count, parameter in zip(given, counts, parameters, strict=True)
         )
-        frames = self._frames.take(sum(limits), job.step.number)
+        frames = self._frames.take(sum(limits), job.step.number, job.bucket.frames_on)
         try:
             outcomes = self._encode(job, members, limits, frames, given)
             for parameter, count, sent in zip(
@@ -196,7 +195,7 @@ class Summed(Exchange):
             ):
                 if sent != count:
                     raise RuntimeError(f"{sent} entries of {parameter.name!r} instead of {count}")
-            values, positions = _native.read_bucket(frames.numpy(), outcomes.nbytes.tolist(), drawn)
+            values, positions = job.bucket.values_of(frames, outcomes.nbytes.tolist(), drawn)
         finally:
             self._frames.give(frames)
         if drawn:
