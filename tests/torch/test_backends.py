@@ -30,7 +30,7 @@ class TestChoice:
         ("device", "name", "reason"),
         [
             ("cpu", "cpu", "read and written in place"),
-            ("cuda", "host", "no extension for CUDA"),
+            ("cuda", "host", "no backend uses the CUDA extension yet"),
             (torch.device("cuda", 3), "host", "copied to the host"),
             ("xpu", "host", "no backend for xpu"),
             ("mps", "host", "no backend for mps"),

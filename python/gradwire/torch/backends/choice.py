@@ -58,7 +58,7 @@ def backend(device: torch.device | str | int) -> BackendInUse:
         raise ValueError("tensors on meta have no values to encode")
     why = f"gradwire has no backend for {kind}"
     if kind == "cuda":
-        why = "there is no extension for CUDA" if torch.version.hip is None else f"{why} by ROCm"
+        why = f"{why} by ROCm" if torch.version.hip else "no backend uses the CUDA extension yet"
     return BackendInUse(_STAGED.name, f"{why}: {_COPIES}")
 
 
