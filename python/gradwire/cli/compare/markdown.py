@@ -64,12 +64,12 @@ _WHY = """\
   ratio of 0.01, after a hundred steps on average. A run of a few hundred steps ends with part of
   its gradient still in the residual. Longer runs and larger ratios lose less.
 * **Adaptive optimizers.** Adam divides a gradient by its recent magnitude. After a codec with error
-  feedback that comes too late: entries are selected and rounded among gradients instead of steps, and
-  a delayed gradient is scaled by the learning rate of a later step. A first moment, which averages
-  delayed sums once more, costs more than both together, so presets are trained without one. `adam`
-  takes Adam's step before it selects entries, and has none of these problems; nor has any preset with
-  `memory=gradwire.memory.AdamCorrection()`: in runs of 800 steps all of them then end where dense
-  AdamW does, or ahead of it. See [each preset in three ways](ablations.md#presets),
+  feedback that comes too late: entries are selected and rounded among gradients instead of steps,
+  and a delayed gradient is scaled by the learning rate of a later step. A first moment, which
+  averages delayed sums once more, costs more than both together, so presets are trained without
+  one. `adam` takes Adam's step before it selects entries, and has none of these problems; nor has
+  any preset with `memory=gradwire.memory.AdamCorrection()`: in runs of 800 steps all of them then
+  end where dense AdamW does, or ahead of it. See [each preset in three ways](ablations.md#presets),
   [what makes the difference](ablations.md#why-a-sparse-codec-in-front-of-adamw-falls-behind) and
   [choosing an optimizer](choosing.md#the-optimizer).
 * **One magnitude for all that is sent.** `strom`, `adacomp` and `signsgd` send signs, and one
