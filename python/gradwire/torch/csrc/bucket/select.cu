@@ -45,7 +45,7 @@ __device__ float clip_scale(Team& team, Desk& desk, const Piece& piece, const Te
         if (found.peak >= not_finite) count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, entry);
     }
     team.sync();
-    const double norm = sqrt(total_of_parts(desk, tensor.numel).sum_sq), clip = piece.memory.clip;
+    const double norm = sqrt(total_of_parts(desk, chunks).sum_sq), clip = piece.memory.clip;
     team.sync();
     return norm > clip ? static_cast<float>(clip / norm) : 1.0f;
 }
@@ -86,8 +86,10 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     const unsigned index = segment_of(bucket.first_chunk, bucket.count, at);
     const Piece& piece = bucket.pieces[index];
     Desk& desk = bucket.desks[index];
-    if (!is_supported(piece)) return;
     const std::uint64_t chunk = at - bucket.first_chunk[index];
+    // No team waits now: the numbers of those that have come would go beyond their range one day.
+    if (chunk == 0 && threadIdx.x == 0) *desk.arrivals = 0;
+    if (!is_supported(piece)) return;
     const Tensor tensor = tensor_of(piece, bucket.divisor, desk.scale);
     const Request request = desk.request;
     bool nonzero = false;

@@ -11,9 +11,10 @@ constexpr unsigned words_of_tile = tile_entries / 32;
 constexpr unsigned words_of_warp = words_of_tile / team_warps;
 constexpr std::uint64_t words_of_chunk = chunk_entries / 32;
 
-// A tile of a block, for the warps that add up its entries one after the other.
-struct TileShared {
+// Where a block puts what is added up one after the other: the entries of a tile, or parts.
+union TileShared {
     float entries[tile_entries];
+    double parts[4][team_threads];
 };
 
 __device__ inline TileShared& tile_room() {
@@ -119,19 +120,39 @@ __device__ ChunkFound read_chunk(Desk& desk, std::uint64_t numel, std::uint64_t 
     return found;
 }
 
-// Adds up what chunks came to, in their order.
-__device__ GRADWIRE_APART inline Moments total_of_parts(const Desk& desk, std::uint64_t numel) {
+// Adds up what so many parts came to, in their order. All threads of a block call.
+__device__ GRADWIRE_APART inline Moments total_of_parts(const Desk& desk, std::uint64_t parts) {
+    constexpr unsigned fields = 4;
+    double(&staged)[fields][team_threads] = tile_room().parts;
     Moments total{};
-    const std::uint64_t chunks = pieces(numel, chunk_entries);
-    for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-        const Moments part = desk.parts[chunk];
-        total.count += part.count;
-        total.zeros += part.zeros;
-        total.sum += part.sum;
-        total.sum_sq += part.sum_sq;
-        total.sum_ln += part.sum_ln;
-        total.total += part.total;
+    double sum = 0.0;
+    for (std::uint64_t at = 0; at < parts; at += team_threads) {
+        const unsigned here = parts - at < team_threads ? static_cast<unsigned>(parts - at) : team_threads;
+        __syncthreads();
+        if (threadIdx.x < here) {
+            const Moments part = desk.parts[at + threadIdx.x];
+            total.count += part.count;
+            total.zeros += part.zeros;
+            staged[0][threadIdx.x] = part.sum;
+            staged[1][threadIdx.x] = part.sum_sq;
+            staged[2][threadIdx.x] = part.sum_ln;
+            staged[3][threadIdx.x] = part.total;
+        }
+        __syncthreads();
+        // A thread for each field.
+        if (threadIdx.x < fields)
+            for (unsigned i = 0; i < here; ++i) sum += staged[threadIdx.x][i];
     }
+    __syncthreads();
+    if (threadIdx.x < fields) staged[threadIdx.x][0] = sum;
+    __syncthreads();
+    total.count = block_reduce<team_threads>(total.count, Sum{});
+    total.zeros = block_reduce<team_threads>(total.zeros, Sum{});
+    total.sum = staged[0][0];
+    total.sum_sq = staged[1][0];
+    total.sum_ln = staged[2][0];
+    total.total = staged[3][0];
+    __syncthreads();
     return total;
 }
 

@@ -139,7 +139,7 @@ __device__ GRADWIRE_APART inline Moments Survivors::tail_of(Team& team, float lo
         __syncwarp();
     }
     team.sync();
-    const Moments total = total_of_parts(*desk, numel);
+    const Moments total = total_of_parts(*desk, chunks);
     team.sync();
     return total;
 }

@@ -67,8 +67,7 @@ __device__ GRADWIRE_APART inline Selected select_bins(ScannedTensor& scanned) {
         desk.parts[u].sum = sum;
     }
     take_marks(scanned);
-    double sum = 0.0;
-    for (std::uint64_t u = 0; u < units; ++u) sum += desk.parts[u].sum;
+    const double sum = total_of_parts(desk, units).sum;
     const std::uint64_t counted = bins > 1 ? bins : 1;
     return {0, false, 0.0f, static_cast<float>(sum / static_cast<double>(counted))};
 }

@@ -42,7 +42,7 @@ struct ScannedTensor {
     __device__ void begin() {
         request = desk.request;
         peak = desk.peak;
-        moments = request.located ? total_of_parts(desk, numel) : Moments{};
+        moments = request.located ? total_of_parts(desk, pieces(numel, chunk_entries)) : Moments{};
         survivors = {&desk, 0, 0};
         complete = false;
         if (request.above) take_marked();
@@ -68,7 +68,7 @@ struct ScannedTensor {
         const Request asked{0, 0.0f, 0, 1, location, logs, 0};
         team.sync();
         read_moments_of(asked);
-        const Moments total = total_of_parts(desk, numel);
+        const Moments total = total_of_parts(desk, pieces(numel, chunk_entries));
         team.sync();
         return total;
     }
