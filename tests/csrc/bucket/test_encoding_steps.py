@@ -107,6 +107,40 @@ def test_what_is_not_finite_is_counted_and_found_and_nothing_changes(
     assert not pair.device.states[1].undoable
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        memory.NoMemory(),
+        memory.Residual(decay=0.9),
+        memory.Residual(low_memory=True),
+        memory.LowPass(),
+        memory.MomentumCorrection(masking=False, clip=1.0),
+        memory.AdamCorrection(),
+    ],
+    ids=repr,
+)
+def test_a_dense_piece_that_is_not_finite_changes_nothing(
+    kernels: Kernels, rng: np.random.Generator, kept: memory.Memory
+) -> None:
+    codec = compose(sparsify=sparsify.All(), quantize=quantize.Float8(), memory=kept)
+    behind = compose(sparsify=sparsify.TopK(ratio=0.1), memory=memory.Residual(low_memory=True))
+    pair = Pair(kernels, [codec, codec, codec], [5000] * 3)
+    mixed = Pair(kernels, [codec, behind], [5000] * 2)
+    pair.encode([heavy(rng, 5000) for _ in range(3)])
+    gradients = [heavy(rng, 5000) for _ in range(3)]
+    gradients[1][[17, 4700, 4999]] = [np.nan, np.inf, -np.inf]
+    outcomes = pair.device.encode(gradients)
+    with pytest.raises(gradwire.NonFiniteError) as error:
+        codec.encode(gradients[1], pair.states[1])
+    assert [outcome.status for outcome in outcomes] == ["ok", "non_finite", "skipped"]
+    assert outcomes[1].bad == (error.value.count, error.value.first) == (3, 17)
+    codec.encode(gradients[0], pair.states[0])
+    pair.compare()
+    outcomes = mixed.device.encode([gradients[1], gradients[2]])
+    assert [outcome.status for outcome in outcomes] == ["non_finite", "skipped"]
+    mixed.compare()
+
+
 def test_all_blocks_of_a_tensor_look_for_what_is_not_finite(
     kernels: Kernels, rng: np.random.Generator
 ) -> None:

@@ -14,11 +14,18 @@ struct Given {
 };
 
 
-struct Apart {
-    static float load(const Piece&, const Selection& selection, std::uint32_t rank) { return selection.values[rank]; }
-    static void settle(const Piece& piece, std::uint32_t position, float, float decoded) {
-        piece.residual[0][position] = decoded;
-    }
+// Values are where the selection says, and what readers make of them goes into the residual.
+struct ListedEntries {
+    struct Bucket {};
+
+    float* decoded;
+    const float* values;
+
+    ListedEntries(const Bucket&, unsigned, const Piece& piece, const Selection& selection)
+        : decoded(piece.residual[0]), values(selection.values) {}
+    float load(std::uint32_t rank) const { return values[rank]; }
+    void settle(std::uint32_t position, float, float sent) const { decoded[position] = sent; }
+    void finish() const {}
 };
 
 }  // namespace
@@ -65,7 +72,7 @@ extern "C" int gradwire_test_write_frames(const Given* given, std::uint64_t coun
     if (plan.scratch_bytes() > scratch_bytes) return 1000;
     std::vector<std::uint64_t> table((plan.table_bytes() + 7) / 8);
     plan.fill_table(table.data());
-    GRADWIRE_TRY(launch_write<Apart>(plan, pieces.data(), selections.data(), table.data(), scratch, nullptr));
+    GRADWIRE_TRY(launch_write<ListedEntries>(plan, pieces.data(), selections.data(), table.data(), scratch, {}, nullptr));
     for (std::uint64_t i = 0; i < count; ++i) {
         nbytes[i] = selections[i].status == Status::ok ? selections[i].nbytes : 0;
         peaks[i] = selections[i].peak;

@@ -3,28 +3,37 @@
 
 #include "bucket/select.cuh"
 #include "frame/write.cuh"
-#include "memory/settle.cuh"
 
 namespace gradwire {
 
 namespace {
 
-// Where values come from, and where what was not sent goes.
+// Where values come from, and where what was not sent goes. Of a dense piece the first read may not have
+// been: what it does is done as a value is loaded.
 struct BucketEntries {
-    static __device__ float load(const Piece& piece, const Selection& selection, std::uint32_t rank) {
-        if (selection.values != nullptr) return selection.values[rank];
-        const MemoryKind kind = piece.memory.kind;
-        const std::uint32_t current = piece.state->current;
-        if (becomes_sums(kind) && !is_in_place(piece)) return piece.residual[1 - current][rank];
-        bool nonzero = false;
-        const float entry = gradient_entry(piece.gradient, piece.dtype, selection.divisor, rank, nonzero);
-        if (kind == MemoryKind::none) return entry;
-        const float decay = kind == MemoryKind::residual ? piece.memory.decay : 1.0f;
-        return entry + decay * piece.residual[current][rank];
+    using Bucket = Selecting;
+
+    Tensor tensor;
+    Selection& selection;
+    const float* values;
+    bool nonzero = false;
+
+    __device__ BucketEntries(const Bucket& bucket, unsigned index, const Piece& piece, Selection& own)
+        : tensor(tensor_of(piece, bucket.divisor, bucket.desks[index].scale)), selection(own), values(own.values) {}
+
+    __device__ float load(std::uint32_t rank) {
+        if (values != nullptr) return values[rank];
+        const Terms made = tensor.terms(tensor.entry(rank, nonzero), rank);
+        if (tensor.next_moment != nullptr) tensor.next_moment[rank] = made.moment;
+        return tensor.sum(made.fresh, rank);
     }
 
-    static __device__ void settle(const Piece& piece, std::uint32_t position, float value, float decoded) {
-        gradwire::settle(piece, position, value, decoded);
+    __device__ void settle(std::uint32_t position, float value, float decoded) const {
+        tensor.settle(position, value, decoded);
+    }
+
+    __device__ void finish() {
+        if (__any_sync(all_lanes, nonzero) && lane() == 0) atomicExch(&selection.zero, 0u);
     }
 };
 
@@ -150,7 +159,7 @@ cudaError_t launch_encode(const EncodePlan& plan, const Piece* all, Selection* s
     GRADWIRE_TRY(launch(trim, {count}, team_threads, stream, bucket));
     GRADWIRE_TRY(launch(skip_after_failure, {1}, team_threads, stream, bucket));
     if (plan.select.overwrites) GRADWIRE_TRY(launch(overwrite, {plan.select.chunks}, team_threads, stream, bucket));
-    GRADWIRE_TRY(launch_write<BucketEntries>(plan.write, all, selections, memory.write_table, memory.write_scratch, stream));
+    GRADWIRE_TRY(launch_write<BucketEntries>(plan.write, all, selections, memory.write_table, memory.write_scratch, bucket, stream));
     return launch_commit(all, selections, count, stream);
 }
 

@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     const std::uint64_t chunk = at - bucket.first_chunk[index];
     // No team waits now: the numbers of those that have come would go beyond their range one day.
     if (chunk == 0 && threadIdx.x == 0) *desk.arrivals = 0;
-    if (!is_supported(piece)) return;
+    // Every entry of a dense piece is read when its frame is written, and what is not finite is found there.
+    if (!is_supported(piece) || (is_dense(piece) && !bucket.overwrites)) return;
     const Tensor tensor = tensor_of(piece, bucket.divisor, desk.scale);
     const Request request = desk.request;
     bool nonzero = false;
@@ -125,8 +126,9 @@ __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
         } else if (piece.limit < least_frame(piece)) {
             selection.status = Status::limit;
             selection.nbytes = least_frame(piece);
-        } else if (piece.sparsify.kind == Sparsifier::all) {
+        } else if (is_dense(piece)) {
             selection.count = piece.numel;
+            selection.bad_first = ~0ull;
         } else if (desk.bad == 0) {
             ScannedTensor scanned{team,
                                   desk,
@@ -167,6 +169,9 @@ __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
 
 __global__ void commit(const Piece* pieces, Selection* selections, unsigned count) {
     unsigned failed = count;
+    for (unsigned i = threadIdx.x; i < count; i += team_threads)
+        if (selections[i].status == Status::ok && is_dense(pieces[i]) && selections[i].peak >= not_finite)
+            selections[i].status = Status::non_finite;
     for (unsigned i = threadIdx.x; i < count; i += team_threads)
         if (selections[i].status != Status::ok && i < failed) failed = i;
     failed = block_reduce<team_threads>(failed, Least{});

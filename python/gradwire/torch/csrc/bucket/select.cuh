@@ -15,6 +15,7 @@ struct Selecting {
     const std::uint32_t* first_piece;
     unsigned count;
     float divisor;
+    bool overwrites;  // a memory has one buffer: what can fail has to fail before anything is written
 };
 
 // The team of a piece, as this block sees it.
@@ -104,7 +105,7 @@ __device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
 
 inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,
                               float divisor) {
-    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor};
+    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, plan.overwrites};
     plan.divide_table(table, bucket.desks, bucket.first_chunk, bucket.first_piece);
     return bucket;
 }

@@ -7,8 +7,10 @@
 
 namespace gradwire {
 
-constexpr unsigned code_blocks = 5;  // of a multiprocessor, so that memory has enough to do
+constexpr unsigned code_blocks = 4;  // of a multiprocessor, so that memory has enough to do
 constexpr std::uint64_t most_far_scales = 1 << 20;  // at once, so that their bits can be counted
+
+constexpr std::uint32_t not_finite_bits = 0x7f800000;  // the least magnitude that is not
 
 struct CodeShared {
     Fields<most_tile> fields;
@@ -48,9 +50,8 @@ __device__ inline void fit_tile(const Piece& piece, const Selection& selection, 
 
 // Loads the values of a tile, many at a time, into `fields`; the bits of the largest magnitude that the
 // warp has seen.
-template <class Policy>
-__device__ std::uint32_t load_tile(const Piece& piece, const Selection& selection, const Tile& tile,
-                                   CodeShared& shared) {
+template <class Entries>
+__device__ std::uint32_t load_tile(Entries& entries, const Tile& tile, CodeShared& shared) {
     constexpr unsigned at_once = 8;
     std::uint32_t peak = 0;
     for (unsigned base = threadIdx.x; base < tile.n; base += at_once * write_threads) {
@@ -58,7 +59,7 @@ __device__ std::uint32_t load_tile(const Piece& piece, const Selection& selectio
 #pragma unroll
         for (unsigned j = 0; j < at_once; ++j) {
             const unsigned i = base + j * write_threads;
-            values[j] = i < tile.n ? Policy::load(piece, selection, static_cast<std::uint32_t>(tile.begin + i)) : 0.0f;
+            values[j] = i < tile.n ? entries.load(static_cast<std::uint32_t>(tile.begin + i)) : 0.0f;
         }
 #pragma unroll
         for (unsigned j = 0; j < at_once; ++j) {
@@ -71,12 +72,32 @@ __device__ std::uint32_t load_tile(const Piece& piece, const Selection& selectio
     return warp_reduce(peak, Greatest{});
 }
 
-// Writes all of a frame but its checksum. `Policy::load(piece, selection, rank)` is the value of an
-// entry, and `Policy::settle(piece, position, value, decoded)` is called once for each. Of a dense
-// frame, whose values nobody may have looked at before, `selection.peak` is raised to the largest: where
-// that is not finite, what was written is to be dropped.
-template <class Policy>
-__global__ void __launch_bounds__(write_threads, code_blocks) code_tiles(Writing writing) {
+// Tells what of a dense tile that this thread has loaded is not finite.
+__device__ inline void count_not_finite(const Tile& tile, const CodeShared& shared, Selection& selection) {
+    unsigned long long count = 0, first = ~0ull;
+    for (unsigned i = threadIdx.x; i < tile.n; i += write_threads)
+        if ((shared.fields[i] & magnitude_bits) >= not_finite_bits) {
+            ++count;
+            first = min(first, static_cast<unsigned long long>(tile.begin + i));
+        }
+    if (count == 0) return;
+    atomicAdd(reinterpret_cast<unsigned long long*>(&selection.bad_count), count);
+    atomicMin(reinterpret_cast<unsigned long long*>(&selection.bad_first), first);
+}
+
+// Writes all of a frame but its checksum.
+//
+// `Entries` is made of what the bucket shares, the number of the piece, the piece and its selection.
+// `load(rank)` is the value of an entry, always the same, also if it was loaded before; and
+// `settle(position, value, decoded)` is called once for each, after its last `load`. `finish()` is
+// called by each thread in the end.
+//
+// The values of a dense frame need not be looked at before. Its `selection.peak` is raised to the
+// largest magnitude; if that is not finite, `bad_count` and `bad_first` tell how many are not, and
+// what was written means nothing.
+template <class Entries>
+__global__ void __launch_bounds__(write_threads, code_blocks)
+    code_tiles(Writing writing, typename Entries::Bucket bucket) {
     GRADWIRE_SHARED(CodeShared, shared);
     const Tile tile = tile_of_block(writing);
     const Piece& piece = writing.pieces[tile.frame];
@@ -124,9 +145,11 @@ __global__ void __launch_bounds__(write_threads, code_blocks) code_tiles(Writing
         write_positions(section, selection.positions, tile.begin, tile.n, zeros, shared.fields);
     }
 
-    const std::uint32_t peak = load_tile<Policy>(piece, selection, tile, shared);
-    __syncthreads();
+    Entries entries(bucket, tile.frame, piece, selection);
+    const std::uint32_t peak = load_tile(entries, tile, shared);
     if (dense && lane() == 0) atomicMax(&selection.peak, peak);
+    if (dense && peak >= not_finite_bits) count_not_finite(tile, shared, selection);
+    __syncthreads();
     const bool near = shape.chunks == 0 && groups.each > 0;
     if (near) {
         fit_tile(piece, selection, groups, tile.n, shared);
@@ -148,7 +171,7 @@ __global__ void __launch_bounds__(write_threads, code_blocks) code_tiles(Writing
             const float value = __uint_as_float(shared.fields[i]);
             const std::uint32_t code = Own::code(coder, scales, rank, value);
             shared.fields[i] = code;
-            Policy::settle(piece, position, value, Own::value(coder, scales, code));
+            entries.settle(position, value, Own::value(coder, scales, code));
         }
     });
     __syncthreads();
@@ -156,6 +179,7 @@ __global__ void __launch_bounds__(write_threads, code_blocks) code_tiles(Writing
     const std::uint64_t codes_at = values_at + overhead(piece.quantize, numel, count);
     write_codes<write_threads>(piece.frame, codes_at * 8 + tile.begin * bits, tile.n, bits, edges,
                                [&](unsigned i) { return shared.fields[i]; });
+    entries.finish();
 }
 
 }  // namespace gradwire

@@ -49,17 +49,16 @@ struct FitShared {
 };
 
 // What some entries come to, in thread 0. All threads of a block call.
-template <class Policy>
-__device__ Summary sum_entries(const Piece& piece, const Selection& selection, Range range, FitShared& shared) {
+template <class Entries>
+__device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitShared& shared) {
     // Three groups of sixteen threads add up one sum each, all others only help to read.
-    const Basis basis = basis_of(piece.quantize);
     const unsigned role = threadIdx.x / sum_lanes;
     double sum = 0.0;
     std::uint32_t negatives = 0, peak = 0;
     for (std::uint64_t base = range.begin; base < range.end; base += fit_values) {
         const auto here = static_cast<unsigned>(min(range.end - base, static_cast<std::uint64_t>(fit_values)));
         for (unsigned i = threadIdx.x; i < here; i += fit_threads) {
-            const float x = Policy::load(piece, selection, static_cast<std::uint32_t>(base + i));
+            const float x = entries.load(static_cast<std::uint32_t>(base + i));
             shared.values[i] = x;
             negatives += x < 0.0f;
             peak = max(peak, __float_as_uint(x) & magnitude_bits);
@@ -96,11 +95,12 @@ __device__ inline void keep_scales(const Writing& writing, unsigned frame, Group
 }
 
 // Block `block` of those that sum up.
-template <class Policy>
-__device__ void fit_chunk(const Writing& writing, std::uint64_t block, FitShared& shared) {
+template <class Entries>
+__device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket& bucket, std::uint64_t block,
+                          FitShared& shared) {
     const unsigned frame = segment_of(writing.fits, writing.frames, block);
     const Piece& piece = writing.pieces[frame];
-    const Selection& selection = writing.selections[frame];
+    Selection& selection = writing.selections[frame];
     const std::uint32_t chunks = writing.shapes[frame].chunks;
     const std::uint64_t number = block - writing.fits[frame], group = number / chunks;
     const Groups groups = groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel));
@@ -108,7 +108,9 @@ __device__ void fit_chunk(const Writing& writing, std::uint64_t block, FitShared
     if (writing.states[frame].nbytes == 0 || group >= all_groups) return;
     const Range all = entries_of(piece, selection, groups, group);
     const std::uint64_t begin = min(all.begin + number % chunks * chunk_values, all.end);
-    const Summary chunk = sum_entries<Policy>(piece, selection, {begin, min(begin + chunk_values, all.end)}, shared);
+    Entries entries(bucket, frame, piece, selection);
+    const Range range{begin, min(begin + chunk_values, all.end)};
+    const Summary chunk = sum_entries(entries, basis_of(piece.quantize), range, shared);
     if (chunks == 1) {
         if (threadIdx.x == 0) keep_scales(writing, frame, groups, group, chunk);
         return;
@@ -151,11 +153,11 @@ __device__ inline void clear_share(const Writing& writing, std::uint64_t number)
 
 // What has to be there before the first code is written. The first `fits` blocks sum up, the others
 // clear.
-template <class Policy>
-__global__ void prepare_frames(Writing writing, std::uint64_t fits) {
+template <class Entries>
+__global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket, std::uint64_t fits) {
     GRADWIRE_SHARED(FitShared, shared);
     if (blockIdx.x < fits)
-        fit_chunk<Policy>(writing, blockIdx.x, shared);
+        fit_chunk<Entries>(writing, bucket, blockIdx.x, shared);
     else
         clear_share(writing, blockIdx.x - fits);
 }

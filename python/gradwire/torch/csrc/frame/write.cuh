@@ -19,15 +19,16 @@ namespace gradwire {
 // Writes the frames of a bucket whose entries are selected, and sets the lengths in its selections. A
 // frame that is longer than its limit is not written, and its selection says so.
 //
-// `pieces`, `selections`, `table` and `scratch` are in device memory.
-template <class Policy>
+// `pieces`, `selections`, `table` and `scratch` are in device memory. For `Entries` and `bucket` see
+// `code_tiles`.
+template <class Entries>
 cudaError_t launch_write(const WritePlan& plan, const Piece* pieces, Selection* selections, const void* table,
-                         void* scratch, cudaStream_t stream) {
+                         void* scratch, const typename Entries::Bucket& bucket, cudaStream_t stream) {
     const Writing writing = writing_in(plan, pieces, selections, table, scratch);
     GRADWIRE_TRY(launch_plan(plan, writing, stream));
     const std::uint64_t fits = plan.fits.back(), clears = plan.sparse ? plan.tiles.back() : 0;
-    GRADWIRE_TRY(launch(prepare_frames<Policy>, {fits + clears}, fit_threads, stream, writing, fits));
-    GRADWIRE_TRY(launch(code_tiles<Policy>, {plan.tiles.back()}, write_threads, stream, writing));
+    GRADWIRE_TRY(launch(prepare_frames<Entries>, {fits + clears}, fit_threads, stream, writing, bucket, fits));
+    GRADWIRE_TRY(launch(code_tiles<Entries>, {plan.tiles.back()}, write_threads, stream, writing, bucket));
     return launch_seal(plan, writing, stream);
 }
 

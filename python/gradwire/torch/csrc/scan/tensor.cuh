@@ -63,7 +63,7 @@ struct Tensor {
     std::uint64_t numel;
     Dtype dtype;
     MemoryKind kind;
-    bool in_place;
+    bool in_place, masks;
     float divisor;
     float decay, beta;
     const float* residual;
@@ -111,6 +111,16 @@ struct Tensor {
         if (next_moment != nullptr) next_moment[i] = made.moment;
         return total;
     }
+
+    // Writes what the memory becomes of an entry that is sent, and that its receiver decodes as `decoded`.
+    // Once for each, after what it becomes of those that are not.
+    __device__ void settle(std::uint64_t i, float value, float decoded) const {
+        if (kind == MemoryKind::none) return;
+        const float left = value - decoded;
+        next[i] = kind == MemoryKind::low_pass ? filtered(beta, residual[i], left) : left;
+        // The momentum of what is sent becomes zero.
+        if (masks) next_moment[i] = 0.0f;
+    }
 };
 
 // `scale` is what clipping a norm multiplies the gradient by.
@@ -121,6 +131,7 @@ __device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scal
     tensor.dtype = piece.dtype;
     tensor.kind = piece.memory.kind;
     tensor.in_place = is_in_place(piece);
+    tensor.masks = piece.memory.masking;
     tensor.divisor = divisor;
     tensor.decay = tensor.kind == MemoryKind::residual ? piece.memory.decay : 1.0f;
     tensor.beta = piece.memory.beta;
