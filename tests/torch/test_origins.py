@@ -1,0 +1,69 @@
+"""What is known of ``.grad`` without waiting for a device."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradwire.torch.backends import choice, host
+from gradwire.torch.ddp.origins import Origin, Origins
+from gradwire.torch.ddp.record import Parameter
+
+
+class Reads(TorchDispatchMode):
+    """Counts what would make the program wait, if tensors lay on a device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def tensors():
+    return [torch.ones(5, requires_grad=True) for _ in range(3)]
+
+
+@pytest.fixture
+def origins(tensors):
+    """Of parameters whose ``.grad`` a first pass has brought."""
+    made = Origins([Parameter(str(index), each) for index, each in enumerate(tensors)])
+    torch.stack(tensors).sum().backward()
+    made.exchanged([mark.parameter for mark in made.marks], Origin.SENT)
+    return made
+
+
+@pytest.mark.parametrize("backend", ["cpu", "host"])
+@pytest.mark.parametrize(
+    ("clear", "mixed"),
+    [(lambda _: None, True), (torch.Tensor.zero_, False), (None, False)],
+    ids=["kept", "zeroed", "none"],
+)
+def test_what_was_not_cleared_is_mixed(tensors, origins, monkeypatch, backend, clear, mixed):
+    if backend == "host":
+        monkeypatch.setattr(choice, "_IN_PLACE", host)
+    for each in tensors:
+        if clear is None:
+            each.grad = None
+        else:
+            clear(each.grad)
+    with Reads() as reads:
+        torch.stack(tensors[:2]).sum().backward()
+        if backend == "host":
+            assert reads.count == 0
+        found = origins.mixed()
+        if backend == "host":
+            assert reads.count == 0, "all flags are read at once"
+    assert (found is not None) == mixed
+    expected = Origin.MIXED if mixed else Origin.LOCAL
+    assert [mark.origin for mark in origins.marks] == [expected, expected, Origin.SENT]
+
+
+def test_what_was_cleared_since_is_mixed_no_more(tensors, origins, monkeypatch):
+    monkeypatch.setattr(choice, "_IN_PLACE", host)
+    torch.stack(tensors).sum().backward()
+    for each in tensors:
+        each.grad.zero_()
+    assert origins.mixed() is None
+    torch.stack(tensors).sum().backward()
+    assert {mark.origin for mark in origins.marks} == {Origin.LOCAL}
