@@ -42,10 +42,16 @@ QUANTIZERS = [each for each in _EVERY_QUANTIZER if rounds(each)]
 FITTED = [each for each in _EVERY_QUANTIZER if each not in QUANTIZERS]
 """Those that fit what a code stands for to the values of a block, or draw."""
 _EVERY_MEMORY: list[Memory] = examples(memory.MEMORIES)
-MEMORIES = [each for each in _EVERY_MEMORY if not each.keeps or hasattr(each, "decay")]
+ROUNDED = [each for each in _EVERY_MEMORY if getattr(each, "dtype", None) == "bfloat16"]
+"""Those that are kept in bfloat16."""
+MEMORIES = [
+    each
+    for each in _EVERY_MEMORY
+    if not each.keeps or (hasattr(each, "decay") and each not in ROUNDED)
+]
 """Those that add what was not sent, or nothing, to the next tensor."""
 FILTERS = [each for each in _EVERY_MEMORY if each not in MEMORIES]
-"""Those that keep something else."""
+"""Those that keep something else, also what was not sent to a rounding."""
 EXCHANGES: list[Exchange] = examples(exchange.EXCHANGES)
 CODINGS = get_args(IndexCoding)
 

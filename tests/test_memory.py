@@ -72,6 +72,83 @@ class TestEveryMemory:
                     assert np.array_equal(getattr(own, moment), getattr(given, moment))
 
 
+class TestBFloat16:
+    """A residual of half the size, rounded by chance."""
+
+    def test_decoded_and_kept_add_up_to_a_unit_in_the_last_place(self, gradient):
+        for quantize in (BFloat16(), gradwire.quantize.Float32(), gradwire.quantize.SignScale()):
+            codec = gradwire.Codec(
+                sparsify=TopK(ratio=0.05), quantize=quantize, memory=Residual(dtype="bfloat16")
+            )
+            state = codec.init_state(gradient.size)
+            for _ in range(5):
+                total = gradient + state.residual
+                left = total - gradwire.decode(codec.encode(gradient, state))
+                assert np.all(np.abs(state.residual - left) <= np.abs(left) * 2.0**-7 + 1e-40)
+                assert not (state.residual.view(np.uint32) & 0xFFFF).any()
+
+    def test_what_is_sent_in_the_end_is_what_was_given(self):
+        # Half a unit in the last place is more from 0.25 on: the nearest would stay there for ever.
+        codec = gradwire.Codec(
+            sparsify=gradwire.sparsify.Threshold(threshold=1.0), memory=Residual(dtype="bfloat16")
+        )
+        x, steps = np.full(4096, 1e-3, np.float32), 3000
+        state = codec.init_state(x.size)
+        sent = np.zeros(x.size)
+        for _ in range(steps):
+            sent += gradwire.decode(codec.encode(x, state))
+        rate = (sent + state.residual).mean() / (steps * np.float64(x[0]))
+        # A step has a variance of 3e-6 at most, so that of the mean is 3000 * 3e-6 / 4096.
+        assert abs(rate - 1.0) < 4.5 * np.sqrt(steps * 3e-6 / x.size) / (steps * 1e-3)
+
+    def test_seeds_names_and_streams_round_differently_and_frames_are_no_less_the_same(
+        self, gradient
+    ):
+        seen = set()
+        for seed, name, stream in ((0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1)):
+            codec = gradwire.topk(0.05, memory=Residual(dtype="bfloat16", seed=seed))
+            pair = [codec.init_state(gradient.size, name=name, stream=stream) for _ in range(2)]
+            frames = [codec.encode(gradient, state) for state in pair]
+            assert frames[0] == frames[1]
+            assert same_state(pair[0].state_dict(), pair[1].state_dict())
+            seen.add(pair[0].residual.tobytes())
+        assert len(seen) == 4
+
+    def test_a_state_dict_has_its_bits_and_goes_to_other_types(self, gradient):
+        narrow = gradwire.topk(0.05, memory=Residual(dtype="bfloat16"))
+        wide = gradwire.topk(0.05)
+        state, other = narrow.init_state(gradient.size), wide.init_state(gradient.size)
+        narrow.encode(gradient, state)
+        saved = state.state_dict()
+        assert saved["residual"].dtype == np.uint16
+        assert state.nbytes == 4 * gradient.size
+        other.load_state_dict(saved)
+        assert other.codec == wide
+        assert other.state_dict()["residual"].dtype == np.float32
+        assert np.array_equal(other.residual, state.residual)
+        wide.encode(gradient, other)
+        state.load_state_dict(other.state_dict())
+        assert state.codec == narrow
+        # To the nearest: half a unit in the last place.
+        error = np.abs(state.residual - other.residual)
+        assert np.all(error <= np.abs(other.residual) * 2.0**-8)
+        assert np.mean(error == 0.0) < 0.9
+
+    def test_a_residual_of_another_type_is_refused_by_an_encode(self, gradient):
+        state = gradwire.topk(0.05).init_state(gradient.size)
+        with pytest.raises(ValueError, match="belongs to another codec"):
+            gradwire.topk(0.05, memory=Residual(dtype="bfloat16")).encode(gradient, state)
+
+    @pytest.mark.parametrize("memory", [Residual, LowPass])
+    def test_options_are_checked(self, memory):
+        with pytest.raises(ValueError, match="dtype must be one of bfloat16, float32, got 'half'"):
+            memory(dtype="half")
+        with pytest.raises(ValueError, match="seed must be at least 0"):
+            memory(seed=-1)
+        with pytest.raises(TypeError, match="seed must be an integer"):
+            memory(seed=0.5)
+
+
 class TestLowPass:
     def test_follows_the_rule_in_every_entry(self, rng):
         codec = gradwire.Codec(sparsify=TopK(k=20), memory=LowPass(0.25))

@@ -282,7 +282,11 @@ BAD_DICTS = [
     ({"step": -1}, ValueError, "step must be at least 0"),
     ({"step": 1.5}, TypeError, "step must be an integer"),
     ({"residual": None}, ValueError, "residual must be an array"),
-    ({"residual": np.zeros(N)}, TypeError, "residual must be float32, got float64"),
+    (
+        {"residual": np.zeros(N)},
+        TypeError,
+        "residual must be float32, or uint16 with the bits of bfloat16, got float64",
+    ),
     ({"residual": np.zeros(N - 1, np.float32)}, ValueError, str(N - 1)),
     ({"residual": np.full(N, np.nan, np.float32)}, ValueError, "non-finite"),
     ({"residual": "zeros"}, TypeError, "residual must be float32"),

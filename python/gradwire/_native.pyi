@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _BytesLike: TypeAlias = Buffer | NDArray[np.uint8]
+_Kept: TypeAlias = NDArray[np.float32] | NDArray[np.uint16] | None
 _WritableBytes: TypeAlias = bytearray | memoryview | NDArray[np.uint8]
 
 DEFAULT_MAX_NUMEL: Final[int]
@@ -94,11 +95,11 @@ class State:
     def last(self) -> dict[str, Any] | None: ...
     def rollback(self) -> None: ...
     def reset(self) -> None: ...
-    def _get(self) -> tuple[dict[str, NDArray[np.float32] | None], dict[str, float]]: ...
+    def _get(self) -> tuple[dict[str, _Kept], dict[str, float]]: ...
     def _set(
         self,
         codec: Codec,
-        arrays: dict[str, NDArray[np.float32] | None],
+        arrays: dict[str, _Kept],
         scalars: dict[str, float],
     ) -> None: ...
 

@@ -49,8 +49,8 @@ class State(_native.State):
         Bytes of everything that is kept per entry: residual and moments, each with the second
         buffer that an undo needs. What a state has besides does not grow with the tensor.
     residual : numpy.ndarray or None
-        A copy of what has not been sent, float32, shape (numel,); None without a memory. With
-        `gradwire.memory.MomentumCorrection`, the velocity.
+        A copy of what has not been sent, float32 whatever it is kept as, shape (numel,); None
+        without a memory. With `gradwire.memory.MomentumCorrection`, the velocity.
     residual_norm : float or None
         Euclidean norm of the residual, summed in float64; reads the residual once, without a copy.
     momentum : numpy.ndarray or None
@@ -108,7 +108,8 @@ class State(_native.State):
         dict
             ``version`` (int), ``numel`` (int), ``step`` (int), ``config`` (the codec's),
             ``residual``, ``momentum`` and ``second_moment`` (float32 arrays of shape (numel,),
-            copies, or None) and ``scalars`` (dict of str to float: thresholds and controllers of
+            copies, or None; a residual that is kept in bfloat16 as uint16, its bits) and
+            ``scalars`` (dict of str to float: thresholds and controllers of
             the sparsifier, and the learning rate where there is one).
         """
         arrays, scalars = self._get()
@@ -124,7 +125,9 @@ class State(_native.State):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned. All of it is checked before anything changes.
 
-        ``low_memory`` may differ between the two states; this one keeps its own setting.
+        What a residual is kept in may differ between the two states (``low_memory``, ``dtype`` and
+        ``seed``); this one keeps its own setting. A bfloat16 residual becomes float32 exactly; a
+        float32 one is rounded to the nearest bfloat16, ties to even, at most the largest finite.
 
         Raises
         ------
@@ -152,7 +155,7 @@ class State(_native.State):
             )
         codec = self._compatible(state_dict["config"])
         step = _validate.integer("step", state_dict["step"], low=0, high=2**53)
-        arrays = {name: _float32(name, state_dict.get(name)) for name in _BUFFERS}
+        arrays = {name: _array(name, state_dict.get(name)) for name in _BUFFERS}
         scalars = state_dict["scalars"]
         if not isinstance(scalars, dict):
             raise TypeError(f"scalars must be a dict, got {type(scalars).__name__}")
@@ -188,13 +191,14 @@ class State(_native.State):
         return f"<gradwire.State{name}: {self.numel} elements, step {self.step}>"
 
 
-def _float32(name: str, values: object) -> "NDArray[np.float32] | None":
+def _array(name: str, values: object) -> "NDArray[np.float32] | NDArray[np.uint16] | None":
     if values is None:
         return None
     array = np.ascontiguousarray(values)
-    if array.dtype != np.float32:
-        raise TypeError(f"{name} must be float32, got {array.dtype}")
-    return array
+    if array.dtype == np.float32 or (name == "residual" and array.dtype == np.uint16):
+        return array
+    allowed = "float32, or uint16 with the bits of bfloat16" if name == "residual" else "float32"
+    raise TypeError(f"{name} must be {allowed}, got {array.dtype}")
 
 
 def _rebuild(codec: "Codec", name: str | None, stream: int, state_dict: dict[str, Any]) -> State:

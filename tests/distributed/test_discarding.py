@@ -18,8 +18,9 @@ from tests.distributed.scenarios.common import integers
         ("all_reduce", {"gradient_as_bucket_view": True}),
         (("dgc", {"ratio": 0.05}), {}),
         (("sidco", {"ratio": 0.05}), {"static_graph": True}),
+        (("topk", {"ratio": 0.05, "memory": {"kind": "residual", "dtype": "bfloat16"}}), {}),
     ],
-    ids=["accordion", "find-unused", "leader", "all-reduce", "dgc", "sidco"],
+    ids=["accordion", "find-unused", "leader", "all-reduce", "dgc", "sidco", "bfloat16"],
 )
 def test_passes_that_are_discarded_or_paused_change_no_bit(
     two: Ranks, codec: Any, ddp: dict[str, Any]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.distributed.ranks import Ranks
 
@@ -18,8 +19,9 @@ from tests.distributed.ranks import Ranks
         ("threshold", {"threshold": 0.02}),
         ("dgc", {"ratio": 0.02, "clip": 1.0}),
         ("scalecom", {"chunk": 50}),
+        ("topk", {"ratio": 0.02, "memory": {"kind": "residual", "dtype": "bfloat16"}}),
     ],
-    ids=["topk", "sidco", "threshold", "dgc", "scalecom"],
+    ids=["topk", "sidco", "threshold", "dgc", "scalecom", "bfloat16"],
 )
 def test_resume_is_bit_for_bit(
     two: Ranks, codec: tuple[str, dict[str, Any]], tmp_path: Path
@@ -48,6 +50,32 @@ def test_sum_and_split_keeps_the_total(two: Ranks, three: Ranks, tmp_path: Path)
         for result in new:
             np.testing.assert_array_equal(result["left"][name], (total / 3).astype(np.float32))
     assert all((result["step"], result["after"]) == (3, 4) for result in new)
+
+
+def test_a_residual_is_kept_in_another_type_by_who_loads_it(two: Ranks, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for saved, kept in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        old = two.run("saving.save", folder=folder, dtype=saved)
+        new = two.run("saving.load", folder=folder, old_size=2, policy="keep", dtype=kept)
+        for before, after in zip(old, new, strict=True):
+            assert after["dtypes"] == {f"torch.{kept}"}
+            for name, values in before.items():
+                nearest = torch.from_numpy(values).bfloat16().float().numpy()
+                np.testing.assert_array_equal(after["left"][name], nearest)
+
+
+def test_sum_and_split_rounds_what_is_kept_in_bfloat16_once(
+    two: Ranks, three: Ranks, tmp_path: Path
+) -> None:
+    folder, dtype = str(tmp_path), "bfloat16"
+    old = two.run("saving.save", folder=folder, dtype=dtype)
+    new = three.run("saving.load", folder=folder, old_size=2, policy="sum-and-split", dtype=dtype)
+    for name in old[0]:
+        total = sum(each[name].astype(np.float64) for each in old)
+        share = torch.from_numpy((total / 3).astype(np.float32)).bfloat16().float().numpy()
+        assert share.any()
+        for result in new:
+            np.testing.assert_array_equal(result["left"][name], share)
 
 
 def test_new_ranks_start_from_the_average_momentum(

@@ -52,6 +52,17 @@ def test_an_average_that_overflows_is_rolled_back_too(two: Ranks) -> None:
         assert result["rolled_back"]
 
 
+@pytest.mark.parametrize("bad", ["a", "c"], ids=["late-bucket", "early-bucket"])
+def test_residuals_in_bfloat16_are_restored_to_the_bit(two: Ranks, bad: str) -> None:
+    memory = {"kind": "residual", "dtype": "bfloat16"}
+    codec = ("topk", {"ratio": 0.05, "memory": memory})
+    for result in two.run("scaling.bad_step", bad=bad, value=math.nan, ddp=SEVERAL, codec=codec):
+        assert result["all_bad"]
+        assert result["had_residuals"]
+        assert result["rolled_back"]
+        assert result["skipped"]
+
+
 @pytest.mark.parametrize("bad", ["a", "bias"], ids=["compressed", "dense"])
 def test_without_a_scaler_every_rank_raises_and_may_go_on(two: Ranks, bad: str) -> None:
     results = two.run("scaling.without_scaler", bad=bad)

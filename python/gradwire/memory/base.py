@@ -1,11 +1,15 @@
 """What every memory is."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias, get_args
 
+from gradwire import _validate
 from gradwire._part import Part
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "StorageDtype", "check_storage"]
+
+StorageDtype: TypeAlias = Literal["float32", "bfloat16"]
+"""What a residual may be kept as."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -38,6 +42,15 @@ class Memory(Part):
         raise NotImplementedError
 
     def kept_as(self, other: "Memory") -> "Memory":
-        """Return the same memory with those options of another that do not affect the training."""
+        """Return the same memory with the options of another that say what it is kept in.
+
+        Their number of buffers and their type: what one state saves, the other can load.
+        """
         del other
         return self
+
+
+def check_storage(dtype: object, seed: object) -> int:
+    """Check what a residual is kept as, and return the seed of its rounding."""
+    _validate.choice("dtype", dtype, get_args(StorageDtype))
+    return _validate.integer("seed", seed, low=0)

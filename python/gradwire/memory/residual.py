@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar, Self
 
 from gradwire import _validate
-from gradwire.memory.base import Memory
+from gradwire.memory.base import Memory, StorageDtype, check_storage
 
 __all__ = ["Residual"]
 
@@ -13,8 +13,9 @@ __all__ = ["Residual"]
 class Residual(Memory):
     """Keep what is not sent and add it to the next tensor (error feedback).
 
-    The state holds two float32 buffers of n elements that swap on success, so that a failed encode
-    changes nothing and a successful one can be rolled back exactly; or, with ``low_memory``, one.
+    The state holds two buffers of n elements that swap on success, so that a failed encode changes
+    nothing and a successful one can be rolled back exactly; or, with ``low_memory``, one. They are
+    float32, or with ``dtype="bfloat16"`` of half the size.
 
     Parameters
     ----------
@@ -26,6 +27,16 @@ class Residual(Memory):
         it writes; a failed encode still changes nothing. `gradwire.State.rollback` raises an error,
         because there is nothing to go back to. `gradwire.torch.ddp` needs the rollback and refuses
         such codecs.
+    dtype : {"float32", "bfloat16"}
+        What the residual is kept as. With bfloat16, all arithmetic is in float32, and what becomes
+        the residual is then rounded up or down by chance, with the probabilities that make its
+        expected value exact. So what is decoded and what is kept add up to what there was, to one
+        unit in the last place of bfloat16, and exactly in the mean over steps: also gradients far
+        below a unit of the residual are not lost. A residual beyond the largest finite bfloat16
+        (3.39e38) is kept as that.
+    seed : int
+        Seed of the random numbers that bfloat16 is rounded with, 0 <= seed < 2**63. They depend on
+        it, the name and the stream of the state, the step and the position, and on nothing else.
 
     References
     ----------
@@ -37,6 +48,8 @@ class Residual(Memory):
 
     decay: float = 1.0
     low_memory: bool = False
+    dtype: StorageDtype = "float32"
+    seed: int = 0
     kind: ClassVar[str] = "residual"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
@@ -45,6 +58,7 @@ class Residual(Memory):
     def __post_init__(self) -> None:
         self._set("decay", _validate.unit_interval("decay", self.decay))
         _validate.boolean("low_memory", self.low_memory)
+        self._set("seed", check_storage(self.dtype, self.seed))
 
     @property
     def undoable(self) -> bool:
@@ -52,12 +66,20 @@ class Residual(Memory):
         return not self.low_memory
 
     def kept_as(self, other: Memory) -> Memory:
-        """Return the same residual in as many buffers as another: it does not affect training."""
+        """Return the same residual, kept as another is."""
         if not isinstance(other, Residual):
             return self
-        return dataclasses.replace(self, low_memory=other.low_memory)
+        return dataclasses.replace(
+            self, low_memory=other.low_memory, dtype=other.dtype, seed=other.seed
+        )
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return a few of these with different options."""
-        return (cls(), cls(decay=0.9), cls(decay=0.9, low_memory=True))
+        return (
+            cls(),
+            cls(decay=0.9),
+            cls(decay=0.9, low_memory=True),
+            cls(dtype="bfloat16"),
+            cls(decay=0.9, low_memory=True, dtype="bfloat16", seed=7),
+        )

@@ -74,7 +74,7 @@ fn sparsifiers(ratio: f64) -> [(&'static str, Sparsifier); 4] {
 
 fn encodes(c: &mut Criterion) {
     for (len, low_memory) in [(1000, false), (1 << 20, false), (1 << 20, true)] {
-        let memory = Memory::Residual(Residual { decay: 1.0, low_memory });
+        let memory = Memory::Residual(Residual { decay: 1.0, low_memory, ..Residual::PLAIN });
         let kind = if low_memory { "encode in place" } else { "encode" };
         let gradients: Vec<_> = (0..4).map(|seed| laplace(len, seed)).collect();
         let mut group = c.benchmark_group(format!("{kind}/{len}"));

@@ -31,7 +31,7 @@ const WARM_UP: usize = 8;
 /// What is encoded: its name, with a ratio if it has one, and its codec.
 type Work = (String, Codec);
 
-const RESIDUAL: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
+const RESIDUAL: Memory = Memory::Residual(Residual::PLAIN);
 
 fn work(name: &str, sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> Result<Work> {
     Ok((name.to_owned(), Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto)?))
@@ -82,7 +82,7 @@ fn in_parts() -> Result<Vec<Work>> {
     let tile = Some(Tile { rows: 64, columns: 64, width: 5000 });
     let tiles = Sparsifier::ChunkTopK(ChunkTopK { chunk: 4096, k: 64, tile });
     let sign = Quantizer::SignScale(SignScale { magnitude: Magnitude::Selector });
-    let low_pass = Memory::LowPass(LowPass { beta: 0.1 });
+    let low_pass = Memory::LowPass(LowPass { beta: 0.1, ..LowPass::PLAIN });
     [
         ("bins-of-50", bins(50), sign, RESIDUAL),
         ("bins-of-500", bins(500), sign, RESIDUAL),

@@ -60,11 +60,7 @@ fn main() -> Result<()> {
 
 /// Runs a case and returns a cell of the table.
 fn run(case: Case, sid: Sid) -> Result<String> {
-    let memory = if case.feedback {
-        Memory::Residual(Residual { decay: 1.0, low_memory: false })
-    } else {
-        Memory::None
-    };
+    let memory = if case.feedback { Memory::Residual(Residual::PLAIN) } else { Memory::None };
     let codec = Codec::new(Sparsifier::Sid(sid), Quantizer::Float32, memory, IndexCoding::Auto)?;
     let mut state = codec.init_state(NUMEL)?;
     let mut source = Source::new(case, NUMEL);

@@ -35,7 +35,7 @@ struct Case {
 }
 
 fn case(name: &'static str, quantizer: Quantizer, residual: bool, numel: usize) -> Result<Case> {
-    let feedback = Memory::Residual(Residual { decay: 1.0, low_memory: false });
+    let feedback = Memory::Residual(Residual::PLAIN);
     let memory = if residual { feedback } else { Memory::None };
     let codec = Codec::new(Sparsifier::All, quantizer, memory, IndexCoding::Auto)?;
     let state = codec.init_state(numel)?;

@@ -22,8 +22,8 @@ fn memories() -> Vec<(&'static str, Memory)> {
     let plain = MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
     let adam = AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false };
     let mut all = vec![
-        ("residual", Memory::Residual(Residual { decay: 1.0, low_memory: false })),
-        ("low pass", Memory::LowPass(LowPass { beta: 0.1 })),
+        ("residual", Memory::Residual(Residual::PLAIN)),
+        ("low pass", Memory::LowPass(LowPass { beta: 0.1, ..LowPass::PLAIN })),
         ("momentum correction", Memory::MomentumCorrection(plain)),
         ("Adam correction", Memory::AdamCorrection(adam)),
         ("with Nesterov's", {

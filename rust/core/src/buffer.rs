@@ -1,6 +1,7 @@
-//! Float32 memory aligned to a cache line.
+//! Memory aligned to a cache line.
 
 use std::alloc;
+use std::marker::PhantomData;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -11,12 +12,15 @@ use crate::{Result, room};
 /// One cache line.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
-struct Line([f32; 16]);
+struct Line([u8; LINE]);
 
-/// A fixed-size float32 buffer that begins on a cache line, on huge pages if it is large.
-pub(crate) struct Buffer {
+const LINE: usize = 64;
+
+/// A buffer of fixed size that begins on a cache line, on huge pages if it is large.
+pub(crate) struct Buffer<T = f32> {
     memory: Memory,
     len: usize,
+    of: PhantomData<T>,
 }
 
 enum Memory {
@@ -26,16 +30,16 @@ enum Memory {
 }
 
 impl Memory {
-    /// Zeros for `len` elements at least.
-    fn zeros(len: usize) -> Result<Self> {
+    /// So many bytes of zeros at least.
+    fn zeros(bytes: usize) -> Result<Self> {
         #[cfg(all(target_os = "linux", not(miri)))]
-        if let Some(pages) = len.checked_mul(size_of::<f32>()).and_then(Pages::zeros) {
+        if let Some(pages) = Pages::zeros(bytes) {
             return Ok(Self::Pages(pages));
         }
-        room::zeros(len.div_ceil(16)).map(Self::Lines)
+        room::zeros(bytes.div_ceil(LINE)).map(Self::Lines)
     }
 
-    fn as_slice(&self) -> &[f32] {
+    fn as_slice<T: Pod>(&self) -> &[T] {
         match self {
             Self::Lines(lines) => bytemuck::cast_slice(lines),
             #[cfg(all(target_os = "linux", not(miri)))]
@@ -43,7 +47,7 @@ impl Memory {
         }
     }
 
-    fn as_mut_slice(&mut self) -> &mut [f32] {
+    fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         match self {
             Self::Lines(lines) => bytemuck::cast_slice_mut(lines),
             #[cfg(all(target_os = "linux", not(miri)))]
@@ -52,24 +56,25 @@ impl Memory {
     }
 }
 
-impl Buffer {
+impl<T: Pod> Buffer<T> {
     /// A buffer of zeros. Pages are not touched before they are written.
     pub fn zeros(len: usize) -> Result<Self> {
-        Ok(Self { memory: Memory::zeros(len)?, len })
+        let memory = Memory::zeros(len.saturating_mul(size_of::<T>()))?;
+        Ok(Self { memory, len, of: PhantomData })
     }
 
     /// The elements.
-    pub fn as_slice(&self) -> &[f32] {
+    pub fn as_slice(&self) -> &[T] {
         &self.memory.as_slice()[..self.len]
     }
 
     /// The elements.
-    pub fn as_mut_slice(&mut self) -> &mut [f32] {
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
         &mut self.memory.as_mut_slice()[..self.len]
     }
 }
 
-impl Clone for Buffer {
+impl<T: Pod> Clone for Buffer<T> {
     /// Like a vector's, this ends the process where there is no memory.
     fn clone(&self) -> Self {
         let Ok(mut copy) = Self::zeros(self.len) else {
@@ -80,7 +85,7 @@ impl Clone for Buffer {
     }
 }
 
-impl std::fmt::Debug for Buffer {
+impl<T> std::fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer(len = {})", self.len)
     }
@@ -92,17 +97,22 @@ mod tests {
 
     #[test]
     fn is_aligned_and_zero_and_as_long_as_asked() {
+        check(1.0, 2.0);
+        check(half::bf16::ONE, half::bf16::NEG_ONE);
+    }
+
+    fn check<T: Pod + PartialEq + std::fmt::Debug>(one: T, other: T) {
         // Under Miri, nothing is mapped, and each element takes a microsecond.
         let long = if cfg!(miri) { 3000 } else { (4 << 20) + 1 };
         for len in [0, 1, 15, 16, 17, 1000, long] {
             let mut buffer = Buffer::zeros(len).unwrap();
-            assert_eq!(buffer.as_slice(), vec![0.0; len]);
+            assert_eq!(buffer.as_slice(), vec![T::zeroed(); len]);
             assert_eq!(buffer.as_slice().as_ptr() as usize % 64, 0);
-            buffer.as_mut_slice().fill(1.0);
+            buffer.as_mut_slice().fill(one);
             let mut copy = buffer.clone();
-            copy.as_mut_slice().fill(2.0);
-            assert_eq!(buffer.as_slice(), vec![1.0; len]);
-            assert_eq!(copy.as_slice(), vec![2.0; len]);
+            copy.as_mut_slice().fill(other);
+            assert_eq!(buffer.as_slice(), vec![one; len]);
+            assert_eq!(copy.as_slice(), vec![other; len]);
         }
     }
 }

@@ -21,11 +21,7 @@ const LAWS: [Distribution; 3] =
 const BAND: std::ops::RangeInclusive<f64> = 0.8..=1.25;
 
 fn codec(sid: Sid, feedback: bool) -> Codec {
-    let memory = if feedback {
-        Memory::Residual(Residual { decay: 1.0, low_memory: false })
-    } else {
-        Memory::None
-    };
+    let memory = if feedback { Memory::Residual(Residual::PLAIN) } else { Memory::None };
     Codec::new(Sparsifier::Sid(sid), Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
 }
 

@@ -83,7 +83,8 @@ fn sparsifiers() -> Vec<Sparsifier> {
 
 /// Some with a residual that is kept apart, some with one in place, and all other memories.
 fn memories() -> Vec<Memory> {
-    let residual = |low_memory| Memory::Residual(Residual { decay: 1.0, low_memory });
+    let residual =
+        |low_memory| Memory::Residual(Residual { decay: 1.0, low_memory, ..Residual::PLAIN });
     let mut all = vec![residual(false), residual(true)];
     all.extend(Memory::examples_besides(&all));
     all

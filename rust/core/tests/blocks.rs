@@ -147,7 +147,7 @@ fn reference(quantizer: Quantizer, x: &[f32], block: usize, key: Key) -> (Vec<u8
 /// tensors are the reference's.
 fn holds_to_the_reference(quantizer: Quantizer, block: usize, numel: usize, widths: &[usize]) {
     let steps = [tensor(numel, 1), tensor(numel, 2)];
-    let kept = Memory::Residual(Residual { decay: 1.0, low_memory: false });
+    let kept = Memory::Residual(Residual::PLAIN);
     for memory in [Memory::None, kept] {
         let codec = Codec::new(Sparsifier::All, quantizer, memory, IndexCoding::Auto).unwrap();
         let mut residual = vec![0.0_f32; numel];

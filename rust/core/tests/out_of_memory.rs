@@ -111,14 +111,15 @@ fn sparsifiers() -> Vec<Sparsifier> {
 }
 
 fn memories(sparsifier: Sparsifier) -> Vec<Memory> {
-    let residual = |low_memory| Memory::Residual(Residual { decay: 0.9, low_memory });
+    let residual =
+        |low_memory| Memory::Residual(Residual { decay: 0.9, low_memory, ..Residual::PLAIN });
     let masking = !sparsifier.is_dense();
     let clip = Some(1.0);
     let correction = MomentumCorrection { momentum: 0.9, nesterov: false, masking, clip };
     let mut all = vec![
         residual(false),
         residual(true),
-        Memory::LowPass(LowPass { beta: 0.5 }),
+        Memory::LowPass(LowPass { beta: 0.5, ..LowPass::PLAIN }),
         Memory::MomentumCorrection(correction),
     ];
     let others = Memory::examples_besides(&all).into_iter();
@@ -183,7 +184,7 @@ fn scales_of_long_groups_and_given_positions_fail_alike() {
     ];
     for quantizer in quantizers {
         for low_memory in [false, true] {
-            let memory = Memory::Residual(Residual { decay: 1.0, low_memory });
+            let memory = Memory::Residual(Residual { decay: 1.0, low_memory, ..Residual::PLAIN });
             for sparsifier in
                 [Sparsifier::All, Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) })]
             {

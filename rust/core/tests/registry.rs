@@ -102,7 +102,7 @@ fn parts_that_differ_in_how_much_they_send_are_of_one_kind() {
     let (finer, shorter) = (Uniform { bits: 5, ..uniform }, Uniform { block: 9, ..uniform });
     assert!(Quantizer::Uniform(uniform).same_kind(Quantizer::Uniform(finer)));
     assert!(!Quantizer::Uniform(uniform).same_kind(Quantizer::Uniform(shorter)));
-    let residual = |decay| Memory::Residual(Residual { decay, low_memory: false });
+    let residual = |decay| Memory::Residual(Residual { decay, ..Residual::PLAIN });
     assert!(!residual(1.0).same_kind(residual(0.9)) && residual(0.9).same_kind(residual(0.9)));
 }
 
@@ -116,7 +116,7 @@ fn codecs_of_one_kind_are_so_in_every_part() {
     let (auto, rice) = (IndexCoding::Auto, IndexCoding::Rice);
     let one = codec(top(0.1), signs, Memory::None, auto);
     assert!(one.same_kind(&codec(top(0.2), signs, Memory::None, auto)));
-    let residual = Memory::Residual(Residual { decay: 1.0, low_memory: false });
+    let residual = Memory::Residual(Residual::PLAIN);
     for other in [
         codec(Sparsifier::All, signs, Memory::None, auto),
         codec(top(0.1), Quantizer::Float32, Memory::None, auto),

@@ -19,7 +19,7 @@ use gradwire_core::{Error, Input};
 use laws::{Case, Source};
 
 const TOP: Sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.05) });
-const RESIDUAL: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
+const RESIDUAL: Memory = Memory::Residual(Residual::PLAIN);
 
 fn gradient(law: usize, numel: usize) -> Vec<f32> {
     let mut x = Vec::new();
@@ -324,7 +324,7 @@ fn what_is_not_finite_is_found_wherever_it_is_and_nothing_changes() {
             let codec = codec(
                 Sparsifier::All,
                 quantizer,
-                Memory::Residual(Residual { decay: 1.0, low_memory }),
+                Memory::Residual(Residual { decay: 1.0, low_memory, ..Residual::PLAIN }),
             );
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &x, &mut state);

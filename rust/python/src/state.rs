@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use gradwire_core::Input;
 use gradwire_core::codec::{self, Encoded};
 use gradwire_core::rng::tensor_id;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -167,7 +168,13 @@ impl State {
 
     #[getter]
     fn residual<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        array(py, self.lock(py)?.state.residual())
+        match self.lock(py)?.state.stored_residual() {
+            Some(Input::BF16(values)) => {
+                let values: Vec<_> = values.iter().map(|value| value.to_f32()).collect();
+                array(py, Some(Input::F32(&values)))
+            }
+            values => array(py, values),
+        }
     }
 
     #[getter]
@@ -179,12 +186,12 @@ impl State {
 
     #[getter]
     fn momentum<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        array(py, self.lock(py)?.state.momentum())
+        array(py, self.lock(py)?.state.momentum().map(Input::F32))
     }
 
     #[getter]
     fn second_moment<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        array(py, self.lock(py)?.state.second_moment())
+        array(py, self.lock(py)?.state.second_moment().map(Input::F32))
     }
 
     #[getter]
@@ -250,7 +257,10 @@ impl State {
         let given = scalars_of(scalars)?;
         let array = |buffer: &KeptBuffer| {
             let array = arrays.get(buffer.name).and_then(Option::as_ref);
-            array.map(|array| Tensor::get(buffer.name, array, false)).transpose()
+            // What is in bfloat16 comes as its bits.
+            let bits = |array| Tensor::get(buffer.name, array, true);
+            let get = |array| bits(array).or_else(|_| Tensor::get(buffer.name, array, false));
+            array.map(get).transpose()
         };
         let arrays = BUFFERS.iter().map(array).collect::<PyResult<Vec<_>>>()?;
         let mut inner = self.lock(py)?;
@@ -258,8 +268,7 @@ impl State {
             let has = (buffer.get)(&inner.state).is_some();
             expected(buffer.name, buffer.part, has, array.is_some())?;
         }
-        let arrays = arrays.iter().map(|array| array.as_ref().map(Tensor::floats).transpose());
-        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        let arrays = arrays.iter().map(|array| array.as_ref().map(Tensor::input));
         let restore = || -> gradwire_core::Result<codec::State> {
             let tensor = tensor_id(self.name().unwrap_or_default());
             let fresh = codec.get().inner().init_state(self.numel)?;
@@ -288,30 +297,39 @@ struct KeptBuffer {
     name: &'static str,
     /// What keeps it.
     part: &'static str,
-    get: fn(&codec::State) -> Option<&[f32]>,
-    set: fn(&mut codec::State, &[f32]) -> gradwire_core::Result<()>,
+    get: fn(&codec::State) -> Option<Input<'_>>,
+    set: fn(&mut codec::State, Input<'_>) -> gradwire_core::Result<()>,
 }
 
 const BUFFERS: [KeptBuffer; 3] = [
     KeptBuffer {
         name: "residual",
         part: "a memory",
-        get: codec::State::residual,
-        set: codec::State::set_residual,
+        get: codec::State::stored_residual,
+        set: codec::State::set_stored_residual,
     },
     KeptBuffer {
         name: "momentum",
         part: "momentum correction",
-        get: codec::State::momentum,
-        set: codec::State::set_momentum,
+        get: |state| state.momentum().map(Input::F32),
+        set: |state, values| state.set_momentum(floats(values)?),
     },
     KeptBuffer {
         name: "second_moment",
         part: "Adam's correction",
-        get: codec::State::second_moment,
-        set: codec::State::set_second_moment,
+        get: |state| state.second_moment().map(Input::F32),
+        set: |state, values| state.set_second_moment(floats(values)?),
     },
 ];
+
+/// The values of what is always float32.
+fn floats(values: Input<'_>) -> gradwire_core::Result<&[f32]> {
+    let Input::F32(values) = values else {
+        let reason = "a moment must be float32".to_owned();
+        return Err(gradwire_core::Error::Argument { reason });
+    };
+    Ok(values)
+}
 
 /// Numbers by name.
 fn scalars_of(scalars: &Bound<'_, PyDict>) -> PyResult<Vec<(String, f64)>> {
@@ -323,9 +341,13 @@ fn scalars_of(scalars: &Bound<'_, PyDict>) -> PyResult<Vec<(String, f64)>> {
     scalars.iter().map(entry).collect()
 }
 
-/// A copy, if there is something.
-fn array<'py>(py: Python<'py>, values: Option<&[f32]>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    values.map(|values| to_numpy(py, "float32", values)).transpose()
+/// A copy, if there is something: of bfloat16 its bits.
+fn array<'py>(py: Python<'py>, values: Option<Input<'_>>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match values {
+        Some(Input::F32(values)) => to_numpy(py, "float32", values).map(Some),
+        Some(Input::BF16(values)) => to_numpy(py, "uint16", values).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// Check that an array is given exactly if the codec has what it belongs to.

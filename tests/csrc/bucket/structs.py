@@ -223,7 +223,7 @@ def memory_of(part: memory.Memory) -> Memory:
     for name, value in part.get_config().items():
         if name == "clip":
             out.clips, out.clip = value is not None, value or 0.0
-        elif name not in ("kind", "low_memory"):
+        elif name not in ("kind", "low_memory", "dtype", "seed"):
             setattr(out, name, value)
     return out
 

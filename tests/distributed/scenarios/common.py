@@ -131,7 +131,7 @@ def fingerprint(module: nn.Module) -> str:
 def residuals(handle: Handle) -> dict[str, np.ndarray]:
     """Every residual that there is, by parameter name, flat."""
     (saved,) = handle.state_dict().values()
-    return {name: each.numpy().ravel() for name, each in saved["residual"].items()}
+    return {name: each.float().numpy().ravel() for name, each in saved["residual"].items()}
 
 
 def about(state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -148,12 +148,17 @@ def changed(state_dict: dict[str, Any], **values: Any) -> dict[str, Any]:
     return {f"rank{read['rank']}": {**saved, "about": json.dumps(read)}}
 
 
+def bits(values: torch.Tensor) -> bytes:
+    """The bytes of a tensor of any type."""
+    return bytes(values.contiguous().flatten().view(torch.uint8).numpy())
+
+
 def plain(state_dict: dict[str, Any]) -> list[Any]:
     """The bits of a checkpoint, to be compared."""
     return [
         (rank, kind, values)
         if isinstance(values, str)
-        else (rank, kind, [(name, each.numpy().tobytes()) for name, each in values.items()])
+        else (rank, kind, [(name, bits(each)) for name, each in values.items()])
         for rank, saved in state_dict.items()
         for kind, values in saved.items()
     ]

@@ -17,6 +17,7 @@ from tests.distributed.scenarios.common import (
     Given,
     attached,
     batch,
+    bits,
     fingerprint,
     gradients_of,
     integers,
@@ -30,7 +31,7 @@ from tests.distributed.scenarios.parity import preset
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
-    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value
+    return bits(value) if isinstance(value, torch.Tensor) else value
 
 
 def without_a_trace(

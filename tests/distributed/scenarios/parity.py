@@ -26,7 +26,7 @@ def preset(
     name: str,
     *,
     quantize: str | None = None,
-    memory: str | None = None,
+    memory: str | dict[str, Any] | None = None,
     exchange: str | None = None,
     **options: Any,
 ) -> Any:
@@ -35,7 +35,9 @@ def preset(
     parts: dict[str, Any] = {}
     if quantize is not None:
         parts["quantize"] = getattr(gradwire.quantize, quantize)()
-    if memory is not None:
+    if isinstance(memory, dict):
+        parts["memory"] = gradwire.memory.Memory.KINDS[memory["kind"]].from_config(memory)
+    elif memory is not None:
         parts["memory"] = getattr(gradwire.memory, memory)()
     if exchange is not None:
         parts["exchange"] = getattr(gradwire.exchange, exchange)()

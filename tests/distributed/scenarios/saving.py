@@ -9,6 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from gradwire.memory import Residual
+from gradwire.memory.base import StorageDtype
 from gradwire.torch.ddp import Handle
 from gradwire.torch.ddp.checkpoint import Policy
 from tests.distributed.scenarios.common import (
@@ -85,9 +87,14 @@ def resume_before_a_burst(rank: int, world_size: int) -> dict[str, Any]:
     }
 
 
-def save(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
+def save(
+    rank: int, world_size: int, folder: str, dtype: StorageDtype = "float32"
+) -> dict[str, np.ndarray]:
     """Leave something in the residuals, and a file for each rank."""
-    with attached(Given(), gradwire.topk(ratio=0.05)) as (model, handle):
+    with attached(Given(), gradwire.topk(ratio=0.05, memory=Residual(dtype=dtype))) as (
+        model,
+        handle,
+    ):
         for step in range(3):
             model.zero_grad()
             model(integers(9, rank, step)).backward()
@@ -96,18 +103,29 @@ def save(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
 
 
 def load(
-    rank: int, world_size: int, folder: str, old_size: int, policy: Policy, only_own: bool = False
+    rank: int,
+    world_size: int,
+    folder: str,
+    old_size: int,
+    policy: Policy,
+    only_own: bool = False,
+    dtype: StorageDtype = "float32",
 ) -> dict[str, Any]:
     """Load the files of another number of ranks; then train a step to see that it goes on."""
     files = [Path(folder) / f"rank{old}.pt" for old in range(old_size)]
     saved: Any = [torch.load(file, weights_only=True) for file in files]
     if only_own:
         saved = saved[rank] if rank < old_size else None
-    with attached(Given(), gradwire.topk(ratio=0.05)) as (model, handle):
+    with attached(Given(), gradwire.topk(ratio=0.05, memory=Residual(dtype=dtype))) as (
+        model,
+        handle,
+    ):
         handle.load_state_dict(saved, policy=policy)
         left, step = residuals(handle), handle.step
+        ((_, again),) = handle.state_dict().items()
+        kinds = {str(each.dtype) for each in again["residual"].values()}
         model(integers(9, rank, 3)).backward()
-        return {"left": left, "step": step, "after": handle.step}
+        return {"left": left, "step": step, "after": handle.step, "dtypes": kinds}
 
 
 def save_momentum(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:

@@ -247,7 +247,9 @@ class _Loading:
     ) -> None:
         parameter = self._parameters[name]
         state = fresh_state(parameter, self._rank)
-        arrays = {kind: to_memory(values, parameter) for kind, values in buffers.items()}
+        arrays = {
+            kind: to_memory(values, parameter, values.dtype) for kind, values in buffers.items()
+        }
         state.load_state_dict(entry.state | dict.fromkeys(BUFFERS) | arrays)
         self.states[name] = state
 
@@ -326,5 +328,5 @@ def _spread(entries: Sequence[Entry], kind: str, ranks: int) -> torch.Tensor:
         raise ValueError("some ranks have a residual or moment for a parameter, others do not")
     total = np.zeros(entries[0].buffers[kind].shape, np.float64)
     for each in entries:
-        total += each.buffers[kind].numpy()
+        total += each.buffers[kind].float().numpy()
     return torch.from_numpy(np.asarray(total / ranks, np.float32))

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -15,18 +14,25 @@ BUFFERS = ("residual", "momentum", "second_moment")
 """Arrays of a parameter's state with a value per entry, in memory order; None without them."""
 
 
-def to_logical(flat: NDArray[np.float32], parameter: Parameter) -> torch.Tensor:
-    """Return a copy of values in memory order as a contiguous tensor of the parameter's shape."""
+def to_logical(flat: NDArray[Any], parameter: Parameter) -> torch.Tensor:
+    """Return a copy of values in memory order as a contiguous tensor of the parameter's shape.
+
+    The values are float32, or as uint16 the bits of bfloat16, which the tensor then is.
+    """
+    values = torch.from_numpy(flat)
+    if values.dtype == torch.uint16:
+        values = values.view(torch.bfloat16)
     shape = parameter.tensor.shape
-    return torch.from_numpy(flat).as_strided(shape, strides_of(parameter)).clone().contiguous()
+    return values.as_strided(shape, strides_of(parameter)).clone().contiguous()
 
 
-def to_memory(values: torch.Tensor, parameter: Parameter) -> NDArray[np.float32]:
+def to_memory(
+    values: torch.Tensor, parameter: Parameter, dtype: torch.dtype = torch.float32
+) -> NDArray[Any]:
     """Return values of the parameter's shape in memory order; the inverse of `to_logical`."""
-    flat = torch.empty(parameter.numel, dtype=torch.float32, device="cpu")
+    flat = torch.empty(parameter.numel, dtype=dtype, device="cpu")
     flat.as_strided(parameter.tensor.shape, strides_of(parameter)).copy_(values)
-    array: NDArray[np.float32] = flat.numpy()
-    return array
+    return (flat.view(torch.uint16) if dtype == torch.bfloat16 else flat).numpy()
 
 
 def observe(parameter: Parameter) -> None:
@@ -43,7 +49,7 @@ def observe(parameter: Parameter) -> None:
             each: to_logical(saved[each], parameter) for each in BUFFERS if saved[each] is not None
         }
         parameter.strides = strides
-        moved = {each: to_memory(values, parameter) for each, values in held.items()}
+        moved = {each: to_memory(values, parameter, values.dtype) for each, values in held.items()}
         parameter.state.load_state_dict(saved | moved)
     parameter.strides = strides
 

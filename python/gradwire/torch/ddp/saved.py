@@ -32,7 +32,8 @@ class Entry:
     sizes : list of int
         What `SizeLimit.state` returned.
     buffers : dict of str to torch.Tensor
-        Those of `BUFFERS` that the codec has: float32, of the parameter's shape.
+        Those of `BUFFERS` that the codec has: float32, of the parameter's shape; a residual in
+        bfloat16 if it is kept so.
     """
 
     state: dict[str, Any]
@@ -136,7 +137,8 @@ def _unpack(packed: object, key: str) -> RankState:
     if f"rank{rank}" != key or rank >= world_size:
         raise ValueError(f"{key} holds the state of rank {rank} of {world_size}")
     tensors = {
-        kind: _tensors(f"{key}.{kind}", packed.get(kind, {})) for kind in (*BUFFERS, "measured")
+        kind: _tensors(f"{key}.{kind}", kind, packed.get(kind, {}))
+        for kind in (*BUFFERS, "measured")
     }
     parameters = _mapping(f"{key}.parameters", about.get("parameters"))
     for kind, found in tensors.items():
@@ -176,13 +178,15 @@ def _entry(
     )
 
 
-def _tensors(what: str, found: object) -> dict[str, torch.Tensor]:
+def _tensors(what: str, kind: str, found: object) -> dict[str, torch.Tensor]:
     tensors = _mapping(what, found)
+    allowed = [torch.float32, torch.bfloat16] if kind == "residual" else [torch.float32]
     for name, each in tensors.items():
         if not isinstance(each, torch.Tensor) or each.layout != torch.strided:
             raise TypeError(f"{what}.{name} must be a dense tensor, got {type(each).__name__}")
-        if each.dtype != torch.float32:
-            raise TypeError(f"{what}.{name} must be float32, got {each.dtype}")
+        if each.dtype not in allowed:
+            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+            raise TypeError(f"{what}.{name} must be {names}, got {each.dtype}")
     return {name: each.detach().cpu() for name, each in tensors.items()}
 
 

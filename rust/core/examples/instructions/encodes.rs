@@ -22,8 +22,9 @@ use crate::{Prepare, Works};
 /// Long enough for the work that does not grow with the tensor to vanish.
 const NUMEL: usize = 1 << 20;
 
-const KEEP: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
-const IN_PLACE: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: true });
+const KEEP: Memory = Memory::Residual(Residual::PLAIN);
+const IN_PLACE: Memory =
+    Memory::Residual(Residual { decay: 1.0, low_memory: true, ..Residual::PLAIN });
 
 /// A tensor of some type of elements.
 enum Tensor {
@@ -142,7 +143,7 @@ fn sparsifiers() -> Works {
         all.push((name, encode(sparsifier, Quantizer::Float32, KEEP)));
     }
     let named = [
-        ("topk, low pass, 0.01", Memory::LowPass(LowPass { beta: 0.1 })),
+        ("topk, low pass, 0.01", Memory::LowPass(LowPass { beta: 0.1, ..LowPass::PLAIN })),
         ("topk, momentum correction, 0.01", Memory::MomentumCorrection(correction)),
         ("topk, Adam correction, 0.01", Memory::AdamCorrection(adam)),
     ];

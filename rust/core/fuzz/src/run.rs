@@ -1,9 +1,9 @@
 //! Tensors that go through a codec, step by step.
 
-use gradwire_core::Result;
 use gradwire_core::codec::{Codec, Encoded, State, Support, Workspace};
 use gradwire_core::frame::{Frame, Scratch};
 use gradwire_core::simd::Kernels;
+use gradwire_core::{Input, Result};
 
 use crate::bytes::{Bytes, draw};
 use crate::drawn::{Family, Tensor, limit, positions};
@@ -101,7 +101,7 @@ impl Run {
         }
         let finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
         let taken = self.state.set_residual(residual).is_ok();
-        assert_eq!(taken, self.state.residual().is_some() && finite(residual));
+        assert_eq!(taken, self.state.stored_residual().is_some() && finite(residual));
         let taken = self.state.set_momentum(momentum).is_ok();
         assert_eq!(taken, self.state.momentum().is_some() && finite(momentum));
         let negative = momentum.iter().any(|&value| value < 0.0);
@@ -112,9 +112,13 @@ impl Run {
 
     /// All of the state that can be seen, to the bit.
     pub fn seen(&self) -> (Vec<u32>, Vec<(String, u64)>) {
-        let floats =
-            [self.state.residual(), self.state.momentum(), self.state.second_moment()];
+        let floats = [self.state.residual(), self.state.momentum(), self.state.second_moment()];
         let bits = floats.into_iter().flatten().flatten().map(|value| value.to_bits());
+        let rounded = match self.state.stored_residual() {
+            Some(Input::BF16(values)) => values,
+            _ => &[],
+        };
+        let bits = bits.chain(rounded.iter().map(|value| value.to_bits().into()));
         let scalars = self.state.scalars().into_iter().map(|(name, v)| (name, v.to_bits()));
         (bits.collect(), scalars.collect())
     }

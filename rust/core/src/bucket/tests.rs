@@ -14,7 +14,7 @@ use crate::{Error, Input};
 const LENGTHS: [usize; 5] = [300, 1, 0, 2000, 77];
 
 fn codec(sparsifier: Sparsifier) -> Codec {
-    let memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
+    let memory = Memory::Residual(Residual::PLAIN);
     Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
 }
 

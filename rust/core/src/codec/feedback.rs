@@ -5,7 +5,7 @@
 //! receiver decodes. The buffers become the memory when the state commits.
 
 use super::{Codec, State, Workspace, non_finite};
-use crate::memory::Kept;
+use crate::memory::{Keeps, Kept};
 use crate::quantize::{Decoder, ValueCoding};
 use crate::scan::{Field, Request, Scanner, Tensor, Totals, Update};
 use crate::simd::BLOCK;
@@ -86,9 +86,12 @@ impl Codec {
         workspace: &mut Workspace,
     ) {
         let numel = state.numel() as u64;
-        let Kept { residual: Some(residual), moment, .. } = &mut state.kept else { return };
+        if state.kept.keeps() == Keeps::Nothing {
+            return;
+        }
         let survivors = workspace.scanner.survivors();
         let (indices, values) = (survivors.indices(), survivors.values());
+        let Kept { residual, moment, .. } = &mut state.kept;
         if let Some(momentum) = moment.as_mut().filter(|_| self.memory.masks()) {
             let moved = momentum.next_mut();
             for &index in indices {
@@ -96,9 +99,14 @@ impl Codec {
             }
         }
         if self.quantizer.is_exact() && self.memory.becomes_sums() {
-            let next = residual.next_mut();
-            for &index in indices {
-                next[index as usize] = 0.0;
+            match residual {
+                None => state.kept.forget_rounded(indices),
+                Some(residual) => {
+                    let next = residual.next_mut();
+                    for &index in indices {
+                        next[index as usize] = 0.0;
+                    }
+                }
             }
             return;
         }
@@ -114,12 +122,16 @@ impl Codec {
             decoder.decode(block * BLOCK, Some(indices), sent);
             let entries = indices.iter().zip(values).zip(&*sent);
             let left = entries.map(|((&index, &value), &sent)| (index as usize, value - sent));
-            if self.memory.becomes_sums() {
-                let next = residual.next_mut();
-                left.for_each(|(i, left)| next[i] = left);
-            } else {
-                let (kept, next) = residual.begin_apart();
-                left.for_each(|(i, left)| next[i] = self.memory.left(kept[i], left));
+            match &mut state.kept.residual {
+                None => state.kept.put_rounded(self.memory, left),
+                Some(residual) if self.memory.becomes_sums() => {
+                    let next = residual.next_mut();
+                    left.for_each(|(i, left)| next[i] = left);
+                }
+                Some(residual) => {
+                    let (kept, next) = residual.begin_apart();
+                    left.for_each(|(i, left)| next[i] = self.memory.left(kept[i], left));
+                }
             }
         }
     }

@@ -3,12 +3,16 @@
 //! Dryden et al. (MLHPC 2016) add up the residuals of all ranks at the end of an epoch and set them to
 //! zero, so that nothing is unsent at an evaluation or a checkpoint.
 
+use half::bf16;
+
 use super::{Codec, Encoded, State};
 use crate::frame::{self, Layout};
 use crate::pack::Pattern;
 use crate::quantize::Quantizer;
+use crate::scan::Field;
+use crate::simd::Kernels;
 use crate::sparsify::All;
-use crate::{Dtype, Error, Result};
+use crate::{Dtype, Error, Input, Result, room};
 
 impl Codec {
     /// Writes the residual to a dense float32 frame, in place of what `out` held. It becomes zero.
@@ -25,10 +29,10 @@ impl Codec {
     /// The state stays as it is, but for the chance to roll back the encode before.
     pub fn write_rest(&self, state: &mut State, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
-        if state.residual().is_none() {
+        let Some(residual) = state.stored_residual() else {
             return Err(Error::argument("the codec has no memory, so there is nothing to flush"));
-        }
-        let numel = state.numel();
+        };
+        let numel = residual.len();
         state.prepare(self, numel)?;
         let layout = Layout {
             dtype: Dtype::F32,
@@ -37,13 +41,27 @@ impl Codec {
             indices: self.indices,
             pattern: Pattern::Any,
         };
-        frame::write_into(&layout, numel as u64, None, state.residual().unwrap_or_default(), out)
+        let mut widened = Vec::new();
+        let residual = match state.stored_residual() {
+            Some(Input::F32(residual)) => residual,
+            residual => {
+                room::resize(&mut widened, numel)?;
+                if let Some(residual) = residual {
+                    Field(residual).copy(Kernels::current(), 0..numel, &mut widened);
+                }
+                &widened
+            }
+        };
+        frame::write_into(&layout, numel as u64, None, residual, out)
     }
 
     /// The second half, right after the first.
     pub fn forget_rest(&self, state: &mut State) -> Encoded {
         if let Some(residual) = &mut state.kept.residual {
             residual.begin().1.fill(0.0);
+        }
+        if let Some(rounded) = &mut state.kept.rounded {
+            rounded.begin().1.fill(bf16::ZERO);
         }
         let masks = self.memory.masks();
         if let Some(moment) = &mut state.kept.moment {

@@ -163,13 +163,9 @@ impl Codec {
 
     /// Puts right what the memory becomes of entries that are decoded as something else.
     fn keep_rest(&self, carried: &Carried, state: &mut State) {
-        let Some(residual) = &mut state.kept.residual else { return };
-        let (before, after) = residual.amend();
         let entries = carried.positions.iter().zip(&carried.values).zip(&carried.decoded);
-        for ((&position, &value), &sent) in entries {
-            let (i, left) = (position as usize, value - sent);
-            after[i] = self.memory.left(before.map_or(0.0, |before| before[i]), left);
-        }
+        let left = entries.map(|((&position, &value), &sent)| (position as usize, value - sent));
+        state.kept.amend(self.memory, left);
     }
 
     /// The room for the next exact frame, where one of `have` bytes came out as `need` and may have

@@ -43,7 +43,7 @@ impl Codec {
         let pattern = self.sparsifier.pattern(key);
         let mut unread = Unread { tensor, tracker: &tracker, key, scratch: keys };
         let Wanted { request, thresholds } = self.sparsifier.wanted(&mut unread);
-        let unread = request.entries == Entries::Unseen && state.residual().is_none();
+        let unread = request.entries == Entries::Unseen && state.stored_residual().is_none();
         let totals = if unread {
             // The entries drawn are all that is read.
             Totals::default()
@@ -68,7 +68,8 @@ impl Codec {
             workspace.scanner.survivors().check()?;
         }
         // Its entries may have been read more than once, and then they were finite the first time.
-        let reread = in_place || !self.memory.becomes_sums();
+        let in_memory = self.memory.becomes_sums() && state.residual().is_some();
+        let reread = in_place || !in_memory;
         let check = |workspace: &Workspace| {
             let changed = reread && workspace.scanner.survivors().check().is_err();
             if changed { Err(Error::Changed) } else { Ok(()) }

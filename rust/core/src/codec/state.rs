@@ -3,9 +3,10 @@
 use super::Codec;
 use crate::memory::{Buffers, Keeps, Kept, Pace};
 use crate::rng::Key;
+use crate::scan::{Field, Tensor};
 use crate::simd::{Kernels, in_standard_mode, reduce, summary};
 use crate::sparsify::{Sparsifier, Tracker};
-use crate::{Error, Result};
+use crate::{Error, Input, Result};
 
 /// The state of one tensor under one codec: residual, momentum, tracked bound, stage controller.
 ///
@@ -70,6 +71,12 @@ impl State {
         Key::new(seed, self.tensor, self.step, !self.stream)
     }
 
+    /// The key of this step's rounding of what is kept: different in every stream.
+    fn memory_key(&self, seed: u64) -> Key {
+        // No rank has a stream so high that these would be the numbers of another's rounding.
+        Key::new(seed, self.tensor, self.step, !self.stream ^ 1 << 63)
+    }
+
     /// Checks that this state and a tensor of `numel` elements go with the codec.
     pub(super) fn check(&self, codec: &Codec, numel: usize) -> Result<()> {
         codec.sparsifier().check_numel(numel)?;
@@ -95,7 +102,10 @@ impl State {
     pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
         self.check(codec, numel)?;
         if !codec.memory().takes_in_place() {
-            self.kept.buffers().try_for_each(Buffers::make_apart)?;
+            self.kept.make_apart()?;
+        }
+        if let Some(seed) = codec.memory().storage().seed() {
+            self.kept.key = self.memory_key(seed);
         }
         self.previous = None;
         Ok(())
@@ -120,7 +130,7 @@ impl State {
 
     /// The same of an encode that no gradient has gone into.
     pub(super) fn take_over(&mut self, codec: &Codec, tracker: Tracker) {
-        self.kept.buffers().for_each(Buffers::commit);
+        self.kept.commit();
         let tracked = Tracked { sparsifier: codec.sparsifier(), tracker };
         let tracked = std::mem::replace(&mut self.tracked, tracked);
         self.previous = Some(Previous { tracked, steps: self.kept.pace.steps });
@@ -166,27 +176,48 @@ impl State {
         self.kept.nbytes()
     }
 
-    /// What was not sent yet, if the codec remembers it.
+    /// What was not sent yet, if the codec remembers it in float32.
     pub fn residual(&self) -> Option<&[f32]> {
         self.kept.residual.as_ref().map(Buffers::as_slice)
+    }
+
+    /// What was not sent yet, if the codec remembers it, as it is kept: in float32 or bfloat16.
+    pub fn stored_residual(&self) -> Option<Input<'_>> {
+        self.kept.stored()
     }
 
     /// The Euclidean norm of the residual, if there is one: a read of it, with sums in float64.
     pub fn residual_norm(&self) -> Option<f64> {
         let norm = |residual| {
-            let mut lanes = summary::Lanes::default();
-            Kernels::current().squares(residual, &mut lanes);
+            let (kernels, mut lanes) = (Kernels::current(), summary::Lanes::default());
+            Tensor::from(Field(residual))
+                .for_each_block(kernels, |_, block| kernels.squares(block, &mut lanes));
             reduce(&lanes.squares).sqrt()
         };
-        self.residual().map(|residual| in_standard_mode(|| norm(residual)))
+        self.stored_residual().map(|residual| in_standard_mode(|| norm(residual)))
     }
 
-    /// Replaces the residual by these finite values.
+    /// Replaces the residual by these finite values; where it is kept in bfloat16, by the nearest
+    /// to each.
     pub fn set_residual(&mut self, values: &[f32]) -> Result<()> {
-        let Some(residual) = &mut self.kept.residual else {
-            return Err(Error::argument("the codec of this state has no residual to set"));
-        };
-        residual.set("residual", values)?;
+        self.set_stored_residual(Input::F32(values))
+    }
+
+    /// The same of values in float32 or bfloat16.
+    pub fn set_stored_residual(&mut self, values: Input<'_>) -> Result<()> {
+        const NAME: &str = "residual";
+        match (&mut self.kept.residual, &mut self.kept.rounded, values) {
+            (Some(kept), _, Input::F32(values)) => kept.set(NAME, values)?,
+            (Some(kept), _, Input::BF16(values)) => kept.set(NAME, values)?,
+            (_, Some(kept), Input::F32(values)) => kept.set(NAME, values)?,
+            (_, Some(kept), Input::BF16(values)) => kept.set(NAME, values)?,
+            (None, None, _) => {
+                return Err(Error::argument("the codec of this state has no residual to set"));
+            }
+            (_, _, Input::F16(_) | Input::F64(_)) => {
+                return Err(Error::argument("a residual must be float32 or bfloat16"));
+            }
+        }
         self.previous = None;
         Ok(())
     }
@@ -273,14 +304,14 @@ impl State {
             self.tracked = tracked;
             self.kept.pace.steps = steps;
         }
-        self.kept.buffers().for_each(Buffers::rollback);
+        self.kept.rollback();
         self.step -= 1;
         Ok(())
     }
 
     /// Forgets everything: the state is as new.
     pub fn reset(&mut self) {
-        self.kept.buffers().for_each(Buffers::clear);
+        self.kept.clear();
         self.tracked = Tracked::new(self.tracked.sparsifier, self.numel);
         self.previous = None;
         self.step = 0;

@@ -1,6 +1,6 @@
 //! Adam on each rank, of which steps are sent.
 
-use super::{Keeps, Kept, Remember};
+use super::{Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Made, Next, Past, Tensor, Update};
 use crate::simd::adam::Rule;
@@ -97,6 +97,10 @@ impl Remember for AdamCorrection {
 
     fn keeps(self) -> Keeps {
         Keeps::SecondMoment
+    }
+
+    fn storage(self) -> Storage {
+        Storage::Float32
     }
 
     fn clip(self) -> Option<f32> {

@@ -1,5 +1,6 @@
 //! The buffers of a memory: a pair, or a single one.
 
+use super::storage::Stored;
 use crate::buffer::Buffer;
 use crate::{Error, Result};
 
@@ -12,15 +13,15 @@ use crate::{Error, Result};
 /// With one, an encode has to know that it will not fail before it writes at all, and what it
 /// overwrites is gone.
 #[derive(Debug, Clone)]
-pub(crate) struct Buffers {
-    current: Buffer,
+pub(crate) struct Buffers<T: Stored = f32> {
+    current: Buffer<T>,
     /// None if the next values are written over the current ones.
-    other: Option<Buffer>,
+    other: Option<Buffer<T>>,
     /// Whether `other` holds the values before the last encode.
     undoable: bool,
 }
 
-impl Buffers {
+impl<T: Stored> Buffers<T> {
     /// `len` zeros.
     pub fn zeros(len: usize, in_place: bool) -> Result<Self> {
         let other = if in_place { None } else { Some(Buffer::zeros(len)?) };
@@ -36,14 +37,14 @@ impl Buffers {
 
     /// The values before the last commit, if they are there yet, and those that it has made, to be
     /// amended. The commit can still be undone.
-    pub(crate) fn amend(&mut self) -> (Option<&[f32]>, &mut [f32]) {
+    pub(crate) fn amend(&mut self) -> (Option<&[T]>, &mut [T]) {
         let before = if self.undoable { self.other.as_ref() } else { None };
         (before.map(Buffer::as_slice), self.current.as_mut_slice())
     }
 
     /// Zeros again, in the memory that there is: nothing can go wrong.
     pub fn clear(&mut self) {
-        self.current.as_mut_slice().fill(0.0);
+        self.current.as_mut_slice().fill(T::zeroed());
         self.undoable = false;
     }
 
@@ -67,13 +68,13 @@ impl Buffers {
     }
 
     /// The values.
-    pub fn as_slice(&self) -> &[f32] {
+    pub fn as_slice(&self) -> &[T] {
         self.current.as_slice()
     }
 
     /// The values, and the buffer that the next ones are written to; none and the values themselves
     /// if that is done in place. Ends the chance to undo.
-    pub(crate) fn begin(&mut self) -> (Option<&[f32]>, &mut [f32]) {
+    pub(crate) fn begin(&mut self) -> (Option<&[T]>, &mut [T]) {
         self.undoable = false;
         match &mut self.other {
             Some(other) => (Some(self.current.as_slice()), other.as_mut_slice()),
@@ -82,19 +83,19 @@ impl Buffers {
     }
 
     /// As [`Buffers::begin`], after [`Buffers::make_apart`].
-    pub(crate) fn begin_apart(&mut self) -> (&[f32], &mut [f32]) {
+    pub(crate) fn begin_apart(&mut self) -> (&[T], &mut [T]) {
         self.undoable = false;
         let next = self.other.as_mut().map(Buffer::as_mut_slice).unwrap_or_default();
         (self.current.as_slice(), next)
     }
 
     /// The buffer that [`Buffers::begin`] gave out to be written.
-    pub(crate) fn next(&self) -> &[f32] {
+    pub(crate) fn next(&self) -> &[T] {
         self.other.as_ref().unwrap_or(&self.current).as_slice()
     }
 
     /// As [`Buffers::next`], to patch it.
-    pub(crate) fn next_mut(&mut self) -> &mut [f32] {
+    pub(crate) fn next_mut(&mut self) -> &mut [T] {
         self.other.as_mut().unwrap_or(&mut self.current).as_mut_slice()
     }
 
@@ -120,12 +121,12 @@ impl Buffers {
     }
 
     /// Writes to the values themselves.
-    pub(crate) fn current_mut(&mut self) -> &mut [f32] {
+    pub(crate) fn current_mut(&mut self) -> &mut [T] {
         self.current.as_mut_slice()
     }
 
-    /// Replaces the values. `what` they are is for the error.
-    pub(crate) fn set(&mut self, what: &str, values: &[f32]) -> Result<()> {
+    /// Replaces the values, each by the nearest there is. `what` they are is for the error.
+    pub(crate) fn set<V: Stored>(&mut self, what: &str, values: &[V]) -> Result<()> {
         let expected = self.current.as_slice().len();
         if values.len() != expected {
             let given = values.len();
@@ -133,12 +134,14 @@ impl Buffers {
                 "the {what} has {given} elements, {expected} were expected"
             )));
         }
-        let bad = |v: &f32| !v.is_finite();
+        let bad = |v: &V| !v.value().is_finite();
         if let Some(first) = values.iter().position(bad) {
             let count = values.iter().filter(|v| bad(v)).count() as u64;
             return Err(Error::NonFinite { count, first: first as u64 });
         }
-        self.current.as_mut_slice().copy_from_slice(values);
+        for (kept, &value) in self.current.as_mut_slice().iter_mut().zip(values) {
+            *kept = T::nearest(value.value());
+        }
         self.undoable = false;
         Ok(())
     }

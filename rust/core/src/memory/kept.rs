@@ -1,7 +1,12 @@
 //! What a memory keeps of one tensor.
 
+use half::bf16;
+
+use super::storage::Stored;
 use super::{Buffers, Memory};
-use crate::Result;
+use crate::rng::Key;
+use crate::simd::dither;
+use crate::{Input, Result};
 
 /// What there is to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,6 +14,8 @@ pub(crate) enum Keeps {
     Nothing,
     /// What was not sent.
     Residual,
+    /// The same in bfloat16.
+    Rounded,
     /// What was not sent, and a momentum beside it.
     Momentum,
     /// What was not sent of the steps of an optimizer, and a second moment of gradients beside it.
@@ -21,6 +28,7 @@ impl Keeps {
         match self {
             Self::Nothing => "nothing",
             Self::Residual => "a residual",
+            Self::Rounded => "a residual in bfloat16",
             Self::Momentum => "a residual and a momentum",
             Self::SecondMoment => "a residual and a second moment",
         }
@@ -29,7 +37,7 @@ impl Keeps {
     /// Whether a moment is kept beside the residual.
     fn has_moment(self) -> bool {
         match self {
-            Self::Nothing | Self::Residual => false,
+            Self::Nothing | Self::Residual | Self::Rounded => false,
             Self::Momentum | Self::SecondMoment => true,
         }
     }
@@ -41,10 +49,14 @@ pub(crate) struct Kept {
     keeps: Keeps,
     /// What was not sent, which for momentum correction is the velocity.
     pub residual: Option<Buffers>,
+    /// The same where it is kept in bfloat16, for which the other is none.
+    pub rounded: Option<Buffers<bf16>>,
     /// The moment beside it.
     pub moment: Option<Buffers>,
     /// What makes steps of gradients, where a memory does.
     pub pace: Pace,
+    /// What the last encode, or the one under way, rounds with.
+    pub key: Key,
 }
 
 /// What steps of an optimizer depend on besides gradients.
@@ -65,19 +77,30 @@ impl Default for Pace {
 impl Kept {
     /// What this memory keeps of a new tensor.
     pub fn new(memory: Memory, numel: usize) -> Result<Self> {
-        let make = |wanted| {
-            let buffers = || Buffers::zeros(numel, memory.is_in_place());
-            if wanted { buffers().map(Some) } else { Ok(None) }
-        };
+        fn make<T: Stored>(
+            memory: Memory,
+            numel: usize,
+            wanted: bool,
+        ) -> Result<Option<Buffers<T>>> {
+            wanted.then(|| Buffers::zeros(numel, memory.is_in_place())).transpose()
+        }
         let keeps = memory.keeps();
-        let residual = make(keeps != Keeps::Nothing)?;
-        Ok(Self { keeps, residual, moment: make(keeps.has_moment())?, pace: Pace::default() })
+        let (nothing, rounded) = (keeps == Keeps::Nothing, keeps == Keeps::Rounded);
+        Ok(Self {
+            keeps,
+            residual: make(memory, numel, !nothing && !rounded)?,
+            rounded: make(memory, numel, rounded)?,
+            moment: make(memory, numel, keeps.has_moment())?,
+            pace: Pace::default(),
+            key: Key::from_bits(0),
+        })
     }
 
     /// The same values once more, in one buffer each.
     pub fn copy(&self) -> Result<Self> {
         let copy = |buffers: &Option<Buffers>| buffers.as_ref().map(Buffers::copy).transpose();
-        Ok(Self { residual: copy(&self.residual)?, moment: copy(&self.moment)?, ..*self })
+        let rounded = self.rounded.as_ref().map(Buffers::copy).transpose()?;
+        Ok(Self { residual: copy(&self.residual)?, rounded, moment: copy(&self.moment)?, ..*self })
     }
 
     /// What there is.
@@ -85,19 +108,94 @@ impl Kept {
         self.keeps
     }
 
-    /// The buffers there are.
-    pub fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers> {
+    /// What was not sent, in whatever it is kept.
+    pub fn stored(&self) -> Option<Input<'_>> {
+        match (&self.residual, &self.rounded) {
+            (Some(residual), _) => Some(Input::F32(residual.as_slice())),
+            (None, Some(rounded)) => Some(Input::BF16(rounded.as_slice())),
+            (None, None) => None,
+        }
+    }
+
+    /// The float32 buffers there are.
+    fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers> {
         self.residual.iter_mut().chain(&mut self.moment)
+    }
+
+    /// As [`Buffers::make_apart`], of all.
+    pub fn make_apart(&mut self) -> Result<()> {
+        self.buffers().try_for_each(Buffers::make_apart)?;
+        self.rounded.iter_mut().try_for_each(Buffers::make_apart)
+    }
+
+    /// As [`Buffers::commit`], of all.
+    pub fn commit(&mut self) {
+        self.buffers().for_each(Buffers::commit);
+        self.rounded.iter_mut().for_each(Buffers::commit);
+    }
+
+    /// As [`Buffers::rollback`], of all.
+    pub fn rollback(&mut self) {
+        self.buffers().for_each(Buffers::rollback);
+        self.rounded.iter_mut().for_each(Buffers::rollback);
+    }
+
+    /// As [`Buffers::clear`], of all.
+    pub fn clear(&mut self) {
+        self.buffers().for_each(Buffers::clear);
+        self.rounded.iter_mut().for_each(Buffers::clear);
+    }
+
+    /// Amends what the last commit has made of these positions, of which so much was not sent.
+    pub fn amend(&mut self, memory: Memory, left: impl Iterator<Item = (usize, f32)>) {
+        let key = self.key;
+        if let Some(residual) = &mut self.residual {
+            let (before, after) = residual.amend();
+            for (i, left) in left {
+                after[i] = memory.left(before.map_or(0.0, |before| before[i]), left);
+            }
+        } else if let Some(rounded) = &mut self.rounded {
+            let (before, after) = rounded.amend();
+            for (i, left) in left {
+                let left = memory.left(before.map_or(0.0, |before| before[i].to_f32()), left);
+                after[i] = dither::at(left, key, i as u32);
+            }
+        }
+    }
+
+    /// Replaces what a residual in bfloat16 becomes of entries of which something was not sent.
+    /// `left` has their positions, and what that is; what is kept of it, `memory` says.
+    pub fn put_rounded(&mut self, memory: Memory, left: impl Iterator<Item = (usize, f32)>) {
+        let (Some(rounded), key) = (&mut self.rounded, self.key) else { return };
+        if memory.becomes_sums() {
+            let next = rounded.next_mut();
+            return left.for_each(|(i, left)| next[i] = dither::at(left, key, i as u32));
+        }
+        let (kept, next) = rounded.begin_apart();
+        for (i, left) in left {
+            next[i] = dither::at(memory.left(kept[i].to_f32(), left), key, i as u32);
+        }
+    }
+
+    /// The same where nothing is left.
+    pub fn forget_rounded(&mut self, positions: &[u32]) {
+        let next = self.rounded.as_mut().map(Buffers::next_mut).unwrap_or_default();
+        for &at in positions {
+            next[at as usize] = bf16::ZERO;
+        }
     }
 
     /// The bytes of all buffers there are.
     pub fn nbytes(&self) -> usize {
-        self.residual.iter().chain(&self.moment).map(Buffers::nbytes).sum()
+        let rounded = self.rounded.as_ref().map_or(0, Buffers::nbytes);
+        rounded + self.residual.iter().chain(&self.moment).map(Buffers::nbytes).sum::<usize>()
     }
 
     /// Makes zeros of a residual that is not finite, and of the moment beside it: something that is
     /// not has gone into that, too.
     pub fn drop_non_finite(&mut self) {
+        let rounded = self.rounded.as_mut().map(Buffers::current_mut).unwrap_or_default();
+        rounded.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = bf16::ZERO);
         let Some(residual) = &mut self.residual else { return };
         let moment = self.moment.as_mut().map(Buffers::current_mut).unwrap_or_default();
         let residual = residual.current_mut();
@@ -111,11 +209,13 @@ impl Kept {
 
     /// Whether an encode overwrites the residual that it reads.
     pub fn is_in_place(&self) -> bool {
-        self.residual.as_ref().is_some_and(Buffers::is_in_place)
+        let rounded = self.rounded.as_ref().is_some_and(Buffers::is_in_place);
+        rounded || self.residual.as_ref().is_some_and(Buffers::is_in_place)
     }
 
     /// Whether the last encode can be undone, if there was one.
     pub fn can_roll_back(&self) -> bool {
-        self.residual.as_ref().is_none_or(Buffers::can_roll_back)
+        let rounded = self.rounded.as_ref().is_none_or(Buffers::can_roll_back);
+        rounded && self.residual.as_ref().is_none_or(Buffers::can_roll_back)
     }
 }

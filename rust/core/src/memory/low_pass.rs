@@ -1,6 +1,6 @@
 //! The low-pass filter of ScaleCom.
 
-use super::{Keeps, Kept, Remember};
+use super::{Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Filter, Next, Past, Tensor, Update};
 use crate::{Error, Result};
@@ -20,9 +20,14 @@ use crate::{Error, Result};
 pub struct LowPass {
     /// Filter coefficient, in (0, 1].
     pub beta: f32,
+    /// What the memory is kept as.
+    pub storage: Storage,
 }
 
 impl LowPass {
+    /// The filter of the paper's smallest coefficient, in float32.
+    pub const PLAIN: Self = Self { beta: 0.1, storage: Storage::Float32 };
+
     fn filter(self) -> Filter {
         Filter { beta: self.beta }
     }
@@ -32,7 +37,7 @@ impl Part for LowPass {
     const KIND: &'static str = "low_pass";
 
     fn read(options: &Options) -> Result<Self> {
-        Ok(Self { beta: options.get("beta")? })
+        Ok(Self { beta: options.get("beta")?, storage: Storage::read(options)? })
     }
 
     fn check(self) -> Result<()> {
@@ -48,7 +53,10 @@ impl Part for LowPass {
     }
 
     fn examples() -> Vec<Self> {
-        [1.0, 0.1, 0.37].map(|beta| Self { beta }).to_vec()
+        let (plain, rounded) = (Storage::Float32, Storage::BFloat16 { seed: 1 });
+        [(1.0, plain), (0.1, plain), (0.37, plain), (0.3, rounded), (1.0, rounded)]
+            .map(|(beta, storage)| Self { beta, storage })
+            .to_vec()
     }
 }
 
@@ -66,7 +74,11 @@ impl Remember for LowPass {
     }
 
     fn keeps(self) -> Keeps {
-        Keeps::Residual
+        self.storage.keeps()
+    }
+
+    fn storage(self) -> Storage {
+        self.storage
     }
 
     fn clip(self) -> Option<f32> {
@@ -78,11 +90,22 @@ impl Remember for LowPass {
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
-        let Some(memory) = &kept.residual else { return gradient.into() };
-        Tensor { gradient, memory: Past::Residual { residual: memory.as_slice(), decay: 1.0 } }
+        let decay = 1.0;
+        let memory = match (&kept.residual, &kept.rounded) {
+            (Some(memory), _) => Past::Residual { residual: memory.as_slice(), decay },
+            (_, Some(memory)) => Past::Rounded { residual: memory.as_slice(), decay },
+            _ => Past::None,
+        };
+        Tensor { gradient, memory }
     }
 
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, _: f32) -> Update<'a> {
+        if let Some(memory) = &mut kept.rounded {
+            let (residual, next) = memory.begin_apart();
+            let memory = Past::Rounded { residual, decay: 1.0 };
+            let next = Next::rounded(next, self.filter(), None, kept.key);
+            return Update::new(Tensor { gradient, memory }, next);
+        }
         let Some(memory) = &mut kept.residual else { return Tensor::from(gradient).into() };
         let (residual, next) = memory.begin_apart();
         let memory = Past::Residual { residual, decay: 1.0 };

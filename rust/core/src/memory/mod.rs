@@ -9,9 +9,11 @@ mod low_pass;
 mod momentum_correction;
 mod none;
 mod residual;
+mod storage;
 
 pub(crate) use buffers::Buffers;
 pub(crate) use kept::{Keeps, Kept, Pace};
+pub use storage::Storage;
 
 use crate::part::{Part, parts};
 use crate::scan::{Field, Tensor, Update};
@@ -40,10 +42,14 @@ pub(crate) trait Remember: Part {
     /// What there is to keep.
     fn keeps(self) -> Keeps;
 
+    /// What its values are kept as.
+    fn storage(self) -> Storage;
+
     /// The norm to which a gradient is scaled down first, if it is longer.
     fn clip(self) -> Option<f32>;
 
-    /// Whether the memory becomes the sums of gradient and memory, where nothing is sent.
+    /// Whether the memory becomes the sums of gradient and memory, where nothing is sent, and what is
+    /// left of them elsewhere; in bfloat16 that, rounded.
     fn becomes_sums(self) -> bool;
 
     /// What there is to encode: this gradient, times `scale`, and what was kept, put together. Without
@@ -74,6 +80,10 @@ impl Memory {
 
     pub(crate) fn keeps(self) -> Keeps {
         each_memory!(self, memory => memory.keeps())
+    }
+
+    pub(crate) fn storage(self) -> Storage {
+        each_memory!(self, memory => memory.storage())
     }
 
     pub(crate) fn clip(self) -> Option<f32> {

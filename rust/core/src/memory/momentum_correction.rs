@@ -1,6 +1,6 @@
 //! The momentum correction of Deep Gradient Compression.
 
-use super::{Keeps, Kept, Remember};
+use super::{Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Next, Past, Tensor, Update};
 use crate::simd::momentum::Rule;
@@ -84,6 +84,10 @@ impl Remember for MomentumCorrection {
 
     fn keeps(self) -> Keeps {
         Keeps::Momentum
+    }
+
+    fn storage(self) -> Storage {
+        Storage::Float32
     }
 
     fn clip(self) -> Option<f32> {

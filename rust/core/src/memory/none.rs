@@ -1,6 +1,6 @@
 //! No memory.
 
-use super::{Keeps, Kept, Remember};
+use super::{Keeps, Kept, Remember, Storage};
 use crate::part::without_options;
 use crate::scan::{Field, Tensor, Update};
 
@@ -25,6 +25,10 @@ impl Remember for None {
 
     fn keeps(self) -> Keeps {
         Keeps::Nothing
+    }
+
+    fn storage(self) -> Storage {
+        Storage::Float32
     }
 
     fn clip(self) -> Option<f32> {

@@ -1,8 +1,8 @@
 //! Error feedback.
 
-use super::{Buffers, Keeps, Kept, Remember};
+use super::{Buffers, Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
-use crate::scan::{Field, Made, Next, Past, Tensor, Update};
+use crate::scan::{Field, Filter, Made, Next, Past, Tensor, Update};
 use crate::{Error, Result};
 
 /// What is not sent is added to the next gradient, times `decay`.
@@ -17,13 +17,24 @@ pub struct Residual {
     /// One buffer instead of two. The same frames and the same residual, for half the memory;
     /// each encode reads the tensor and the residual once more, and none can be rolled back.
     pub low_memory: bool,
+    /// What the residual is kept as.
+    pub storage: Storage,
+}
+
+impl Residual {
+    /// All of what is not sent, in two float32 buffers.
+    pub const PLAIN: Self = Self { decay: 1.0, low_memory: false, storage: Storage::Float32 };
 }
 
 impl Part for Residual {
     const KIND: &'static str = "residual";
 
     fn read(options: &Options) -> Result<Self> {
-        Ok(Self { decay: options.get("decay")?, low_memory: options.get("low_memory")? })
+        Ok(Self {
+            decay: options.get("decay")?,
+            low_memory: options.get("low_memory")?,
+            storage: Storage::read(options)?,
+        })
     }
 
     fn check(self) -> Result<()> {
@@ -39,9 +50,17 @@ impl Part for Residual {
     }
 
     fn examples() -> Vec<Self> {
-        [(1.0, false), (1.0, true), (0.9, false), (0.5, true)]
-            .map(|(decay, low_memory)| Self { decay, low_memory })
-            .to_vec()
+        let (plain, rounded) = (Storage::Float32, |seed| Storage::BFloat16 { seed });
+        [
+            (1.0, false, plain),
+            (1.0, true, plain),
+            (0.9, false, plain),
+            (0.5, true, plain),
+            (1.0, false, rounded(0)),
+            (0.9, true, rounded(3)),
+        ]
+        .map(|(decay, low_memory, storage)| Self { decay, low_memory, storage })
+        .to_vec()
     }
 }
 
@@ -59,7 +78,11 @@ impl Remember for Residual {
     }
 
     fn keeps(self) -> Keeps {
-        Keeps::Residual
+        self.storage.keeps()
+    }
+
+    fn storage(self) -> Storage {
+        self.storage
     }
 
     fn clip(self) -> Option<f32> {
@@ -71,13 +94,24 @@ impl Remember for Residual {
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
-        let Some(residual) = &kept.residual else { return gradient.into() };
-        let (residual, decay) = (residual.as_slice(), self.decay);
-        Tensor { gradient, memory: Past::Residual { residual, decay } }
+        let decay = self.decay;
+        let memory = match (&kept.residual, &kept.rounded) {
+            (Some(residual), _) => Past::Residual { residual: residual.as_slice(), decay },
+            (_, Some(residual)) => Past::Rounded { residual: residual.as_slice(), decay },
+            _ => Past::None,
+        };
+        Tensor { gradient, memory }
     }
 
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, _: f32) -> Update<'a> {
         let (decay, plain) = (self.decay, Tensor::from(gradient));
+        if let Some(rounded) = &mut kept.rounded {
+            let (residual, next) = rounded.begin();
+            let memory = residual.map_or(Past::None, |residual| Past::Rounded { residual, decay });
+            let in_place = residual.is_none().then_some(decay);
+            let next = Next::rounded(next, Filter::ALL, in_place, kept.key);
+            return Update::new(Tensor { gradient, memory }, next);
+        }
         match kept.residual.as_mut().map(Buffers::begin) {
             None => plain.into(),
             Some((None, residual)) => {

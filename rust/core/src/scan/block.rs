@@ -36,7 +36,9 @@ pub(crate) struct Scratch {
 pub(super) struct Places {
     /// The gradient, where it is not in memory as float32.
     pub gradient: [f32; BLOCK],
-    /// What a memory has in its place.
+    /// What a memory was, where it is not in memory as float32.
+    pub old: [f32; BLOCK],
+    /// What a memory has in the place of the gradient.
     pub step: [f32; BLOCK],
     /// What a memory becomes besides the sums.
     pub beside: [f32; BLOCK],
@@ -45,7 +47,7 @@ pub(super) struct Places {
 impl Default for Scratch {
     fn default() -> Self {
         let sums = [0.0; BLOCK];
-        Self { places: Places { gradient: sums, step: sums, beside: sums }, sums }
+        Self { places: Places { gradient: sums, old: sums, step: sums, beside: sums }, sums }
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::fan::Split;
 use super::tensor::Past;
-use crate::simd::{Kernels, adam};
+use crate::rng::Key;
+use crate::simd::{Kernels, adam, dither};
 
 /// What is written of a memory.
 #[derive(Debug)]
@@ -18,6 +21,20 @@ pub(crate) enum Next<'a> {
     /// The sums, in the place of the residual that they are made of, and what the memory becomes
     /// besides, if there is anything, in the place of that.
     InPlace { residual: &'a mut [f32], beside: &'a mut [f32], made: Made },
+    /// What becomes of a memory in bfloat16, in its place or another.
+    Rounded(Rounded<'a>),
+}
+
+/// What is written of a memory in bfloat16, rounded by chance.
+#[derive(Debug)]
+pub(crate) struct Rounded<'a> {
+    memory: &'a mut [bf16],
+    filter: Filter,
+    /// The factor of what was there, where that is written over.
+    in_place: Option<f32>,
+    key: Key,
+    /// Position of the first element in the tensor.
+    first: u32,
 }
 
 /// How sums that are written over a memory are made of it.
@@ -36,10 +53,19 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
+    /// Takes in all of it: what comes of it are the sums.
+    pub const ALL: Self = Self { beta: 1.0 };
+
+    /// Whether it does.
+    #[allow(clippy::float_cmp, reason = "only exactly 1 takes in all")]
+    pub fn is_all(self) -> bool {
+        self.beta == 1.0
+    }
+
     /// What becomes of an entry, if it was `old` and `left` of the sum was not sent.
     pub fn left(self, old: f32, left: f32) -> f32 {
         // By the general rule a negative zero would become a positive one.
-        if self.beta == 1.0 { left } else { (1.0 - self.beta) * old + self.beta * left }
+        if self.is_all() { left } else { (1.0 - self.beta) * old + self.beta * left }
     }
 }
 
@@ -67,9 +93,22 @@ impl<'a> Next<'a> {
         Self::Filtered { memory, filter, streams }
     }
 
+    /// Writes what becomes of a memory in bfloat16; over what was there if that has a factor.
+    pub fn rounded(
+        memory: &'a mut [bf16],
+        filter: Filter,
+        in_place: Option<f32>,
+        key: Key,
+    ) -> Self {
+        Self::Rounded(Rounded { memory, filter, in_place, key, first: 0 })
+    }
+
     /// What is read of a memory that is written over; none where another is read.
     #[inline(always)]
     pub(super) fn past(&self) -> Option<Past<'_>> {
+        if let Self::Rounded(Rounded { memory, in_place: Some(decay), .. }) = self {
+            return Some(Past::Rounded { residual: memory, decay: *decay });
+        }
         let Self::InPlace { residual, beside, made } = self else { return None };
         Some(match *made {
             Made::Residual { decay } => Past::Residual { residual, decay },
@@ -105,13 +144,45 @@ impl<'a> Next<'a> {
         }
     }
 
+    /// Whether what a memory becomes is made of the new in the sums, and not of these.
+    pub(super) fn filters(&self) -> bool {
+        match self {
+            Self::Filtered { .. } => true,
+            Self::Rounded(rounded) => !rounded.filter.is_all(),
+            Self::None | Self::Sums { .. } | Self::InPlace { .. } => false,
+        }
+    }
+
+    /// Writes what becomes of a block in bfloat16 of which nothing is sent: of what is new in it and
+    /// old, and of the sums, the largest of which has the bits of `peak`. What is `beside` is free.
+    pub(super) fn write_rounded(
+        &mut self,
+        kernels: &Kernels,
+        range: &Range<usize>,
+        (new, old): (&[f32], &[f32]),
+        (sums, peak): (&[f32], u32),
+        beside: &mut [f32],
+    ) {
+        let Self::Rounded(rounded) = self else { return };
+        if !rounded.filter.is_all() {
+            kernels.add(beside, old, new, rounded.filter.beta);
+            return rounded.write(kernels, range, beside);
+        }
+        if peak <= dither::LARGEST {
+            return rounded.write_tame(kernels, range, sums);
+        }
+        // A copy: whoever reads the sums has to find what is not finite.
+        beside.copy_from_slice(sums);
+        rounded.write(kernels, range, beside);
+    }
+
     /// Writes what the memory becomes besides the sums, whatever is sent.
     #[inline(always)]
     pub(super) fn write_moment(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
         let (target, streams) = match self {
             Self::Sums { beside, streams, .. } => (beside, *streams),
             Self::InPlace { beside, .. } => (beside, false),
-            Self::None | Self::Filtered { .. } => return,
+            Self::None | Self::Filtered { .. } | Self::Rounded(_) => return,
         };
         if !target.is_empty() {
             write(kernels, &mut target[range.clone()], block, streams);
@@ -122,7 +193,7 @@ impl<'a> Next<'a> {
     #[inline(always)]
     pub(super) fn write_sums(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
         let (target, streams) = match self {
-            Self::None | Self::Filtered { .. } => return,
+            Self::None | Self::Filtered { .. } | Self::Rounded(_) => return,
             Self::Sums { sums, streams, .. } => (sums, *streams),
             Self::InPlace { residual, .. } => (residual, false),
         };
@@ -137,6 +208,9 @@ impl<'a> Next<'a> {
         old: &[f32],
         left: &mut [f32],
     ) {
+        if let Self::Rounded(rounded) = self {
+            return rounded.write(kernels, range, left);
+        }
         let Self::Filtered { memory, filter, streams } = self else {
             return self.write_sums(kernels, range, left);
         };
@@ -144,6 +218,37 @@ impl<'a> Next<'a> {
             *left = filter.left(old, *left);
         }
         write(kernels, &mut memory[range.clone()], left, *streams);
+    }
+}
+
+impl Rounded<'_> {
+    /// Rounds a block and writes it. What is not finite, which the encode will find, becomes zero.
+    fn write(&mut self, kernels: &Kernels, range: &Range<usize>, block: &mut [f32]) {
+        if kernels.peak(block) > dither::LARGEST {
+            dither::tame(block);
+        }
+        self.write_tame(kernels, range, block);
+    }
+
+    /// The same of a block in which nothing is beyond the largest bfloat16.
+    fn write_tame(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
+        let first = self.first.wrapping_add(range.start as u32);
+        kernels.dither(block, self.key, first, &mut self.memory[range.clone()]);
+    }
+
+    /// Makes what is left of a block what a filter keeps of it.
+    pub(super) fn filter(&self, old: &[bf16], left: &mut [f32]) {
+        for (left, old) in left.iter_mut().zip(old) {
+            *left = self.filter.left(old.to_f32(), *left);
+        }
+    }
+}
+
+impl Split for Rounded<'_> {
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let (memory, rest) = self.memory.split_at_mut(middle);
+        let later = self.first.wrapping_add(middle as u32);
+        (Self { memory, ..self }, Self { memory: rest, first: later, ..self })
     }
 }
 
@@ -165,6 +270,10 @@ impl Split for Next<'_> {
                     Self::Filtered { memory, filter, streams },
                     Self::Filtered { memory: rest, filter, streams },
                 )
+            }
+            Self::Rounded(rounded) => {
+                let (rounded, late) = rounded.split_at(middle);
+                (Self::Rounded(rounded), Self::Rounded(late))
             }
             Self::InPlace { residual, beside, made } => {
                 let (residual, rest) = residual.split_at_mut(middle);

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::block::{Block, Places, Scratch, steps};
 use super::field::{Field, fetch};
 use crate::simd::{BLOCK, Kernels, adam, momentum};
@@ -30,6 +32,8 @@ pub(crate) enum Past<'a> {
     None,
     /// The sums are `gradient + decay * residual`.
     Residual { residual: &'a [f32], decay: f32 },
+    /// The same of a residual in bfloat16.
+    Rounded { residual: &'a [bf16], decay: f32 },
     /// The gradient moves a momentum, by which a velocity grows.
     Momentum { momentum: &'a [f32], velocity: &'a [f32], rule: momentum::Rule },
     /// The gradient moves a second moment, and the step that follows is added to a residual.
@@ -37,11 +41,11 @@ pub(crate) enum Past<'a> {
 }
 
 /// What the sums of a block are made of.
-pub(super) struct Terms<'s, 'a> {
+pub(super) struct Terms<'s, 'o> {
     /// What is new in them: the gradient, or the step that a memory makes of it.
     pub new: &'s [f32],
     /// What that is added to, and the factor it has; none where the sums are what is new.
-    pub old: Option<(&'a [f32], f32)>,
+    pub old: Option<(&'o [f32], f32)>,
     /// What the memory becomes besides the sums, if it does; a place to use after that.
     pub beside: &'s mut [f32],
 }
@@ -52,6 +56,9 @@ impl<'a> Past<'a> {
             Self::None => Self::None,
             Self::Residual { residual, decay } => {
                 Self::Residual { residual: &residual[range], decay }
+            }
+            Self::Rounded { residual, decay } => {
+                Self::Rounded { residual: &residual[range], decay }
             }
             Self::Momentum { momentum, velocity, rule } => {
                 let (momentum, velocity) = (&momentum[range.clone()], &velocity[range]);
@@ -68,15 +75,19 @@ impl<'a> Past<'a> {
     /// `once`.
     // Inlined into what is called for every quarter of a block.
     #[inline(always)]
-    pub(super) fn terms<'s>(
+    pub(super) fn terms<'s, 'o>(
         self,
         gradient: Field<'s>,
         kernels: &Kernels,
         range: &Range<usize>,
         places: &'s mut Places,
         once: bool,
-    ) -> Terms<'s, 'a> {
-        let Places { gradient: widened, step, beside } = places;
+    ) -> Terms<'s, 'o>
+    where
+        'a: 'o,
+        's: 'o,
+    {
+        let Places { gradient: widened, old, step, beside } = places;
         let beside = &mut beside[..range.len()];
         let new = if once {
             gradient.float32_once(kernels, range.clone(), widened)
@@ -87,6 +98,11 @@ impl<'a> Past<'a> {
             Self::None => Terms { new, old: None, beside },
             Self::Residual { decay, .. } => {
                 Terms { new, old: Some((self.old(range), decay)), beside }
+            }
+            Self::Rounded { residual, decay } => {
+                let old = &mut old[..range.len()];
+                kernels.widen_bf16(&residual[range.clone()], old);
+                Terms { new, old: Some((old, decay)), beside }
             }
             Self::Momentum { momentum, rule, .. } => {
                 let step = &mut step[..range.len()];
@@ -106,6 +122,14 @@ impl<'a> Past<'a> {
     pub(super) fn fetch(self, gradient: Field<'_>, kernels: &Kernels, at: usize) {
         match self {
             Self::None => gradient.fetch(kernels, at),
+            Self::Rounded { residual, .. } => {
+                gradient.fetch(kernels, at);
+                let rest = residual.get(at..).unwrap_or_default();
+                // Where it begins on half a float32, as no share of a large tensor does, it may wait.
+                if let Ok(rest) = bytemuck::try_cast_slice(&rest[..STEP.min(rest.len()) & !1]) {
+                    kernels.fetch(rest);
+                }
+            }
             Self::Residual { residual, .. } => {
                 gradient.fetch(kernels, at);
                 fetch(kernels, residual, at);
@@ -115,10 +139,10 @@ impl<'a> Past<'a> {
         }
     }
 
-    /// What the new is added to in a block.
+    /// What the new is added to in a block, where that is in memory as float32.
     pub(super) fn old(self, range: &Range<usize>) -> &'a [f32] {
         match self {
-            Self::None => &[],
+            Self::None | Self::Rounded { .. } => &[],
             Self::Residual { residual: old, .. }
             | Self::Momentum { velocity: old, .. }
             | Self::Adam { residual: old, .. } => &old[range.clone()],
@@ -149,6 +173,10 @@ impl<'a> Tensor<'a> {
             Past::None => gradient,
             Past::Residual { residual, decay } => {
                 let kept = decay * residual[i];
+                gradient + kept
+            }
+            Past::Rounded { residual, decay } => {
+                let kept = decay * residual[i].to_f32();
                 gradient + kept
             }
             Past::Momentum { momentum, velocity, rule } => {

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::block::{Block, Places, Scratch};
+use super::block::{Block, Places, Scratch, steps};
 use super::fan::Split;
 use super::next::Next;
-use super::tensor::{Past, Tensor, Terms};
+use super::tensor::{Past, STEP, Tensor, Terms};
 use crate::Input;
 use crate::simd::Kernels;
 use crate::simd::adam::Rule;
@@ -55,7 +55,7 @@ impl<'a> Update<'a> {
     pub(super) fn leaves_sums(&self) -> bool {
         match self.next {
             Next::Sums { .. } | Next::InPlace { .. } => true,
-            Next::Filtered { .. } => false,
+            Next::Filtered { .. } | Next::Rounded(_) => false,
             Next::None => matches!(self.tensor.memory, Past::None),
         }
     }
@@ -70,12 +70,15 @@ impl<'a> Update<'a> {
         if let Past::Adam { rule, .. } = self.past() {
             return self.sweep_steps(rule, block, gather);
         }
+        if let Past::Rounded { .. } = self.past() {
+            return self.sweep_rounded(block, gather);
+        }
         let Block { kernels, range, scratch } = block;
         let (range, Scratch { places, sums }) = (&range, scratch);
         let Tensor { gradient, memory } = self.tensor;
         let input = gradient.0.range(range.clone());
         // What is written beside the sums depends on the gradient, too, which is read once.
-        let once = matches!(self.next, Next::Filtered { .. });
+        let once = self.next.filters();
         let (new, decay) = match self.past() {
             Past::None => return kernels.sweep(input, None, gather),
             // The loop makes the elements float32 itself.
@@ -124,10 +127,67 @@ impl<'a> Update<'a> {
         kernels.sweep_steps(x, moment, Feedback { residual, decay: 1.0, sum, streams }, gather)
     }
 
+    /// The same of a memory in bfloat16, which is widened before and rounded after: in steps that the
+    /// first cache holds in all their forms, while the next one is under way.
+    fn sweep_rounded(&mut self, block: Block<'_>, gather: Gather<'_>) -> Found {
+        let Block { kernels, range, scratch } = block;
+        let Scratch { places, sums } = scratch;
+        let Gather { mut moments, bound, base, indices, values } = gather;
+        let mut all = Found { peak: 0, count: 0 };
+        for step in steps(range.clone(), STEP) {
+            self.fetch(kernels, step.end);
+            let gather = Gather {
+                moments: moments.as_mut().map(|(location, lanes)| (*location, &mut **lanes)),
+                bound,
+                base: base + (step.start - range.start) as u32,
+                indices: &mut indices[all.count..],
+                values: &mut values[all.count..],
+            };
+            let sums = &mut sums[step.start - range.start..step.end - range.start];
+            let found = self.sweep_step(kernels, &step, gather, places, sums);
+            all = Found { peak: all.peak.max(found.peak), count: all.count + found.count };
+        }
+        all
+    }
+
+    #[inline(always)]
+    fn sweep_step(
+        &mut self,
+        kernels: &Kernels,
+        range: &Range<usize>,
+        gather: Gather<'_>,
+        places: &mut Places,
+        sums: &mut [f32],
+    ) -> Found {
+        let Places { gradient: widened, old, beside, .. } = places;
+        let (old, beside) = (&mut old[..range.len()], &mut beside[..range.len()]);
+        let gradient = self.tensor.gradient;
+        let decay = self.widen(kernels, range, old);
+        // What is written beside the sums depends on the gradient, too, which is read once.
+        let (new, input) = if self.next.filters() {
+            let new = gradient.float32_once(kernels, range.clone(), widened);
+            (new, Input::F32(new))
+        } else {
+            (&[][..], gradient.0.range(range.clone()))
+        };
+        let feedback = Feedback { residual: Some(old), decay, sum: sums, streams: false };
+        let found = kernels.sweep(input, Some(feedback), gather);
+        self.next.write_rounded(kernels, range, (new, old), (sums, found.peak), beside);
+        found
+    }
+
+    /// Widens a block of a memory in bfloat16; the factor that it has in the sums.
+    fn widen(&self, kernels: &Kernels, range: &Range<usize>, old: &mut [f32]) -> f32 {
+        let Past::Rounded { residual, decay } = self.past() else { return 1.0 };
+        kernels.widen_bf16(&residual[range.clone()], old);
+        decay
+    }
+
     /// The sums of the block that was swept last, if they were not streamed away.
     pub fn swept<'s>(&'s self, block: Block<'s>) -> &'s [f32] {
         let range = block.range.clone();
         match (&self.next, self.tensor.memory) {
+            (Next::Rounded(_), _) => &block.scratch.sums[..range.len()],
             (Next::Sums { sums, .. }, _) => &sums[range],
             (Next::InPlace { residual, .. }, _) => &residual[range],
             (_, Past::None) => self.tensor.sums(block),
@@ -140,9 +200,12 @@ impl<'a> Update<'a> {
     where
         'a: 's,
     {
+        if let Past::Rounded { .. } = self.past() {
+            return self.pair_rounded(block);
+        }
         let Block { kernels, range, scratch } = block;
         let (range, Scratch { places, sums }) = (&range, scratch);
-        let once = matches!(self.next, Next::Filtered { .. });
+        let once = self.next.filters();
         let terms = self.past().terms(self.tensor.gradient, kernels, range, places, once);
         let (new, Some((old, decay))) = (terms.new, terms.old) else {
             return (terms.new, terms.new);
@@ -152,6 +215,28 @@ impl<'a> Update<'a> {
         let beside = terms.beside;
         self.next.write_beside(kernels, range, (new, self.tensor.memory.old(range)), beside);
         self.next.write_sums(kernels, range, sums);
+        (new, sums)
+    }
+
+    /// The same of a memory in bfloat16.
+    fn pair_rounded<'s>(&mut self, block: Block<'s>) -> (&'s [f32], &'s [f32])
+    where
+        'a: 's,
+    {
+        let Block { kernels, range, scratch } = block;
+        let (range, Scratch { places, sums }) = (&range, scratch);
+        let Places { gradient: widened, old, beside, .. } = places;
+        let (old, beside) = (&mut old[..range.len()], &mut beside[..range.len()]);
+        let (gradient, sums) = (self.tensor.gradient, &mut sums[..range.len()]);
+        let decay = self.widen(kernels, range, old);
+        let new = if self.next.filters() {
+            gradient.float32_once(kernels, range.clone(), widened)
+        } else {
+            gradient.float32(kernels, range.clone(), widened)
+        };
+        kernels.add(sums, new, old, decay);
+        let peak = kernels.peak(sums);
+        self.next.write_rounded(kernels, range, (new, old), (sums, peak), beside);
         (new, sums)
     }
 
@@ -188,6 +273,11 @@ impl<'a> Update<'a> {
     /// Writes what the memory becomes of a block that was taken, of which `left` was not sent.
     #[inline(always)]
     pub fn keep(&mut self, kernels: &Kernels, range: &Range<usize>, left: &mut [f32]) {
+        if let (Next::Rounded(next), Past::Rounded { residual, .. }) =
+            (&self.next, self.tensor.memory)
+        {
+            next.filter(&residual[range.clone()], left);
+        }
         self.next.write_left(kernels, range, self.tensor.memory.old(range), left);
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`adam`] | moves a second moment by a gradient, and makes a step of that |
 //! | [`add`] | `out = gradient + decay * residual`, `out += scale * values` |
+//! | [`dither`] | float32 to bfloat16, randomly |
 //! | [`draws`] | random positions below a number |
 //! | [`exponent`] | float32 to powers of two, randomly, in 8 bits, and back |
 //! | [`fetch`] | has a block brought to the caches ahead of its use |
@@ -53,6 +54,7 @@ pub mod above;
 pub mod adam;
 pub mod add;
 pub mod bins;
+pub mod dither;
 pub mod draws;
 pub mod exponent;
 pub mod fetch;

@@ -7,7 +7,8 @@ use half::{bf16, f16};
 
 use super::level::{Level, preferred};
 use super::{
-    Pair, Scaling, above, adam, add, bins, draws, exponent, fetch, fields, float8, grid, kth,
+    Pair, Scaling, above, adam, add, bins, dither, draws, exponent, fetch, fields, float8, grid,
+    kth,
 };
 use super::{
     leaders, log_sum, maxima, moments, momentum, narrow, peak, refine, sign_bits, spread, stream,
@@ -123,6 +124,8 @@ kernels! {
     pub fn group_sides(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_sides;
     /// The same of squares: see [`summary`].
     pub fn group_squares(x: &[f32], len: usize, out: &mut [summary::Summary]) = summary::group_squares;
+    /// Values to bfloat16, randomly: see [`dither`].
+    pub fn dither(values: &[f32], key: Key, first: u32, out: &mut [bf16]) = dither;
     /// Values times a factor to float16: see [`narrow`].
     pub fn narrow_f16(values: &[f32], factor: f32, codes: &mut [[u8; 2]]) = narrow;
     /// Values to bfloat16: see [`narrow`].

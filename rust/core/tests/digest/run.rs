@@ -69,9 +69,11 @@ impl Digest {
     }
 
     fn state(&mut self, state: &State) {
-        for values in [state.residual(), state.momentum()] {
-            self.floats(values.unwrap_or_default());
+        match state.stored_residual() {
+            Some(Input::BF16(values)) => self.bytes(bytemuck::cast_slice(values)),
+            _ => self.floats(state.residual().unwrap_or_default()),
         }
+        self.floats(state.momentum().unwrap_or_default());
         if let Some(second) = state.second_moment() {
             self.floats(second);
         }
@@ -196,7 +198,7 @@ impl<'a> Run<'a> {
         let mut loaded = codec.init_state(state.numel()).unwrap();
         loaded.load_scalars(&state.scalars()).unwrap();
         if codec.memory() != Memory::None {
-            loaded.set_residual(state.residual().unwrap()).unwrap();
+            loaded.set_stored_residual(state.stored_residual().unwrap()).unwrap();
         }
         if let Some(momentum) = state.momentum() {
             loaded.set_momentum(momentum).unwrap();

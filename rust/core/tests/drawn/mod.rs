@@ -57,7 +57,7 @@ impl Family {
     /// Every family.
     pub fn all() -> impl Iterator<Item = Self> {
         Sparsifier::KINDS.iter().flat_map(|sparsifier| {
-            Memory::KINDS.iter().flat_map(move |memory| {
+            Memory::KINDS.iter().chain(&parts::BFLOAT16).flat_map(move |memory| {
                 Quantizer::KINDS.iter().map(move |quantizer| Self([sparsifier, memory, quantizer]))
             })
         })
@@ -65,7 +65,8 @@ impl Family {
 
     /// One of them.
     pub fn draw(draw: &mut Numbers<'_>) -> Self {
-        Self([Sparsifier::KINDS, Memory::KINDS, Quantizer::KINDS].map(|kinds| draw.pick(kinds)))
+        let memories = [Memory::KINDS, &parts::BFLOAT16].concat();
+        Self([Sparsifier::KINDS, &memories, Quantizer::KINDS].map(|kinds| draw.pick(kinds)))
     }
 
     /// The names of its parts.

@@ -1,7 +1,7 @@
 //! The parts of a codec, with options drawn: of a part that is not listed here, its examples.
 
 use gradwire_core::fit::{Distribution, Mode};
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual};
+use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual, Storage};
 use gradwire_core::quantize::{
     Codebook, Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale,
     Ternary, TwoMeans, Uniform,
@@ -97,9 +97,19 @@ const MEMORIES: &[(&str, Drawer<Memory>)] = &[
     ("none", |_, _| Memory::None),
     ("residual", |draw, _| {
         let decay = draw.pick(&[1.0, 1.0, 0.9, 0.3]);
-        Memory::Residual(Residual { decay, low_memory: draw.once_in(3) })
+        Memory::Residual(Residual { decay, low_memory: draw.once_in(3), ..Residual::PLAIN })
     }),
-    ("low_pass", |draw, _| Memory::LowPass(LowPass { beta: draw.pick(&[1.0, 0.1, 0.37]) })),
+    ("low_pass", |draw, _| {
+        Memory::LowPass(LowPass { beta: draw.pick(&[1.0, 0.1, 0.37]), ..LowPass::PLAIN })
+    }),
+    ("residual_bfloat16", |draw, _| {
+        let (decay, low_memory) = (draw.pick(&[1.0, 0.9]), draw.once_in(3));
+        Memory::Residual(Residual { decay, low_memory, storage: bfloat16(draw) })
+    }),
+    ("low_pass_bfloat16", |draw, _| {
+        let beta = draw.pick(&[1.0, 0.1, 0.37]);
+        Memory::LowPass(LowPass { beta, storage: bfloat16(draw) })
+    }),
     ("momentum_correction", |draw, _| {
         let momentum = draw.pick(&[0.0, 0.5, 0.9]);
         let (nesterov, masking) = (draw.once_in(2), draw.once_in(2));
@@ -140,6 +150,13 @@ const QUANTIZERS: &[(&str, Drawer<Quantizer>)] = &[
         Quantizer::Ternary(Ternary { clip, seed: draw.below(1000) })
     }),
 ];
+
+/// Names that stand for a memory in bfloat16: families of their own.
+pub const BFLOAT16: [&str; 2] = ["residual_bfloat16", "low_pass_bfloat16"];
+
+fn bfloat16(draw: &mut Numbers<'_>) -> Storage {
+    Storage::BFloat16 { seed: draw.below(1000) }
+}
 
 /// Lengths of blocks: below, at and beyond what fits a register or a buffer.
 const BLOCKS: [u32; 10] = [1, 3, 16, 17, 32, 64, 100, 512, 3000, 1 << 20];

@@ -61,7 +61,7 @@ fn one_buffer_of_streamed_size_gives_what_two_give() {
     let n = (1 << 21) + 4321;
     for sparsifier in [Sparsifier::All, sid(0.001, Distribution::Gamma)] {
         let run = |low_memory| {
-            let memory = Memory::Residual(Residual { decay: 0.9, low_memory });
+            let memory = Memory::Residual(Residual { decay: 0.9, low_memory, ..Residual::PLAIN });
             let quantizer = Quantizer::Float16(Float16 { scaled: true });
             let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
             let mut state = codec.init_state(n).unwrap();
@@ -147,7 +147,7 @@ fn other_dtypes_are_read_as_float32_and_named_in_the_frame() {
 #[test]
 fn decay_shrinks_what_is_remembered() {
     for low_memory in [false, true] {
-        let memory = Memory::Residual(Residual { decay: 0.5, low_memory });
+        let memory = Memory::Residual(Residual { decay: 0.5, low_memory, ..Residual::PLAIN });
         let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
         let codec = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
         let mut state = codec.init_state(3).unwrap();

@@ -9,7 +9,7 @@ fn all_memories() -> Vec<Memory> {
     vec![
         FEEDBACK,
         LOW_MEMORY,
-        Memory::LowPass(LowPass { beta: 0.5 }),
+        Memory::LowPass(LowPass { beta: 0.5, ..LowPass::PLAIN }),
         Memory::MomentumCorrection(correction),
         Memory::MomentumCorrection(MomentumCorrection { masking: false, ..correction }),
     ]

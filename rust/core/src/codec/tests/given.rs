@@ -64,7 +64,7 @@ fn levels_and_threads_agree_on_given_positions() {
     let codec = Codec::new(
         Sparsifier::TopK(TopK { amount: Amount::Count(1) }),
         Quantizer::Float16(Float16 { scaled: true }),
-        Memory::Residual(Residual { decay: 0.9, low_memory: false }),
+        Memory::Residual(Residual { decay: 0.9, ..Residual::PLAIN }),
         IndexCoding::Auto,
     );
     let codec = codec.unwrap();
@@ -190,7 +190,7 @@ fn a_limit_trims_where_it_may_and_is_an_error_where_not() {
 fn a_preview_is_what_is_encoded_and_changes_nothing() {
     let n = 5000;
     for memory in
-        [Memory::Residual(Residual { decay: 0.9, low_memory: false }), LOW_MEMORY, Memory::None]
+        [Memory::Residual(Residual { decay: 0.9, ..Residual::PLAIN }), LOW_MEMORY, Memory::None]
     {
         for codec in codecs(memory) {
             let mut state = codec.init_state(n).unwrap();

@@ -9,7 +9,7 @@ const CORRECTION: MomentumCorrection =
 const ADAM: AdamCorrection = AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false };
 
 fn low_pass(beta: f32) -> Memory {
-    Memory::LowPass(LowPass { beta })
+    Memory::LowPass(LowPass { beta, ..LowPass::PLAIN })
 }
 
 fn corrections() -> Vec<MomentumCorrection> {

@@ -12,6 +12,7 @@ mod outside;
 mod picked;
 mod published;
 mod random;
+mod rounded;
 mod selection;
 mod splits;
 mod state;
@@ -104,8 +105,9 @@ fn scaled_codecs(memory: Memory) -> Vec<Codec> {
     compose(&[Sparsifier::All, threshold, top], &scaled_quantizers(), memory)
 }
 
-const FEEDBACK: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: false });
-const LOW_MEMORY: Memory = Memory::Residual(Residual { decay: 1.0, low_memory: true });
+const FEEDBACK: Memory = Memory::Residual(Residual::PLAIN);
+const LOW_MEMORY: Memory =
+    Memory::Residual(Residual { decay: 1.0, low_memory: true, ..Residual::PLAIN });
 
 fn encode(codec: &Codec, x: &[f32], state: &mut State) -> (Vec<u8>, Encoded) {
     let (mut out, mut workspace) = (Vec::new(), Workspace::default());

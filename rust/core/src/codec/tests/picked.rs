@@ -6,7 +6,7 @@ use crate::memory::LowPass;
 /// The sums of a low-pass filter are not written down, so that chunks are searched during the read.
 #[test]
 fn chunks_of_filtered_sums_are_those_of_sorting_them() {
-    let filter = LowPass { beta: 0.3 };
+    let filter = LowPass { beta: 0.3, ..LowPass::PLAIN };
     for (chunk, k) in [(1, 1), (7, 2), (100, 1), (2048, 5), (4096, 64), (50_000, 3)] {
         let sparsifier = Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile: None });
         let codec =

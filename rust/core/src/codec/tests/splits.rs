@@ -1,7 +1,7 @@
 //! Whole encodes on numbers of threads that share a tensor unevenly: the same frame and state.
 
 use super::*;
-use crate::memory::{AdamCorrection, LowPass};
+use crate::memory::{AdamCorrection, LowPass, Storage};
 use crate::scan::CHUNK;
 
 const THREADS: [usize; 3] = [1, 3, 7];
@@ -21,7 +21,11 @@ fn run(codec: &Codec, gradients: &[Vec<f32>], threads: usize) -> Outcome {
         frames.push(frame);
     }
     let of = |values: Option<&[f32]>| bits(values.unwrap_or_default());
-    (frames, of(state.residual()), of(state.momentum().or(state.second_moment())))
+    let residual = match state.stored_residual() {
+        Some(Input::BF16(values)) => values.iter().map(|v| v.to_bits().into()).collect(),
+        _ => of(state.residual()),
+    };
+    (frames, residual, of(state.momentum().or(state.second_moment())))
 }
 
 fn check(codecs: Vec<Codec>, len: usize) {
@@ -43,10 +47,12 @@ fn dense_frames_are_the_same_on_any_number_of_threads() {
 
 #[test]
 fn selections_are_the_same_on_any_number_of_threads() {
-    let filter = Memory::LowPass(LowPass { beta: 0.3 });
+    let filter = Memory::LowPass(LowPass { beta: 0.3, ..LowPass::PLAIN });
     let adam = |low_memory| AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory };
     let [adam, adam_in_place] = [false, true].map(|low| Memory::AdamCorrection(adam(low)));
-    for memory in [Memory::None, FEEDBACK, filter, adam, adam_in_place] {
+    let storage = Storage::BFloat16 { seed: 0 };
+    let rounded = Memory::Residual(Residual { storage, ..Residual::PLAIN });
+    for memory in [Memory::None, FEEDBACK, filter, adam, adam_in_place, rounded] {
         check(compose(&sparsifiers(), &[Quantizer::BFloat16], memory), 6 * CHUNK + 120);
     }
 }

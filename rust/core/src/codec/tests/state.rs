@@ -204,7 +204,7 @@ fn meaningless_parts_are_refused() {
         refused(Sparsifier::Threshold(Threshold { threshold }), Memory::None);
     }
     for decay in [0.0, 1.5, f32::NAN] {
-        refused(Sparsifier::All, Memory::Residual(Residual { decay, low_memory: false }));
+        refused(Sparsifier::All, Memory::Residual(Residual { decay, ..Residual::PLAIN }));
     }
     let base = Sid::new(0.01);
     refused(Sparsifier::Sid(Sid { first_ratio: 1.0, ..base }), Memory::None);
