@@ -43,6 +43,21 @@ std::uint64_t room_of(const Sparsify& options, std::uint64_t numel) {
     return room < numel ? room : numel;
 }
 
+// The same of the second list, which a team narrows the first down into.
+std::uint64_t other_room_of(const Piece& piece, std::uint64_t room) {
+    switch (piece.sparsify.kind) {
+        case Sparsifier::bin_max:  // has the largest magnitudes of its bins there
+            return pieces(piece.numel, piece.sparsify.chunk);
+        case Sparsifier::threshold:
+        case Sparsifier::chunk_topk:
+        case Sparsifier::random_k:
+        case Sparsifier::custom:
+            return 0;
+        default:
+            return piece.given ? 0 : room;
+    }
+}
+
 // Hands out scratch memory.
 struct Purse {
     std::size_t used = 0;
@@ -100,10 +115,10 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
         desk.mask = purse.take<std::uint32_t>(dense ? 0 : pieces(numel, 32));
         desk.marked = purse.take<std::uint32_t>(chunks);
         desk.parts = purse.take<Moments>(2 * chunks + 2);
-        for (List& list : desk.lists) {
-            list.positions = purse.take<std::uint32_t>(room);
-            list.values = purse.take<float>(room);
-        }
+        desk.lists[0] = {purse.take<std::uint32_t>(room), purse.take<float>(room)};
+        const std::uint64_t other = other_room_of(all[i], room);
+        desk.lists[1].positions = purse.take<std::uint32_t>(other);
+        desk.lists[1].values = purse.take<float>(all[i].sparsify.kind == Sparsifier::bin_max ? 0 : other);
         desk.arrivals = purse.take<unsigned>(1);
         desk.slots = purse.take<std::uint64_t>(2 * size);
         desk.bins = purse.take<std::uint32_t>(size > 1 ? team_histograms * widest_digit : 0);

@@ -31,10 +31,13 @@ struct Survivors {
         return count_if(team, [bound](float value) { return fabsf(value) > bound; });
     }
 
-    // Moves those that stay to the other list.
+    // Moves those that stay to the other list; a block on its own, which reads what it overwrites
+    // before, to the front of the same.
     template <class Judge>
     __device__ void keep(Team& team, std::uint64_t ties, Judge judge) {
-        const List from = list(), to = desk->lists[1 - side];
+        const List from = list();
+        if (team.size > 1) side = 1 - side;
+        const List to = list();
         const std::uint64_t first = team.first(count), last = team.last(count);
         std::uint64_t own = 0, own_ties = 0;
         for (std::uint64_t i = first + threadIdx.x; i < last; i += team_threads) {
@@ -47,21 +50,22 @@ struct Survivors {
         std::uint64_t before = above.before, before_ties = tied.before;
         for (std::uint64_t at = first; at < last; at += team_threads) {
             const std::uint64_t i = at + threadIdx.x;
-            const Verdict verdict = i < last ? judge(from.values[i]) : Verdict{};
+            const std::uint32_t position = i < last ? from.positions[i] : 0;
+            const float value = i < last ? from.values[i] : 0.0f;
+            const Verdict verdict = i < last ? judge(value) : Verdict{};
             // Both at once: neither is more than the threads.
             const auto found =
                 block_scan<team_threads>(std::uint32_t(verdict.above) | std::uint32_t(verdict.tie) << 16);
             const std::uint64_t tie_rank = before_ties + (found.before >> 16);
             if (verdict.above || (verdict.tie && tie_rank < ties)) {
                 const std::uint64_t place = before + (found.before & 0xffff) + (tie_rank < ties ? tie_rank : ties);
-                to.positions[place] = from.positions[i];
-                to.values[place] = from.values[i];
+                to.positions[place] = position;
+                to.values[place] = value;
             }
             before += found.total & 0xffff;
             before_ties += found.total >> 16;
         }
         count = above.total + (tied.total < ties ? tied.total : ties);
-        side = 1 - side;
         team.sync();
     }
 
