@@ -75,6 +75,8 @@ class Memory(c.Structure):
         clip=c.c_float,
         beta2=c.c_double,
         eps=c.c_double,
+        narrow=c.c_uint32,
+        unused=c.c_uint32,
     )
 
 
@@ -223,7 +225,9 @@ def memory_of(part: memory.Memory) -> Memory:
     for name, value in part.get_config().items():
         if name == "clip":
             out.clips, out.clip = value is not None, value or 0.0
-        elif name not in ("kind", "low_memory", "dtype", "seed"):
+        elif name == "dtype":
+            out.narrow = value == "bfloat16"
+        elif name not in ("kind", "low_memory", "seed"):
             setattr(out, name, value)
     return out
 

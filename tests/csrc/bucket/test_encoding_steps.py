@@ -10,6 +10,7 @@ import pytest
 import gradwire
 from gradwire import memory, quantize, sparsify
 from gradwire.presets import PRESETS
+from tests.csrc.bucket.bucket import DeviceBucket
 from tests.csrc.bucket.pair import Pair, heavy
 from tests.csrc.bucket.test_encoding import CHUNK, SELECTING, compose, keeping, preset
 from tests.csrc.emulated.kernels import Kernels
@@ -235,3 +236,20 @@ def test_a_memory_of_one_buffer_stays_as_it_was_where_a_piece_fails(
     statuses = ["unsupported", "unsupported"] if dense else ["non_finite", "skipped"]
     assert [outcome.status for outcome in outcomes] == statuses
     pair.compare()
+
+
+@pytest.mark.parametrize(
+    ("part", "kept"),
+    [
+        (sparsify.TopK(ratio=0.1), memory.Residual(dtype="bfloat16")),
+        (sparsify.All(), memory.Residual(dtype="bfloat16", low_memory=True)),
+    ],
+    ids=repr,
+)
+def test_a_residual_of_bfloat16_is_refused(
+    kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier, kept: memory.Memory
+) -> None:
+    device = DeviceBucket(kernels, [compose(sparsify=part, memory=kept)], [100], blocks=1)
+    (outcome,) = device.encode([heavy(rng, 100)])
+    assert outcome.status == "unsupported"
+    assert device.states[0].step == 0

@@ -71,6 +71,7 @@ struct Memory {
     std::uint32_t nesterov, masking, clips;
     float clip;
     double beta2, eps;  // adam
+    std::uint32_t narrow, unused;  // the residual is one of bfloat16, which no kernel writes yet
 };
 
 // A number that may not be there.

@@ -51,6 +51,7 @@ __device__ inline Tracker tracker_of(const Piece& piece) {
 
 // Whether kernels encode so.
 __device__ inline bool is_supported(const Piece& piece) {
+    if (piece.memory.narrow) return false;
     const bool dense = piece.sparsify.kind == Sparsifier::all;
     if (piece.given ? dense : piece.sparsify.kind == Sparsifier::custom) return false;
     // A dense frame is coded while the memory is written, and of one buffer no moment is left to see.
