@@ -1,6 +1,7 @@
 """The CUDA kernels, compiled for the host: see README.md in this folder."""
 
 import os
+from collections import Counter
 
 import pytest
 
@@ -8,6 +9,25 @@ from tests.csrc.emulated.build import build
 from tests.csrc.emulated.kernels import Kernels
 
 SANITIZED = bool(os.environ.get("GRADWIRE_TEST_SANITIZED"))
+
+SHARE = 7
+"""Of the cases of a test, one in so many runs under the sanitizers, which take three times as long.
+
+No list of parameters has a multiple of it, so that each parameter gets its turn.
+"""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not SANITIZED:
+        return
+    seen: Counter[str] = Counter()
+    kept, left = [], []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        (left if seen[name] % SHARE else kept).append(item)
+        seen[name] += 1
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
 
 
 @pytest.fixture(scope="session")

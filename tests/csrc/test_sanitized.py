@@ -1,4 +1,4 @@
-"""All tests of this folder once more, under the address and undefined-behaviour sanitizers."""
+"""The tests of this folder once more, under the address and undefined-behaviour sanitizers."""
 
 import os
 import subprocess

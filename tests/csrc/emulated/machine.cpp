@@ -62,6 +62,12 @@ std::string place(const Where& where) {
     return std::string(file ? file + 1 : where.file_name()) + ":" + std::to_string(where.line());
 }
 
+bool same(const Where& a, const Where& b) {
+    return a.line() == b.line() && (a.file_name() == b.file_name() || place(a) == place(b));
+}
+
+bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 std::string doing(const Thread& thread) {
     switch (thread.state) {
         case State::at_barrier:
@@ -213,7 +219,7 @@ void fail(const std::string& message) {
 int barrier(int vote, const Where& where) {
     Block& block = *current->block;
     const Thread& other = block.threads[current == block.threads.data() ? 1 % block.threads.size() : 0];
-    if (other.state == State::at_barrier && place(other.barrier) != place(where))
+    if (other.state == State::at_barrier && !same(other.barrier, where))
         fail("comes to __syncthreads at " + place(where) + ", while " + name(other) +
              " waits in the one at " + place(other.barrier));
     current->barrier = where;
@@ -238,17 +244,21 @@ std::uint64_t meet(const char* word, unsigned mask, std::uint64_t given, std::ui
         fail("names lanes in " + std::string(word) + " that its warp does not have");
     self.meeting = {word, mask, where, given, with, 0};
     self.state = State::at_meeting;
-    unsigned here = 0;
-    for (unsigned lane = 0; lane < self.warp_threads; ++lane) {
-        const Thread& other = self.warp[lane];
-        if (other.state != State::at_meeting || other.meeting.mask != mask) continue;
-        if (other.meeting.word != word && std::strcmp(other.meeting.word, word) != 0)
-            fail("comes to " + std::string(word) + " at " + place(where) + ", while " + name(other) +
-                 " " + doing(other));
-        here |= 1u << lane;
+    unsigned& met = self.warp->met;
+    const unsigned others = met & mask;
+    if (others != 0) {
+        const Thread& other = self.warp[__builtin_ctz(others)];
+        if (other.meeting.mask == mask && !same(other.meeting.word, word))
+            fail("comes to " + std::string(word) + " at " + place(where) + ", while " + name(other) + " " +
+                 doing(other));
     }
-    if ((here & mask) == mask) {
+    met |= 1u << self.lane;
+    bool all = (met & mask) == mask;
+    for (unsigned lane = 0; all && lane < self.warp_threads; ++lane)
+        if (mask >> lane & 1) all = self.warp[lane].meeting.mask == mask && same(self.warp[lane].meeting.word, word);
+    if (all) {
         resolve(self.warp, mask);
+        met &= ~mask;
         for (unsigned lane = 0; lane < self.warp_threads; ++lane)
             if (mask >> lane & 1) self.warp[lane].state = State::runnable;
     } else {

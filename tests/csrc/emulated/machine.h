@@ -47,6 +47,7 @@ struct Thread {
     Block* block = nullptr;
     Thread* warp = nullptr;  // the threads of the warp, by lane
     unsigned warp_threads = 0;
+    unsigned met = 0;  // of the warp's first thread: the lanes that wait in a meeting
     State state = State::runnable;
     Context context;
     Stack stack;
