@@ -21,7 +21,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not SANITIZED:
         return
     seen: Counter[str] = Counter()
-    kept, left = [], []
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
     for item in items:
         name = item.nodeid.partition("[")[0]
         (left if seen[name] % SHARE else kept).append(item)
