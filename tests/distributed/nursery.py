@@ -16,7 +16,8 @@ import torch._dynamo  # DDP's constructor imports it
 import torch.distributed as dist
 
 import gradwire.torch.ddp  # noqa: F401
-from gradwire.torch.backends import choice, cpu, host
+from gradwire.torch.backends import choice, cpu, cuda, host
+from tests.csrc.emulated.operators import emulate
 
 
 def main(address: str) -> None:
@@ -32,7 +33,9 @@ def main(address: str) -> None:
             pid = os.fork()
             if pid == 0:
                 os.close(pipe.fileno())
-                choice._IN_PLACE = {"cpu": cpu, "host": host}[backend]
+                choice._IN_PLACE = {"cpu": cpu, "host": host, "cuda": cuda}[backend]
+                if backend == "cuda":
+                    emulate()
                 _be_rank(rank, world_size, timeout, Path(folder), transport)
             pipe.send(pid)
 

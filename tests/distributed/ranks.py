@@ -78,7 +78,8 @@ class Ranks:
     timeout : float
         Seconds after which collectives give up.
     backend : str
-        What encodes tensors on the CPU: with ``"host"``, as if they lay on another device.
+        What encodes tensors on the CPU: with ``"host"``, as if they lay on another device; with
+        ``"cuda"``, as if on a GPU, by the emulated kernels.
     transport : str
         The backend of the process group.
     """

@@ -11,7 +11,8 @@ import torch
 import gradwire
 import gradwire.torch
 from gradwire.memory import NoMemory
-from gradwire.torch.backends import cpu, host
+from gradwire.torch.backends import choice, cpu, cuda, host
+from gradwire.torch.cuda import Status
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
 
@@ -25,12 +26,23 @@ def tensor():
     return torch.randn(N, generator=torch.Generator().manual_seed(5))
 
 
+@pytest.fixture
+def no_extension(monkeypatch, tmp_path):
+    monkeypatch.delenv("GRADWIRE_CUDA_LIBRARY", raising=False)
+    monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "gradwire_cuda", None)
+    choice._extension.cache_clear()
+    yield
+    choice._extension.cache_clear()
+
+
+@pytest.mark.usefixtures("no_extension")
 class TestChoice:
     @pytest.mark.parametrize(
         ("device", "name", "reason"),
         [
             ("cpu", "cpu", "read and written in place"),
-            ("cuda", "host", "no backend uses the CUDA extension yet"),
+            ("cuda", "host", "the CUDA extension is not installed: build it"),
             (torch.device("cuda", 3), "host", "copied to the host"),
             ("xpu", "host", "no backend for xpu"),
             ("mps", "host", "no backend for mps"),
@@ -47,12 +59,23 @@ class TestChoice:
         monkeypatch.setattr(torch.version, "hip", "6.4")
         assert "no backend for cuda by ROCm" in gradwire.torch.backend("cuda").reason
 
+    def test_kernels_encode_once_the_extension_is_there(self, monkeypatch):
+        assert gradwire.torch.backend("cuda").name == "host"
+        found = Status(Path("library.so"), "built from source")
+        monkeypatch.setattr(choice, "load", lambda: found)
+        chosen = gradwire.torch.backend("cuda:1")
+        assert (chosen.name, chosen.reason) == (
+            "cuda",
+            "CUDA kernels encode in place: built from source",
+        )
+        assert gradwire.torch.backend("xpu").name == "host"
+
     def test_there_is_nothing_to_encode_without_values(self):
         with pytest.raises(ValueError, match="no values"):
             gradwire.torch.backend("meta")
 
     def test_every_backend_has_the_same_modules_and_functions(self):
-        for each in (cpu, host):
+        for each in (cpu, cuda, host):
             assert each.__all__ == cpu.__all__
             assert each.name == each.__name__.rpartition(".")[2]
             for module in ("tensors", "states", "buckets"):

@@ -11,7 +11,7 @@ import numpy as np
 
 import gradwire
 from gradwire import sparsify
-from tests.csrc.bucket import structs
+from gradwire.torch.backends.cuda import structs
 from tests.csrc.emulated.kernels import Kernels
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")

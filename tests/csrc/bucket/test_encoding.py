@@ -13,7 +13,7 @@ import pytest
 import gradwire
 from gradwire import memory, quantize, sparsify
 from gradwire.presets import PRESETS
-from tests.csrc.bucket import structs
+from gradwire.torch.backends.cuda import structs
 from tests.csrc.bucket.pair import LAWS, Pair, heavy
 from tests.csrc.conftest import SANITIZED
 from tests.csrc.emulated.kernels import Kernels

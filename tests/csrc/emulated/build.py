@@ -55,17 +55,33 @@ def closure(source: Path) -> frozenset[Path]:
     """Return the source and all files of this project that it includes."""
     files = {source}
     for name in INCLUDE.findall(source.read_text()):
-        for folder in (source.parent, CSRC, EMULATED, TESTS):
+        for folder in (source.parent, EMULATED, CSRC, TESTS):
             if (path := (folder / name).resolve()).is_file():
                 files |= closure(path)
                 break
     return frozenset(files)
 
 
-def sources() -> list[Path]:
-    """Return all kernels, all entry points and the machine; ``ops`` needs torch and is left out."""
-    kernels = [path for path in CSRC.rglob("*.cu") if "ops" not in path.relative_to(CSRC).parts]
-    return sorted([*kernels, *TESTS.rglob("*.cu"), *EMULATED.glob("*.cpp")])
+def sources(*, operators: bool = False) -> list[Path]:
+    """Return all kernels and the machine, with all entry points of the tests, or with ``ops``."""
+    callers = (CSRC / "ops").glob("*.cpp") if operators else TESTS.rglob("*.cu")
+    return sorted([*CSRC.rglob("*.cu"), *callers, *EMULATED.glob("*.cpp")])
+
+
+@cache
+def torch_flags() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return how operators are compiled, for the stable ABI of the oldest torch, and linked."""
+    import torch  # the kernels and their tests need none
+
+    from gradwire.torch.cuda.build import TARGET
+
+    root = Path(torch.__file__).parent
+    version = (f"-DTORCH_TARGET_VERSION={TARGET}", f"-DTORCH_IS={torch.__version__}")
+    return (f"-isystem{root / 'include'}", *version), (
+        f"-L{root / 'lib'}",
+        "-ltorch",
+        "-ltorch_cpu",
+    )
 
 
 def run(command: list[str]) -> None:
@@ -87,8 +103,8 @@ def replace(made: Path, target: Path) -> None:
     made.replace(target)
 
 
-def build(*, sanitized: bool = False) -> Path:
-    """Return the shared library, built as far as needed.
+def build(*, sanitized: bool = False, operators: bool = False) -> Path:
+    """Return the shared library, built as far as needed; with ``operators``, one for torch to load.
 
     Raises
     ------
@@ -101,21 +117,24 @@ def build(*, sanitized: bool = False) -> Path:
 
     def compiled(source: Path) -> Path:
         files = sorted(closure(source))
-        target = CACHE / f"{source.stem}-{key(version(cxx), *flags, source.name, *files)}.o"
+        own = [*flags, *(torch_flags()[0] if source.parent.name == "ops" else ())]
+        target = CACHE / f"{source.stem}-{key(version(cxx), *own, source.name, *files)}.o"
         if not target.exists():
             made = target.with_suffix(f".{os.getpid()}.tmp")
             folders = [f"-I{folder}" for folder in (EMULATED, CSRC, TESTS)]
             language = ["-x", "c++"]
-            run([cxx, *flags, *folders, *language, "-c", str(source), "-o", str(made)])
+            run([cxx, *own, *folders, *language, "-c", str(source), "-o", str(made)])
             replace(made, target)
         return target
 
     closure.cache_clear()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compiled, sources()))
-    library = CACHE / f"libkernels-{key(cxx, *flags, *(path.name for path in objects))}.so"
+        objects = list(pool.map(compiled, sources(operators=operators)))
+    name = "liboperators" if operators else "libkernels"
+    library = CACHE / f"{name}-{key(cxx, *flags, *(path.name for path in objects))}.so"
     if not library.exists():
         made = library.with_suffix(f".{os.getpid()}.tmp")
-        run([cxx, *flags, "-shared", *map(str, objects), "-o", str(made)])
+        needed = torch_flags()[1] if operators else ()
+        run([cxx, *flags, "-shared", *map(str, objects), *needed, "-o", str(made)])
         replace(made, library)
     return library

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <random>
 #include <utility>
 
@@ -172,6 +173,9 @@ std::deque<uint3> shuffled_blocks(const dim3& grid) {
 }  // namespace
 
 bool run(const Launch& asked) {
+    // Threads of the program may launch at the same time: the machine takes one kernel after another.
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
     if (!error.empty()) return false;
     launch = &asked;
     random_numbers.seed(settings.seed++);

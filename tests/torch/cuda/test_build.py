@@ -28,12 +28,20 @@ from gradwire.torch import cuda
 found = cuda.load()
 print(found.reason)
 has = torch._C._dispatch_has_kernel_for_dispatch_key
-for name in ("decode_bucket",):
+for name in ("decode_bucket", "encode_plan", "encode_bucket", "rollback_bucket"):
     assert has("gradwire::" + name, "CUDA"), name
     assert not has("gradwire::" + name, "CPU"), name
 schema = str(torch.ops.gradwire.decode_bucket.default._schema)
 assert schema.startswith("gradwire::decode_bucket(Tensor(a!) out, Tensor data"), schema
+schema = str(torch.ops.gradwire.encode_bucket.default._schema)
+assert "Tensor(a!)[] states, float divisor) -> (Tensor, Tensor)" in schema, schema
 assert cuda.load() == found
+assert gradwire.torch.backend("cuda").name == "cuda"
+from gradwire.torch.backends.cuda import plans
+codec = gradwire.sidco(ratio=0.01)
+piece = plans.structs.Piece.from_buffer_copy(plans.completed([codec], [5000]).numpy())
+assert (piece.numel, piece.sparsify.start_stages > 0) == (5000, True)
+torch.ops.gradwire.encode_forget(0)
 """
 
 

@@ -4,6 +4,7 @@
 ``interface``  what a backend does
 ``choice``     which one is used for a tensor, and why
 ``cpu``        tensors on the CPU, in place
+``cuda``       tensors on a GPU, in place, by the kernels of the extension
 ``host``       tensors on any other device, by way of copies on the host
 =============  =====================================================================
 """

@@ -1,16 +1,20 @@
 """Which backend takes a tensor, and why."""
 
+import functools
 from dataclasses import dataclass
 
 import torch
 
-from gradwire.torch.backends import cpu, host
+from gradwire.errors import ExtensionError
+from gradwire.torch.backends import cpu, cuda, host
 from gradwire.torch.backends.interface import Backend
+from gradwire.torch.cuda import load
 
 __all__ = ["BackendInUse", "backend", "of"]
 
 _IN_PLACE: Backend = cpu
 _STAGED: Backend = host
+_KERNELS: Backend = cuda
 _COPIES = "tensors are copied to the host, which encodes them"
 
 
@@ -21,7 +25,7 @@ class BackendInUse:
     Attributes
     ----------
     name : str
-        ``"cpu"`` or ``"host"``.
+        ``"cpu"``, ``"cuda"`` or ``"host"``.
     reason : str
         Why this one.
     """
@@ -41,8 +45,8 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     Returns
     -------
     BackendInUse
-        ``name`` is ``"cpu"`` where tensors are encoded in place, and ``"host"`` where they are
-        copied to the host and encoded there.
+        ``name`` is ``"cpu"`` where the core encodes tensors in place, ``"cuda"`` where kernels of
+        the extension do, and ``"host"`` where tensors are copied to the host and encoded there.
 
     Raises
     ------
@@ -57,8 +61,15 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     if kind == "meta":
         raise ValueError("tensors on meta have no values to encode")
     why = f"gradwire has no backend for {kind}"
-    if kind == "cuda":
-        why = f"{why} by ROCm" if torch.version.hip else "no backend uses the CUDA extension yet"
+    if kind == "cuda" and torch.version.hip is not None:
+        why = f"{why} by ROCm"
+    elif kind == "cuda":
+        if not _extension()[0]:
+            _extension.cache_clear()  # it may have been built since
+        loaded, found = _extension()
+        if loaded:
+            return BackendInUse(_KERNELS.name, f"CUDA kernels encode in place: {found}")
+        why = found
     return BackendInUse(_STAGED.name, f"{why}: {_COPIES}")
 
 
@@ -66,5 +77,16 @@ def of(*tensors: object) -> Backend:
     """Return the backend for the tensors that a call was given; what is none does not count."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
+            if tensor.is_cuda and torch.version.hip is None and _extension()[0]:
+                return _KERNELS
             return _STAGED
     return _IN_PLACE
+
+
+@functools.cache
+def _extension() -> tuple[bool, str]:
+    """Load the extension when it is first asked for; tell whether it is there, and why."""
+    try:
+        return True, load().reason
+    except ExtensionError as error:
+        return False, str(error)

@@ -16,7 +16,7 @@ import torch
 from gradwire.errors import ExtensionError
 from gradwire.torch.cuda.toolkit import Toolkit, find
 
-__all__ = ["ALL", "NAME", "SOURCES", "build_cuda", "cache_folder", "cached"]
+__all__ = ["ALL", "NAME", "SOURCES", "TARGET", "build_cuda", "cache_folder", "cached"]
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "libgradwire_cuda.so"
@@ -24,11 +24,11 @@ NAME = "libgradwire_cuda.so"
 ALL = ("80", "90", "100", "120")
 """The architectures of a library for everyone; newer ones compile the last one's PTX."""
 
-# The oldest torch that the library runs with: the stable ABI of 2.11.
-_TARGET = "0x020b000000000000"
+TARGET = "0x020b000000000000"
+"""The oldest torch that the library runs with: the stable ABI of 2.11."""
 
 _FLAGS = (
-    *("-std=c++20", "-O3", "-DNDEBUG", "-DUSE_CUDA", f"-DTORCH_TARGET_VERSION={_TARGET}"),
+    *("-std=c++20", "-O3", "-DNDEBUG", "-DUSE_CUDA", f"-DTORCH_TARGET_VERSION={TARGET}"),
     # A product and a sum round each on its own: frames are those of the CPU, byte for byte.
     "-fmad=false",
     *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),

@@ -88,6 +88,17 @@ class Staging:
         return self._pins and host.is_pinned()
 
     @contextlib.contextmanager
+    def reading(self, after: Any) -> Iterator[None]:
+        """Give what is done in this block to the stream of copies down, after an event."""
+        if not self._streams:
+            self.wait(after)
+            yield
+            return
+        with self._module.stream(self._down):
+            self._down.wait_event(after)
+            yield
+
+    @contextlib.contextmanager
     def writing(self, after: Any) -> Iterator[None]:
         """Give what is done in this block to the stream of copies up, after an event.
 

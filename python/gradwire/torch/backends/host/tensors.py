@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gradwire.frame import Frame
     from gradwire.state import State
 
-__all__ = ["decode", "decode_add", "encode", "encode_into", "number"]
+__all__ = ["decode", "decode_add", "encode", "encode_into", "number", "overlap"]
 
 
 def encode(
@@ -41,7 +41,7 @@ def encode_into(
     """Encode a copy, and copy the frame to where it is to be."""
     check(tensor, "tensor", INPUTS)
     check_out(out, BYTES)
-    if _overlap(tensor, out):
+    if overlap(tensor, out):
         raise ValueError("out shares memory with x")
     frame = staging(out.device).empty(torch.Size([out.numel()]), torch.uint8)
     written = cpu.encode_into(codec, _fetched(tensor), state, frame, max_nbytes)
@@ -100,7 +100,8 @@ def _write(out: torch.Tensor, host: torch.Tensor) -> None:
         staging(out.device).write(out, host)
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors share memory."""
     first, second = one.data_ptr(), other.data_ptr()
     if one.device != other.device or not (first and second):  # not all tensors tell where they are
         return False

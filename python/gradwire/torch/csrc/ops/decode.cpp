@@ -39,8 +39,8 @@ struct Tables {
 Tensor decode_bucket(Tensor out, Tensor data, std::vector<std::int64_t> ends, std::vector<std::int64_t> starts,
                      std::vector<std::int64_t> lens, std::int64_t ranks, std::int64_t into, double scale, bool seeded) {
     const int device = static_cast<int>(out.get_device_index());
-    const torch::stable::accelerator::DeviceGuard guard(device);
-    check_cuda(out, "out", device);
+    const DeviceGuard guard(device);
+    check_there(out, "out", device);
     check_bytes(data, "data", device);
     const Dtype dtype = dtype_of(out, "out");
     STD_TORCH_CHECK(into >= 0 && into <= static_cast<std::int64_t>(Into::senders), "into is not known: ", into);
@@ -95,10 +95,10 @@ Tensor decode_bucket(Tensor out, Tensor data, std::vector<std::int64_t> ends, st
 
 }  // namespace gradwire::ops
 
-STABLE_TORCH_LIBRARY_FRAGMENT(gradwire, m) {
+GRADWIRE_SCHEMAS(m) {
     m.def(
         "decode_bucket(Tensor(a!) out, Tensor data, int[] ends, int[] starts, int[] lens, int ranks, int into, "
         "float scale, bool seeded) -> Tensor");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(gradwire, CUDA, m) { m.impl("decode_bucket", TORCH_BOX(&gradwire::ops::decode_bucket)); }
+GRADWIRE_KERNELS(m) { m.impl("decode_bucket", TORCH_BOX(&gradwire::ops::decode_bucket)); }

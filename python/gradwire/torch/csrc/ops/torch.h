@@ -1,15 +1,10 @@
 // What the operators use of torch: the stable ABI, so that one library serves many releases.
 #pragma once
 
-#include <cuda_runtime.h>
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
 #include "bucket/piece.h"
+#include "ops/device.h"
 
 namespace gradwire::ops {
 
@@ -20,21 +15,14 @@ inline void check(cudaError_t error) {
     STD_TORCH_CHECK(error == cudaSuccess, "gradwire: CUDA says: ", cudaGetErrorString(error));
 }
 
-inline void check_cuda(const Tensor& tensor, const char* name, int device) {
-    STD_TORCH_CHECK(tensor.is_cuda() && tensor.get_device_index() == device, name, " must be on the same CUDA device");
+inline void check_there(const Tensor& tensor, const char* name, int device) {
+    STD_TORCH_CHECK(is_there(tensor, device), name, " must be on the same CUDA device");
     STD_TORCH_CHECK(tensor.is_contiguous(), name, " must be contiguous");
 }
 
 inline void check_bytes(const Tensor& tensor, const char* name, int device) {
-    check_cuda(tensor, name, device);
+    check_there(tensor, name, device);
     STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Byte, name, " must have dtype torch.uint8");
-}
-
-// The stream that torch uses now on this device.
-inline cudaStream_t stream_of(int device) {
-    void* stream = nullptr;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
-    return static_cast<cudaStream_t>(stream);
 }
 
 inline Dtype dtype_of(const Tensor& tensor, const char* name) {
@@ -48,14 +36,9 @@ inline Dtype dtype_of(const Tensor& tensor, const char* name) {
     return Dtype::f32;
 }
 
-// Uninitialised bytes on the device, or in pinned memory of the host.
+// Uninitialised bytes on the device.
 inline Tensor device_bytes(std::uint64_t count, const Tensor& like) {
     return torch::stable::new_empty(like, {static_cast<std::int64_t>(count)}, ScalarType::Byte);
-}
-inline Tensor pinned_bytes(std::uint64_t count) {
-    using torch::headeronly::DeviceType;
-    return torch::stable::empty({static_cast<std::int64_t>(count)}, ScalarType::Byte, std::nullopt,
-                                torch::stable::Device(DeviceType::CPU), true);
 }
 
 }  // namespace gradwire::ops

@@ -26,6 +26,8 @@ def _fields(**types: Any) -> list[tuple[str, Any]]:
 
 
 class Sparsify(c.Structure):
+    """How entries are selected."""
+
     _fields_ = _fields(
         kind=c.c_uint32,
         counted=c.c_uint32,
@@ -64,6 +66,8 @@ class Sparsify(c.Structure):
 
 
 class Memory(c.Structure):
+    """What happens to entries that are not sent."""
+
     _fields_ = _fields(
         kind=c.c_uint32,
         decay=c.c_float,
@@ -81,6 +85,8 @@ class Memory(c.Structure):
 
 
 class Quantize(c.Structure):
+    """How values are coded."""
+
     _fields_ = _fields(
         kind=c.c_uint8,
         bits=c.c_uint8,
@@ -94,14 +100,20 @@ class Quantize(c.Structure):
 
 
 class Pattern(c.Structure):
+    """What is known of positions beforehand."""
+
     _fields_ = _fields(kind=c.c_uint32, size=c.c_uint32, k=c.c_uint32)
 
 
 class Maybe(c.Structure):
+    """A number that may not be there."""
+
     _fields_ = _fields(value=c.c_float, there=c.c_uint32)
 
 
 class Controller(c.Structure):
+    """What SIDCo's controller learns."""
+
     _fields_ = _fields(
         stages=c.c_uint32,
         seen=c.c_uint32,
@@ -116,14 +128,20 @@ class Controller(c.Structure):
 
 
 class Tracker(c.Structure):
+    """What a sparsifier remembers."""
+
     _fields_ = _fields(bound=Maybe, threshold=Maybe, location=Maybe, controller=Controller)
 
 
 class Tracked(c.Structure):
+    """The same, and for which sparsifier."""
+
     _fields_ = _fields(sparsify=Sparsify, tracker=Tracker)
 
 
 class State(c.Structure):
+    """All that changes of a tensor but for its buffers."""
+
     _fields_ = _fields(
         step=c.c_uint64,
         tensor=c.c_uint64,
@@ -139,6 +157,8 @@ class State(c.Structure):
 
 
 class Piece(c.Structure):
+    """One tensor of a bucket."""
+
     _fields_ = _fields(
         gradient=c.c_void_p,
         numel=c.c_uint64,
@@ -161,6 +181,8 @@ class Piece(c.Structure):
 
 
 class Selection(c.Structure):
+    """What was selected of a tensor, and what came of its encode."""
+
     _fields_ = _fields(
         status=c.c_uint32,
         zero=c.c_uint32,

@@ -1,0 +1,80 @@
+// The frames of a bucket, one after another: one block says where each begins, many copy.
+#include "bucket/gather.h"
+
+#include "device/block.cuh"
+#include "device/launch.cuh"
+
+namespace gradwire {
+
+namespace {
+
+constexpr unsigned threads = 256;
+constexpr unsigned tile_bytes = 8 * 1024;
+
+// Each thread takes rows `threads` apart, and counts on from what all rows before have.
+__global__ void __launch_bounds__(threads) tabulate(const Selection* selections, unsigned count, std::int64_t* table) {
+    struct Shared {
+        std::int64_t lens[threads];
+    };
+    GRADWIRE_SHARED(Shared, shared);
+    std::int64_t before = 0;
+    for (unsigned first = 0; first < count; first += threads) {
+        const unsigned i = first + threadIdx.x;
+        const bool ok = i < count && selections[i].status == Status::ok;
+        shared.lens[threadIdx.x] = ok ? static_cast<std::int64_t>(selections[i].nbytes) : 0;
+        __syncthreads();
+        std::int64_t start = before, all = before;
+        for (unsigned other = 0; other < threads; ++other) {
+            if (other < threadIdx.x) start += shared.lens[other];
+            all += shared.lens[other];
+        }
+        __syncthreads();
+        before = all;
+        if (i >= count) continue;
+        const Selection& selection = selections[i];
+        std::int64_t* const row = table + static_cast<std::uint64_t>(i) * outcome_columns;
+        row[outcome_status] = static_cast<std::int64_t>(selection.status);
+        row[outcome_nbytes] = ok ? static_cast<std::int64_t>(selection.nbytes) : 0;
+        row[outcome_count] = static_cast<std::int64_t>(selection.count);
+        row[outcome_target] = selection.has_target ? static_cast<std::int64_t>(selection.target) : -1;
+        row[outcome_trimmed] = static_cast<std::int64_t>(selection.trimmed);
+        row[outcome_zero] = selection.zero;
+        row[outcome_threshold] = __float_as_uint(selection.threshold);
+        row[outcome_start] = start;
+    }
+}
+
+// A block copies a tile of what comes out.
+__global__ void __launch_bounds__(threads) copy(const Piece* pieces, unsigned count, const std::int64_t* table,
+                                                std::uint8_t* out) {
+    const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * tile_bytes;
+    // The last frame that begins at or before the tile. Frames of no bytes begin where the next one does.
+    unsigned piece = 0, beyond = count;
+    while (beyond - piece > 1) {
+        const unsigned middle = piece + (beyond - piece) / 2;
+        if (table[static_cast<std::uint64_t>(middle) * outcome_columns + outcome_start] <= begin)
+            piece = middle;
+        else
+            beyond = middle;
+    }
+    for (; piece < count; ++piece) {
+        const std::int64_t* const row = table + static_cast<std::uint64_t>(piece) * outcome_columns;
+        const std::int64_t start = row[outcome_start], stop = start + row[outcome_nbytes];
+        if (start >= begin + tile_bytes) break;
+        const std::int64_t from = start > begin ? start : begin;
+        const std::int64_t to = stop < begin + tile_bytes ? stop : begin + tile_bytes;
+        for (std::int64_t at = from + threadIdx.x; at < to; at += threads) out[at] = pieces[piece].frame[at - start];
+    }
+}
+
+}  // namespace
+
+cudaError_t launch_gather(const Piece* all, const Selection* selections, unsigned count, std::uint64_t most,
+                          std::uint8_t* out, std::int64_t* table, cudaStream_t stream) {
+    if (count == 0) return cudaSuccess;
+    GRADWIRE_TRY(launch(tabulate, {1}, threads, stream, selections, count, table));
+    if (out == nullptr) return cudaSuccess;
+    return launch(copy, {pieces(most, tile_bytes)}, threads, stream, all, count, table, out);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,18 @@
+"""The operators of the extension over the emulated kernels: the CUDA backend without a GPU.
+
+They are those of ``csrc/ops``, in a library of their own and for tensors on the CPU.
+"""
+
+from functools import cache
+
+import torch
+
+from gradwire.torch.backends.cuda import operators
+from tests.csrc.emulated.build import build
+
+
+@cache
+def emulate() -> None:
+    """Have the CUDA backend use the emulated kernels in this process from now on."""
+    torch.ops.load_library(build(operators=True))
+    operators._library = "gradwire_emulated"
