@@ -12,14 +12,14 @@ from gradwire import memory, quantize, sparsify
 from gradwire.presets import PRESETS
 from tests.csrc.bucket.bucket import DeviceBucket
 from tests.csrc.bucket.pair import Pair, heavy
-from tests.csrc.bucket.test_encoding import CHUNK, SELECTING, compose, keeping, preset
+from tests.csrc.bucket.test_encoding import CHUNK, SELECTING, compose, keeping, preset, some
 from tests.csrc.emulated.kernels import Kernels
 from tests.support import CODINGS
 
 HEADER = 48
 
 
-@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("coding", some(CODINGS))
 @pytest.mark.parametrize("part", [p for p in SELECTING if p.kind != "all"], ids=repr)
 def test_frames_that_are_too_long_are_trimmed_alike(
     kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier, coding: str
@@ -36,7 +36,7 @@ def test_frames_that_are_too_long_are_trimmed_alike(
         pair.encode(gradients, limits=limits)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", some(PRESETS))
 def test_a_step_that_is_undone_leaves_no_trace(
     kernels: Kernels, rng: np.random.Generator, name: str
 ) -> None:
