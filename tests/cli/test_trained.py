@@ -3,6 +3,7 @@
 import io
 import math
 import warnings
+from statistics import fmean
 
 import pytest
 
@@ -131,8 +132,8 @@ def test_rates_in_the_package_are_the_best_of_their_grid():
                 continue
             count += 1
             losses = {
-                float(tried): math.inf if loss is None else loss
-                for tried, loss in each["losses"].items()
+                float(tried): fmean(math.inf if loss is None else loss for loss in made)
+                for tried, made in each["losses"].items()
             }
             assert losses[rate] == min(losses.values())
             assert losses[rate] <= losses[rate / 2]
@@ -160,4 +161,4 @@ def test_a_table_says_what_each_method_was_trained_with():
     printed = console.file.getvalue()
     assert "text: trained with" in printed
     assert "0.002 (that of sidco(ratio=0.01))" in printed
-    assert "seed 7" in trained.about()
+    assert "seeds 7 on text, 7 and 8 on digits" in trained.about()

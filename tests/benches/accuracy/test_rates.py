@@ -16,37 +16,59 @@ from gradwire.presets import PRESETS
 from tests.benches.accuracy.toy import Toy
 
 DENSE = Candidate("text", "none", "none", None, recipe_for("adamw", None))
+DIGITS = Candidate("digits", "none", "none", None, recipe_for("adamw", None))
 
 
-def searched(loss):
+def searched(loss, candidate=DENSE):
     """Return the rates that a search tries, in order, and the entry in the end."""
     known = {}
-    while wanted := DENSE.wanted(known):
-        known[wanted[0]] = loss(wanted[0])
-    return list(known), DENSE.entry(known)
+    while wanted := candidate.wanted(known):
+        rate, seed = wanted[0]
+        known.setdefault(rate, []).append(loss(rate, seed))
+    return list(known), candidate.entry(known)
 
 
 def test_a_search_ends_when_both_neighbours_of_the_best_rate_are_known():
-    tried, entry = searched(lambda rate: abs(rate - 0.002))
+    tried, entry = searched(lambda rate, seed: abs(rate - 0.002))
     assert tried == [0.002, 0.004, 0.001]
     assert entry["learning_rate"] == 0.002
-    tried, entry = searched(lambda rate: abs(rate - 0.016))
+    tried, entry = searched(lambda rate, seed: abs(rate - 0.016))
     assert tried == [0.002, 0.004, 0.008, 0.016, 0.032]
     assert entry["learning_rate"] == 0.016
 
 
 def test_a_search_leaves_rates_that_diverge():
-    tried, entry = searched(lambda rate: None if rate > 0.0005 else -rate)
+    tried, entry = searched(lambda rate, seed: None if rate > 0.0005 else -rate)
     assert tried == [0.002, 0.004, 0.001, 0.0005, 0.00025]
     assert entry["learning_rate"] == 0.0005
-    assert entry["losses"]["0.004"] is None
-    tried, entry = searched(lambda rate: None)
+    assert entry["losses"]["0.004"] == [None]
+    tried, entry = searched(lambda rate, seed: None)
     assert len(tried) == rates.MOST
     assert entry["learning_rate"] is None
 
 
+def test_the_best_rate_is_the_best_with_a_second_seed_too():
+    def other(rate, seed):
+        return abs(rate - 0.004) if seed == 7 else 2 * abs(rate - 0.0005)
+
+    tried, entry = searched(other, DIGITS)
+    assert tried == [0.002, 0.004, 0.008, 0.001]
+    assert entry["learning_rate"] == 0.002
+    assert len(entry["losses"]["0.002"]) == len(entry["losses"]["0.004"]) == 2
+
+
+def test_a_rate_that_diverges_with_a_second_seed_is_not_the_best():
+    def diverging(rate, seed):
+        return None if (rate, seed) == (0.004, 8) else abs(rate - 0.004)
+
+    _, entry = searched(diverging, DIGITS)
+    assert entry["losses"]["0.004"] == [0.0, None]
+    assert entry["learning_rate"] == 0.002
+
+
 def test_an_unfinished_search_gives_no_rate():
-    assert DENSE.entry({0.002: 1.0, 0.004: 2.0})["learning_rate"] is None
+    assert DENSE.entry({0.002: [1.0], 0.004: [2.0]})["learning_rate"] is None
+    assert DIGITS.entry({0.001: [3.0], 0.002: [1.0], 0.004: [2.0]})["learning_rate"] is None
 
 
 def test_every_preset_is_searched_on_both_tasks():
@@ -61,7 +83,7 @@ def test_the_command_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     few = [each for each in candidates() if each.name in ("none", "topk")][:2]
     made = []
 
-    def loss(task, method, rate):
+    def loss(task, method, rate, seed):
         made.append((method.codec is None, rate))
         if len(made) == 5:
             raise KeyboardInterrupt
@@ -75,18 +97,19 @@ def test_the_command_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
         measure(path, ["text"])
     saved = json.loads(path.read_text())["tasks"]["text"]
     assert sum(len(each["losses"]) for each in saved) == 4
-    monkeypatch.setattr(rates, "_loss", lambda task, method, rate: abs(rate - 0.002))
+    monkeypatch.setattr(rates, "_loss", lambda task, method, rate, seed: abs(rate - 0.002))
     measure(path, ["text"])
     finished = json.loads(path.read_text())["tasks"]["text"]
     for before, after in zip(saved, finished, strict=True):
-        assert before["losses"].items() <= after["losses"].items()
+        for rate, made in before["losses"].items():
+            assert after["losses"][rate][: len(made)] == made
         assert after["learning_rate"] is not None
 
 
 def test_a_table_of_other_settings_is_not_continued(tmp_path, monkeypatch):
     path = tmp_path / "rates.json"
-    Table(path).write([(DENSE, {0.002: 1.0})])
-    assert Table(path).losses(DENSE) == {0.002: 1.0}
+    Table(path).write([(DENSE, {0.002: [1.0]})])
+    assert Table(path).losses(DENSE) == {0.002: [1.0]}
     monkeypatch.setitem(rates.SETTINGS, "steps", 301)
     assert Table(path).losses(DENSE) == {}
 
@@ -96,7 +119,7 @@ def test_losses_come_from_training(monkeypatch):
     for name in ("topk", "adam"):
         each = next(each for each in candidates() if each.name == name and each.task == "text")
         method = rates.Method(each.codec, each.recipe.kind, dict(each.recipe.options))
-        slow, fast = (rates._loss(Toy(64), method, rate) for rate in (1e-6, 0.01))
+        slow, fast = (rates._loss(Toy(64), method, rate, 7) for rate in (1e-6, 0.01))
         assert fast < slow
 
 

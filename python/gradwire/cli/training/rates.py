@@ -14,7 +14,7 @@ from typing import Any
 
 from gradwire.codec import Codec
 
-__all__ = ["FILE", "USUAL", "Rate", "family", "rate_for", "table"]
+__all__ = ["FILE", "USUAL", "Rate", "codec_of", "family", "rate_for", "table"]
 
 FILE = Path(__file__).with_name("rates.json")
 
@@ -49,6 +49,11 @@ def table() -> dict[str, Any]:
     return found
 
 
+def codec_of(entry: dict[str, Any]) -> Codec | None:
+    """Return the codec of an entry. Options that are newer than the entry have their defaults."""
+    return None if entry["codec"] is None else Codec.from_config(entry["codec"])
+
+
 def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rate:
     """Return the learning rate for a method.
 
@@ -81,7 +86,7 @@ def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rat
         )
 
     best = min(known, key=unlike)
-    own = (best["method"], best["codec"], best["optimizer"]) == (method, config, optimizer)
+    own = (best["method"], codec_of(best), best["optimizer"]) == (method, codec, optimizer)
     return Rate(best["learning_rate"], "" if own else f"that of {best['call']}")
 
 

@@ -59,10 +59,13 @@ def training_table(task: str, methods: Iterable[Trained]) -> Table:
 def about() -> str:
     """Return how optimizers and learning rates were chosen."""
     settings = table()["settings"]
+    seeds = ", ".join(
+        f"{' and '.join(map(str, seeds))} on {task}" for task, seeds in settings["seeds"].items()
+    )
     return (
         "Every method has the optimizer that is recommended for it: AdamW(beta1, beta2) and "
         "SGD(momentum) are torch's, those of gradwire.torch.optim are named so. The learning rate "
         f"is the best of one grid for all methods, {settings['grid']}, by held-out loss after "
-        f"{settings['steps']} steps with seed {settings['seed']}, unless a remark says otherwise; "
+        f"{settings['steps']} steps (seeds {seeds}), unless a remark says otherwise; "
         "--learning-rate sets another."
     )
