@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import gradwire.torch
 from tests.distributed.device_suite import DeviceSuite
 from tests.distributed.ranks import Nursery, Ranks
 
@@ -34,7 +35,7 @@ class TestGloo(DeviceSuite):
     """Two processes with the process group of DDP on Gloo; they may share a GPU."""
 
     device = "cuda"
-    module = "gradwire.torch.backends.host.buckets"
+    module = f"gradwire.torch.backends.{gradwire.torch.backend('cuda').name}.buckets"
 
     @pytest.fixture
     def there(self, gloo: Ranks) -> Ranks:
@@ -47,7 +48,7 @@ class TestNccl(DeviceSuite):
     """Two processes with the process group of DDP on NCCL."""
 
     device = "cuda"
-    module = "gradwire.torch.backends.host.buckets"
+    module = f"gradwire.torch.backends.{gradwire.torch.backend('cuda').name}.buckets"
 
     @pytest.fixture
     def there(self, nccl: Ranks) -> Ranks:
