@@ -79,7 +79,10 @@ struct ScannedTensor {
         complete = marked.total <= request.cap;
         survivors.count = complete ? marked.total : 0;
         survivors.side = 0;
-        if (complete) list_marked(team, desk, numel, survivors.list(), marked.before, entry);
+        if (complete)
+            list_marked(team, desk, numel, survivors.list(), marked.before, entry);
+        else
+            team.sync();  // the next read counts anew, and some blocks may still add these counts up
     }
 
   private:
