@@ -120,10 +120,11 @@ __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket
         writing.summaries[block] = chunk;
         __threadfence();
         shared.last = atomicAdd(&writing.states[frame].fitted, 1u) + 1 == all_groups * chunks;
+        // By the thread that saw the count, before the barrier hands on what it stands for.
+        __threadfence();
     }
     __syncthreads();
     if (!shared.last) return;
-    __threadfence();
     for (std::uint64_t each = 0; each < all_groups; ++each) {
         Summary sums{};
         for (std::uint32_t base = 0; base < chunks; base += fit_threads) {
