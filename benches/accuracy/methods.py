@@ -51,6 +51,21 @@ class Method:
         return found
 
 
+def current(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded `Method.config` as it would be recorded now.
+
+    Options of a codec that are newer than the record have their defaults. Where the codec of the
+    record is none any more, it stays as it is.
+    """
+    if config["codec"] is None:
+        return config
+    try:
+        codec = Codec.from_config(config["codec"])
+    except (TypeError, ValueError):
+        return config
+    return {**config, "codec": codec.get_config()}
+
+
 METHODS: dict[str, Method] = {
     "dense AdamW": Method(),
     "topk(0.01), AdamW": Method(gradwire.topk(ratio=0.01)),

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .methods import METHODS
+from .methods import METHODS, current
 from .plan import SECTIONS, Plan, Run, Scores
 
 SCHEMA = 1
@@ -39,6 +39,11 @@ def key(run: Run, steps: int) -> dict[str, Any]:
         "steps": steps,
         "versions": dict(versions()),
     }
+
+
+def same(saved: dict[str, Any], key: dict[str, Any]) -> bool:
+    """Tell whether a saved key is of what a key says."""
+    return {**saved, "config": current(saved["config"])} == key
 
 
 class Lines:
@@ -80,7 +85,7 @@ class Store(Lines):
             if saved.get("section") not in plan.sections or saved.get("method") not in METHODS:
                 continue
             run = run_of(saved)
-            if saved == key(run, plan.steps(run.section)):
+            if same(saved, key(run, plan.steps(run.section))):
                 found[run] = record
         return found
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
-from benches.accuracy.store import Lines, Record, versions
+from benches.accuracy.store import Lines, Record, same, versions
 from benches.compare.blocks import ROOT
 
 from .methods import METHODS
@@ -35,7 +35,7 @@ class Results(Lines):
             saved = record["key"]
             if saved["method"] in METHODS:
                 run = Run(**{name: saved[name] for name in Run.__dataclass_fields__})
-                if saved == key(run):
+                if same(saved, key(run)):
                     found[run] = record
         return found
 

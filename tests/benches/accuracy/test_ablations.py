@@ -16,6 +16,7 @@ from benches.accuracy.ablations.variant import Variant
 from benches.accuracy.ablations.worker import trained
 from benches.accuracy.pool import Pool
 from benches.accuracy.run import run
+from benches.accuracy.store import same
 from benches.compare import blocks
 from gradwire import Codec
 from gradwire.sparsify import All
@@ -154,7 +155,25 @@ def test_the_recorded_runs_are_valid():
     kept = Results(RESULTS)
     made = kept.made()
     assert len(made) == len(kept.records)
-    assert all(record["key"] == json.loads(json.dumps(key(each))) for each, record in made.items())
+    assert all(
+        same(record["key"], json.loads(json.dumps(key(each)))) for each, record in made.items()
+    )
+
+
+def test_an_option_that_is_newer_than_a_run_has_its_default(tmp_path):
+    asked = [Run("topk, AdamW", 0.002)]
+    kept = Results(tmp_path / "runs.jsonl")
+    point = {"step": 800, "loss": 1.0, "accuracy": 0.5}
+    Asked(asked, kept).keep(asked[0], {"points": [point], "bytes_per_step": 1.0, "diverged": False})
+    record = json.loads(kept.path.read_text())
+    for value, missing in (("bfloat16", asked), (None, [])):
+        memory = record["key"]["config"]["codec"]["memory"]
+        if value is None:
+            del memory["dtype"]
+        else:
+            memory["dtype"] = value
+        kept.path.write_text(json.dumps(record) + "\n")
+        assert Asked(asked, Results(kept.path)).missing() == missing
 
 
 @pytest.mark.parametrize("name", tables.TABLES)
