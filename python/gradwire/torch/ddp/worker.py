@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import torch
+
 from gradwire.torch.ddp.errors import ExchangeError, GradientError, fresh
 from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.jobs import Flight, Job, Step
@@ -232,9 +234,15 @@ class Worker:
         self._resolve(step)
 
     def _resolve(self, step: Step) -> None:
-        for job in step.held:
-            job.bucket.resolve(spoiled=step.error is not None)
-        step.held.clear()
+        while step.held:
+            job = step.held.pop(0)
+            try:
+                job.bucket.resolve(spoiled=step.error is not None)
+            except BaseException as error:  # as of a device that is lost: nothing can be written
+                self._break(step, error)
+                future: torch.futures.Future[Any] = job.bucket.future
+                if not future.done():
+                    future.set_exception(ExchangeError(str(self.broken)))
 
     def _finish(self, step: Step) -> None:
         step.finished = True

@@ -1,0 +1,32 @@
+"""The threads of an attachment, without ranks."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gradwire.torch.backends import of
+from gradwire.torch.ddp.errors import ExchangeError
+from gradwire.torch.ddp.jobs import Step
+from gradwire.torch.ddp.worker import Worker
+
+
+def test_a_bucket_that_cannot_be_resolved_is_an_error_and_not_a_hang(monkeypatch):
+    buckets = [of(torch.ones(3)).bucket(torch.ones(3)) for _ in range(3)]
+    real = type(buckets[0]).resolve
+
+    def resolve(self, *, spoiled):
+        if self is buckets[1]:
+            raise RuntimeError("the device is lost")
+        real(self, spoiled=spoiled)
+
+    monkeypatch.setattr(type(buckets[0]), "resolve", resolve)
+    worker = Worker(SimpleNamespace(), hold=True, whole=True)
+    step = Step(held=[SimpleNamespace(bucket=each) for each in buckets])
+    worker._resolve(step)
+    assert torch.equal(buckets[0].future.wait(), torch.ones(3))
+    with pytest.raises(ExchangeError, match="the device is lost"):
+        buckets[1].future.wait()
+    assert buckets[2].future.wait().isinf().all()
+    assert step.error is worker.broken
+    assert worker.stop(5.0)
