@@ -74,3 +74,9 @@ def test_corrupt_frames_are_refused(frame):
     with pytest.raises(gradwire.CorruptFrameError):
         torch.ops.gradwire.decode_add_(out, frame, 1.0)
     assert (out == 1).all()
+
+
+@pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="torch has no such tag")
+@pytest.mark.parametrize("name", ["decode", "decode_", "decode_add_"])
+def test_compilers_are_told_that_no_cuda_graph_holds_them(name):
+    assert torch.Tag.cudagraph_unsafe in getattr(torch.ops.gradwire, name).default.tags

@@ -23,6 +23,9 @@ __all__ = ["LIBRARY"]
 LIBRARY = torch.library.Library("gradwire", "DEF")  # type: ignore[no-untyped-call]
 """Kept alive, because the operators are unregistered with it."""
 
+# They read frames on the host, which no CUDA graph can hold. Old releases have no such tag.
+_TAGS = tuple(filter(None, [getattr(torch.Tag, "cudagraph_unsafe", None)]))
+
 
 def _decode(frame: torch.Tensor, numel: int) -> torch.Tensor:
     out = tensors.decode(frame, max_numel=numel)
@@ -51,7 +54,7 @@ def _fake_in_place(*_: object) -> None:
 def _register(schema: str, run: Callable[..., object], fake: Callable[..., object]) -> None:
     name = schema.partition("(")[0]
     # torch's own functions have no types.
-    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+    LIBRARY.define(schema, tags=_TAGS)  # type: ignore[no-untyped-call]
     # For every device: a backend with kernels of its own registers them beside this.
     LIBRARY.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"gradwire::{name}", fake, lib=LIBRARY)
