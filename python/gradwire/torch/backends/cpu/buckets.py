@@ -203,7 +203,11 @@ class Bucket(interface.Bucket):
         # One read and no temporary. The sum of finite values may overflow; then check every entry.
         values = self.values
         total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
-        return bool(torch.isfinite(total)) or bool(torch.isfinite(values).all())
+        return self._holds(torch.isfinite(total)) or self._holds(torch.isfinite(values).all())
+
+    def _holds(self, flag: torch.Tensor) -> bool:
+        """Return the value of a flag."""
+        return bool(flag)
 
     def store(self, result: torch.Tensor | None = None) -> None:
         """Remember a sparse result; everything else is in place."""

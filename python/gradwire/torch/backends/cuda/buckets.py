@@ -68,7 +68,7 @@ class Bucket(host.Bucket):
         start = time.perf_counter()
         with self._staging.reading(self._after):
             made = encoding.encode(codecs, own, ends, limits, self.buffer, scale)
-            out[: made.nbytes].copy_(made.frames[: made.nbytes])
+            out[: made.nbytes].copy_(self._staging.read(made.frames[: made.nbytes]))
         done = len(made.rows)
         table = np.zeros((done, 6), np.int64)
         table[:, :5] = made.rows
@@ -103,9 +103,11 @@ class Bucket(host.Bucket):
         return self._copied().gradient(start, stop, scale)
 
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
-        """Copy runs of entries to the host."""
+        """Copy runs of entries to the host, all at once; tell whether all of them are finite."""
         with self._staging.reading(self._after):
-            return super().pack(runs, out)
+            packed = torch.cat([self.buffer[start:stop] for start, stop in runs])
+            out.copy_(self._staging.read(packed))
+        return bool(torch.isfinite(out).all())
 
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
         """Return the number of non-finite entries, and the first's place."""
@@ -135,7 +137,7 @@ class Bucket(host.Bucket):
         with self._staging.writing(self._after):
             done = not kept or decoding.decode(
                 self.buffer,
-                frames.to(self.buffer.device),
+                self._staging.upload(frames),
                 used,
                 [int(offset) for i in kept for offset in offsets[:, i]],
                 [own[i] for i in kept for own in sizes],
@@ -155,7 +157,7 @@ class Bucket(host.Bucket):
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
         """Copy values to the runs that `pack` read."""
         with self._staging.writing(self._after):
-            super().unpack(runs, values)
+            super().unpack(runs, self._staging.upload(values, self.dtype))
 
     def clear(self, start: int, stop: int) -> None:
         """Write zeros."""
@@ -164,15 +166,19 @@ class Bucket(host.Bucket):
 
     def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
         """Write values to places, of which no two are the same."""
-        device = self.buffer.device
-        with self._staging.writing(self._after):
-            at = torch.from_numpy(np.concatenate(places)).to(device)
-            self.buffer[at] = values.to(device, self.dtype)
+        stage = self._staging
+        with stage.writing(self._after):
+            at = stage.upload(torch.from_numpy(np.concatenate(places)))
+            self.buffer[at] = stage.upload(values, self.dtype)
 
     def finite(self) -> bool:
         """Tell whether every entry is finite."""
+        self._staged = None  # of the gradients: what is not finite is named from what is there now
         with self._staging.writing(self._after):
             return super().finite()
+
+    def _holds(self, flag: torch.Tensor) -> bool:
+        return bool(self._staging.read(flag))
 
     def store(self, result: torch.Tensor | None = None) -> None:
         """Copy a sparse result to the device; everything else is there."""

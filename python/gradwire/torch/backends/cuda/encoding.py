@@ -59,8 +59,7 @@ def encode(
     with ExitStack() as stack:
         tensors = [stack.enter_context(state.on_device(device)) for state in states]
         frames, table = operators().encode_bucket(plan.number, gradients, limits, tensors, scale)
-        stage = staging(device)
-        rows: NDArray[np.int64] = stage.fetch(table, stage.mark()).numpy()
+        rows: NDArray[np.int64] = staging(device).read(table).numpy()
         failed = np.flatnonzero(rows[:, _STATUS])
         done = int(failed[0]) if failed.size else len(rows)
         thresholds = rows[:, _THRESHOLD].astype(np.uint32).view(np.float32)

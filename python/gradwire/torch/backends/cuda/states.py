@@ -293,9 +293,10 @@ class State:
             assert self._device is not None
             if not self._undoable:  # one that has not encoded says so
                 self._codec.init_state(0, name=self.name).rollback()
-            operators().rollback_bucket(completed([self._codec], [self.numel]), [self._device])
             stage = staging(self._device.device)
-            stage.wait(stage.mark())  # the next encode may be on another stream
+            with stage.aside():  # the caller's stream may have all of a backward pass before it
+                operators().rollback_bucket(completed([self._codec], [self.numel]), [self._device])
+                stage.wait(stage.mark())  # the next encode may be on another stream
             self._forget(self._earlier, self._step - 1)
 
     def reset(self) -> None:

@@ -74,6 +74,18 @@ class Staging:
         done.synchronize()
         return host
 
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the host in the order of the current stream; wait for that one alone."""
+        host = self._copy(tensor)
+        if self._streams:
+            self.mark().synchronize()
+        return host
+
+    def upload(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return a copy on the device of values of the host, in the order of the current stream."""
+        host = self.empty(values.shape, dtype or values.dtype).copy_(values)
+        return host.to(self.device, non_blocking=self._asynchronous(host))
+
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout != torch.strided:
             return tensor.to("cpu", copy=True)
@@ -96,6 +108,15 @@ class Staging:
             return
         with self._module.stream(self._down):
             self._down.wait_event(after)
+            yield
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Give what is done in this block to the stream of copies up, after nothing of another."""
+        if not self._streams:
+            yield
+            return
+        with self._module.stream(self._up):
             yield
 
     @contextlib.contextmanager
