@@ -15,4 +15,4 @@ from tests.csrc.emulated.build import build
 def emulate() -> None:
     """Have the CUDA backend use the emulated kernels in this process from now on."""
     torch.ops.load_library(build(operators=True))
-    operators._library = "gradwire_emulated"
+    operators._library, operators._device = "gradwire_emulated", "cpu"

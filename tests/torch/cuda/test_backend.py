@@ -12,7 +12,7 @@ import gradwire
 from gradwire import memory, quantize, sparsify
 from gradwire.extension import Sparsifier
 from gradwire.torch.backends import cpu, cuda
-from gradwire.torch.backends.cuda import encoding, structs
+from gradwire.torch.backends.cuda import encoding, operators, structs
 from tests.csrc.emulated.operators import emulate
 from tests.presets.examples import DEGENERATE, gradient, made, names, presets
 from tests.support import same_state
@@ -256,6 +256,46 @@ class TestWhatKernelsDoNotTake:
         assert kernels == [1]
         with pytest.raises((TypeError, ValueError), match="state"):
             cuda.encode(gradwire.topk(0.1), tensor(0), None, None)
+
+
+class TestOnTwoDevices:
+    """A tensor on the CPU with a frame on a GPU, or the other way round, goes by the host."""
+
+    def test_operators_are_not_called_for_another_device(self, kernels, monkeypatch):
+        codec = gradwire.topk(ratio=0.02)
+        states, x = pair(codec), tensor(0)
+        frame = torch.frombuffer(bytearray(both(codec, states, x)), dtype=torch.uint8)
+        monkeypatch.setattr(operators, "_device", "another")
+        out = torch.zeros(N)
+        assert torch.equal(cuda.decode(frame, out, None), cpu.decode(frame, None, None))
+        cuda.decode_add(frame, out, 2.0)
+        assert torch.equal(out, 3 * cpu.decode(frame, None, None))
+        room = torch.zeros(900, dtype=torch.uint8)
+        written = cuda.encode_into(codec, x, states[0], room, None)
+        assert room[:written].numpy().tobytes() == bytes(cpu.encode(codec, x, states[1], None))
+        assert kernels == [1], "only what was encoded before"
+
+
+class TestBucket:
+    def test_what_is_not_finite_is_named_from_the_averages(self):
+        bucket = cuda.bucket(tensor(0))
+        bucket.gradient(0, N, 1.0)  # takes a copy, as parts that are written in Python do
+        bucket.unpack([(0, 10)], torch.tensor([0.0] * 7 + [torch.inf] * 3))
+        assert not bucket.finite()
+        assert bucket.not_finite(0, N, 1) == (3, 7)
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_runs_are_packed_and_unpacked_as_on_the_cpu(self, dtype):
+        runs, wide = [(3, 10), (20, 21), (100, 400)], torch.promote_types(dtype, torch.float32)
+        found = []
+        for each in (cuda, cpu):
+            bucket = each.bucket(tensor(0, dtype=dtype))
+            out = torch.zeros(308, dtype=wide)
+            assert bucket.pack(runs, out)
+            bucket.unpack(runs, out / 3)
+            bucket.scatter([np.array([5, 9]), np.array([7])], torch.arange(3) / 7)
+            found.append((out, bucket.values))
+        assert all(map(torch.equal, *found))
 
 
 class TestErrors:

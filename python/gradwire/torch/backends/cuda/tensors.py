@@ -14,6 +14,7 @@ from gradwire import _native, _validate
 from gradwire.torch.backends import host
 from gradwire.torch.backends.checks import BYTES, INPUTS, OUTPUTS, bump_version, check, check_out
 from gradwire.torch.backends.cuda import decoding, encoding
+from gradwire.torch.backends.cuda.operators import are_for
 from gradwire.torch.backends.cuda.plans import takes
 from gradwire.torch.backends.cuda.states import State
 from gradwire.torch.backends.host.tensors import number, overlap
@@ -70,6 +71,8 @@ def _encoded(
     max_nbytes: int | None,
 ) -> torch.Tensor | None:
     """Return the bytes of a frame on the device, or None where the host is to encode."""
+    if not are_for(tensor):  # only the bytes are to be on a GPU
+        return None
     if state is None and takes(codec) and _is_stateless(codec):
         state = State(codec, tensor.numel())
     if not isinstance(state, State) or not takes(codec) or state.numel != tensor.numel():
@@ -132,6 +135,8 @@ def decode_add(frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale:
 def _decoded(
     frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, into: int, scale: float
 ) -> bool:
+    if not are_for(out):  # only the frame is on a GPU
+        return False
     if isinstance(frame, torch.Tensor):
         check(frame, "frame", BYTES)
         data = frame
