@@ -12,6 +12,8 @@ from tests.distributed.ranks import Nursery, Ranks
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 
+MODULE = f"gradwire.torch.backends.{gradwire.torch.backend('cuda').name}.buckets"
+
 
 @pytest.fixture(scope="module")
 def gloo(nursery: Nursery) -> Iterator[Ranks]:
@@ -35,7 +37,7 @@ class TestGloo(DeviceSuite):
     """Two processes with the process group of DDP on Gloo; they may share a GPU."""
 
     device = "cuda"
-    module = f"gradwire.torch.backends.{gradwire.torch.backend('cuda').name}.buckets"
+    module = MODULE
 
     @pytest.fixture
     def there(self, gloo: Ranks) -> Ranks:
@@ -48,7 +50,7 @@ class TestNccl(DeviceSuite):
     """Two processes with the process group of DDP on NCCL."""
 
     device = "cuda"
-    module = f"gradwire.torch.backends.{gradwire.torch.backend('cuda').name}.buckets"
+    module = MODULE
 
     @pytest.fixture
     def there(self, nccl: Ranks) -> Ranks:

@@ -5,12 +5,16 @@ import torch
 
 import gradwire
 import gradwire.torch
+from gradwire.torch import backends
+from gradwire.torch.backends import cpu, cuda
+from gradwire.torch.cuda import status
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 
+KERNELS = gradwire.torch.backend("cuda").name == "cuda"
 N = 100_003
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -37,6 +41,37 @@ def test_frames_and_states_are_those_of_the_cpu(preset, dtype, tensor):
     assert same_state(states[0].state_dict(), states[1].state_dict())
 
 
+@pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("preset", presets, ids=names)
+def test_kernels_write_the_frames_and_states_of_the_cpu(preset, dtype, tensor):
+    x = tensor.to(dtype)
+    there, codec = x.cuda(), made(preset, x.shape)
+    states = [each.init_state(codec, N, "w", 3) for each in (cuda, cpu)]
+    for step in range(4):
+        frame = gradwire.torch.encode(codec, there, states[0])
+        assert bytes(frame) == bytes(gradwire.torch.encode(codec, x, states[1]))
+        if step == 2:
+            for state in states:
+                state.rollback()
+        assert same_state(states[0].state_dict(), states[1].state_dict())
+    decoded = gradwire.torch.decode(frame, torch.empty(N, device="cuda"))
+    assert torch.equal(decoded.cpu(), gradwire.torch.decode(frame))
+
+
+def test_a_tensor_and_its_frame_may_lie_on_either_side(tensor):
+    codec = gradwire.topk(0.01)
+    frame = gradwire.torch.encode(codec, tensor, codec.init_state(N))
+    there = torch.frombuffer(bytearray(frame), dtype=torch.uint8).cuda()
+    for data, device in ((there, "cpu"), (there.cpu(), "cuda")):
+        out = torch.empty(N, device=device)
+        assert torch.equal(gradwire.torch.decode(data, out).cpu(), gradwire.torch.decode(frame))
+    made_there = backends.of(there).init_state(codec, N, "w", 0)
+    out = torch.empty(frame.nbytes, dtype=torch.uint8, device="cuda")
+    assert gradwire.torch.encode_into(codec, tensor, made_there, out) == frame.nbytes
+    assert out.cpu().numpy().tobytes() == bytes(frame)
+
+
 def test_frames_may_lie_there(tensor):
     codec = gradwire.topk(0.01)
     frame = gradwire.torch.encode(codec, tensor, codec.init_state(N))
@@ -60,7 +95,8 @@ def test_calls_keep_to_the_order_of_the_current_stream(tensor):
             x = torch.zeros(N, device="cuda")
             torch.cuda._sleep(2_000_000)
             x.copy_(source)
-            frame = gradwire.torch.encode(codec, x, codec.init_state(N))
+            state = backends.of(x).init_state(codec, N, "w", 0)
+            frame = gradwire.torch.encode(codec, x, state)
             gradwire.torch.decode(frame, x)
             doubled = 2 * x
         assert frame == expected
@@ -79,5 +115,5 @@ def test_what_is_not_finite_is_named(tensor):
 
 
 def test_it_is_said_which_backend_is_used():
-    there = gradwire.torch.cuda.status().library is not None
+    there = status().library is not None
     assert gradwire.torch.backend("cuda").name == ("cuda" if there else "host")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import gradwire
@@ -155,10 +156,12 @@ def moved(rank: int, world_size: int, device: str) -> list[Any]:
     """Save on one device and go on on the other, in both directions; return all averages."""
     averages = []
     saved: dict[str, Any] | None = None
+    group = dist.new_group(backend="gloo")  # NCCL takes no model on the CPU
     for where, steps in ((device, range(2)), ("cpu", range(2, 4)), (device, range(4, 6))):
         on = own(where, rank)
         module = Given().to(on)
-        with attached(module, gradwire.topk(ratio=0.1)) as (model, handle):
+        over = group if where == "cpu" else None
+        with attached(module, gradwire.topk(ratio=0.1), process_group=over) as (model, handle):
             if saved is not None:
                 handle.load_state_dict(saved)
             for step in steps:
