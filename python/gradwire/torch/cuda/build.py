@@ -121,7 +121,9 @@ def build_cuda(
         return target
     libraries = Path(torch.__file__).parent / "lib"
     if not (libraries / "libtorch_cuda.so").exists():
-        raise ExtensionError(f"torch {torch.__version__} was built without CUDA; install one with")
+        raise ExtensionError(
+            f"torch {torch.__version__} was built without CUDA; install a build of torch with CUDA"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as scratch:
         made = _compile(toolkit, chosen, libraries, Path(scratch))
