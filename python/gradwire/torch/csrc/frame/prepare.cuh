@@ -2,26 +2,13 @@
 // last block of a frame adds up chunks.
 #pragma once
 
+#include "device/search.cuh"
 #include "frame/writing.cuh"
 #include "quantize/fit.cuh"
 
 namespace gradwire {
 
 constexpr unsigned fit_threads = 128, fit_values = 2048;
-
-// How many of these ascending positions are below `end`.
-__device__ inline std::uint64_t positions_below(const std::uint32_t* positions, std::uint64_t count,
-                                                std::uint64_t end) {
-    std::uint64_t low = 0, high = count;
-    while (low < high) {
-        const std::uint64_t middle = low + (high - low) / 2;
-        if (positions[middle] < end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 // Entries, from one on to before another.
 struct Range {
@@ -32,7 +19,7 @@ __device__ inline Range entries_of(const Piece& piece, const Selection& selectio
     const std::uint64_t count = selection.count, from = group * groups.size, to = from + groups.size;
     if (groups.by == Grouping::whole || groups.by == Grouping::none) return {0, count};
     if (groups.by == Grouping::positions && !is_dense(piece))
-        return {positions_below(selection.positions, count, from), positions_below(selection.positions, count, to)};
+        return {first_from(selection.positions, count, from), first_from(selection.positions, count, to)};
     return {from < count ? from : count, to < count ? to : count};
 }
 

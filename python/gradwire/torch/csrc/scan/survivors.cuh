@@ -1,6 +1,7 @@
 // The entries that are still in the running, in the order of their positions.
 #pragma once
 
+#include "device/search.cuh"
 #include "scan/scan.cuh"
 
 namespace gradwire {
@@ -90,20 +91,6 @@ struct Survivors {
     // all entries that exceed it.
     __device__ Moments tail_of(Team& team, float location, std::uint64_t numel) const;
 };
-
-// The first place of a list whose position is not below one.
-__device__ inline std::uint64_t first_from(const std::uint32_t* positions, std::uint64_t count,
-                                           std::uint64_t position) {
-    std::uint64_t low = 0, high = count;
-    while (low < high) {
-        const std::uint64_t middle = low + (high - low) / 2;
-        if (positions[middle] < position)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 __device__ GRADWIRE_APART inline Moments Survivors::tail_of(Team& team, float location, std::uint64_t numel) const {
     const List from = list();
