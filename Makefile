@@ -37,8 +37,17 @@ test-rust test-python: ## Only the Rust tests, or only the Python tests
 	@$(python) scripts/run_tests.py $(@:test-%=%)
 
 .PHONY: test-gpu
-test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="-k Gloo")
+test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="--tests -- -k Gloo")
 	@$(PYTHON) scripts/test_gpu.py $(ARGS)
+
+.PHONY: bench-gpu
+bench-gpu: ## Time the CUDA extension, a copy and what torch offers, with what PYTHON has installed (ARGS="--quick")
+	@$(PYTHON) -m benches.gpu $(ARGS)
+
+.PHONY: test-races
+test-races: ## The CUDA kernels' tests, all with the race detector (`make test`: a share; PYTEST_ARGS="-k name")
+	@$(environment) test cuda
+	@GRADWIRE_TEST_RACES=all $(python) -m pytest -q tests/csrc tests/torch/cuda $(PYTEST_ARGS)
 
 .PHONY: toy-parts
 toy-parts: ## Build the toy parts of CONTRIBUTING.md and run the suites that pick them up

@@ -7,38 +7,14 @@ A page has a table for each SIMD level: what bounds the speed is not the same wi
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from . import blocks, plan, record
+from . import aim, blocks, plan, record
+from .aim import Aim, Document, Figure
 from .rounds import Case
-
-Document = dict[str, Any]
-# The figure of a run with this number of threads, or None if the run has no such row.
-Figure = Callable[[Document, int], float | None]
-THREADS = (1, 2)
-
-
-@dataclass(frozen=True)
-class Aim:
-    work: str
-    limit: float
-    figure: Figure
-    unit: str = "copies"
-    at_least: bool = False
-    threads: tuple[int, ...] = THREADS
-
-    @property
-    def wanted(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
-
-    def met(self, value: float) -> bool:
-        # Compare with the precision that is printed.
-        rounded = float(f"{value:.2g}") if self.unit == "copies" else value
-        return rounded >= self.limit if self.at_least else rounded <= self.limit
 
 
 def _row(document: Document, name: str, ratio: float, threads: int, numel: int) -> Any:
@@ -71,6 +47,16 @@ def _threads(name: str, ratio: float) -> Figure:
     def figure(document: Document, threads: int) -> float | None:
         one, many = (_row(document, name, ratio, t, plan.HEADLINE) for t in (1, threads))
         return float(one["encode"]["median"] / many["encode"]["median"]) if one and many else None
+
+    return figure
+
+
+def _slower(name: str, peer: str, ratio: float) -> Figure:
+    def figure(document: Document, threads: int) -> float | None:
+        ours, theirs = (_row(document, n, ratio, threads, plan.HEADLINE) for n in (name, peer))
+        if not (ours and theirs):
+            return None
+        return float(ours["encode_copies"]["median"] / theirs["encode_copies"]["median"])
 
     return figure
 
@@ -145,6 +131,15 @@ AIMS = (
         at_least=True,
     ),
     Aim("the same, 0.001, first step", 4, _copies("gradwire topk, first step", 0.001)),
+    *(
+        Aim(
+            f"{what} with a bfloat16 residual, 0.001",
+            1.2,
+            _slower(f"gradwire {name}, bf16 residual", f"gradwire {name}", 0.001),
+            "times float32's",
+        )
+        for what, name in (("top-k", "topk"), ("SIDCo", "sidco"))
+    ),
     Aim("AdamCorrection at 0.01, steady", 2.6, _copies("gradwire adam", 0.01)),
     Aim("SIDCo, published two-stage fit, 0.001", 2.2, _copies("gradwire sidco, 2 stages", 0.001)),
     Aim(
@@ -199,12 +194,9 @@ def block(document: Document) -> str:
     return f"aims {document['machine']['simd']}"
 
 
-def rows(document: Document) -> Iterator[tuple[str, str, list[tuple[float, bool] | None]]]:
+def rows(document: Document) -> Iterator[aim.Row]:
     """Yield work, aim, and per number of threads figure and verdict, for each measured aim."""
-    for aim in AIMS:
-        values = [aim.figure(document, t) if t in aim.threads else None for t in THREADS]
-        if any(value is not None for value in values):
-            yield aim.work, aim.wanted, [None if v is None else (v, aim.met(v)) for v in values]
+    return aim.rows(AIMS, document)
 
 
 HEADINGS = ("25 M float32, Student's t(3)", "aim", "one thread", "two threads")
@@ -222,10 +214,7 @@ def table(document: Document) -> Table:
 
 def markdown(document: Document, path: str) -> list[str]:
     """Return the table and its source; figures that miss their aim are in italics."""
-    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|"]
-    for work, wanted, values in rows(document):
-        cells = ["" if v is None else f"{v[0]:.3g}" if v[1] else f"*{v[0]:.3g}*" for v in values]
-        lines.append(f"| {work} | {wanted} | {' | '.join(cells)} |")
+    lines = aim.lines(HEADINGS, rows(document))
     machine = document["machine"]
     source = f"{machine['processor']}, {machine['cores']} cores, SIMD level {machine['simd']}"
     return [*lines, "", f"From `{path}` ({source}); figures that miss their aim are in italics."]

@@ -17,7 +17,7 @@ import gradwire.torch
 from gradwire.quantize import BFloat16
 
 from . import plan
-from .interleave import Tick, interleave
+from .interleave import Tick, copying, interleave
 from .laws import gradients
 from .rounds import Spread, set_threads
 
@@ -46,7 +46,7 @@ def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]
         def told(what: str, codec: str = codec_name) -> None:
             tick(f"{codec}, {what}")
 
-        copy, timings = interleave(works, gradient, rounds, told)
+        copy, timings = interleave(works, copying(gradient), rounds, told)
         base = timings[name(torch.float32)].seconds.values
         for dtype, tensor in tensors.items():
             width = tensor.element_size() / torch.float32.itemsize

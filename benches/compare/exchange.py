@@ -23,8 +23,8 @@ from rich.table import Table
 from gradwire.cli.training.link import Link, format_rate, open_link
 
 from .interleave import Tick
+from .pages import span
 from .rounds import Spread
-from .tables import span
 
 RANKS = 2
 # Bits per second; None is unlimited.

@@ -37,8 +37,8 @@ def layers(flat: Tensor) -> list[Tensor]:
 class Bucket:
     """The methods of DDP's bucket that a hook calls."""
 
-    def __init__(self, numel: int) -> None:
-        self.flat = torch.zeros(numel)
+    def __init__(self, numel: int, device: str) -> None:
+        self.flat = torch.zeros(numel, device=device)
         self.layers = layers(self.flat)
 
     def buffer(self) -> Tensor:
@@ -54,29 +54,30 @@ class Bucket:
         return True
 
 
-def group() -> Any:
-    """Return a new Gloo group of this process alone.
+def group(device: str) -> Any:
+    """Return a new group of this process alone: of NCCL for a GPU, else of Gloo.
 
     Hooks go on in the threads of the group. They take over the number of threads that torch is set
     to when they begin, so every case needs threads of its own.
     """
     if not dist.is_initialized():
-        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        transport = "gloo" if device == "cpu" else "nccl"
+        dist.init_process_group(transport, store=HashStore(), rank=0, world_size=1)
     return dist.new_group([0])
 
 
 class Hook(Contestant):
     """A hook of torch; DDP has put the gradient into the bucket before it is called."""
 
-    def __init__(self, numel: int, ratio: float) -> None:
+    def __init__(self, numel: int, ratio: float, device: str = "cpu") -> None:
         super().__init__(numel, ratio)
-        self.group = group()
-        self.bucket: Any = Bucket(numel)
+        self.group = group(device)
+        self.bucket: Any = Bucket(numel, device)
 
-    def ready(self, gradient: Array) -> None:
-        self.bucket.flat.copy_(torch.from_numpy(gradient))
+    def ready(self, gradient: Array | Tensor) -> None:
+        self.bucket.flat.copy_(torch.as_tensor(gradient))
 
-    def decode_add(self, wire: Tensor, out: Array) -> None:
+    def decode_add(self, wire: Tensor, out: Array | Tensor) -> None:
         """Do nothing: the encode has left the result in the bucket."""
 
     def count(self, wire: Tensor) -> int:
@@ -87,7 +88,7 @@ class HalfHook(Hook):
     name = "torch bf16 hook"
     setting = "bf16_compress_hook of torch, the whole of it but the link"
 
-    def encode(self, gradient: Array) -> Tensor:
+    def encode(self, gradient: Array | Tensor) -> Tensor:
         return default_hooks.bf16_compress_hook(self.group, self.bucket).wait()
 
     def nbytes(self, wire: Tensor) -> int:
@@ -99,13 +100,13 @@ class PowerSGD(Hook):
 
     rank: ClassVar[int]
 
-    def __init__(self, numel: int, ratio: float) -> None:
-        super().__init__(numel, ratio)
-        self.state = power_state(self.group, self.rank)
+    def __init__(self, numel: int, ratio: float, device: str = "cpu") -> None:
+        super().__init__(numel, ratio, device)
+        self.state = power_state(self.group, self.rank, batched=device != "cpu")
         # The hook leaves the first steps alone, for DDP's sake.
         self.state.iter = self.state.start_powerSGD_iter
 
-    def encode(self, gradient: Array) -> Tensor:
+    def encode(self, gradient: Array | Tensor) -> Tensor:
         return powerSGD_hook.powerSGD_hook(self.state, self.bucket).wait()
 
     def nbytes(self, wire: Tensor) -> int:
@@ -114,18 +115,20 @@ class PowerSGD(Hook):
         return int(4 * (factors + self.numel - matrices))
 
 
-def power_state(process_group: Any, rank: int) -> powerSGD_hook.PowerSGDState:
-    """Return the setting in which PowerSGD does best here, the same end to end."""
+def power_state(
+    process_group: Any, rank: int, *, batched: bool = False
+) -> powerSGD_hook.PowerSGDState:
+    """Return the setting in which PowerSGD does best here, the same end to end.
+
+    Stacking layers of one shape copies them all twice, which costs more on a CPU than it saves; a
+    GPU would have a hundred small products to start instead.
+    """
     return powerSGD_hook.PowerSGDState(
         process_group,
         matrix_approximation_rank=rank,
         start_powerSGD_iter=2,
-        batch_tensors_with_same_shape=BATCHED,
+        batch_tensors_with_same_shape=batched,
     )
-
-
-# Stacking layers of one shape copies them all twice, which costs more on a CPU than it saves.
-BATCHED = False
 
 
 def _power(number: int) -> type[PowerSGD]:

@@ -12,6 +12,7 @@ from .rounds import Spread, timed
 WARM_UP = 2
 
 Tick = Callable[[str], None]
+Clock = Callable[[Callable[[], Any]], tuple[float, Any]]
 
 
 @dataclass
@@ -25,24 +26,39 @@ class Timing:
         return {"seconds": self.seconds.record(), "copies": self.copies.record()}
 
 
+def copying(tensor: Array) -> Callable[[], object]:
+    """Return what copies a tensor."""
+    out = np.zeros_like(tensor)
+    return lambda: np.copyto(out, tensor)
+
+
 def interleave(
-    works: Mapping[str, Callable[[int], object]], copied: Array, rounds: int, tick: Tick
+    works: Mapping[str, Callable[[int], object]],
+    copy: Callable[[], object],
+    rounds: int,
+    tick: Tick,
+    *,
+    warm_up: int = WARM_UP,
+    before: Mapping[str, Callable[[int], object]] | None = None,
+    clock: Clock = timed,
 ) -> tuple[Spread, dict[str, Timing]]:
     """Run every case once per round; return the times of the copy and of all cases.
 
-    Each work is told the number of the round. ``copied`` is the tensor that the copy copies.
+    Each work is told the number of the round; ``before`` has what some of them need first, outside
+    the time. ``clock`` returns the seconds that a call takes, and what it gave.
     """
-    out = np.zeros_like(copied)
-    copy, timings = Spread(), {name: Timing() for name in works}
-    for turn in range(-WARM_UP, rounds):
+    copies, timings = Spread(), {name: Timing() for name in works}
+    for turn in range(-warm_up, rounds):
         tick("copy")
-        once, _ = timed(lambda: np.copyto(out, copied))
+        once, _ = clock(copy)
         if turn >= 0:
-            copy.values.append(once)
+            copies.values.append(once)
         for name, work in works.items():
             tick(name)
-            seconds, _ = timed(lambda work=work, turn=turn: work(turn))  # type: ignore[misc]
+            if before is not None and name in before:
+                before[name](turn)
+            seconds, _ = clock(lambda work=work, turn=turn: work(turn))  # type: ignore[misc]
             if turn >= 0:
                 timings[name].seconds.values.append(seconds)
                 timings[name].copies.values.append(seconds / once)
-    return copy, timings
+    return copies, timings

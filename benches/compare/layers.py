@@ -15,8 +15,8 @@ from gradwire.cli.training.link import Loopback
 
 from .exchange import RANKS, Rank, together, turns
 from .interleave import Tick
+from .pages import span
 from .rounds import Spread
-from .tables import span
 
 PLAIN = "torch allreduce hook"
 

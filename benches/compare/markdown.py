@@ -4,14 +4,13 @@ python -m benches.compare.markdown benches/results/FILE.json [--into README.md]
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gradwire.cli.training.link import format_rate
 
-from . import blocks, plan, record
-from .tables import span
+from . import blocks, pages, plan, record
+from .pages import span
 
 README_RATIO = 0.01
 
@@ -45,10 +44,11 @@ def end_to_end(document: dict[str, Any], path: str) -> list[str]:
         for outcome in outcomes
     ]
     sizes = {each["method"]: each["nbytes"] for each in outcomes[0]["rows"]}
-    lines = _head("", "MB per step", *links)
-    for name, title in STEPS.items():
-        size = f"{sizes[name] / 1e6:.3g}"
-        lines.append(_row([title, size, *(span(each[name]) for each in times)]))
+    rows = [
+        [title, f"{sizes[name] / 1e6:.3g}", *(span(each[name]) for each in times)]
+        for name, title in STEPS.items()
+    ]
+    lines = pages.table(["", "MB per step", *links], rows)
     return [*lines, "", _source(document, path)]
 
 
@@ -61,15 +61,14 @@ def outcome(document: dict[str, Any], law: str, ratio: float, threads: int = 1) 
 def table(chosen: dict[str, Any], names: dict[str, str]) -> list[str]:
     """Return the lines of a table of those of these contestants that the run has."""
     results = {result["name"]: result for result in chosen["results"]}
-    lines = _head("", "MB per step", "encode", "in copies")
-    lines.append(_row(["plain copy", "", span(chosen["copy"]["median"]), "1"]))
+    rows = [["plain copy", "", span(chosen["copy"]["median"]), "1"]]
     for name, title in names.items():
         if name in results:
             result = results[name]
             copies = result["encode_copies"]["median"]
             times = [span(result["encode"]["median"]), f"{copies:.{0 if copies >= 10 else 1}f}"]
-            lines.append(_row([title, f"{result['nbytes']['median'] / 1e6:.3g}", *times]))
-    return lines
+            rows.append([title, f"{result['nbytes']['median'] / 1e6:.3g}", *times])
+    return pages.table(["", "MB per step", "encode", "in copies"], rows)
 
 
 def page(document: dict[str, Any], path: str) -> dict[str, list[str]]:
@@ -78,14 +77,6 @@ def page(document: dict[str, Any], path: str) -> dict[str, list[str]]:
         "end to end": end_to_end(document, path),
         "encode": table(outcome(document, plan.HEADLINE_LAW, README_RATIO), ENCODERS),
     }
-
-
-def _head(*headings: str) -> list[str]:
-    return [_row(headings), _row(["---", *["---:"] * (len(headings) - 1)])]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _source(document: dict[str, Any], path: str) -> str:

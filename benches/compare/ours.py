@@ -59,6 +59,14 @@ class TopKLowMemory(Ours):
         return gradwire.topk(ratio=ratio, memory=gradwire.memory.Residual(low_memory=True))
 
 
+class TopKRounded(Ours):
+    name = "gradwire topk, bf16 residual"
+    setting = "the same as the first with the residual in bfloat16, rounded by chance"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.topk(ratio=ratio, memory=gradwire.memory.Residual(dtype="bfloat16"))
+
+
 class TopKHalf(Ours):
     name = "gradwire topk bf16"
     setting = "exact, bfloat16 values, the rounding kept in the residual"
@@ -81,6 +89,14 @@ class Sidco(Ours):
 
     def make(self, ratio: float) -> gradwire.Codec:
         return gradwire.sidco(ratio=ratio)
+
+
+class SidcoRounded(Ours):
+    name = "gradwire sidco, bf16 residual"
+    setting = "the same with the residual in bfloat16, rounded by chance"
+
+    def make(self, ratio: float) -> gradwire.Codec:
+        return gradwire.sidco(ratio=ratio, memory=gradwire.memory.Residual(dtype="bfloat16"))
 
 
 class SidcoTracking(Ours):
@@ -138,9 +154,11 @@ ALL: tuple[type[Ours], ...] = (
     TopK,
     TopKCold,
     TopKLowMemory,
+    TopKRounded,
     TopKHalf,
     Adam,
     Sidco,
+    SidcoRounded,
     SidcoTracking,
     SidcoPublished,
     DenseHalf,

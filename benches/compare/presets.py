@@ -1,10 +1,8 @@
 """Measure every preset registered in `gradwire.presets.PRESETS`.
 
-Each is built from its own ``example``, so that its author chooses ratios and bits.
+They are in `examples`.
 """
 
-import dataclasses
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,43 +10,19 @@ import numpy as np
 from rich.table import Table
 
 import gradwire
-from gradwire.presets import PRESETS, Preset
+from gradwire.presets import Preset
 
 from . import plan
 from .break_even import break_even, gbit
 from .contestant import Array, Contestant
-from .hooks import SIDE
+from .examples import ROWS, build, call, selects
 from .interleave import Tick
+from .pages import span
 from .peers import TorchHalf
 from .rounds import Case, Outcome, run
-from .tables import span
 
 # Aims in copies: a codec that leaves out entries, and one that sends all in fewer bits.
 SPARSE_AIM, DENSE_AIM = 4.0, 2.5
-
-# Blocks that the examples do not have: 32 entries, as in microscaling formats.
-SMALL = 32
-
-
-def has_blocks(preset: Preset) -> bool:
-    """Tell whether a preset takes the number of entries that share a scale."""
-    block = inspect.signature(preset.build).parameters.get("block")
-    return block is not None and type(block.default) is int
-
-
-ROWS = {
-    preset.name: preset
-    for preset in (
-        *PRESETS.values(),
-        *(
-            dataclasses.replace(
-                preset, name=f"{preset.name}, blocks of {SMALL}", example={"block": SMALL}
-            )
-            for preset in PRESETS.values()
-            if has_blocks(preset)
-        ),
-    )
-}
 
 
 class OfPreset(Contestant):
@@ -77,20 +51,13 @@ class OfPreset(Contestant):
         return int(last["count"]) if last else 0
 
 
-def build(preset: Preset, numel: int) -> gradwire.Codec:
-    """Return the codec of a preset's example, for a layer of that many entries."""
-    codec = preset.build(**preset.example)
-    return codec.for_shape((numel // SIDE, SIDE) if numel % SIDE == 0 else (numel,))
-
-
 def contestant(preset: Preset) -> type[OfPreset]:
-    call = f"gradwire.{preset.build.__name__}{preset.call.removeprefix(preset.name)}"
-    attributes = {"name": preset.name, "setting": call, "preset": preset}
+    attributes = {"name": preset.name, "setting": call(preset), "preset": preset}
     return type(preset.name, (OfPreset,), attributes)
 
 
 def aim(preset: Preset) -> float:
-    return SPARSE_AIM if build(preset, SIDE).sparsify.selects else DENSE_AIM
+    return SPARSE_AIM if selects(preset) else DENSE_AIM
 
 
 def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import gradwire
 
 from . import plan
 from .contestant import Array
-from .interleave import Tick, interleave
+from .interleave import Tick, copying, interleave
 from .laws import gradients
+from .pages import span
 from .rounds import set_threads
-from .tables import span
 
 RANKS = 8
 RATIOS = (0.001, 0.01, 0.1)
@@ -36,7 +36,7 @@ def measure(numel: int, threads: int, rounds: int, tick: Tick) -> dict[str, Any]
             name = f"{number} frame{'s' if number > 1 else ''}, {ratio:g}"
             kinds[name] = ratio, number
             works[name] = _decode(frames[:number], out)
-    copy, timings = interleave(works, gradient, rounds, tick)
+    copy, timings = interleave(works, copying(gradient), rounds, tick)
     rows = [
         {"name": name, "ratio": ratio, "frames": number, "aim_copies": AIMS.get((ratio, number))}
         | timings[name].record()

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from . import aims, blocks, record, sections
+from . import aims, blocks, pages, record, sections
 
 BLOCK = "sections"
 
@@ -27,11 +27,10 @@ def markdown(table: Table) -> list[str]:
     """Return a table's title, its rows and its caption as lines of Markdown."""
     rows = [[str(cell) for cell in column.cells] for column in table.columns]
     headings = [str(column.header) for column in table.columns]
-    rules = ["---:" if column.justify == "right" else "---" for column in table.columns]
-    lines = [f"**{table.title}**", ""]
-    lines += [f"| {' | '.join(cells)} |" for cells in (headings, rules)]
-    lines += [f"| {' | '.join(cells)} |" for cells in zip(*rows, strict=True)]
-    return [*lines, "", *([str(table.caption), ""] if table.caption else [])]
+    right = [column.justify == "right" for column in table.columns]
+    lines = pages.table(headings, zip(*rows, strict=True), right=right)
+    caption = [str(table.caption), ""] if table.caption else []
+    return [f"**{table.title}**", "", *lines, "", *caption]
 
 
 def page(document: dict[str, Any], path: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from .pages import span
 from .rounds import Outcome, Result
 
 # The peers that every row is compared with, and the headings of their columns.
@@ -24,8 +25,6 @@ HEADINGS = (
 )
 
 MEMORY_FROM = 10_000_000
-
-UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def encode_table(outcome: Outcome) -> Table:
@@ -73,12 +72,6 @@ def sent(result: Result, outcome: Outcome) -> str:
     if result.count.median == outcome.case.numel:
         return "all"
     return f"{result.count.median / asked:.2f}"
-
-
-def span(seconds: float) -> str:
-    """Return a time with three significant digits."""
-    unit, size = next((u, s) for u, s in UNITS if seconds >= s or u == "µs")
-    return f"{seconds / size:.3g} {unit}"
 
 
 def between(values: list[float]) -> str:

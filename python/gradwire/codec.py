@@ -11,7 +11,7 @@ from gradwire.exchange import AllGather, Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.quantize import Float32, Quantizer
 from gradwire.sparsify import Sparsifier
-from gradwire.state import State
+from gradwire.state import Copied, State
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,9 +47,9 @@ class Codec(Part):
 
     Parameters
     ----------
-    sparsify : Sparsifier
+    sparsify : gradwire.sparsify.Sparsifier
         Selects the entries to send; see `gradwire.sparsify`.
-    quantize : Quantizer
+    quantize : gradwire.quantize.Quantizer
         Codes their values; see `gradwire.quantize`. Exact float32 by default.
     memory : Memory
         Keeps what is not sent; see `gradwire.memory`. A residual by default.
@@ -270,7 +270,7 @@ class Codec(Part):
             As `encode`; also if ``positions`` is not an array of uint32.
         """
         self._check_shape(x)
-        return self._codec.encode_at(x, state, positions)
+        return self._codec.encode_at(x, _held(state), positions)
 
     def encode_at_into(
         self,
@@ -300,7 +300,7 @@ class Codec(Part):
             too short. Nothing is trimmed, and the state is unchanged.
         """
         self._check_shape(x)
-        return self._codec.encode_at_into(x, state, positions, out)
+        return self._codec.encode_at_into(x, _held(state), positions, out)
 
     def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
         """Return what the sparsifier would see in the next `encode`: the sum of ``x`` and memory.
@@ -322,7 +322,7 @@ class Codec(Part):
         NonFiniteError, StateInUseError, ValueError, TypeError
             As `encode`.
         """
-        return self._codec.preview(x, state)
+        return self._codec.preview(x, _held(state))
 
     def flush(self, state: State) -> _native.Frame:
         """Encode the whole residual exactly, and set it to zero.
@@ -350,7 +350,7 @@ class Codec(Part):
         TypeError
             Not a state.
         """
-        return self._codec.flush(state)
+        return self._codec.flush(_held(state))
 
     def max_encoded_len(self, numel: int) -> int:
         """Return an upper bound, in bytes, on the frames of a tensor with ``numel`` entries."""
@@ -367,7 +367,7 @@ class Codec(Part):
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         self._check_shape(x)
-        return self._encoder.encode(x, state, max_nbytes, bfloat16)
+        return self._encoder.encode(x, _held(state), max_nbytes, bfloat16)
 
     def _encode_into(
         self,
@@ -380,7 +380,7 @@ class Codec(Part):
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         self._check_shape(x)
-        return self._encoder.encode_into(x, state, out, max_nbytes, bfloat16)
+        return self._encoder.encode_into(x, _held(state), out, max_nbytes, bfloat16)
 
     def _check_shape(self, x: object) -> None:
         if self._open and getattr(x, "ndim", 1) > 1:
@@ -449,6 +449,13 @@ def _known(name: str, config: object) -> dict[str, type[Part]]:
     if name in _FROM_OUTSIDE and isinstance(config, dict) and config.get("kind") not in kinds:
         _plugins.search(config.get("kind"), kinds)
     return kinds
+
+
+def _held(state: Any) -> Any:
+    """Return a state where the core takes it: one that lies on a device is moved to the host."""
+    if state is None or type(state) is State or not isinstance(state, Copied):
+        return state
+    return state.on_host()
 
 
 def _numel(value: object) -> int:

@@ -2,7 +2,8 @@
 
 import copy
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import numpy as np
 
@@ -24,7 +25,45 @@ _LATER = {"second_moment"}
 """Keys that dicts of earlier releases lack; they had None of it."""
 
 
-class State(_native.State):
+class _Described(Protocol):
+    @property
+    def codec(self) -> "Codec": ...
+    @property
+    def numel(self) -> int: ...
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def stream(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+class Copied:
+    """What copies, pickles and shows a state, wherever it lies: by its `State.state_dict`."""
+
+    __slots__ = ()
+
+    def on_host(self) -> Any:
+        """Return the state of the core that this one is from now on."""
+        return self
+
+    def __reduce__(self: _Described) -> tuple[Any, ...]:
+        return _rebuild, (self.codec, self.name, self.stream, self.state_dict(), type(self))
+
+    def __deepcopy__(self: _Described, memo: dict[int, Any]) -> Any:
+        return _rebuild(self.codec, self.name, self.stream, self.state_dict(), type(self))
+
+    def __copy__(self) -> Any:
+        # If two states shared a residual, both would be wrong after the next encode.
+        return copy.deepcopy(self)
+
+    def __repr__(self: _Described) -> str:
+        name = "" if self.name is None else f" of {self.name!r}"
+        return f"<gradwire.State{name}: {self.numel} elements, step {self.step}>"
+
+
+class State(Copied, _native.State):
     """Residual, controller and step count of one tensor; created by `Codec.init_state`.
 
     A state belongs to one tensor and to one codec. Between calls, only *how much* the codec sends
@@ -176,20 +215,6 @@ class State(_native.State):
             )
         return codec
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.codec, self.name, self.stream, self.state_dict())
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "State":
-        return _rebuild(self.codec, self.name, self.stream, self.state_dict())
-
-    def __copy__(self) -> "State":
-        # If two states shared a residual, both would be wrong after the next encode.
-        return copy.deepcopy(self)
-
-    def __repr__(self) -> str:
-        name = "" if self.name is None else f" of {self.name!r}"
-        return f"<gradwire.State{name}: {self.numel} elements, step {self.step}>"
-
 
 def _array(name: str, values: object) -> "NDArray[np.float32] | NDArray[np.uint16] | None":
     if values is None:
@@ -201,7 +226,13 @@ def _array(name: str, values: object) -> "NDArray[np.float32] | NDArray[np.uint1
     raise TypeError(f"{name} must be {allowed}, got {array.dtype}")
 
 
-def _rebuild(codec: "Codec", name: str | None, stream: int, state_dict: dict[str, Any]) -> State:
-    state = State(codec, state_dict["numel"], name=name, stream=stream)
+def _rebuild(
+    codec: "Codec",
+    name: str | None,
+    stream: int,
+    state_dict: dict[str, Any],
+    kind: Callable[..., Any] = State,
+) -> Any:
+    state = kind(codec, state_dict["numel"], name=name, stream=stream)
     state.load_state_dict(state_dict)
     return state

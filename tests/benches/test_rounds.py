@@ -9,6 +9,8 @@ import torch.distributed as dist
 from benches.compare import (
     aims,
     dtypes,
+    examples,
+    files,
     hooks,
     levels,
     ours,
@@ -92,7 +94,7 @@ def test_layers_are_all_of_the_tensor():
 
 def test_every_preset_has_a_row_by_being_registered():
     measured = presets.measure(NUMEL, 1, 1, tick)
-    small = [f"{name}, blocks of 32" for name in PRESETS if presets.has_blocks(PRESETS[name])]
+    small = [f"{name}, blocks of 32" for name in PRESETS if examples.has_blocks(PRESETS[name])]
     assert {"float8, blocks of 32", "qsgd, blocks of 32"} <= set(small)
     assert [row["name"] for row in measured["rows"]] == [*PRESETS, *small]
     assert presets.table(measured).row_count == len(PRESETS) + len(small)
@@ -133,9 +135,7 @@ def test_a_written_run_can_be_read_and_says_how_its_aims_fared(tmp_path, outcome
 
 
 def test_runs_of_former_times_can_be_read():
-    paths = [
-        path for path in record.FOLDER.glob("*.json") if not path.name.endswith("-accuracy.json")
-    ]
+    paths = [path for path in files.FOLDER.glob("*.json") if "outcomes" in files.read(path)]
     assert paths
     for path in paths:
         document = record.read(path)

@@ -10,15 +10,19 @@ from tests.csrc.emulated.kernels import Kernels
 
 SANITIZED = bool(os.environ.get("GRADWIRE_TEST_SANITIZED"))
 
+RACES = os.environ.get("GRADWIRE_TEST_RACES", "")
+"""``some`` or ``all``: which cases of a test run, with the race detector."""
+
 SHARE = 7
-"""Of the cases of a test, one in so many runs under the sanitizers, which take three times as long.
+"""Of the cases of a test, one in so many runs under the sanitizers, which take three times as long,
+and with the race detector.
 
 No list of parameters has a multiple of it, so that each parameter gets its turn.
 """
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not SANITIZED:
+    if not (SANITIZED or RACES == "some"):
         return
     seen: Counter[str] = Counter()
     kept: list[pytest.Item] = []
@@ -33,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def kernel_library() -> Kernels:
-    return Kernels(build(sanitized=SANITIZED))
+    return Kernels(build(sanitized=SANITIZED, races=bool(RACES)))
 
 
 @pytest.fixture

@@ -50,3 +50,15 @@ def test_the_readme_names_every_folder() -> None:
     folders = sorted(path.name for path in CSRC.iterdir() if path.is_dir())
     assert folders == sorted(LAYERS)
     assert all(f"`{folder}/`" in readme for folder in folders)
+
+
+def test_a_name_of_a_type_means_one_thing() -> None:
+    # Two types of one name in two sources would be one type to the linker.
+    kinds = r"^(?:struct|union|enum class|enum|class) (?:__attribute__\(.*?\)\)+ )?"
+    named = re.compile(rf"{kinds}(\w+)[^;]*$", re.MULTILINE)
+    where: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for name in named.findall(path.read_text()):
+            where.setdefault(name, []).append(path.name)
+    assert len(where) > 50
+    assert {name: files for name, files in where.items() if len(files) > 1} == {}

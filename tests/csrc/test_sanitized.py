@@ -9,9 +9,11 @@ import pytest
 
 from tests.csrc.emulated.build import ROOT, build, compiler
 
-from .conftest import SANITIZED
+from .conftest import RACES, SANITIZED
 
-pytestmark = pytest.mark.skipif(SANITIZED, reason="is itself running under the sanitizers")
+pytestmark = pytest.mark.skipif(
+    SANITIZED or bool(RACES), reason="is itself running under the sanitizers, or the race detector"
+)
 
 
 def sanitized(*command: str) -> subprocess.CompletedProcess[str]:

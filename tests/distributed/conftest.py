@@ -6,23 +6,47 @@ import pytest
 
 pytest.importorskip("torch", reason="the distributed tests need the extra [torch]")
 
+from tests.csrc.emulated.build import build
 from tests.distributed.ranks import Nursery, Ranks
 
 STAGED = (
     "test_errors",
     "test_exchanges",
+    "test_one_buffer",
     "test_optimizing",
     "test_parity",
     "test_saving",
     "test_scaling",
 )
 """Files whose tests also run with copies of all buckets, as for tensors on other devices."""
+CARRIED = (
+    "test_discarding",
+    "test_errors",
+    "test_exchanges",
+    "test_models",
+    "test_modes",
+    "test_saving",
+    "test_scaling",
+    "test_schedules",
+)
+"""Files whose tests also run by emulated kernels, with frames that stay where tensors are."""
+LONG = (
+    "test_a_gan_trains_as_with_dense_gradients",
+    "test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does",
+)
+"""What these train is too much for emulated kernels."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run these files with both backends."""
-    if metafunc.module.__name__.endswith(STAGED) and "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", ["cpu", "host"], indirect=True)
+    """Run these files with several backends."""
+    if "backend" not in metafunc.fixturenames:
+        return
+    name = metafunc.module.__name__
+    found = ["host"] if name.endswith(STAGED) else []
+    if name.endswith(CARRIED) and metafunc.function.__name__ not in LONG:
+        found.append("carried")
+    if found:
+        metafunc.parametrize("backend", ["cpu", *found], indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +65,15 @@ def kept(nursery: Nursery) -> Iterator[Callable[[int, str], Ranks]]:
     def find(world_size: int, backend: str) -> Ranks:
         key = world_size, backend
         if key not in sets:
-            sets[key] = Ranks(nursery, world_size, backend=backend)
+            carried = backend == "carried"
+            if carried:
+                build(operators=True)  # before the ranks, which have no time for it
+            sets[key] = Ranks(
+                nursery,
+                world_size,
+                backend="cuda" if carried else backend,
+                transport="carrier" if carried else "gloo",
+            )
         return sets[key]
 
     yield find

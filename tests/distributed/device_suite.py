@@ -17,6 +17,8 @@ class DeviceSuite:
     device: str
     module: str
     """Where buckets of the device are made."""
+    carried_by: str = "gloo"
+    """What moves frames between the ranks."""
 
     @pytest.fixture
     def cpu(self, two: Ranks) -> Ranks:
@@ -25,7 +27,7 @@ class DeviceSuite:
 
     @pytest.mark.parametrize("half", [False, True], ids=["float32", "with-halves"])
     @pytest.mark.parametrize("ddp", [{}, SEVERAL | {"gradient_as_bucket_view": True}], ids=str)
-    @pytest.mark.parametrize("exchange", ["gather", "reduce", "leader"])
+    @pytest.mark.parametrize("exchange", ["gather", "one buffer", "reduce", "dense", "leader"])
     def test_averages_and_states_are_those_of_the_cpu_bit_for_bit(
         self, cpu: Ranks, there: Ranks, exchange: str, ddp: dict[str, Any], half: bool
     ) -> None:
@@ -34,6 +36,7 @@ class DeviceSuite:
         found = there.run("devices.given", device=self.device, **options)
         for one, other in zip(found, expected, strict=True):
             assert one["bucket"] == self.module
+            assert one["carried_by"] == self.carried_by
             assert one["averages"] == other["averages"]
             assert one["state"] == other["state"]
             assert one["wire"] == other["wire"]

@@ -19,6 +19,9 @@ import gradwire.torch.ddp  # noqa: F401
 from gradwire.torch.backends import choice, cpu, cuda, host
 from tests.csrc.emulated.operators import emulate
 
+CARRIER = "carrier"
+"""A backend that takes tensors from where they are, which is not called Gloo."""
+
 
 def main(address: str) -> None:
     """Fork a rank for each request, until the pipe is closed."""
@@ -61,6 +64,9 @@ def _serve(rank: int, world_size: int, timeout: float, folder: Path, transport: 
     torch.set_num_threads(1)
     if transport == "nccl":
         torch.cuda.set_device(rank % torch.cuda.device_count())
+    if transport == CARRIER:
+        # On the device that tensors of the CPU stand for, it is what NCCL is on a GPU.
+        dist.Backend.register_backend(CARRIER, dist.ProcessGroupGloo, devices=["cpu"])
     dist.init_process_group(
         transport,
         init_method=f"file://{folder}/store",

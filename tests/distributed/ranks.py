@@ -81,7 +81,7 @@ class Ranks:
         What encodes tensors on the CPU: with ``"host"``, as if they lay on another device; with
         ``"cuda"``, as if on a GPU, by the emulated kernels.
     transport : str
-        The backend of the process group.
+        The backend of the process group. With ``"carrier"``, frames stay where tensors are.
     """
 
     def __init__(

@@ -22,14 +22,15 @@ def test_momentum_on_the_ranks_is_sgd_if_everything_is_sent(
 
 @pytest.mark.parametrize("ddp", MODES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_accumulating_without_no_sync_is_refused_before_anything_is_exchanged(
+def test_accumulating_without_no_sync_is_refused_before_anything_is_compressed(
     two: Ranks, kind: str, ddp: dict[str, Any]
 ) -> None:
     results = two.run("optimizing.accumulating", kind=kind, ddp=ddp)
     for found in results:
-        assert "no_sync()" in found["error"]
+        assert all("no_sync()" in error for error in found["errors"])
         assert found["collectives"] == 0
-        assert found["stepped"] == 3
+        assert found["frozen"]
+        assert found["stepped"] == 4, "the one that is thrown away"
         assert found["same"]
         assert found["print"] == results[0]["print"]
 
@@ -136,3 +137,19 @@ def test_both_halves_of_a_checkpoint_resume_bit_for_bit(
         assert same == (not said)
         assert len(texts) == (1 if said else 0)
         assert said in "".join(texts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gan_may_leave_what_was_applied_where_the_next_pass_adds_to_it(
+    two: Ranks, kind: str
+) -> None:
+    ways = ("tutorial", "cleared", "paused")
+    found = {how: two.run("optimizing.adversaries", kind=kind, how=how) for how in ways}
+    for first, second in found.values():
+        assert first["prints"] == second["prints"]
+        assert first["frozen"]
+    tutorial, cleared, paused = (results[0] for results in found.values())
+    assert tutorial["prints"] == cleared["prints"] == paused["prints"]
+    assert tutorial["states"] == cleared["states"] == paused["states"]
+    assert tutorial["steps"] == paused["steps"] == [6, 6]
+    assert "no_sync()" in tutorial["error"], "its own optimizer must not apply them"

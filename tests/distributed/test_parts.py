@@ -193,19 +193,19 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
 
 
 def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:
-    buffers = Buffers()
+    buffers, bucket = Buffers(), backends.of(torch.ones(3)).bucket(torch.ones(3))
     for step, nbytes in enumerate([100_000, 3000, 2900, 3100, 2800]):
-        several = [buffers.take(nbytes, step) for _ in range(3)]
+        several = [buffers.take(nbytes, step, bucket) for _ in range(3)]
         for each in several:
             buffers.give(each)
     assert buffers.nbytes <= 3 * 3100
 
 
 def test_buffers_of_buckets_of_several_lengths_stay() -> None:
-    buffers = Buffers()
+    buffers, bucket = Buffers(), backends.of(torch.ones(3)).bucket(torch.ones(3))
     held = []
     for step in range(6):
-        several = [buffers.take(nbytes, step) for nbytes in (10, 50_000, 1000, 10)]
+        several = [buffers.take(nbytes, step, bucket) for nbytes in (10, 50_000, 1000, 10)]
         for each in several:
             buffers.give(each)
         held.append(sorted(each.data_ptr() for each in several))

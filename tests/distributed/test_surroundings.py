@@ -35,6 +35,14 @@ def test_copies_of_a_model_take_codecs_of_their_own(two: Ranks) -> None:
         assert found == [(2, True), (2, True)]
 
 
+def test_without_a_network_for_gloo_it_is_said_which_one_to_name(two: Ranks) -> None:
+    for text, trained in two.run("surroundings.no_network", limit=20.0):
+        assert "its messages between the ranks go over Gloo, also where frames go over NCCL" in text
+        assert "name its interface by GLOO_SOCKET_IFNAME" in text
+        assert "missing0" in text, "what Gloo says of it"
+        assert trained == 2, "plain DDP goes on, and a later attach() finds its ranks"
+
+
 def test_gathering_to_different_ranks_is_an_error_at_once(two: Ranks) -> None:
     first, second = two.run("surroundings.to_different_ranks", limit=20.0)
     assert "rank 1 called gathered_state_dict(None), this rank gathered_state_dict(0)" in first

@@ -1,18 +1,26 @@
-"""The suite of devices on GPUs: two processes over Gloo share one, and NCCL takes one each."""
+"""The suite of devices on GPUs: two processes over Gloo share one, and NCCL takes one each.
+
+One process alone may have NCCL as well, with itself for all ranks.
+"""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 import gradwire.torch
+from gradwire.torch.ddp.exchange.pieces import mean_of
 from tests.distributed.device_suite import DeviceSuite
 from tests.distributed.ranks import Nursery, Ranks
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 
-MODULE = f"gradwire.torch.backends.{gradwire.torch.backend('cuda').name}.buckets"
+BACKEND = gradwire.torch.backend("cuda").name
+MODULE = f"gradwire.torch.backends.{BACKEND}.buckets"
+BY_NCCL = "nccl" if BACKEND == "cuda" else "gloo"
+"""What carries frames where NCCL is there: only kernels leave them on the device."""
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +59,49 @@ class TestNccl(DeviceSuite):
 
     device = "cuda"
     module = MODULE
+    carried_by = BY_NCCL
 
     @pytest.fixture
     def there(self, nccl: Ranks) -> Ranks:
         """The ranks."""
         return nccl
+
+
+class TestNcclAlone:
+    """One process, whose frames go through NCCL to itself."""
+
+    @pytest.fixture(scope="class")
+    def alone(self, nursery: Nursery) -> Iterator[tuple[Ranks, Ranks]]:
+        """A rank with NCCL, and one on the CPU to compare with."""
+        made = Ranks(nursery, 1, timeout=120.0, transport="nccl"), Ranks(nursery, 1)
+        yield made
+        for each in made:
+            each.stop()
+
+    @pytest.mark.parametrize("half", [False, True], ids=["float32", "with-halves"])
+    @pytest.mark.parametrize("exchange", ["gather", "reduce", "dense", "leader"])
+    def test_averages_and_states_are_those_of_the_cpu_bit_for_bit(
+        self, alone: tuple[Ranks, Ranks], exchange: str, half: bool
+    ) -> None:
+        options: dict[str, Any] = {"exchange": exchange, "ddp": {}, "half": half}
+        (found,), (expected,) = (
+            ranks.run("devices.given", device=device, **options)
+            for ranks, device in zip(alone, ("cuda", "cpu"), strict=True)
+        )
+        assert found["carried_by"] == BY_NCCL
+        assert found["averages"] == expected["averages"]
+        assert found["state"] == expected["state"]
+
+    @pytest.mark.skipif(BY_NCCL == "gloo", reason="the CUDA extension is not there")
+    @pytest.mark.parametrize("exchange", ["gather", "dense"])
+    def test_no_frame_and_no_value_goes_by_the_host(
+        self, alone: tuple[Ranks, Ranks], exchange: str
+    ) -> None:
+        (found,) = alone[0].run("devices.crossed", device="cuda", exchange=exchange)
+        assert 0 < found["up"] <= 1100
+        assert 0 < found["down"] <= 1024 + 600
+
+
+def test_means_are_rounded_as_on_the_cpu() -> None:
+    total = torch.randn(10_000, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(mean_of(total.cuda(), 3).cpu(), mean_of(total, 3))

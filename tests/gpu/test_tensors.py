@@ -1,5 +1,8 @@
 """The functions on tensors that lie on a GPU: the bytes of the CPU, in the order of streams."""
 
+import dataclasses
+import itertools
+
 import pytest
 import torch
 
@@ -7,6 +10,7 @@ import gradwire
 import gradwire.torch
 from gradwire.torch import backends
 from gradwire.torch.backends import cpu, cuda
+from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.cuda import status
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
@@ -57,6 +61,46 @@ def test_kernels_write_the_frames_and_states_of_the_cpu(preset, dtype, tensor):
         assert same_state(states[0].state_dict(), states[1].state_dict())
     decoded = gradwire.torch.decode(frame, torch.empty(N, device="cuda"))
     assert torch.equal(decoded.cpu(), gradwire.torch.decode(frame))
+
+
+@pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
+def test_kernels_write_a_bucket_of_all_presets_as_the_cpu_does(tensor):
+    numels = [1 + 601 * i % 5000 for i in range(len(presets))]
+    codecs = [made(preset, (n,)) for preset, n in zip(presets, numels, strict=True)]
+    between = list(itertools.accumulate(numels, initial=0))
+    ends = [end for pair in itertools.pairwise(between) for end in pair]
+    flat = tensor[: between[-1]]
+    here, there = (
+        [each.init_state(codec, n, "w", 3) for codec, n in zip(codecs, numels, strict=True)]
+        for each in (cpu, cuda)
+    )
+    limits = [codec.max_encoded_len(n) for codec, n in zip(codecs, numels, strict=True)]
+    out = torch.empty(sum(limits) + 16 * len(limits), dtype=torch.uint8, device="cuda")
+    for _ in range(3):
+        made_there = encoding.encode(codecs, there, ends, limits, flat.cuda(), 1.0, out)
+        frames = [
+            bytes(cpu.encode(codec, flat[begin:end], state, None))
+            for codec, state, (begin, end) in zip(
+                codecs, here, itertools.pairwise(between), strict=True
+            )
+        ]
+        assert out[: made_there.nbytes].cpu().numpy().tobytes() == b"".join(frames)
+
+
+@pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
+@pytest.mark.parametrize("indices", ["elias-fano", "rice", "bitmap"])
+def test_kernels_refuse_hostile_frames_and_write_nothing(indices, tensor):
+    codec = dataclasses.replace(gradwire.topk(0.01), indices=indices)
+    frame = bytes(gradwire.torch.encode(codec, tensor, codec.init_state(N)))
+    out = torch.full((N,), 7.0, device="cuda")
+    for at in range(0, len(frame), 1 + len(frame) // 40):
+        flipped = bytearray(frame)
+        flipped[at] ^= 1 << at % 8
+        for hostile in (flipped, frame[:at]):
+            there = torch.frombuffer(bytearray(hostile) or bytearray(1), dtype=torch.uint8).cuda()
+            with pytest.raises(gradwire.GradwireError):
+                gradwire.torch.decode(there, out)
+    assert bool((out == 7).all())
 
 
 def test_a_tensor_and_its_frame_may_lie_on_either_side(tensor):

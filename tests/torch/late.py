@@ -16,15 +16,31 @@ from torch.utils._pytree import tree_map
 
 __all__ = ["Late", "late", "register"]
 
-_VIEWS = ("as_strided", "detach", "slice", "view", "alias", "_unsafe_view", "unsqueeze", "select")
+_VIEWS = (
+    *("as_strided", "detach", "slice", "view", "alias", "_unsafe_view", "unsqueeze", "select"),
+    *("expand", "split_with_sizes", "unbind"),
+)
+_GARBAGE = 0xA5
+_lock = threading.RLock()
 
 
 class LateStream:
-    """Work in its order, none of it done until somebody waits."""
+    """Work in its order, none of it done until somebody waits.
 
-    def __init__(self, device: Any = None) -> None:
+    An ``eager`` one does everything at once, and what that has to wait for: whoever writes over
+    what another stream is still to read, without waiting for it, has then done so.
+    """
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
         self._waiting: list[Callable[[], object]] = []
         self._done = 0
+        self.eager = False
+        self.priority = priority
+        self.givers: set[str] = set()
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, -1
 
     @property
     def given(self) -> int:
@@ -32,13 +48,18 @@ class LateStream:
         return self._done + len(self._waiting)
 
     def give(self, work: Callable[[], object]) -> None:
-        self._waiting.append(work)
+        with _lock:
+            self.givers.add(threading.current_thread().name)
+            self._waiting.append(work)
+            if self.eager:
+                self.synchronize()
 
     def advance(self, to: int) -> None:
-        while self._done < to:
-            work = self._waiting.pop(0)
-            self._done += 1
-            work()
+        with _lock:
+            while self._done < to:
+                work = self._waiting.pop(0)
+                self._done += 1
+                work()
 
     def wait_event(self, event: "LateEvent") -> None:
         stream, at = event.stream, event.at
@@ -68,17 +89,28 @@ class Module:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all streams; from here on, `waits` lists the threads that have waited."""
+        """Forget all streams, threads that have waited, and uses of memory that were recorded."""
         self._local = threading.local()
         self._default = LateStream()
         self.waits: list[threading.Thread] = []
+        self.records: list[tuple[int, LateStream]] = []
 
     def current_stream(self, device: Any = None) -> LateStream:
         current: LateStream = getattr(self._local, "stream", self._default)
         return current
 
     @contextlib.contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        before = getattr(self._local, "device", None)
+        self._local.device = device
+        yield
+        self._local.device = before
+
+    @contextlib.contextmanager
     def stream(self, stream: LateStream) -> Iterator[None]:
+        # Of several devices, another thread than the first has the wrong one.
+        if threading.current_thread() is not threading.main_thread():
+            assert getattr(self._local, "device", None) is not None
         before = self.current_stream()
         self._local.stream = stream
         yield
@@ -115,15 +147,22 @@ def register() -> bool:
     if not hasattr(torch, "late"):
         setup("late", backend_module=late)
         LIBRARY.impl("empty_strided", _empty_strided, "PrivateUse1")
+        LIBRARY.impl("empty.memory_format", _empty, "PrivateUse1")
     return True
 
 
 LIBRARY = torch.library.Library("aten", "IMPL")
-"""Kept alive with the one operator of the device that takes none of its tensors."""
+"""Kept alive with the operators of the device that take none of its tensors."""
 
 
 def _empty_strided(size: list[int], stride: list[int], *, dtype: Any = None, **_: Any) -> "Late":
     return Late(torch.empty_strided(size, stride, dtype=dtype))
+
+
+def _empty(size: list[int], *, dtype: Any = None, **_: Any) -> "Late":
+    made = torch.empty(size, dtype=dtype)
+    made.view(-1).view(torch.uint8).fill_(_GARBAGE)
+    return Late(made)
 
 
 class Late(torch.Tensor):
@@ -144,32 +183,43 @@ class Late(torch.Tensor):
         made.raw = raw
         return made
 
+    def record_stream(self, stream: Any) -> None:
+        late.records.append((self.raw.untyped_storage().data_ptr(), stream))
+
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         stream, name = late.current_stream(), func._schema.name.removeprefix("aten::")
-        given = [_raw(each) for each in args]
+        given = tree_map(_raw, args)
         if name == "copy_":
             target, source = given[:2]
             stream.give(lambda: target.copy_(source))
             if not (len(args) > 2 and args[2]):  # blocking
                 stream.synchronize()
             return args[0]
-        if name == "fill_":
-            stream.give(lambda: given[0].fill_(given[1]))
-            return args[0]
-        if name == "clone":
-            made = torch.empty_like(given[0])
-            stream.give(lambda: made.copy_(given[0]))
-            return Late(made)
-        device = kwargs.pop("device", None)
-        if name not in _VIEWS:
+        device = torch.device(kwargs.pop("device", None) or "late")
+        named = tree_map(_raw, kwargs)
+        if name in _VIEWS:
+            return tree_map(_there, func(*given, **named))
+        if name.endswith("_") or "out" in kwargs:
+            stream.give(lambda: func(*given, **named))
+            return kwargs.get("out", args[0]) if func._schema.returns else None
+        if name == "_local_scalar_dense" or device.type == "cpu":
             stream.synchronize()
-        out = func(*given, **tree_map(_raw, kwargs))
-        if not isinstance(out, torch.Tensor) or torch.device(device or "late").type == "cpu":
-            return out
-        return Late(out)
+            return func(*given, **named)
+        shape = func(*tree_map(_meta, given), **tree_map(_meta, named))
+        made = torch.empty_like(shape, device="cpu")
+        stream.give(lambda: made.copy_(func(*given, **named)))
+        return Late(made)
 
 
 def _raw(value: Any) -> Any:
     return value.raw if isinstance(value, Late) else value
+
+
+def _meta(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
+def _there(value: Any) -> Any:
+    return Late(value) if isinstance(value, torch.Tensor) else value

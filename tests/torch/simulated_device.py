@@ -4,6 +4,7 @@
 """
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -115,6 +116,36 @@ class TestDevice:
         assert np.isposinf(buffer.raw.numpy()).all()
         late.current_stream().synchronize()
         assert np.isposinf(buffer.raw.numpy()).all()
+
+    def test_the_memory_of_a_bucket_is_kept_until_both_streams_are_done(self, on_device):
+        # Its caller may free it without having waited: after an error, for one.
+        buffer = on_device(torch.zeros(N))
+        bucket = backends.of(buffer).bucket(buffer)
+        bucket.future = Handed()
+        bucket.resolve(spoiled=True)
+        stage = staging(buffer.device)
+        at = buffer.raw.untyped_storage().data_ptr()
+        assert late.records == [(at, stage._down), (at, stage._up)]
+
+    def test_missing_pinned_memory_is_said_once_and_only_that(self, on_device, monkeypatch):
+        stage, shape = staging(torch.device("late:0")), torch.Size([4])
+        empty, said = torch.empty, []
+
+        def raising(*given, pin_memory=False, **options):
+            if pin_memory:
+                raise RuntimeError(said[-1])
+            return empty(*given, **options)
+
+        monkeypatch.setattr(torch, "empty", raising)
+        said.append("CUDA error: an illegal memory access was encountered")
+        with pytest.raises(RuntimeError, match="illegal"):
+            stage.empty(shape, torch.uint8)
+        said.append("CUDA error: out of memory")
+        with pytest.warns(RuntimeWarning, match="no pinned memory .* late:0.*out of memory"):
+            assert stage.empty(shape, torch.uint8).shape == shape
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            stage.empty(shape, torch.uint8)
 
     def test_without_streams_the_device_is_waited_for_as_a_whole(
         self, on_device, tensor, monkeypatch

@@ -1,11 +1,15 @@
 """What `attach` says to those who hand it something else than a codec, and what it exports."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import gradwire
-from gradwire.torch import ddp
+from gradwire.torch import backends, ddp
+from gradwire.torch.ddp import groups
+from gradwire.torch.ddp.jobs import Buffers
 from gradwire.torch.ddp.report import Report
 
 
@@ -34,6 +38,65 @@ def test_not_a_codec_is_a_type_error_that_says_what_to_pass(model, given, advice
         ddp.attach(model, given)
     assert advice in str(caught.value)
     ddp.attach(model, gradwire.topk(0.01)).detach()  # nothing was left on the model
+
+
+def test_ranks_may_be_bound_to_devices(model, monkeypatch):
+    # As by init_process_group(device_id=), after which torch looks for that device in every group.
+    monkeypatch.setattr(torch.distributed.group.WORLD, "bound_device_id", torch.device("cuda", 0))
+    handle = ddp.attach(model, gradwire.topk(0.01))
+    model(torch.ones(2, 64)).sum().backward()
+    assert handle.step == 1
+    handle.detach()
+
+
+def test_frames_stay_on_devices_of_a_kind_only_if_they_can_on_all(model, monkeypatch):
+    monkeypatch.setattr(groups, "_BY_HOST", ())
+    monkeypatch.setattr(backends, "of", lambda each: SimpleNamespace(carries=each.numel() == 1))
+    made = groups.Groups(torch.distributed.group.WORLD, None)
+    one, other = torch.zeros(1), torch.zeros(2)
+    assert made.carriers([one, one]) == {"cpu": "gloo"}
+    assert made.carriers([one, other]) == made.carriers([other, one]) == {}
+
+
+def test_ranks_are_connected_on_each_device_before_a_backward_pass_needs_them(model, monkeypatch):
+    connected = []
+
+    def all_reduce(tensor, group):
+        connected.append((tensor.device, group))
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    world = torch.distributed.group.WORLD
+    made, tensors = groups.Groups(world, None), [torch.zeros(1), torch.zeros(2)]
+    made.connect(world, {"cuda": "nccl"}, tensors)
+    assert connected == []
+    made.connect(world, {"cpu": "carrier"}, tensors)
+    assert connected == [(torch.device("cpu"), world)]
+
+
+def test_ranks_that_cannot_be_connected_on_a_device_are_an_error_of_attach(model, monkeypatch):
+    def all_reduce(tensor, group):
+        raise RuntimeError("no route")
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    world = torch.distributed.group.WORLD
+    with pytest.raises(ddp.ExchangeError, match="by carrier on cpu: no route"):
+        groups.Groups(world, None).connect(world, {"cpu": "carrier"}, [torch.zeros(1)])
+
+
+@pytest.mark.parametrize(
+    "codec", [gradwire.topk(0.01), gradwire.scalecom(0.01)], ids=["gathered", "summed"]
+)
+def test_a_detached_handle_holds_no_slots(model, codec):
+    def held(exchange):
+        found = [each for each in vars(exchange).values() if isinstance(each, Buffers)]
+        return [each.nbytes for each in found]
+
+    handle = ddp.attach(model, codec)
+    exchange = handle._exchange
+    model(torch.ones(2, 64)).sum().backward()
+    assert any(held(exchange))
+    handle.detach()
+    assert held(exchange) == [0, 0]
 
 
 def test_the_hook_is_not_public():

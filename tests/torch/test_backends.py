@@ -31,9 +31,14 @@ def no_extension(monkeypatch, tmp_path):
     monkeypatch.delenv("GRADWIRE_CUDA_LIBRARY", raising=False)
     monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "gradwire_cuda", None)
-    choice._extension.cache_clear()
+    _forget()
     yield
+    _forget()
+
+
+def _forget():
     choice._extension.cache_clear()
+    choice._kernels.cache_clear()
 
 
 @pytest.mark.usefixtures("no_extension")
@@ -69,6 +74,27 @@ class TestChoice:
             "CUDA kernels encode in place: built from source",
         )
         assert gradwire.torch.backend("xpu").name == "host"
+
+    def test_a_device_that_does_not_run_the_kernels_goes_by_the_host(self, monkeypatch):
+        tried = []
+
+        def hindrance(device):
+            tried.append(device.index)
+            return "gradwire: CUDA says: no kernel image" if device.index == 1 else None
+
+        monkeypatch.setattr(choice, "load", lambda: Status(Path("library.so"), "built from source"))
+        monkeypatch.setattr(choice, "hindrance", hindrance)
+        assert gradwire.torch.backend("cuda:1").name == "cuda"
+        assert tried == []  # a process that does not use CUDA is not made to
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        assert gradwire.torch.backend("cuda").name == "cuda"
+        for _ in range(2):
+            chosen = gradwire.torch.backend("cuda:1")
+            assert chosen.name == "host"
+            assert "cuda:1 does not run the kernels" in chosen.reason
+            assert "no kernel image" in chosen.reason
+        assert tried == [0, 1]
 
     def test_there_is_nothing_to_encode_without_values(self):
         with pytest.raises(ValueError, match="no values"):
@@ -177,10 +203,12 @@ def add(frame, out):
     host.decode_add(frame, out, 1.0)
 
 
-def test_the_simulated_device_is_waited_for_where_it_must_be():
+@pytest.mark.parametrize("name", ["device", "exchange"])
+def test_a_simulated_device_is_waited_for_where_it_must_be(name):
     # A process of its own: other tests must not find such a device registered.
-    file = Path(__file__).parent / "simulated_device.py"
+    file = Path(__file__).parent / f"simulated_{name}.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "6 passed" in ended.stdout or "6 skipped" in ended.stdout
+    count = {"device": 8, "exchange": 34}[name]
+    assert f"{count} passed" in ended.stdout or f"{count} skipped" in ended.stdout

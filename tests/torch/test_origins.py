@@ -59,6 +59,24 @@ def test_what_was_not_cleared_is_mixed(tensors, origins, monkeypatch, backend, c
     assert [mark.origin for mark in origins.marks] == [expected, expected, Origin.SENT]
 
 
+def test_what_is_kept_is_asked_of_all_at_once(tensors, origins, monkeypatch):
+    monkeypatch.setattr(choice, "_IN_PLACE", host)
+    tensors[0].grad.zero_()
+    parameters = [mark.parameter for mark in origins.marks]
+    with Reads() as reads:
+        assert origins.kept(parameters) == parameters[1:]
+        tensors[1].grad = None
+        assert origins.kept(parameters) == parameters[2:]
+        torch.stack(tensors).sum().backward()
+        origins.settle()
+        assert reads.count == 0
+        assert [mark.origin for mark in origins.marks] == [
+            *(Origin.LOCAL, Origin.LOCAL, Origin.MIXED)
+        ]
+        assert reads.count == 0, "they are known by now"
+    assert origins.kept(parameters) == parameters[2:]
+
+
 def test_what_was_cleared_since_is_mixed_no_more(tensors, origins, monkeypatch):
     monkeypatch.setattr(choice, "_IN_PLACE", host)
     torch.stack(tensors).sum().backward()

@@ -21,8 +21,8 @@ def test_a_bucket_that_cannot_be_resolved_is_an_error_and_not_a_hang(monkeypatch
         real(self, spoiled=spoiled)
 
     monkeypatch.setattr(type(buckets[0]), "resolve", resolve)
-    worker = Worker(SimpleNamespace(), hold=True, whole=True)
-    step = Step(held=[SimpleNamespace(bucket=each) for each in buckets])
+    worker = Worker(SimpleNamespace(postpones=False), scaled=True, whole=True)
+    step = Step(held=[SimpleNamespace(job=SimpleNamespace(bucket=each)) for each in buckets])
     worker._resolve(step)
     assert torch.equal(buckets[0].future.wait(), torch.ones(3))
     with pytest.raises(ExchangeError, match="the device is lost"):

@@ -45,8 +45,8 @@ class AdamCorrection(Memory):
         Keep one buffer each of ``v`` and ``r`` instead of two, for the same frames and the same
         state. Every encode reads all three once more, to find non-finite values before it writes;
         a failed encode still changes nothing. `gradwire.State.rollback` raises an error, because
-        there is nothing to go back to. `gradwire.torch.ddp` needs the rollback and refuses such
-        codecs.
+        there is nothing to go back to. `gradwire.torch.ddp` writes the buffers when a whole step is
+        known to be good on all ranks.
 
     References
     ----------

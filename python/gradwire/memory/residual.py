@@ -25,8 +25,8 @@ class Residual(Memory):
         Keep one buffer of n elements instead of two, for the same frames and the same residual.
         Every encode first reads tensor and residual once more, to find non-finite values before
         it writes; a failed encode still changes nothing. `gradwire.State.rollback` raises an error,
-        because there is nothing to go back to. `gradwire.torch.ddp` needs the rollback and refuses
-        such codecs.
+        because there is nothing to go back to. `gradwire.torch.ddp` writes the buffer when a whole
+        step is known to be good on all ranks.
     dtype : {"float32", "bfloat16"}
         What the residual is kept as. With bfloat16, all arithmetic is in float32, and what becomes
         the residual is then rounded up or down by chance, with the probabilities that make its

@@ -2,7 +2,7 @@
 
 >>> import gradwire.torch
 >>> codec = gradwire.topk(ratio=0.01)
->>> state = codec.init_state(grad.numel())
+>>> state = gradwire.torch.init_state(codec, grad)
 >>> frame = gradwire.torch.encode(codec, grad, state)
 >>> gradwire.torch.decode_add(frame, out, scale=0.5)
 
@@ -26,7 +26,7 @@ except ImportError as error:
 from gradwire.torch import cuda, ops
 from gradwire.torch.backends import BackendInUse, backend
 from gradwire.torch.cuda import build_cuda
-from gradwire.torch.tensors import decode, decode_add, encode, encode_into
+from gradwire.torch.tensors import decode, decode_add, encode, encode_into, init_state
 
 if TYPE_CHECKING:
     from gradwire.torch import ddp as ddp
@@ -41,6 +41,7 @@ __all__ = [
     "decode_add",
     "encode",
     "encode_into",
+    "init_state",
     "ops",
 ]
 

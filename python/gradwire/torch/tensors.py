@@ -14,7 +14,43 @@ if TYPE_CHECKING:
     from gradwire.frame import Frame
     from gradwire.state import State
 
-__all__ = ["decode", "decode_add", "encode", "encode_into"]
+__all__ = ["decode", "decode_add", "encode", "encode_into", "init_state"]
+
+
+def init_state(
+    codec: "Codec", like: torch.Tensor, *, name: str | None = None, stream: int = 0
+) -> "State":
+    """Create the state of one tensor where the tensor lies, like ``codec.init_state`` on the host.
+
+    Where CUDA kernels encode (`backend` tells), residual and moments are on the device, and nothing
+    of them is copied to the host by `encode`. Everywhere else this is ``codec.init_state``.
+
+    The state has the attributes and methods of `gradwire.State`. Arrays, and ``state_dict``, are
+    copies on the host; a ``state_dict`` may be loaded on another device. The methods of the codec
+    itself, such as `gradwire.Codec.flush`, take it too: they work on the host, where it is moved
+    to and stays until the next `encode` by kernels, which moves it back. That changes no bit of it,
+    but the encode before the move can then no longer be rolled back.
+
+    Parameters
+    ----------
+    codec : Codec
+    like : torch.Tensor
+        A tensor as those to encode: of their length, on their device.
+    name, stream
+        As in `gradwire.Codec.init_state`.
+
+    Returns
+    -------
+    State
+        For `encode` and `encode_into` of tensors on this device or another one.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `gradwire.Codec.init_state`.
+    """
+    stream = _validate.integer("stream", stream, low=0)
+    return backends.of(like).init_state(codec, like.numel(), name, stream)
 
 
 def encode(
@@ -32,9 +68,12 @@ def encode(
         The codec that created the state.
     tensor : torch.Tensor
         float32, float64, float16 or bfloat16, any shape, contiguous. Read in place on the CPU, and
-        copied to the host from another device, which this waits for. It may require gradients, but
-        they do not flow through a frame.
-    state, max_nbytes
+        by CUDA kernels with a state from `init_state` or a codec that needs none; else copied to
+        the host, which this waits for. It may require gradients, but they do not flow through a
+        frame.
+    state : State, optional
+        From `init_state`, or from `gradwire.Codec.init_state`, which lies on the host; updated.
+    max_nbytes
         As in `gradwire.Codec.encode`.
 
     Returns

@@ -114,3 +114,25 @@ fn steady_steps_allocate_nothing() {
         assert_eq!(counted, 0, "{codec:?}");
     }
 }
+
+#[test]
+fn steady_steps_in_two_halves_allocate_nothing() {
+    let len = 200_000;
+    let steps: Vec<_> = (0..40).map(|step| bell(len, step)).collect();
+    let memories = memories().into_iter().filter(|memory| memory.is_in_place());
+    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.01) });
+    for (memory, sparsifier) in memories.flat_map(|m| [(m, top), (m, Sparsifier::All)]) {
+        let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
+        let mut state = codec.init_state(len).unwrap();
+        let mut workspace = Workspace::with(Kernels::current(), 1);
+        let mut frame = Vec::with_capacity(codec.max_encoded_len(len));
+        let mut step = |x: &[f32]| {
+            let x = Input::F32(x);
+            codec.encode_later(x, &mut state, None, None, &mut workspace, &mut frame).unwrap();
+            state.settle(x, &frame, &mut workspace).unwrap();
+        };
+        steps[..30].iter().for_each(|x| step(x));
+        let counted = allocations(|| steps[30..].iter().for_each(|x| step(x)));
+        assert_eq!(counted, 0, "{codec:?}");
+    }
+}

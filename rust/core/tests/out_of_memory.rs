@@ -175,6 +175,39 @@ fn an_encode_fails_with_the_state_as_it_was() {
 }
 
 #[test]
+fn the_second_half_of_an_encode_fails_with_the_state_as_it_was() {
+    let x = bell(N, 4);
+    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) });
+    for sparsifier in [top, Sparsifier::All] {
+        for memory in memories(sparsifier).into_iter().filter(|memory| memory.is_in_place()) {
+            let codec =
+                Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
+            let (mut first, mut frame) = (codec.init_state(N).unwrap(), Vec::new());
+            let before = all_of(&first);
+            let mut workspace = Workspace::with(Kernels::current(), 1);
+            let x = Input::F32(&x);
+            codec.encode_later(x, &mut first, None, None, &mut workspace, &mut frame).unwrap();
+            let mut tries: Vec<_> =
+                (0..200).map(|_| (first.clone(), Workspace::with(Kernels::current(), 1))).collect();
+            let last = std::cell::RefCell::new(first);
+            every_allocation_fails(
+                "settle",
+                || {
+                    let (mut state, mut workspace) = tries.pop().unwrap();
+                    let done = state.settle(x, &frame, &mut workspace);
+                    *last.borrow_mut() = state;
+                    done
+                },
+                || assert_eq!(all_of(&last.borrow()), before, "{codec:?}"),
+            );
+            let mut expected = codec.init_state(N).unwrap();
+            codec.encode_into(x, &mut expected, None, &mut workspace, &mut frame).unwrap();
+            assert_eq!(all_of(&last.borrow()), all_of(&expected), "{codec:?}");
+        }
+    }
+}
+
+#[test]
 fn scales_of_long_groups_and_given_positions_fail_alike() {
     let x = bell(N, 7);
     let positions: Vec<u32> = (0..N as u32).step_by(7).collect();

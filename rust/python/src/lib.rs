@@ -40,7 +40,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::bucket::{average_bucket, encode_bucket, read_bucket};
+    use crate::bucket::{average_bucket, encode_bucket, read_bucket, settle_bucket};
     #[pymodule_export]
     use crate::buffer::ReadOnlyBuffer;
     #[pymodule_export]

@@ -58,8 +58,8 @@ class DeviceBucket:
         self.states = (structs.State * len(codecs))()
         self.buffers = [
             {
-                "residual": _buffers(codec.memory.keeps, codec, n),
-                "moment": _buffers(_has_moment(codec), codec, n),
+                "residual": _buffers(codec.memory.keeps, codec, n, _stored(codec)),
+                "moment": _buffers(_has_moment(codec), codec, n, np.float32),
             }
             for codec, n in zip(codecs, numels, strict=True)
         ]
@@ -88,10 +88,12 @@ class DeviceBucket:
         divisor: float = 1.0,
         supports: Sequence[np.ndarray] | None = None,
         may_trim: bool = False,
+        later: bool = False,
     ) -> list[Outcome]:
         """Encode a gradient of each piece, with limits in bytes where they are not None.
 
-        With supports, the entries at these positions, which must outlive the call.
+        With supports, the entries at these positions, which must outlive the call. Memories may be
+        written later, by `settle`.
         """
         count = len(self.codecs)
         pieces = (structs.Piece * count)()
@@ -123,19 +125,21 @@ class DeviceBucket:
             for name in ("residual", "moment"):
                 for side, buffer in enumerate(self.buffers[i][name]):
                     getattr(piece, name)[side] = buffer.ctypes.data
-        sizes = np.zeros(4, np.uint64)
+        sizes = np.zeros(5, np.uint64)
         self.kernels.call("gradwire_test_encode_layout", pieces, count, self.blocks, sizes)
-        select_table, select_scratch, write_table, write_scratch = (_aligned(int(n)) for n in sizes)
-        write_scratch[:] = 0xA5
+        rooms = [_aligned(int(n)) for n in sizes]
+        select_table, select_scratch, write_table, write_scratch, kept = rooms
+        kept[:] = 0
         self.kernels.call(
             "gradwire_test_encode_tables",
-            *(pieces, count, self.blocks, select_table, select_scratch, write_table),
+            *(pieces, count, self.blocks, select_table, kept, select_scratch, write_table),
         )
         selections = (structs.Selection * count)()
         self.kernels.call(
             "gradwire_test_encode",
             *(pieces, count, self.blocks, selections, select_table, write_table, write_scratch),
             np.float32(divisor),
+            later,
         )
         self.pieces = pieces
         return [
@@ -154,6 +158,25 @@ class DeviceBucket:
             )
             for s, frame in zip(selections, frames, strict=True)
         ]
+
+    def settle(self, frames: Sequence[bytes], *, divisor: float = 1.0) -> list[int]:
+        """Write the memories of the last encode, whose gradients must be there yet."""
+        count = len(frames)
+        rooms = [np.frombuffer(frame, np.uint8) for frame in frames]
+        at = np.array([(room.ctypes.data, room.size) for room in rooms], np.uint64)
+        targets = np.array([(0, numel, 0) for numel in self.numels], np.uint64)
+        lens, numels = at[:, 1].copy(), targets[:, 1].copy()
+        tiles = np.zeros((2, count + 1), np.uint32)
+        plan = self.kernels.function("gradwire_test_plan_decode", c.c_uint64)
+        nbytes = plan(lens, numels, count, 1, True, tiles[0], tiles[1])
+        workspace = np.full(nbytes // 8 + 1, 0xA5A5A5A5A5A5A5A5, np.uint64)
+        verdicts, failed, outcomes = (np.full(n, 99, np.uint32) for n in (count, 1, count))
+        self.kernels.call(
+            "gradwire_test_settle",
+            *(self.pieces, at, targets, count, tiles[0], tiles[1], np.float32(divisor)),
+            *(verdicts, failed, outcomes, workspace),
+        )
+        return [int(each) for each in outcomes]
 
     def rollback(self) -> None:
         """Undo the last encode of all pieces."""
@@ -189,13 +212,18 @@ def _has_moment(codec: gradwire.Codec) -> bool:
     return codec.memory.kind in ("momentum_correction", "adam_correction")
 
 
-def _buffers(wanted: bool, codec: gradwire.Codec, numel: int) -> list[np.ndarray]:
+def _stored(codec: gradwire.Codec) -> type:
+    """Return what a residual is kept as; bfloat16 as its bits."""
+    return np.uint16 if getattr(codec.memory, "dtype", "float32") == "bfloat16" else np.float32
+
+
+def _buffers(wanted: bool, codec: gradwire.Codec, numel: int, dtype: type) -> list[np.ndarray]:
     sides = 1 if getattr(codec.memory, "low_memory", False) else 2
-    return [np.zeros(numel, np.float32) for _ in range(sides if wanted else 0)]
+    return [np.zeros(numel, dtype) for _ in range(sides if wanted else 0)]
 
 
 def _aligned(nbytes: int) -> np.ndarray:
     nbytes = -(-nbytes // 16) * 16
-    room = np.zeros(nbytes + 256, np.uint8)
+    room = np.full(nbytes + 256, 0xA5, np.uint8)  # no kernel can rely on what it is handed
     start = -room.ctypes.data % 256
     return room[start : start + nbytes]

@@ -12,21 +12,31 @@ extern "C" int gradwire_test_encode_layout(const Piece* pieces, std::uint64_t co
     sizes[1] = plan.select.scratch_bytes();
     sizes[2] = plan.write.table_bytes();
     sizes[3] = plan.write.scratch_bytes();
+    sizes[4] = plan.select.kept_bytes();
+    return 0;
+}
+
+// How many blocks a selection has.
+extern "C" int gradwire_test_encode_blocks(const Piece* pieces, std::uint64_t count, std::uint64_t blocks,
+                                           std::uint64_t* most) {
+    *most = plan_select(pieces, unsigned(count), unsigned(blocks)).blocks;
     return 0;
 }
 
 extern "C" int gradwire_test_encode_tables(const Piece* pieces, std::uint64_t count, std::uint64_t blocks,
-                                           void* select_table, void* select_scratch, void* write_table) {
+                                           void* select_table, void* kept, void* select_scratch, void* write_table) {
     const EncodePlan plan = plan_encode(pieces, unsigned(count), unsigned(blocks));
-    plan.select.fill_table(select_table, select_scratch);
+    plan.select.fill_table(select_table, kept, select_scratch);
     plan.write.fill_table(write_table);
     return 0;
 }
 
 extern "C" int gradwire_test_encode(const Piece* pieces, std::uint64_t count, std::uint64_t blocks, Selection* selections,
-                                    void* select_table, void* write_table, void* write_scratch, float divisor) {
+                                    void* select_table, void* write_table, void* write_scratch, float divisor,
+                                    std::uint64_t later) {
     const EncodePlan plan = plan_encode(pieces, unsigned(count), unsigned(blocks));
-    return launch_encode(plan, pieces, selections, {select_table, write_table, write_scratch}, divisor, nullptr);
+    return launch_encode(plan, pieces, selections, {select_table, write_table, write_scratch}, divisor,
+                         plan.may_exceed(pieces), later != 0, nullptr);
 }
 
 extern "C" int gradwire_test_rollback(const Piece* pieces, std::uint64_t count) {

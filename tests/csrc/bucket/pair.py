@@ -115,7 +115,8 @@ class Pair:
                 if expected[name] is None:
                     assert found[name] is None, what
                 else:
-                    bits = [array.view(np.uint32) for array in (found[name], expected[name])]
+                    assert found[name].dtype == expected[name].dtype, what
+                    bits = [array.view(np.uint8) for array in (found[name], expected[name])]
                     np.testing.assert_array_equal(bits[0], bits[1], err_msg=f"{name} of {what}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import itertools
 import warnings
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import TypeVar
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import gradwire
 from gradwire import memory, quantize, sparsify
@@ -28,12 +30,7 @@ CHUNK = 65536
 
 LENGTHS = (0, 1, 77, 2049)
 QUANTIZERS = examples(quantize.QUANTIZERS)
-MEMORIES = [
-    each
-    for each in examples(memory.MEMORIES)
-    if not getattr(each, "low_memory", False) and getattr(each, "dtype", "float32") == "float32"
-]
-"""Of two buffers. The kernels keep float32 only, so far."""
+MEMORIES = examples(memory.MEMORIES)
 SELECTING = (
     *(sparsify.All(), sparsify.Threshold(0.5), sparsify.TopK(ratio=0.05), sparsify.SID(0.02)),
     *(sparsify.SampledTopK(0.05), sparsify.ChunkTopK(50, 2), sparsify.BinMax(50)),
@@ -63,6 +60,13 @@ def keeping(part: sparsify.Sparsifier) -> gradwire.Codec:
     scaled = getattr(part, "scaled", False)
     kept: memory.Memory = memory.NoMemory() if scaled else memory.Residual()
     return gradwire.Codec(sparsify=part, quantize=quantize.Float32(), memory=kept)
+
+
+def immense(rng: np.random.Generator, numel: int) -> NDArray[np.float32]:
+    """A few entries beyond the largest bfloat16."""
+    x = heavy(rng, numel)
+    x[:: numel // 5] = np.float32(3.4e38)
+    return x
 
 
 def lengths_for(part: sparsify.Sparsifier, lengths: tuple[int, ...]) -> list[int]:
@@ -96,6 +100,19 @@ def test_tensors_of_several_chunks_are_worked_on_by_teams(
     pair = Pair(kernels, [preset(name, n) for n in numels], numels, blocks=6)
     for _ in range(3):
         pair.encode([heavy(rng, n) for n in numels])
+
+
+@pytest.mark.parametrize(("room", "blocks"), [(40, 6), (6, 6), (2, 2), (0, 1)])
+def test_a_selection_asks_for_no_more_blocks_than_have_work(
+    kernels: Kernels, rng: np.random.Generator, room: int, blocks: int
+) -> None:
+    """All of them have to be resident at once."""
+    numels = [0, 300, CHUNK, 2 * CHUNK + 801]
+    pair = Pair(kernels, [keeping(sparsify.TopK(ratio=0.01))] * 4, numels, blocks=room)
+    pair.encode([heavy(rng, n) for n in numels])
+    most = np.zeros(1, np.uint64)
+    kernels.call("gradwire_test_encode_blocks", pair.device.pieces, 4, room, most)
+    assert most[0] == blocks
 
 
 @pytest.mark.parametrize("part", some(SPARSIFIERS), ids=repr)
@@ -152,14 +169,47 @@ def test_a_memory_of_one_buffer_is_written_over(
     kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier
 ) -> None:
     kept: list[memory.Memory] = [memory.Residual(low_memory=True)]
-    kept += [memory.Residual(decay=0.9, low_memory=True)]
-    if not isinstance(part, sparsify.All):
-        kept += [memory.AdamCorrection(low_memory=True)]
+    kept += [memory.Residual(decay=0.9, low_memory=True), memory.AdamCorrection(low_memory=True)]
+    kept += [memory.Residual(low_memory=True, dtype="bfloat16", seed=3)]
     quantizers = (quantize.Float32(), quantize.Uniform(4, 64), quantize.Ternary())
     codecs = [compose(sparsify=part, quantize=q, memory=m) for q in quantizers for m in kept]
     pair = Pair(kernels, codecs, [2500] * len(codecs))
     for _ in range(3):
         pair.encode([heavy(rng, 2500) for _ in codecs])
+
+
+@pytest.mark.parametrize("law", [*LAWS, "immense"])
+def test_a_memory_of_bfloat16_is_rounded_by_the_draws_of_the_core(
+    kernels: Kernels, rng: np.random.Generator, law: str
+) -> None:
+    kept = [memory.Residual(0.9, dtype="bfloat16", seed=2), memory.LowPass(0.3, dtype="bfloat16")]
+    kept += [memory.LowPass(1, dtype="bfloat16"), memory.Residual(0.9, True, "bfloat16", seed=2)]
+    parts = [sparsify.All(), sparsify.TopK(ratio=0.05), sparsify.BinMax(50)]
+    quantizers = [quantize.Float32(), quantize.TwoMeans()]
+    codecs = [
+        compose(sparsify=p, memory=m, quantize=q) for p in parts for m in kept for q in quantizers
+    ]
+    numels = [2049 + 3 * i for i in range(len(codecs))]
+    pair = Pair(kernels, codecs, numels)
+    draw = (LAWS | {"immense": immense})[law]
+    for sign in (1, -1):  # so that no sum is infinite
+        pair.encode([sign * draw(rng, n) for n in numels])
+
+
+@pytest.mark.parametrize("name", some(PRESETS))
+def test_every_preset_has_the_bytes_of_the_core_with_a_residual_of_bfloat16(
+    kernels: Kernels, rng: np.random.Generator, name: str
+) -> None:
+    codecs = [preset(name, n) for n in LENGTHS]
+    kept = codecs[0].memory
+    if not isinstance(kept, memory.Residual | memory.LowPass):
+        pytest.skip("keeps something else")
+    kept = dataclasses.replace(kept, dtype="bfloat16", seed=5)
+    pair = Pair(kernels, [dataclasses.replace(c, memory=kept) for c in codecs], LENGTHS)
+    for _ in range(3):
+        pair.encode([heavy(rng, n) for n in LENGTHS])
+    pair.rollback()
+    pair.encode([heavy(rng, n) for n in LENGTHS])
 
 
 @pytest.mark.parametrize("quantizer", some(QUANTIZERS), ids=repr)

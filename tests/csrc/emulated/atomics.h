@@ -5,8 +5,9 @@
 #include "machine.h"
 
 #define EMULATED_ATOMIC(word, type, expression) \
-    inline type word(type* at, type value) {    \
+    EMULATED_UNWATCHED inline type word(type* at, type value) {              \
         emulated::perhaps_pause();              \
+        emulated::races::atomic(at, sizeof(type), EMULATED_CALLER); \
         const type old = *at;                   \
         *at = expression;                       \
         return old;                             \
@@ -19,8 +20,9 @@
     EMULATED_ATOMIC(atomicAnd, type, old& value)            \
     EMULATED_ATOMIC(atomicOr, type, old | value)            \
     EMULATED_ATOMIC(atomicXor, type, old ^ value)           \
-    inline type atomicCAS(type* at, type expected, type value) { \
+    EMULATED_UNWATCHED inline type atomicCAS(type* at, type expected, type value) { \
         emulated::perhaps_pause();                          \
+        emulated::races::atomic(at, sizeof(type), EMULATED_CALLER); \
         const type old = *at;                               \
         if (old == expected) *at = value;                   \
         return old;                                         \
@@ -33,6 +35,8 @@ EMULATED_ATOMIC(atomicSub, unsigned, old - value)
 #undef EMULATED_ATOMICS
 #undef EMULATED_ATOMIC
 
-inline void __threadfence() { emulated::perhaps_pause(); }
-inline void __threadfence_block() {}
+inline void __threadfence() {
+    emulated::perhaps_pause();
+    emulated::races::fence();
+}
 inline void __nanosleep(unsigned) { emulated::pause(); }

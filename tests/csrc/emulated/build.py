@@ -27,6 +27,8 @@ FLAGS = (
     *("-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unknown-pragmas"),
 )
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+RACES = ("-DEMULATED_RACES", "-O1", "-g")
+"""Of a build that watches for races: as few accesses as possible are moved or joined."""
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
@@ -62,10 +64,19 @@ def closure(source: Path) -> frozenset[Path]:
     return frozenset(files)
 
 
-def sources(*, operators: bool = False) -> list[Path]:
+def sources(*, races: bool = False, operators: bool = False) -> list[Path]:
     """Return all kernels and the machine, with all entry points of the tests, or with ``ops``."""
     callers = (CSRC / "ops").glob("*.cpp") if operators else TESTS.rglob("*.cu")
-    return sorted([*CSRC.rglob("*.cu"), *callers, *EMULATED.glob("*.cpp")])
+    detector = (EMULATED / "races").glob("*.cpp") if races else ()
+    return sorted([*CSRC.rglob("*.cu"), *callers, *EMULATED.glob("*.cpp"), *detector])
+
+
+@cache
+def watched_flags(cxx: str) -> tuple[str, ...]:
+    """Return what has the compiler call the race detector at each access of a kernel."""
+    if "clang" in version(cxx):
+        return ("-fsanitize=thread", "-mllvm", "-tsan-distinguish-volatile=1")
+    return ("-fsanitize=thread", "--param=tsan-distinguish-volatile=1")
 
 
 @cache
@@ -103,8 +114,11 @@ def replace(made: Path, target: Path) -> None:
     made.replace(target)
 
 
-def build(*, sanitized: bool = False, operators: bool = False) -> Path:
+def build(*, sanitized: bool = False, races: bool = False, operators: bool = False) -> Path:
     """Return the shared library, built as far as needed; with ``operators``, one for torch to load.
+
+    With ``sanitized``, under the address and undefined-behaviour sanitizers; with ``races``, with
+    the race detector.
 
     Raises
     ------
@@ -112,12 +126,14 @@ def build(*, sanitized: bool = False, operators: bool = False) -> Path:
         If there is no compiler, or a source does not compile; with the compiler's words.
     """
     cxx = compiler()
-    flags = [*FLAGS, *(SANITIZE if sanitized else ())]
+    flags = [*FLAGS, *(SANITIZE if sanitized else ()), *(RACES if races else ())]
     CACHE.mkdir(parents=True, exist_ok=True)
 
     def compiled(source: Path) -> Path:
         files = sorted(closure(source))
         own = [*flags, *(torch_flags()[0] if source.parent.name == "ops" else ())]
+        if races and source.suffix == ".cu":
+            own += watched_flags(cxx)
         target = CACHE / f"{source.stem}-{key(version(cxx), *own, source.name, *files)}.o"
         if not target.exists():
             made = target.with_suffix(f".{os.getpid()}.tmp")
@@ -129,7 +145,7 @@ def build(*, sanitized: bool = False, operators: bool = False) -> Path:
 
     closure.cache_clear()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compiled, sources(operators=operators)))
+        objects = list(pool.map(compiled, sources(races=races, operators=operators)))
     name = "liboperators" if operators else "libkernels"
     library = CACHE / f"{name}-{key(cxx, *flags, *(path.name for path in objects))}.so"
     if not library.exists():

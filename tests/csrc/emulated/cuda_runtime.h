@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "atomics.h"
+#include "control.h"
 #include "machine.h"
 #include "together.h"
 #include "words.h"
@@ -69,6 +70,16 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
     *value = 2;
     return cudaSuccess;
 }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int, std::size_t) {
+    *blocks = 2;
+    return cudaSuccess;
+}
+// Of a launch that failed it says why, once; launches then work again.
 inline const char* cudaGetErrorString(cudaError_t error) {
-    return error == cudaSuccess ? "no error" : "the launch failed";
+    static thread_local std::string why;
+    if (error == cudaSuccess) return "no error";
+    why = emulated::take_error();
+    return why.empty() ? "the launch failed" : why.c_str();
 }

@@ -19,7 +19,7 @@ namespace emulated {
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(EMULATED_RACES)
 constexpr std::size_t stack_bytes = 256 << 10;
 #else
 constexpr std::size_t stack_bytes = 64 << 10;
@@ -137,6 +137,7 @@ std::unique_ptr<Block> make_block(uint3 index) {
 }
 
 void release(Block& block) {
+    races::end(block);
     for (Thread& thread : block.threads) free_stacks.push_back(thread.stack);
 }
 
@@ -155,7 +156,9 @@ bool turn(Block& block) {
             if (i >= count || block.threads[i].state != State::runnable) continue;
             any = true;
             current = &block.threads[i];
+            races::runs(current);
             change(scheduler, current->context, current->stack);
+            races::runs(nullptr);
             if (!error.empty()) return true;
         }
     return any;
@@ -179,6 +182,7 @@ bool run(const Launch& asked) {
     if (!error.empty()) return false;
     launch = &asked;
     random_numbers.seed(settings.seed++);
+    races::begin(asked);
     auto waiting = shuffled_blocks(asked.grid);
     std::vector<std::unique_ptr<Block>> resident;
     rounds = 0;
@@ -232,6 +236,7 @@ int barrier(int vote, const Where& where) {
     if (++block.arrived == block.threads.size()) {
         block.arrived = 0;
         block.result = block.votes;
+        races::barrier(block);
         for (Thread& thread : block.threads) thread.state = State::runnable;
         return block.result;
     }
@@ -262,6 +267,7 @@ std::uint64_t meet(const char* word, unsigned mask, std::uint64_t given, std::ui
         if (mask >> lane & 1) all = self.warp[lane].meeting.mask == mask && same(self.warp[lane].meeting.word, word);
     if (all) {
         resolve(self.warp, mask);
+        if (same(word, "__syncwarp")) races::syncwarp(self.warp, mask);
         met &= ~mask;
         for (unsigned lane = 0; lane < self.warp_threads; ++lane)
             if (mask >> lane & 1) self.warp[lane].state = State::runnable;
@@ -272,12 +278,17 @@ std::uint64_t meet(const char* word, unsigned mask, std::uint64_t given, std::ui
 }
 
 void* shared(const void* declaration, std::size_t size) {
-    auto& memory = current->block->shared[declaration];
-    if (!memory) {
-        memory.reset(new char[size]);
-        std::memset(memory.get(), 0xa5, size);
+    // What a block may declare: more is had only by asking, and then not on every device.
+    constexpr std::size_t most_bytes = 48 << 10;
+    Shared& part = current->block->shared[declaration];
+    if (!part.memory) {
+        part = {std::make_unique_for_overwrite<char[]>(size), size};
+        std::memset(part.memory.get(), 0xa5, size);
+        current->block->shared_bytes += size;
+        if (current->block->shared_bytes > most_bytes)
+            fail("has declared " + std::to_string(current->block->shared_bytes) + " bytes of shared memory, more than 48 KiB");
     }
-    return memory.get();
+    return part.memory.get();
 }
 
 Control& control() { return settings; }

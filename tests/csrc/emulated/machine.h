@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fiber.h"
+#include "races.h"
 
 struct uint3 {
     unsigned x, y, z;
@@ -55,6 +56,12 @@ struct Thread {
     Where barrier;
 };
 
+// The memory of one declaration.
+struct Shared {
+    std::unique_ptr<char[]> memory;
+    std::size_t size = 0;
+};
+
 struct Block {
     uint3 index{};
     std::vector<Thread> threads;
@@ -62,7 +69,8 @@ struct Block {
     unsigned ended = 0;
     int votes = 0;   // of the barrier that threads are arriving at
     int result = 0;  // of the last one
-    std::map<const void*, std::unique_ptr<char[]>> shared;
+    std::map<const void*, Shared> shared;
+    std::size_t shared_bytes = 0;
 };
 
 struct Launch {
@@ -112,7 +120,7 @@ enum class Of { thread, block, block_size, grid_size };
 
 template <Of of, unsigned uint3::*member>
 struct Number {
-    operator unsigned() const {
+    EMULATED_UNWATCHED operator unsigned() const {
         if constexpr (of == Of::thread) return current->index.*member;
         if constexpr (of == Of::block) return current->block->index.*member;
         const uint3 size = of == Of::block_size ? launch->block : launch->grid;

@@ -27,7 +27,7 @@ T unpacked(std::uint64_t bits) {
 using Source = int (*)(int lane, int operand, int width);
 
 template <Source source>
-void shuffled(Thread* warp, unsigned mask) {
+EMULATED_UNWATCHED void shuffled(Thread* warp, unsigned mask) {
     for (int lane = 0; lane < warpSize; ++lane) {
         if (!(mask >> lane & 1)) continue;
         Meeting& own = warp[lane].meeting;
@@ -59,7 +59,7 @@ inline int source_xor(int lane, int operand, int width) {
     return (from & ~(width - 1)) <= (lane & ~(width - 1)) ? from : lane;
 }
 
-inline void balloted(Thread* warp, unsigned mask) {
+EMULATED_UNWATCHED inline void balloted(Thread* warp, unsigned mask) {
     unsigned votes = 0;
     for (int lane = 0; lane < warpSize; ++lane)
         if (mask >> lane & 1 && warp[lane].meeting.given) votes |= 1u << lane;
@@ -67,7 +67,7 @@ inline void balloted(Thread* warp, unsigned mask) {
         if (mask >> lane & 1) warp[lane].meeting.taken = votes;
 }
 
-inline void matched(Thread* warp, unsigned mask) {
+EMULATED_UNWATCHED inline void matched(Thread* warp, unsigned mask) {
     for (int lane = 0; lane < warpSize; ++lane) {
         if (!(mask >> lane & 1)) continue;
         std::uint64_t equal = 0;
@@ -79,7 +79,7 @@ inline void matched(Thread* warp, unsigned mask) {
 }
 
 template <class T, class Combine>
-void reduced(Thread* warp, unsigned mask) {
+EMULATED_UNWATCHED void reduced(Thread* warp, unsigned mask) {
     const Combine combine;
     const int first = __builtin_ctz(mask);
     T total = unpacked<T>(warp[first].meeting.given);

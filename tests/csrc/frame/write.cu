@@ -22,8 +22,9 @@ struct ListedEntries {
     const float* values;
 
     ListedEntries(const Bucket&, unsigned, const Piece& piece, const Selection& selection)
-        : decoded(piece.residual[0]), values(selection.values) {}
-    float load(std::uint32_t rank) const { return values[rank]; }
+        : decoded(static_cast<float*>(piece.residual[0])), values(selection.values) {}
+    template <unsigned Count, unsigned Step>
+    void read(Batch<Count, Step> batch, float (&into)[Count]) const { batch.read(values, into); }
     void settle(std::uint32_t position, float, float sent) const { decoded[position] = sent; }
     void finish() const {}
 };

@@ -7,6 +7,7 @@ gives can be compared with what the CPU gives, bit for bit.
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,10 @@ from torch import nn
 import gradwire
 import gradwire.torch
 from gradwire.torch import backends, optim
+from gradwire.torch.backends import choice, cpu
+from gradwire.torch.backends.host.staging import Staging
 from gradwire.torch.ddp import GradientError
+from gradwire.torch.ddp.groups import Groups
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
@@ -45,9 +49,18 @@ def own(device: str, rank: int) -> torch.device:
 
 def codec(exchange: str) -> gradwire.Codec:
     """A codec that fits an exchange."""
+    if exchange == "dense":
+        return gradwire.Codec(
+            sparsify=gradwire.sparsify.All(),
+            quantize=gradwire.quantize.BFloat16(),
+            exchange=gradwire.exchange.AllReduce(),
+        )
     if exchange == "reduce":
         return gradwire.randomk(ratio=0.2)
-    return gradwire.Codec(sparsify=gradwire.sparsify.TopK(ratio=0.1), exchange=EXCHANGES[exchange])
+    largest = gradwire.sparsify.TopK(ratio=0.1)
+    if exchange == "one buffer":
+        return gradwire.Codec(sparsify=largest, memory=gradwire.memory.Residual(low_memory=True))
+    return gradwire.Codec(sparsify=largest, exchange=EXCHANGES[exchange])
 
 
 def given(
@@ -70,8 +83,64 @@ def given(
             "state": plain(handle.state_dict()),
             "bucket": bucket.__module__,
             "backend": gradwire.torch.backend(on).name,
+            "carried_by": handle.report().carried_by,
             "wire": handle.report().wire_bytes,
         }
+
+
+def crossed(rank: int, world_size: int, device: str, exchange: str) -> dict[str, Any]:
+    """Count the bytes that a step copies between the device and the host."""
+    on = own(device, rank)
+    module = Given().to(on)
+    counted = {"down": 0, "up": 0}
+    copy, upload, write = Staging._copy, Staging.upload, Staging.write
+
+    def count_down(self: Staging, tensor: torch.Tensor) -> torch.Tensor:
+        counted["down"] += tensor.nbytes
+        return copy(self, tensor)
+
+    def count_upload(self: Staging, values: torch.Tensor, *rest: Any) -> torch.Tensor:
+        counted["up"] += values.nbytes
+        return upload(self, values, *rest)
+
+    def count_write(self: Staging, tensor: torch.Tensor, host: torch.Tensor) -> None:
+        counted["up"] += host.nbytes
+        write(self, tensor, host)
+
+    with (
+        patch.object(Staging, "_copy", count_down),
+        patch.object(Staging, "upload", count_upload),
+        patch.object(Staging, "write", count_write),
+        attached(module, codec(exchange)) as (model, handle),
+    ):
+        for step in range(STEPS):
+            model.zero_grad()
+            counted |= {"down": 0, "up": 0}
+            gradients = integers(3, rank, step)
+            model({name: each.to(on) for name, each in gradients.items()}).backward()
+        return counted | {"wire": handle.report().wire_bytes}
+
+
+def split(rank: int, world_size: int) -> list[dict[str, str]]:
+    """Return the carriers of a part of the ranks and of all, then with ranks bound to devices."""
+    tensors = [torch.zeros(3)]
+    world: Any = dist.group.WORLD
+    part: Any = dist.new_group([rank], backend="carrier", use_local_synchronization=True)
+    groups = [Groups(part, None), Groups(world, None)]
+    found = [each.carriers(tensors) for each in groups]
+    with patch.object(type(world), "bound_device_id", torch.device("cpu")):
+        return [*found, *(each.carriers(tensors) for each in groups)]
+
+
+def disagreeing(rank: int, world_size: int) -> str:
+    """Attach with kernels on rank 0 alone."""
+    backend = choice._IN_PLACE if rank == 0 else cpu
+    with patch.object(choice, "_IN_PLACE", backend):
+        try:
+            with attached(Given(), gradwire.topk(ratio=0.1)):
+                return ""
+        except ValueError as error:
+            return str(error)
 
 
 def trained(rank: int, world_size: int, device: str, with_adam: bool) -> dict[str, Any]:

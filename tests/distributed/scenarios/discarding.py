@@ -35,7 +35,11 @@ def _plain(value: Any) -> Any:
 
 
 def without_a_trace(
-    rank: int, world_size: int, codec: tuple[str, dict[str, Any]] | str, ddp: dict[str, Any]
+    rank: int,
+    world_size: int,
+    codec: tuple[str, dict[str, Any]] | str,
+    ddp: dict[str, Any],
+    discards: bool = True,
 ) -> dict[str, Any]:
     """Train with passes in between that are discarded or paused, and without: no bit differs."""
     made = exchanged(codec) if isinstance(codec, str) else preset(codec[0], **codec[1])
@@ -51,7 +55,7 @@ def without_a_trace(
                     handle.epoch(step // 2)
                 if extra:
                     before = _plain(handle.state_dict())
-                    _waste(model, handle, rank, step, paused=step % 2 == 1)
+                    _waste(model, handle, rank, step, paused=not discards or step % 2 == 1)
                     same.append(before == _plain(handle.state_dict()))
                 train(model, rank, range(step, step + 1))
             prints.append(fingerprint(model))

@@ -86,9 +86,9 @@ def _slow_down(handle: Handle) -> None:
     exchange: Any = handle._exchange
     combine = exchange._combine
 
-    def late(flight: Any) -> None:
+    def late(*given: Any) -> None:
         time.sleep(0.02)
-        combine(flight)
+        combine(*given)
 
     exchange._combine = late
 

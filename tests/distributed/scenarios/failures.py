@@ -268,10 +268,6 @@ def refusals(rank: int, world_size: int) -> dict[str, str]:
         "not DDP": lambda: gradwire.torch.ddp.attach(network(), codec),
         "other hook": lambda: gradwire.torch.ddp.attach(hooked, codec),
         "skipping": lambda: gradwire.torch.ddp.attach(skipping, codec, grad_scaler=scaler),
-        "low memory": lambda: gradwire.torch.ddp.attach(
-            DistributedDataParallel(network()),
-            gradwire.topk(ratio=0.05, memory=gradwire.memory.Residual(low_memory=True)),
-        ),
     }.items():
         try:
             call()

@@ -56,7 +56,7 @@ def dropped(rank: int, world_size: int, exchange: str) -> bool:
 
 def refused(rank: int, world_size: int) -> dict[str, Any]:
     """Attach in ways that are refused after groups were made, and before."""
-    low_memory = gradwire.topk(ratio=0.05, memory=gradwire.memory.Residual(low_memory=True))
+    one_buffer = gradwire.randomk(ratio=0.05, memory=gradwire.memory.Residual(low_memory=True))
     hooked = DistributedDataParallel(network())
     hooked.register_comm_hook(dist.group.WORLD, allreduce_hook)
     model = DistributedDataParallel(network())
@@ -65,7 +65,7 @@ def refused(rank: int, world_size: int) -> dict[str, Any]:
     def refuse() -> None:
         for each, codec in (
             (model, gradwire.topk(ratio=0.1 + rank / 10)),
-            (model, low_memory),
+            (model, one_buffer),
             (hooked, gradwire.topk(ratio=0.1)),
         ):
             try:

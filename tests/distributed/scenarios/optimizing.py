@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import gc
 import threading
 import warnings
@@ -113,8 +114,19 @@ def all_sent(rank: int, world_size: int, nesterov: bool, dense_first: bool) -> f
     return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
 
 
+def _refused(act: Any) -> str:
+    try:
+        act()
+    except UpdateError as error:
+        return str(error)
+    return ""
+
+
 def accumulating(rank: int, world_size: int, kind: str, ddp: dict[str, Any]) -> dict[str, Any]:
-    """Two passes without zero_grad() are refused; then training goes on as if they never were."""
+    """Two passes without zero_grad() are refused; then training goes on as if they never were.
+
+    At once if the first was not applied; by the step that would apply the second if it was.
+    """
     found: dict[str, Any] = {}
     prints = []
     for mistaken in (False, True):
@@ -122,12 +134,14 @@ def accumulating(rank: int, world_size: int, kind: str, ddp: dict[str, Any]) -> 
         run.train(rank, range(3))
         if mistaken:
             before = run.handle.report().collectives
-            try:
-                run.backward(rank, 50)
-                found["error"] = ""
-            except UpdateError as error:
-                found["error"] = str(error)
+            frozen = fingerprint(run.model)
+            run.backward(rank, 50)
+            found["errors"] = [_refused(run.optimizer.step)]
             found["collectives"] = run.handle.report().collectives * 3 - before * 3
+            found["frozen"] = frozen == fingerprint(run.model)
+            run.optimizer.zero_grad()
+            run.backward(rank, 51)
+            found["errors"].append(_refused(functools.partial(run.backward, rank, 52)))
             run.optimizer.zero_grad()
             found["stepped"] = run.handle.step
         run.train(rank, range(3, 6))
@@ -390,3 +404,53 @@ def halves(rank: int, world_size: int, kind: str, loaded: list[str]) -> tuple[li
     for run in (whole, resumed):
         run.handle.detach()
     return [str(each.message) for each in caught], same
+
+
+def adversaries(rank: int, world_size: int, kind: str, how: str) -> dict[str, Any]:
+    """A GAN whose generator's pass finds what the discriminator's step has applied in ``.grad``.
+
+    As tutorials write it; or with these gradients cleared first, or that pass paused.
+    """
+    torch.manual_seed(0)
+    generator = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 32))
+    discriminator = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1))
+    players: list[Any] = [
+        DistributedDataParallel(each, bucket_cap_mb=SMALL_BUCKETS)
+        for each in (generator, discriminator)
+    ]
+    made, judged = players
+    optimizers = [optimizer_of(kind, each.parameters()) for each in players]
+    handles = [
+        gradwire.torch.ddp.attach(each, codec_of(kind), optimizer=optimizer, min_numel=32)
+        for each, optimizer in zip(players, optimizers, strict=True)
+    ]
+    random = torch.Generator().manual_seed(rank)
+    error = nn.functional.binary_cross_entropy_with_logits
+    ones, zeros = torch.ones(8, 1), torch.zeros(8, 1)
+    for _ in range(6):
+        judged.zero_grad()
+        with judged.no_sync():
+            error(judged(torch.randn(8, 32, generator=random)), ones).backward()
+        fake = made(torch.randn(8, 4, generator=random))
+        error(judged(fake.detach()), zeros).backward()
+        optimizers[1].step()
+        made.zero_grad()
+        if how == "cleared":
+            judged.zero_grad()
+        with handles[1].paused() if how == "paused" else contextlib.nullcontext():
+            error(judged(fake), ones).backward()
+        optimizers[0].step()
+    frozen = fingerprint(discriminator)
+    found: dict[str, Any] = {"steps": [each.step for each in handles], "error": ""}
+    if how == "tutorial":
+        try:
+            optimizers[1].step()
+        except UpdateError as refused:
+            found["error"] = str(refused)
+    found["frozen"] = frozen == fingerprint(discriminator)
+    judged.zero_grad()
+    found["states"] = [plain(each.state_dict()) for each in handles]
+    found["prints"] = [fingerprint(each) for each in players]
+    for each in handles:
+        each.detach()
+    return found

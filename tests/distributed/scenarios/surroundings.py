@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -164,3 +165,18 @@ def to_different_ranks(rank: int, world_size: int) -> str:
         except ExchangeError as error:
             return str(error)
     return ""
+
+
+def no_network(rank: int, world_size: int) -> tuple[str, int]:
+    """Attach where Gloo finds no network, and then where it does."""
+    model = DistributedDataParallel(network())
+    text = ""
+    with patch.dict(os.environ, GLOO_SOCKET_IFNAME="missing0"):
+        try:
+            gradwire.torch.ddp.attach(model, gradwire.topk(0.1))
+        except ExchangeError as error:
+            text = str(error)
+    train(model, rank, range(2))
+    with gradwire.torch.ddp.attach(model, gradwire.topk(0.1)) as handle:
+        train(model, rank, range(2, 4))
+        return text, handle.step

@@ -1,7 +1,10 @@
 """The CUDA backend, over tensors on the CPU and the emulated kernels: all is as on the CPU."""
 
 import copy
+import dataclasses
+import gc
 import pickle
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +15,8 @@ import gradwire
 from gradwire import memory, quantize, sparsify
 from gradwire.extension import Sparsifier
 from gradwire.torch.backends import cpu, cuda
-from gradwire.torch.backends.cuda import encoding, operators, structs
+from gradwire.torch.backends.cuda import encoding, operators, plans, structs
+from gradwire.torch.backends.host.staging import Staging
 from tests.csrc.emulated.operators import emulate
 from tests.presets.examples import DEGENERATE, gradient, made, names, presets
 from tests.support import same_state
@@ -31,6 +35,18 @@ class First(Sparsifier):
         return min(5, numel)
 
 
+def kept_otherwise():
+    """Every preset, with its memory in fewer bytes: in one buffer, in bfloat16, in both."""
+    ways = {"low_memory": True}, {"dtype": "bfloat16", "seed": 3}
+    for preset in presets:
+        codec = made(preset, (N,))
+        for options in (*ways, ways[0] | ways[1]):
+            if options.keys() <= {field.name for field in dataclasses.fields(codec.memory)}:
+                kept = dataclasses.replace(codec.memory, **options)
+                title = "-".join((preset.name, *map(str, options.values())))
+                yield pytest.param(dataclasses.replace(codec, memory=kept), id=title)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def emulated():
     emulate()
@@ -42,9 +58,9 @@ def kernels(monkeypatch):
     calls = []
     real = encoding.encode
 
-    def counted(codecs, *rest):
+    def counted(codecs, *rest, **options):
         calls.append(len(codecs))
-        return real(codecs, *rest)
+        return real(codecs, *rest, **options)
 
     monkeypatch.setattr(encoding, "encode", counted)
     return calls
@@ -52,6 +68,15 @@ def kernels(monkeypatch):
 
 def tensor(seed, numel=N, dtype=torch.float32):
     return torch.from_numpy(gradient(numel, seed)).to(dtype)
+
+
+def test_a_device_that_runs_the_kernels_is_told_from_one_that_does_not(monkeypatch):
+    assert operators.hindrance(torch.device("cpu")) is None
+    assert "Meta" in operators.hindrance(torch.device("meta"))
+    monkeypatch.setattr(operators, "_library", "gradwire_of_another_version")
+    assert (
+        operators.hindrance(torch.device("cpu")) == "the library is of another version of gradwire"
+    )
 
 
 def pair(codec, numel=N, **options):
@@ -114,6 +139,33 @@ class TestEveryPreset:
                 state.rollback()
         both(codec, states, tensor(2))
 
+    def test_a_rollback_of_many_takes_one_call_and_one_wait(self, monkeypatch):
+        calls = []
+        real, library = operators.operators(), SimpleNamespace()
+        library.rollback_bucket = lambda *given: calls.append(real.rollback_bucket(*given))
+        monkeypatch.setattr(cuda.states, "operators", lambda: library)
+        waits = []
+        monkeypatch.setattr(Staging, "wait", lambda self, after: waits.append(after))
+        codecs = [gradwire.topk(ratio=0.02), gradwire.sidco(ratio=0.02), gradwire.topk(ratio=0.1)]
+        states = [pair(codec) for codec in codecs]
+        for codec, each in zip(codecs, states, strict=True):
+            both(codec, each, tensor(0))
+        before = [one.state_dict() for one, _ in states]
+        for codec, each in zip(codecs, states, strict=True):
+            both(codec, each, tensor(1))
+        states[2][0].on_host()  # that one can be undone there no more
+        with pytest.raises(ValueError, match="no encode to roll back"):
+            cuda.rollback([one for one, _ in states])
+        assert not calls
+        cuda.rollback([one for one, _ in states[:2]] + [states[2][1]])
+        assert (len(calls), len(waits)) == (1, 1)
+        cpu.rollback([other for _, other in states[:2]])
+        for each, expected in zip(states[:2], before, strict=False):
+            alike(each)
+            assert same_state(each[0].state_dict(), expected)
+        with pytest.raises(ValueError, match="no encode to roll back"):
+            cuda.rollback([states[0][0]])
+
     @pytest.mark.parametrize("preset", presets, ids=names)
     def test_a_checkpoint_goes_on_on_the_other_side(self, preset):
         codec = made(preset, (N,))
@@ -151,6 +203,89 @@ class TestEveryPreset:
         states = pair(codec, x.numel())
         for _ in range(2):
             both(codec, states, x)
+
+
+@pytest.mark.parametrize("codec", list(kept_otherwise()))
+class TestEveryWayToKeepAMemory:
+    def test_frames_and_states_are_those_of_the_cpu(self, codec, kernels):
+        states = pair(codec)
+        whole = len(both(codec, states, tensor(0)))
+        limit = whole - whole // 3 if codec.sparsify.selects else None
+        both(codec, states, tensor(1, dtype=torch.bfloat16), limit)
+        both(codec, states, tensor(2))
+        assert kernels == [1, 1, 1]
+        one, other = states
+        assert np.array_equal(one.residual, other.residual)
+        assert one.residual_norm == pytest.approx(other.residual_norm, rel=1e-12)
+
+    def test_a_checkpoint_goes_on_on_the_other_side(self, codec):
+        states = pair(codec)
+        both(codec, states, tensor(0))
+        crossed = pair(codec)
+        for new, old in zip(crossed, reversed(states), strict=True):
+            new.load_state_dict(old.state_dict())
+        assert both(codec, crossed, tensor(1)) == both(codec, states, tensor(1))
+
+    def test_what_fails_leaves_it_as_it_was(self, codec):
+        states = pair(codec)
+        both(codec, states, tensor(0))
+        bad = tensor(1)
+        bad[[3, 900]] = torch.nan
+        for each, state in zip((cuda, cpu), states, strict=True):
+            with pytest.raises(gradwire.NonFiniteError, match="2 non-finite"):
+                each.encode(codec, bad, state, None)
+        alike(states)
+        both(codec, states, tensor(2))
+
+    def test_a_step_is_undone_where_it_can_be(self, codec):
+        states = pair(codec)
+        both(codec, states, tensor(0))
+        before = states[0].state_dict()
+        both(codec, states, tensor(1))
+        said = []
+        for state in states:
+            try:
+                state.rollback()
+            except ValueError as error:
+                said.append(str(error))
+        alike(states)
+        assert len(set(said)) == len(said) / 2 == (not codec.memory.undoable)
+        assert codec.memory.undoable == same_state(states[0].state_dict(), before)
+        both(codec, states, tensor(2))
+
+
+@pytest.mark.parametrize("carried", [False, True], ids=["over-the-host", "on-the-device"])
+@pytest.mark.parametrize(
+    "codec", [each for each in kept_otherwise() if not each.values[0].memory.undoable]
+)
+def test_both_halves_of_a_bucket_are_its_encode_on_the_cpu(codec, carried):
+    pairs = [pair(codec), pair(codec)]
+    for states in pairs:
+        both(codec, states, tensor(0))
+    own, theirs = ([states[side] for states in pairs] for side in (0, 1))
+    codecs, ends, limits = [codec] * 2, [0, N, N, 2 * N], [codec.max_encoded_len(N)] * 2
+    for step, scale in enumerate((1.0, 8.0)):
+        x = torch.cat([tensor(2 * step + 1), tensor(2 * step + 2)])
+        bucket = cuda.bucket(x, carried)
+        frames, expected = torch.zeros((2, sum(limits)), dtype=torch.uint8)
+        for dropped in (True, False):
+            with bucket.sending():
+                table, error = bucket.encode(
+                    codecs, own, ends, limits, (None, None), frames, scale, later=True
+                )
+            assert error is None
+            if dropped:
+                cuda.rollback(own)
+        sizes = table.reshape(-1, 6)[:, 0].tolist()
+        with bucket.receiving():
+            spare = bucket.spare()
+            spare.clear(0, 2 * N)
+            assert bucket.buffer.any(), "the spare one has memory of its own"
+            bucket.settle(own, ends, frames, [0, sizes[0]], sizes, scale)
+        cpu.bucket(x).encode(codecs, theirs, ends, limits, (), expected, scale)
+        assert torch.equal(frames, expected)
+        for states in pairs:
+            alike(states)
 
 
 class TestStates:
@@ -209,18 +344,82 @@ class TestStates:
         assert structs.Piece.limit.offset > 0
 
 
+class TestSingleTensors:
+    def test_a_state_is_made_where_the_tensor_lies(self, kernels, monkeypatch):
+        monkeypatch.setattr("gradwire.torch.backends.of", lambda *_: cuda)
+        codec, x = gradwire.sidco(ratio=0.02), tensor(0).reshape(50, -1)
+        state = gradwire.torch.init_state(codec, x, name="w", stream=2)
+        assert (state.numel, state.name, state.stream) == (N, "w", 2)
+        expected = codec.init_state(N, name="w", stream=2)
+        for step in range(3):
+            x = tensor(step).reshape(50, -1)
+            assert gradwire.torch.encode(codec, x, state) == codec.encode(x.numpy(), expected)
+        alike((state, expected))
+        assert kernels == [1, 1, 1]
+        assert isinstance(gradwire.torch.init_state(gradwire.dense(), x), type(state))
+
+    def test_on_the_cpu_it_is_the_state_of_the_codec(self):
+        state = gradwire.torch.init_state(gradwire.topk(0.1), torch.zeros(3, 4))
+        assert type(state) is gradwire.State
+        assert state.numel == 12
+        with pytest.raises(ValueError, match="stream"):
+            gradwire.torch.init_state(gradwire.topk(0.1), torch.zeros(3), stream=-1)
+
+    def test_methods_of_the_codec_take_a_state_on_a_device(self, kernels):
+        codec = gradwire.topk(ratio=0.02)
+        states, x = pair(codec), tensor(1).numpy()
+        both(codec, states, tensor(0))
+        positions, room = np.array([3, 70], np.uint32), np.zeros(2000, np.uint8)
+        for call in (
+            lambda state: codec.preview(x, state).tobytes(),
+            lambda state: bytes(codec.encode(x, state)),
+            lambda state: codec.encode_into(x, state, room),
+            lambda state: bytes(codec.encode_at(x, state, positions)),
+            lambda state: codec.encode_at_into(x, state, positions, room),
+            lambda state: bytes(codec.flush(state)),
+        ):
+            assert len({call(state) for state in states}) == 1
+            alike(states)
+        both(codec, states, tensor(2))
+        assert kernels == [1, 1]
+        with pytest.raises(TypeError):
+            codec.flush(None)
+
+
+class TestPlans:
+    def test_a_state_owns_those_of_its_bucket(self, monkeypatch):
+        made = []
+
+        class Counted(plans.Plan):
+            def __init__(self, *arguments):
+                super().__init__(*arguments)
+                made.append(self.number)
+
+        monkeypatch.setattr(plans, "Plan", Counted)
+        codec = gradwire.topk(ratio=0.02)
+        states = [cuda.init_state(codec, 9, f"w{i}", 0) for i in range(70)]
+        for step in range(2):
+            for state in states:
+                cuda.encode(codec, tensor(step, 9), state, None)
+        assert len(made) == 70
+        del states, state
+        gc.collect()
+        with pytest.raises(RuntimeError, match="there is no plan"):
+            operators.operators().encode_room(made[0], [])
+
+    def test_work_in_memory_that_they_share(self):
+        codecs = [made(preset, (N,)) for preset in presets[::3]]
+        lengths = [N, 9000, 300]
+        states = [[pair(codec, numel) for codec in codecs] for numel in lengths]
+        for step in range(3):
+            for numel, own in zip(lengths, states, strict=True):
+                for codec, each in zip(codecs, own, strict=True):
+                    both(codec, each, tensor(step, numel))
+
+
 class TestWhatKernelsDoNotTake:
-    @pytest.mark.parametrize(
-        "parts",
-        [
-            {"sparsify": First()},
-            {"sparsify": sparsify.TopK(k=9), "memory": memory.Residual(low_memory=True)},
-            {"sparsify": sparsify.TopK(k=9), "memory": memory.Residual(dtype="bfloat16")},
-        ],
-        ids=["python", "low memory", "bfloat16"],
-    )
-    def test_goes_by_the_host(self, kernels, parts):
-        codec = gradwire.Codec(**parts)
+    def test_goes_by_the_host(self, kernels):
+        codec = gradwire.Codec(sparsify=First())
         states = pair(codec)
         for step in range(3):
             both(codec, states, tensor(step))
@@ -296,6 +495,173 @@ class TestBucket:
             bucket.scatter([np.array([5, 9]), np.array([7])], torch.arange(3) / 7)
             found.append((out, bucket.values))
         assert all(map(torch.equal, *found))
+
+
+class TestRoom:
+    """Where kernels write frames to."""
+
+    def test_frames_are_written_where_they_are_to_be_and_nowhere_else(self):
+        codec = gradwire.topk(ratio=0.02)
+        for ends in ([0, N], [0, 1000, 1000, 1800, 1800, N]):
+            numels = [stop - start for start, stop in zip(ends[::2], ends[1::2], strict=True)]
+            states = [cuda.init_state(codec, numel, "w", 3) for numel in numels]
+            limits = [codec.max_encoded_len(numel) for numel in numels]
+            room = torch.full((64 + sum(limits) + 64,), 9, dtype=torch.uint8)
+            out, codecs = room[64 : 64 + sum(limits)], [codec] * len(states)
+            made = encoding.encode(codecs, states, ends, limits, tensor(0), 1.0, out)
+            expected = b"".join(
+                bytes(
+                    cpu.encode(codec, tensor(0)[start:stop], codec.init_state(stop - start), None)
+                )
+                for start, stop in zip(ends[::2], ends[1::2], strict=True)
+            )
+            assert out[: made.nbytes].numpy().tobytes() == expected
+            assert (room[:64] == 9).all()
+            assert (room[-64:] == 9).all()
+
+    def test_room_that_is_too_small_or_not_aligned_is_refused_before_anything_changes(self):
+        codec = gradwire.topk(ratio=0.02)
+        state = cuda.init_state(codec, N, "w", 3)
+        limit = codec.max_encoded_len(N)
+        room = torch.zeros(limit + 64, dtype=torch.uint8)
+        for out, said in ((room[: limit - 1], f"{limit} bytes"), (room[8:], "multiple of 16")):
+            with pytest.raises(RuntimeError, match=said):
+                encoding.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, out)
+        assert state.step == 0
+        made = encoding.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, room)
+        assert made.nbytes > 0
+
+
+def bucketed(x, codecs, states, limits, positions, scale=1.0):
+    """Encode a bucket of equal parts on either side, and compare all there is; the table."""
+    made, part = [], x.numel() // len(codecs)
+    ends = [end for i in range(len(codecs)) for end in (i * part, (i + 1) * part)]
+    for side, each in enumerate((cuda, cpu)):
+        out, own = torch.zeros(sum(limits), dtype=torch.uint8), [pair[side] for pair in states]
+        table, error = each.bucket(x.clone()).encode(
+            codecs, own, ends, limits, positions, out, scale
+        )
+        made.append((table.reshape(-1, 6)[:, :5].tolist(), out.tolist(), str(error)))
+    assert made[0] == made[1]
+    for each in states:
+        alike(each)
+    return made[0][0]
+
+
+def drawn(seed, count):
+    return np.sort(np.random.default_rng(seed).choice(N, count, replace=False)).astype(np.uint32)
+
+
+class TestGivenPositions:
+    @pytest.mark.parametrize(
+        "preset", [p for p in presets if made(p).sparsify.selects], ids=lambda preset: preset.name
+    )
+    def test_frames_and_states_are_those_of_the_cpu(self, preset, kernels):
+        codecs = [made(preset, (N,))] * 3
+        states = [pair(codec, name=f"w{i}") for i, codec in enumerate(codecs)]
+        for step, counts in enumerate([(20, 0), (700, 9), (1, N)]):  # the plan has to grow
+            one, other = (drawn(step, count) for count in counts)
+            x = torch.cat([tensor(3 * step + i) for i in range(3)])
+            bucketed(x, codecs, states, [40000] * 3, [one, None, other], 4.0)
+        bucketed(x, codecs, states, [300, 40000, 300], [one, None, other])  # trimmed
+        bucketed(x, codecs, states, [40000] * 3, [None] * 3)
+        assert kernels == [3] * 5
+
+    def test_wrong_positions_are_said_as_on_the_cpu(self, kernels):
+        codec = gradwire.topk(ratio=0.02)
+        states = [pair(codec)]
+        for wrong in ([3, 3], [7, N]):
+            bucketed(tensor(0), [codec], states, [900], [np.array(wrong, np.uint32)])
+        assert kernels == [1, 1]
+
+    @pytest.mark.parametrize("limit", [9000, 120, 70])
+    @pytest.mark.parametrize("scale", [1.0, 8.0])
+    def test_a_leader_selects_what_one_on_the_cpu_selects(self, kernels, limit, scale):
+        codec = gradwire.scalecom(ratio=0.02)
+        states = pair(codec)
+        for x in (tensor(0), torch.zeros(N), tensor(2)):
+            one, other = (
+                each.bucket(x.clone()).lead(codec, state, 0, N, limit, scale)
+                for each, state in zip((cuda, cpu), states, strict=True)
+            )
+            assert (one.positions, one.wanted) == (other.positions, other.wanted)
+            assert torch.equal(one.values, other.values)
+            # The nanoseconds differ, and so does the header: the CPU widens what it encodes.
+            assert one.table[1:5].tolist() == other.table[1:5].tolist()
+            alike(states)
+        assert len(kernels) >= 3
+
+    def test_a_leader_says_what_is_wrong_as_one_on_the_cpu(self):
+        codec, bad = gradwire.scalecom(ratio=0.02), tensor(0)
+        bad[7] = torch.inf
+        states = pair(codec)
+        for each, state in zip((cuda, cpu), states, strict=True):
+            with pytest.raises(gradwire.NonFiniteError, match="at position 7"):
+                each.bucket(bad).lead(codec, state, 0, N, 900, 1.0)
+            assert each.bucket(tensor(0)).lead(codec, state, 0, N, 3, 1.0) is None
+        alike(states)
+
+
+ONE_BUFFER = [each for each in kept_otherwise() if not each.values[0].memory.undoable]
+
+
+@pytest.mark.parametrize("codec", ONE_BUFFER)
+class TestTwoHalves:
+    """Encodes whose memories are written later."""
+
+    ends: ClassVar[list[int]] = [0, N, N + 5, 2 * N + 5]
+
+    def halves(self, codec, states, step, act):
+        """Write frames on either side, then act on bucket, states, and frames; what was said."""
+        x = torch.cat([tensor(2 * step), torch.ones(5), tensor(2 * step + 1)])
+        made, said = [], []
+        for side, each in enumerate((cuda, cpu)):
+            bucket, own = each.bucket(x.clone()), [pair[side] for pair in states]
+            out = torch.zeros(60000, dtype=torch.uint8)
+            table, error = bucket.encode(
+                [codec] * 2, own, self.ends, [30000] * 2, [None] * 2, out, 2.0, later=True
+            )
+            assert error is None
+            sizes = table.reshape(-1, 6)[:, 0].tolist()
+            made.append((out.tolist(), [state.step for state in own]))
+            try:
+                act(each, bucket, own, out, sizes)
+            except ValueError as wrong:
+                said.append(str(wrong))
+        assert made[0] == made[1]
+        for each in states:
+            alike(each)
+        return said
+
+    def settle(self, each, bucket, own, out, sizes):
+        bucket.settle(own, self.ends, out, [0, sizes[0]], sizes, 2.0)
+
+    def test_come_to_what_one_encode_does_on_the_cpu(self, codec, kernels):
+        states = [pair(codec, name=name) for name in "ab"]
+        for step in range(3):
+            assert self.halves(codec, states, step, self.settle) == []
+        whole = pair(codec, name="a")[1]
+        for step in range(3):
+            codec.encode((tensor(2 * step) / 2).numpy(), whole)
+        assert same_state(states[0][0].state_dict(), whole.state_dict())
+        assert kernels == [2, 2, 2]
+
+    def test_a_first_half_is_dropped(self, codec, kernels):
+        states = [pair(codec, name=name) for name in "ab"]
+        self.halves(codec, states, 0, self.settle)
+        before = states[0][0].state_dict()
+        self.halves(codec, states, 1, lambda each, _, own, *rest: each.rollback(own))
+        assert same_state(states[0][0].state_dict(), before)
+
+        def late(each, bucket, own, out, sizes):
+            each.rollback(own)
+            self.settle(each, bucket, own, out, sizes)
+
+        one, other = self.halves(codec, states, 2, late)
+        assert one == other
+        assert "nothing to settle" in one
+        self.halves(codec, states, 3, self.settle)
+        assert kernels == [2] * 4
 
 
 class TestErrors:

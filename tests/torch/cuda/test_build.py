@@ -14,7 +14,7 @@ import gradwire
 import gradwire.torch
 from gradwire.errors import ExtensionError
 from gradwire.torch import cuda
-from gradwire.torch.cuda import build, toolkit
+from gradwire.torch.cuda import architectures, build, toolkit
 from scripts import cuda_wheel, environment
 from tests.support import run_python
 
@@ -28,13 +28,13 @@ from gradwire.torch import cuda
 found = cuda.load()
 print(found.reason)
 has = torch._C._dispatch_has_kernel_for_dispatch_key
-for name in ("decode_bucket", "encode_plan", "encode_bucket", "rollback_bucket"):
+for name in ("decode_bucket", "encode_plan", "encode_bucket", "rollback_bucket", "probe"):
     assert has("gradwire::" + name, "CUDA"), name
     assert not has("gradwire::" + name, "CPU"), name
 schema = str(torch.ops.gradwire.decode_bucket.default._schema)
 assert schema.startswith("gradwire::decode_bucket(Tensor(a!) out, Tensor data"), schema
 schema = str(torch.ops.gradwire.encode_bucket.default._schema)
-assert "Tensor(a!)[] states, float divisor) -> (Tensor, Tensor)" in schema, schema
+assert "float divisor, Tensor(b!) out, Tensor(c!) scratch" in schema, schema
 assert cuda.load() == found
 assert gradwire.torch.backend("cuda").name == "cuda"
 from gradwire.torch.backends.cuda import plans
@@ -86,7 +86,10 @@ def test_a_build_is_found_again_and_not_repeated(
 def test_the_library_refers_to_no_python(library: Path) -> None:
     symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True)
     assert "aoti_torch_get_current_cuda_stream" in symbols.stdout
-    assert not [line for line in symbols.stdout.splitlines() if " U Py" in line or " U _Py" in line]
+    lines = symbols.stdout.splitlines()
+    assert not [line for line in lines if " U Py" in line or " U _Py" in line]
+    # CUDA's runtime is in it, and nobody else's takes its place.
+    assert not [line for line in lines if " cuda" in line or " __cuda" in line]
 
 
 def test_the_wheel_of_the_library_installs(library: Path, tmp_path: Path) -> None:
@@ -108,6 +111,45 @@ def test_without_a_library_the_reason_says_what_to_do() -> None:
     assert "gradwire.torch.cuda.build_cuda()" in found.reason
     with pytest.raises(ExtensionError, match="build_cuda"):
         cuda.load()
+
+
+@pytest.mark.parametrize(
+    ("built", "runs", "not_on"),
+    [
+        (("80", "90"), [(8, 0), (8, 6), (9, 0), (10, 0)], [(7, 5)]),
+        (("90",), [(9, 0), (12, 0)], [(8, 0), (8, 9)]),
+        (("80", "90a"), [(8, 9), (9, 0)], [(10, 0), (9, 1)]),
+    ],
+)
+def test_code_runs_on_later_gpus_of_its_kind_and_its_ptx_on_all_later_ones(built, runs, not_on):
+    assert all(architectures.runs_on(built, each) for each in runs)
+    assert not any(architectures.runs_on(built, each) for each in not_on)
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_library_is_taken_only_where_it_has_code_for_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for chosen in (("80", "90"), ("100",)):
+        library = tmp_path / build._folder(chosen, "a compiler") / build.NAME
+        library.parent.mkdir()
+        library.write_bytes(b"")
+    newest, older = build.cached()
+    assert (newest.architectures, older.architectures) == (("100",), ("80", "90"))
+    # Which GPUs there are is not known before the process uses CUDA.
+    assert cuda.status() == cuda.Status(older.library, "built from source")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for here, wanted in (
+        (((9, 0),), older.library),
+        (((10, 3),), newest.library),
+        (((8, 0), (12, 0)), older.library),  # for the second by its PTX
+        (((7, 5),), None),
+    ):
+        monkeypatch.setattr(architectures, "of_devices", lambda here=here: here)
+        assert cuda.status().library == wanted, here
+    reason = cuda.status().reason
+    assert "was built for 100, 80, 90, and the GPUs here are 75" in reason
+    assert "build_cuda()" in reason
 
 
 @pytest.mark.usefixtures("nothing_installed")

@@ -7,6 +7,7 @@ import torch
 
 from gradwire.errors import ExtensionError
 from gradwire.torch.backends import cpu, cuda, host
+from gradwire.torch.backends.cuda.operators import hindrance
 from gradwire.torch.backends.interface import Backend
 from gradwire.torch.cuda import load
 
@@ -64,10 +65,8 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     if kind == "cuda" and torch.version.hip is not None:
         why = f"{why} by ROCm"
     elif kind == "cuda":
-        if not _extension()[0]:
-            _extension.cache_clear()  # it may have been built since
-        loaded, found = _extension()
-        if loaded:
+        taken, found = _asked_again(torch.device(device).index)
+        if taken:
             return BackendInUse(_KERNELS.name, f"CUDA kernels encode in place: {found}")
         why = found
     return BackendInUse(_STAGED.name, f"{why}: {_COPIES}")
@@ -77,10 +76,34 @@ def of(*tensors: object) -> Backend:
     """Return the backend for the tensors that a call was given; what is none does not count."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
-            if tensor.is_cuda and torch.version.hip is None and _extension()[0]:
+            if tensor.is_cuda and torch.version.hip is None and _kernels(tensor.device.index)[0]:
                 return _KERNELS
             return _STAGED
     return _IN_PLACE
+
+
+def _asked_again(index: int | None) -> tuple[bool, str]:
+    """Look anew for what was not there; try a device only in a process that uses CUDA already.
+
+    A process that asks which backend is used may be one that forks later, and its children could
+    then not use CUDA.
+    """
+    if not _extension()[0]:
+        _extension.cache_clear()  # it may have been built since
+        _kernels.cache_clear()
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return _extension()
+    return _kernels(torch.cuda.current_device() if index is None else index)
+
+
+@functools.cache
+def _kernels(index: int) -> tuple[bool, str]:
+    """Tell whether a device runs the kernels, which is tried once, and why."""
+    loaded, why = _extension()
+    because = hindrance(torch.device("cuda", index)) if loaded else None
+    if because is None:
+        return loaded, why
+    return False, f"cuda:{index} does not run the kernels of the CUDA extension ({because})"
 
 
 @functools.cache

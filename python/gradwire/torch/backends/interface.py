@@ -27,13 +27,24 @@ same errors.
    ranks with one call, in the order of ranks, or puts sums in their places. `Bucket.resolve` hands
    the result over so that whatever the caller's stream does next comes after it.
 
-Frames lie in tensors of bytes where `Bucket.frames_on` says, and collectives take them from there.
+Frames lie in tensors of bytes where `Bucket.frames_on` says, and collectives take them from there:
+on the device if its collectives can, else on the host. A collective of the device takes its place
+in the order of the current stream, when it is started and when it is waited for. So the two threads
+work in the blocks `Bucket.sending` and `Bucket.receiving`, each of which has a stream of its own,
+and `Bucket.used` and `Bucket.follow` order the use of one tensor by both.
+
+A memory in one buffer cannot go back. So of such parameters the sending thread writes the frames
+alone, by `Bucket.encode` with ``later``, which `Backend.rollback` undoes by forgetting it. Once it
+is known that the step counts, the receiving thread writes the memories by `Bucket.settle`, from the
+frames and the gradients, which must be in the bucket until then.
+
 A state is what the backend's `Backend.init_state` made, with the attributes and methods of
 `gradwire.State`; its arrays may lie on the device until someone asks for them.
 """
 
 import abc
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -64,10 +75,13 @@ class Backend(Protocol):
         The name of the folder.
     waits : bool
         Whether reading a number of a tensor makes a thread wait for the device.
+    carries : bool
+        Whether frames can stay on the device, if collectives take them from there.
     """
 
     name: str
     waits: bool
+    carries: bool
 
     def encode(
         self,
@@ -110,11 +124,21 @@ class Backend(Protocol):
         Does not wait for the device; the result may, at its first call.
         """
 
-    def init_state(self, codec: "Codec", numel: int, name: str, stream: int, /) -> "State":
+    def init_state(self, codec: "Codec", numel: int, name: str | None, stream: int, /) -> "State":
         """Return the state of a parameter whose gradients lie on the backend's device."""
 
-    def bucket(self, buffer: torch.Tensor, /) -> "Bucket":
-        """Return the bucket of a buffer of gradients. Does not wait for the device."""
+    def rollback(self, states: "Sequence[State]", /) -> None:
+        """Undo the last encode of each state, as `gradwire.State.rollback`."""
+
+    def bucket(self, buffer: torch.Tensor, carried: bool = False, /) -> "Bucket":
+        """Return the bucket of a buffer of gradients. Does not wait for the device.
+
+        Parameters
+        ----------
+        buffer : torch.Tensor
+        carried : bool
+            The frames stay on the device. Only if the backend `carries` them.
+        """
 
 
 class Bucket(abc.ABC):
@@ -162,7 +186,28 @@ class Bucket(abc.ABC):
     def frames_on(self) -> torch.device:
         """Where frames are written, gathered and read."""
 
+    # Both threads -----------------------------------------------------------------------------
+
+    def used(self, *tensors: torch.Tensor) -> Any:
+        """Return a mark of the work that the receiving thread has given the device so far.
+
+        It uses these tensors, which the sending thread has taken: until then their memory must not
+        be used for anything else.
+        """
+        del tensors
+
+    def follow(self, mark: Any) -> None:
+        """Let what the sending thread gives the device from now on come after a mark."""
+        del mark
+
     # The sending thread -----------------------------------------------------------------------
+
+    def sending(self) -> AbstractContextManager[None]:
+        """Give what is done in this block to the stream of the sending thread.
+
+        It comes after all that the caller's stream was given until the bucket was made.
+        """
+        return nullcontext()
 
     @abc.abstractmethod
     def wait(self) -> None:
@@ -178,6 +223,8 @@ class Bucket(abc.ABC):
         positions: Sequence[NDArray[np.uint32] | None],
         out: torch.Tensor,
         scale: float,
+        *,
+        later: bool = False,
     ) -> tuple[Table, Exception | None]:
         """Encode parameters, and write their frames one after another.
 
@@ -195,6 +242,11 @@ class Bucket(abc.ABC):
             uint8; receives the frames.
         scale : float
             The loss scale.
+        later : bool
+            Write the same frames, and change nothing of the states: afterwards `settle` brings them
+            to where they would be, and `Backend.rollback` leaves them as they are. Only for
+            memories that are not ``undoable``. Of the parts, only the sparsifier may be written in
+            Python.
 
         Returns
         -------
@@ -227,13 +279,31 @@ class Bucket(abc.ABC):
 
     @abc.abstractmethod
     def values_of(
-        self, frames: torch.Tensor, sizes: Sequence[int], positions: bool
+        self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
-        """Return the values of this rank's own frames, and their positions if asked to."""
+        """Return the values of this rank's own frames.
+
+        Parameters
+        ----------
+        frames : torch.Tensor
+            uint8: the frames, one after another.
+        sizes : sequence of int
+            Their bytes.
+        numels : sequence of int
+            The lengths of their parameters, if all entries are in them; empty if not.
+        positions : bool
+            Return the positions as well, or none.
+
+        Returns
+        -------
+        values : torch.Tensor
+            float32, where frames are.
+        positions : numpy.ndarray
+        """
 
     @abc.abstractmethod
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
-        """Copy runs of entries behind each other; tell whether all of them are finite."""
+        """Copy runs of entries to where frames are; tell whether all of them are finite."""
 
     @abc.abstractmethod
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
@@ -245,9 +315,43 @@ class Bucket(abc.ABC):
 
     # The receiving thread ---------------------------------------------------------------------
 
+    def receiving(self) -> AbstractContextManager[None]:
+        """Give what is done in this block to the stream of the receiving thread."""
+        return nullcontext()
+
     @abc.abstractmethod
     def look(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         """Return the first bytes of each slot on the host, one row a slot; not to be written to."""
+
+    @abc.abstractmethod
+    def spare(self) -> "Bucket":
+        """Return a bucket with as much room, to write averages to; nobody waits for its future."""
+
+    @abc.abstractmethod
+    def settle(
+        self,
+        states: Sequence["State"],
+        ends: Sequence[int],
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        scale: float,
+    ) -> None:
+        """Write the memories of parameters that `encode` has encoded with ``later``.
+
+        Parameters
+        ----------
+        states : sequence
+            Of each parameter.
+        ends : sequence of int
+            As in `encode`, as is the scale.
+        frames : torch.Tensor
+            uint8.
+        starts, sizes : sequence of int
+            Where this rank's frame of each parameter starts, and its bytes.
+        scale : float
+            The loss scale.
+        """
 
     @abc.abstractmethod
     def average(
@@ -326,13 +430,13 @@ class Led:
         For other ranks, as `gradwire._native.unpack_positions` reads them.
     wanted : int
         Their size in bytes without a limit.
-    values : numpy.ndarray
-        This rank's, float32, shape (count,).
+    values : torch.Tensor
+        This rank's, float32, shape (count,), where frames are.
     table : numpy.ndarray
         The row of the encode.
     """
 
     positions: bytes
     wanted: int
-    values: NDArray[np.float32]
+    values: torch.Tensor
     table: Table

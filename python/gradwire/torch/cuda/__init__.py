@@ -6,6 +6,7 @@ there is none. `build_cuda` compiles it from the sources in this package.
 ===========  ====================================================================================
 ``toolkit``  finds a CUDA compiler: of the machine, or of the package registry's wheels
 ``build``    compiles, into a cache that is keyed by content
+``architectures``  which GPUs a library has code for
 ``library``  finds a library, and loads it
 ===========  ====================================================================================
 """

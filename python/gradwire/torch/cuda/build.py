@@ -9,20 +9,19 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from gradwire.errors import ExtensionError
+from gradwire.torch.cuda.architectures import ALL, flags, names, of_devices
 from gradwire.torch.cuda.toolkit import Toolkit, find
 
-__all__ = ["ALL", "NAME", "SOURCES", "TARGET", "build_cuda", "cache_folder", "cached"]
+__all__ = ["NAME", "SOURCES", "TARGET", "Built", "build_cuda", "cache_folder", "cached"]
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "libgradwire_cuda.so"
-
-ALL = ("80", "90", "100", "120")
-"""The architectures of a library for everyone; newer ones compile the last one's PTX."""
 
 TARGET = "0x020b000000000000"
 """The oldest torch that the library runs with: the stable ABI of 2.11."""
@@ -32,6 +31,13 @@ _FLAGS = (
     # A product and a sum round each on its own: frames are those of the CPU, byte for byte.
     "-fmad=false",
     *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),
+)
+
+
+_LINK = (
+    "-shared",
+    # The runtime goes into the library, and stays its own: torch may have one of another release.
+    *("-cudart=static", "-Xlinker", "--exclude-libs=ALL"),
 )
 
 
@@ -49,26 +55,11 @@ def _files() -> list[Path]:
 _KINDS = {".cu", ".cuh", ".h", ".cpp"}
 
 
-def _architectures() -> tuple[str, ...]:
-    """Those of the GPUs that torch sees; all, if it sees none."""
-    if not torch.cuda.is_available():
-        return ALL
-    devices = range(torch.cuda.device_count())
-    pairs = {torch.cuda.get_device_capability(device) for device in devices}
-    return tuple(f"{major}{minor}" for major, minor in sorted(pairs))
-
-
-def _code_for(architectures: Sequence[str]) -> list[str]:
-    flags = [f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures]
-    last = architectures[-1]
-    return [*flags, f"-gencode=arch=compute_{last},code=compute_{last}"]
-
-
 def _key(architectures: Sequence[str], compiler: str) -> str:
     total = hashlib.sha256()
     parts: Iterable[bytes] = (
         *(part for path in _files() for part in (path.name.encode(), path.read_bytes())),
-        *(text.encode() for text in (*_FLAGS, *architectures, compiler)),
+        *(text.encode() for text in (*_FLAGS, *_LINK, *architectures, compiler)),
         *(torch.__version__.encode(), platform.machine().encode()),
     )
     for part in parts:
@@ -76,14 +67,39 @@ def _key(architectures: Sequence[str], compiler: str) -> str:
     return total.hexdigest()[:20]
 
 
-def cached(folder: Path | None = None) -> Path | None:
-    """Return the newest library that was built from just these sources, if there is one.
+@dataclass(frozen=True)
+class Built:
+    """A library that was built before.
 
-    It asks for no compiler: whichever built it, the sources and torch were the same.
+    Attributes
+    ----------
+    library : pathlib.Path
+        The shared library.
+    architectures : tuple of str
+        What it has machine code for; it has the PTX of the last.
+    """
+
+    library: Path
+    architectures: tuple[str, ...]
+
+
+def cached(folder: Path | None = None) -> list[Built]:
+    """Return the libraries that were built from just these sources, the newest first.
+
+    It asks for no compiler: whichever built them, the sources and torch were the same.
     """
     pattern = f"{_key((), '')}-*/{NAME}"
-    found = sorted((folder or cache_folder()).glob(pattern), key=lambda path: path.stat().st_mtime)
-    return found[-1] if found else None
+    found = sorted((folder or cache_folder()).glob(pattern), key=_time, reverse=True)
+    return [Built(path, tuple(path.parent.name.split("-")[1:-1])) for path in found]
+
+
+def _time(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _folder(architectures: Sequence[str], compiler: str) -> str:
+    """Return the name of the folder of a build, which tells its architectures."""
+    return "-".join([_key((), ""), *architectures, _key(architectures, compiler)])
 
 
 def build_cuda(
@@ -114,9 +130,9 @@ def build_cuda(
         words.
     """
     toolkit = find()
-    chosen = tuple(architectures or _architectures())
+    chosen = tuple(architectures or names(of_devices()) or ALL)
     root = Path(folder) if folder is not None else cache_folder()
-    target = root / f"{_key((), '')}-{_key(chosen, toolkit.version())}" / NAME
+    target = root / _folder(chosen, toolkit.version()) / NAME
     if target.exists():
         return target
     libraries = Path(torch.__file__).parent / "lib"
@@ -138,7 +154,7 @@ def _compile(
 ) -> Path:
     include = (SOURCES, *toolkit.include, libraries.parent / "include")
     folders = [f"-I{path}" for path in include[:-1]] + [f"-isystem={include[-1]}"]
-    common = [*_FLAGS, *_code_for(architectures)]
+    common = [*_FLAGS, *flags(architectures)]
 
     def compiled(source: Path) -> str:
         name = "-".join(source.relative_to(SOURCES).with_suffix(".o").parts)
@@ -152,7 +168,7 @@ def _compile(
     made = scratch / NAME
     search = [f"-L{path}" for path in (*toolkit.libraries, libraries)]
     needed = ["-ltorch", "-ltorch_cpu", "-ltorch_cuda"]
-    _run([str(toolkit.nvcc), "-shared", *common, *objects, *search, *needed, "-o", str(made)])
+    _run([str(toolkit.nvcc), *_LINK, *common, *objects, *search, *needed, "-o", str(made)])
     return made
 
 

@@ -10,7 +10,7 @@ import torch
 
 from gradwire._native import VERSION
 from gradwire.errors import ExtensionError
-from gradwire.torch.cuda import build
+from gradwire.torch.cuda import architectures, build
 
 __all__ = ["Status", "load", "status"]
 
@@ -54,12 +54,34 @@ def status() -> Status:
             f"the package gradwire-cuda is of version {package.__version__}, and gradwire of "
             f"{VERSION}: pip install gradwire-cuda=={VERSION}",
         )
-    if built := build.cached():
-        return Status(built, "built from source")
+    return _built()
+
+
+def _built() -> Status:
+    """Return the library from the cache that has code for most of the GPUs here."""
+    found = build.cached()
+    if not found:
+        return Status(
+            None,
+            "the CUDA extension is not installed: build it with gradwire.torch.cuda.build_cuda(), "
+            f"or pip install gradwire-cuda=={VERSION}",
+        )
+    # A process that does not use CUDA is not made to: it might fork later.
+    here = architectures.of_devices() if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    if not here:
+        most = max(found, key=lambda built: len(built.architectures))
+        return Status(most.library, "built from source")
+    served = [
+        sum(architectures.runs_on(built.architectures, each) for each in here) for built in found
+    ]
+    if max(served) > 0:
+        return Status(found[served.index(max(served))].library, "built from source")
     return Status(
         None,
-        "the CUDA extension is not installed: build it with gradwire.torch.cuda.build_cuda(), "
-        f"or pip install gradwire-cuda=={VERSION}",
+        "the CUDA extension was built for "
+        f"{', '.join(sorted({each for built in found for each in built.architectures}))}, and "
+        f"the GPUs here are {', '.join(architectures.names(here))}: build it for these with "
+        "gradwire.torch.cuda.build_cuda()",
     )
 
 

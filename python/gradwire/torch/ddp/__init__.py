@@ -7,7 +7,7 @@ The training loop does not change. See `attach` and ``docs/ddp.md``.
 """
 
 from gradwire.torch.ddp.attachment import attach
-from gradwire.torch.ddp.errors import ExchangeError, GradientError, UpdateError
+from gradwire.torch.ddp.errors import ExchangeError, GradientError, UndoError, UpdateError
 from gradwire.torch.ddp.handle import Handle
 from gradwire.torch.ddp.pairing import PairingWarning
 from gradwire.torch.ddp.report import ParameterReport, Report
@@ -19,6 +19,7 @@ __all__ = [
     "PairingWarning",
     "ParameterReport",
     "Report",
+    "UndoError",
     "UpdateError",
     "attach",
 ]

@@ -100,6 +100,7 @@ class Applying:
     def prepare(self) -> None:
         """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
         self._check_halves()
+        self.origins.settle()
         sent = unsent = False
         for mark in self.origins.marks:
             if mark.parameter.tensor.grad is None or not mark.parameter.compressed:
@@ -193,6 +194,18 @@ class Applying:
         mark = self.origins.mixed() if self._computed else None
         return None if mark is None else _mixed(mark.parameter.name)
 
+    def stale(self) -> bool:
+        """Tell whether gradients are added to a step that was applied, as nobody can want to.
+
+        Programs do so whose pass through this model is for another one's gradients, as that of a
+        generator through its discriminator. Such a pass is only averaged; it is an error if this
+        model's optimizer, which has to be one that asks, is to apply it.
+        """
+        last = self.last
+        if not self._computed or last is None or not last.applied:
+            return False
+        return isinstance(self._optimizer, Attachable) and self.origins.mixed() is not None
+
     def discarded(self, step: Step) -> None:
         """Record that a pass was undone, on all ranks."""
         if step is self.last:
@@ -206,7 +219,8 @@ class Applying:
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None
-        return last, [each for each in last.encoded.values() if not self.origins.kept(each)]
+        kept = {each.name for each in self.origins.kept(last.encoded.values())}
+        return last, [each for name, each in last.encoded.items() if name not in kept]
 
     def take_over(self) -> None:
         """Continue with the moments that the optimizer kept while parameters were dense.

@@ -56,7 +56,7 @@ class Attached:
         self._exchange = exchange
         self._scheduler = scheduler
         self._control = control
-        self._worker = Worker(exchange, hold=scaled, whole=whole)
+        self._worker = Worker(exchange, scaled=scaled, whole=whole)
         layouts = Layouts(parameters)
         self._tallies = layouts.tallies
         self._submission = Submission(

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire._part import check_part
+from gradwire.exchange import AllGather
+from gradwire.extension import IndexCoding, Quantizer
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.ddp import parameters as making
 from gradwire.torch.ddp.agreement import agree, checksum
@@ -101,8 +103,10 @@ def attach(
     ValueError
         Parameters have no values, the model has another hook, the process group consists of other
         ranks than the model's, options are incompatible, the schedule does not fit the codec, the
-        codec has ``Residual(low_memory=True)``, which cannot undo a step, the optimizer
+        codec has ``low_memory=True`` and an exchange or parts that do not go with it, the optimizer
         would not apply what the codec sends, or the ranks disagree on the arguments.
+    ExchangeError
+        Gloo, which carries messages between the ranks, could not connect them.
 
     Warns
     -----
@@ -112,12 +116,17 @@ def attach(
     Notes
     -----
     `attach` makes two process groups, one for buckets and one for messages between steps, and a
-    third one for exchanges that sum on the wire. If the model spans only some of the ranks, the
+    third one for exchanges that sum on the wire. Messages go over Gloo. Frames do too, unless CUDA
+    kernels encode and the given group moves tensors of the GPU, as NCCL does: then they go over the
+    same backend, from GPU to GPU. If the model spans only some of the ranks, the
     other ranks must make the same number of groups at the same time, for example with
     ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
 
     Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
-    slots of compressed size. float64 gradients are rounded to float32 before they are compressed.
+    slots of compressed size. A memory with ``low_memory=True`` has half of that. It is written, and
+    averages are decoded, when the last bucket of a pass has been found good on all ranks: the slots
+    of all ranks are held until then, and no pass that counted can be undone. float64 gradients are
+    rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
     check_codec(codec)
@@ -146,18 +155,30 @@ def attach(
         "parameters": (len(shapes), checksum(shapes)),
         "optimizer": facts_of(optimizer, named),
     }
+    whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
     groups = Groups(over, timeout)
+    carriers = groups.carriers(named.values())
+    facts["carriers of frames"] = carriers
     try:
         group = groups.make()
         agree(group, "attached", facts)
-        _check_memory(codec)
+        _check_memory(codec, whole=whole)
         bucket_nbytes = getattr(ddp, "bucket_bytes_cap", None)
         parameters = making.make(named, dense, codec, group.rank(), bucket_nbytes)
         compressed = {each.name: each for each in parameters if each.state is not None}
         check_pairing(codec, optimizer, compressed.values())
         scheduler = Scheduler(schedule, compressed, group.rank())
-        exchange = build(codec.exchange, group, groups.make, check_result=scaled)
-        control = Control(groups.make())
+        frames = groups.make(carriers)
+        groups.connect(frames, carriers, named.values())
+        exchange = build(
+            codec.exchange,
+            frames,
+            groups.make,
+            carriers,
+            check_result=scaled,
+            postpones=not codec.memory.undoable,
+        )
+        control = Control(group)
         warn_of_pairing(codec, optimizer, compressed.values())  # an error, if the program says so
         switch = _switch(ddp, over)
     except BaseException:
@@ -176,7 +197,7 @@ def attach(
         control,
         process_group=over,
         grad_scaler=grad_scaler,
-        whole=not getattr(ddp, "skip_all_reduce_unused_params", False),
+        whole=whole,
         applying=applying,
         joining=_joining(ddp),
     )
@@ -238,12 +259,22 @@ def _check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
         )
 
 
-def _check_memory(codec: "Codec") -> None:
+def _check_memory(codec: "Codec", *, whole: bool) -> None:
+    """Refuse what goes only with memories that can go back."""
     # Checked after the ranks agree on the codec, so that all of them refuse it or none does.
-    if not codec.memory.undoable:
+    if codec.memory.undoable:
+        return
+    problem = None
+    if not isinstance(codec.exchange, AllGather):
+        problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
+    elif isinstance(codec.quantize, Quantizer) or isinstance(codec.indices, IndexCoding):
+        problem = "a quantizer or index coding in Python encodes in one go"
+    elif not whole:
+        problem = "skip_all_reduce_unused_params hides where a step ends"
+    if problem is not None:
         raise ValueError(
-            "a step that fails on any rank is rolled back on all ranks, but "
-            f"{codec.memory!r} cannot roll back; attach a codec with low_memory=False"
+            f"{codec.memory!r} has one buffer, which cannot go back: it is written at the end of a "
+            f"step that is good on all ranks; but {problem}. Attach a codec with low_memory=False"
         )
 
 

@@ -2,7 +2,7 @@
 
 from gradwire.errors import GradwireError, NonFiniteError
 
-__all__ = ["ExchangeError", "GradientError", "UpdateError", "fresh"]
+__all__ = ["ExchangeError", "GradientError", "UndoError", "UpdateError", "fresh"]
 
 
 class ExchangeError(GradwireError, RuntimeError):
@@ -58,9 +58,31 @@ class UpdateError(GradwireError, RuntimeError):
 
     Raised only with ``attach(..., optimizer=)``. Either a gradient was added to the step of an
     earlier pass, because ``zero_grad()`` was not called in between, or `step()` was called after
-    that pass had been rolled back. Nothing was exchanged or applied. Every rank that runs the same
-    program raises it; call ``zero_grad()`` and go on.
+    that pass had been rolled back. In the first case `backward()` raises it if the step was not
+    applied yet, and otherwise `step()`, if it is to apply the mixture. Nothing was compressed or
+    applied. Every rank that runs the same program raises it; call ``zero_grad()`` and go on.
     """
+
+
+class UndoError(GradwireError, RuntimeError):
+    """A pass would have to be undone that residuals in one buffer have taken in.
+
+    Raised only with a codec whose memory has ``low_memory=True``: by `Handle.discard`; and with
+    ``attach(..., optimizer=)`` by `Handle.state_dict` and `Handle.epoch` before the optimizer has
+    applied the last pass, and by the backward pass that follows one which was never applied, once.
+    Nothing changes: what the pass left stays in the residuals. Every rank that runs the same
+    program raises it.
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.args[0]}, but it cannot be undone: with low_memory=True a residual has one "
+            "buffer, which has taken the pass in. Use low_memory=False, or handle.paused() for "
+            "gradients that are not to be applied"
+        )
 
 
 def fresh(error: BaseException) -> BaseException:

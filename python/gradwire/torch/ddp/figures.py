@@ -58,6 +58,7 @@ def report(
         rank=exchange.rank,
         world_size=exchange.world_size,
         codec=repr(codec),
+        carried_by=", ".join(sorted(set(exchange.carriers.values()))) or "gloo",
         **figures(exchange, tallies),
         residual_norm=math.hypot(*known) if residuals else None,
         state_bytes=sum(each.nbytes for each in parameters),

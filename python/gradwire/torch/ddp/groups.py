@@ -1,9 +1,15 @@
 """Makes and destroys the process groups of one attachment."""
 
 import threading
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
+import torch
 import torch.distributed as dist
+
+from gradwire.torch import backends
+from gradwire.torch.ddp.errors import ExchangeError
 
 __all__ = ["Groups", "is_registered"]
 
@@ -11,11 +17,17 @@ _PATIENCE = 5.0
 """Seconds to wait for the destruction of groups in which collectives may be in progress."""
 
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+_BY_HOST = ("gloo", "mpi", "ucc", "undefined")
+"""Backends that frames on a device are not given to: Gloo copies to the host by itself, slowly."""
+
+
 class Groups:
     """Makes process groups of the same ranks as a given one, and destroys them.
 
     gradwire uses its own groups, so that its collectives cannot mix with those of DDP. Each group
-    costs three threads and five file descriptors, and torch keeps it until it is destroyed.
+    costs three threads and five file descriptors, and torch keeps it until it is destroyed. All of
+    them take tensors of the CPU, by Gloo: for messages, and for frames on the host.
 
     Parameters
     ----------
@@ -30,22 +42,83 @@ class Groups:
         self._timeout = timeout
         self._made: list[dist.ProcessGroup] = []
 
-    def make(self) -> dist.ProcessGroup:
-        """Make another group. A collective."""
+    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+        """Return what moves frames on the device of these tensors, by kind of device.
+
+        That is the backend of the given group for that device, as ``{"cuda": "nccl"}``, if frames
+        can stay there. What is not named has its frames on the host; so has all of a model over a
+        part of the ranks, if all of them together are bound to devices: torch would split such a
+        group off, for which every rank is needed.
+        """
+        world = dist.group.WORLD
+        if self._over is not world and getattr(world, "bound_device_id", None) is not None:
+            return {}
+        found = [(each.device.type, backends.of(each).carries) for each in tensors]
+        # One device of a kind may not run the kernels.
+        there = {kind for kind, _ in found} - {kind for kind, carries in found if not carries}
+        config = dist.BackendConfig(dist.get_backend_config(self._over))
+        known = config.get_device_backend_map().items()
+        return {kind: by for kind, by in known if kind in there and by not in _BY_HOST}
+
+    def make(self, carriers: Mapping[str, str] = _NONE) -> dist.ProcessGroup:
+        """Make another group, which takes tensors of these devices too. A collective.
+
+        Raises
+        ------
+        ExchangeError
+            Gloo could not connect the ranks.
+        """
         timeout = self._timeout
         if timeout is None:
             timeout = _timeout(self._over)
-        group = dist.new_group(
-            dist.get_process_group_ranks(self._over),
-            timeout=timeout,
-            backend="gloo",
-            use_local_synchronization=self._over is not dist.group.WORLD,
-            group_desc="gradwire",
-        )
+        kinds = {"cpu": "gloo", **carriers}
+        bound = getattr(dist.group.WORLD, "bound_device_id", None)
+        if bound is not None:  # torch asks every group what moves tensors of that device
+            kinds.setdefault(bound.type, "gloo")
+        try:
+            group = dist.new_group(
+                dist.get_process_group_ranks(self._over),
+                timeout=timeout,
+                backend=",".join(f"{kind}:{by}" for kind, by in kinds.items()),
+                use_local_synchronization=self._over is not dist.group.WORLD,
+                group_desc="gradwire",
+            )
+        except RuntimeError as error:
+            raise ExchangeError(
+                "gradwire could not make a process group: its messages between the ranks go over "
+                "Gloo, also where frames go over NCCL. If Gloo finds no network that connects the "
+                f"machines, name its interface by GLOO_SOCKET_IFNAME ({str(error).strip()})"
+            ) from error
         if not isinstance(group, dist.ProcessGroup):
             raise ValueError("this rank is not in the process group passed to attach()")
         self._made.append(group)
         return group
+
+    def connect(
+        self, group: dist.ProcessGroup, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """Connect the ranks of a group on the devices of these tensors. A collective.
+
+        NCCL connects in the first collective on a device. That takes memory and time, and may wait
+        for the device: not in the middle of a backward pass.
+
+        Raises
+        ------
+        ExchangeError
+            The ranks cannot be connected.
+        """
+        for device in dict.fromkeys(each.device for each in tensors):
+            by = carriers.get(device.type)
+            if by is None:
+                continue
+            one = torch.ones(1, device=device)
+            try:
+                dist.all_reduce(one, group=group)
+                one.item()  # which waits for it
+            except RuntimeError as error:
+                raise ExchangeError(
+                    f"the ranks could not be connected by {by} on {device}: {str(error).strip()}"
+                ) from error
 
     def leave(self) -> None:
         """Destroy all groups. A second call has no effect.

@@ -48,6 +48,9 @@ class Handle(Attached):
         ValueError
             The epoch is lower than the current one, the ranks disagree, or the handle is detached.
             Nothing changes then.
+        UndoError
+            The codec has ``low_memory=True``, and the attached optimizer has not applied the last
+            pass yet. Nothing changes.
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
@@ -73,6 +76,8 @@ class Handle(Attached):
             There was no backward pass since `attach`, `epoch`, `load_state_dict` or the last
             `discard`, the ranks disagree on the step, or the handle is detached. Nothing changes
             then.
+        UndoError
+            The codec has ``low_memory=True``, and the last pass counted. Nothing changes.
         ExchangeError
             Another rank called something else, or did not call within the timeout; or the handle
             is broken.
@@ -124,8 +129,17 @@ class Handle(Attached):
             parameters to float32 tensors of their shapes, if the codec has them; and ``about``:
             JSON with version, rank, world size, step, codec, schedule, and the remaining state of
             each parameter.
+
+        Raises
+        ------
+        UndoError
+            The codec has ``low_memory=True``, and the attached optimizer has not applied the last
+            pass yet: call its ``step()`` first.
+        ExchangeError
+            With such a codec, if the last pass failed when a part of the residuals had taken it in.
         """
         self._worker.settle()
+        self._worker.check_states()
         self._submission.undo_unapplied()
         return checkpoint.save(
             self._compressed(),

@@ -1,7 +1,7 @@
 """What the hook and the worker's threads exchange: steps, jobs, flights and their buffers."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,14 +9,12 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from gradwire.torch.backends import Bucket
+from gradwire.torch import backends
+from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.ddp.layout import Layout
 from gradwire.torch.ddp.record import Parameter
 
 __all__ = ["Buffers", "Flight", "Job", "Step"]
-
-
-_CPU = torch.device("cpu")
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +32,7 @@ class Step:
         Parameters whose limits have observed sizes in this step, each with its previous limit.
     error : BaseException or None
         Why the step does not count.
-    held : list of Job
+    held : list of Flight
         Buckets that are done and wait for the outcome of the whole step.
     finished, counted : bool
         Whether the step has ended, and whether it counts.
@@ -47,7 +45,7 @@ class Step:
     number: int = 0
     encoded: dict[str, Parameter] = field(default_factory=dict)
     error: BaseException | None = None
-    held: list["Job"] = field(default_factory=list)
+    held: list["Flight"] = field(default_factory=list)
     limits: list[tuple[Parameter, list[int]]] = field(default_factory=list)
     finished: bool = False
     counted: bool = False
@@ -65,16 +63,21 @@ class Step:
         self.limits.append((parameter, parameter.limit.state()))
         parameter.limit.observe(wanted)
 
-    def undo(self, parameter: Parameter) -> None:
-        """Roll back the parameter's state to what it was before this step."""
-        del self.encoded[parameter.name]
-        parameter.state.rollback()
-        parameter.unmeasure()
+    def undo(self, parameters: Iterable[Parameter]) -> None:
+        """Roll back the states of these parameters to what they were before this step."""
+        kinds: dict[str, tuple[Backend, list[Parameter]]] = {}
+        for parameter in parameters:
+            del self.encoded[parameter.name]
+            backend = backends.of(parameter.tensor)
+            kinds.setdefault(backend.name, (backend, []))[1].append(parameter)
+        for backend, members in kinds.values():
+            backend.rollback([each.state for each in members])
+            for each in members:
+                each.unmeasure()
 
     def undo_all(self) -> None:
         """Roll back everything that this step changed. A second call has no effect."""
-        for parameter in list(self.encoded.values()):
-            self.undo(parameter)
+        self.undo(list(self.encoded.values()))
         while self.limits:
             parameter, limit = self.limits.pop()
             parameter.limit.load(limit)
@@ -148,12 +151,12 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._free: list[torch.Tensor] = []
+        self._free: list[tuple[torch.Tensor, Any]] = []
         self._lock = threading.Lock()
         self._step: int | None = None
         self._most = [0, 0]  # longest request in bytes: in this step, and in the previous one
 
-    def take(self, nbytes: int, step: int, device: torch.device = _CPU) -> torch.Tensor:
+    def take(self, nbytes: int, step: int, bucket: Bucket) -> torch.Tensor:
         """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one.
 
         Parameters
@@ -161,34 +164,48 @@ class Buffers:
         nbytes : int
         step : int
             The number of the step that uses it.
-        device : torch.device
-            Where it is to be.
+        bucket : Bucket
+            What it is for: it lies where the bucket's frames are to be.
         """
+        tensor, mark = self._find(nbytes, step, bucket.frames_on)
+        if tensor is None:
+            return torch.empty(nbytes, dtype=torch.uint8, device=bucket.frames_on)
+        bucket.follow(mark)
+        return tensor
+
+    def _find(
+        self, nbytes: int, step: int, device: torch.device
+    ) -> tuple[torch.Tensor | None, Any]:
         with self._lock:
             if step != self._step:
                 self._step = step
-                self._free = [each for each in self._free if each.numel() <= self._limit]
+                self._free = [each for each in self._free if each[0].numel() <= self._limit]
                 self._most = [0, self._most[0]]
             self._most[0] = max(self._most[0], nbytes)
-            self._free.sort(key=torch.Tensor.numel)
-            there = [index for index, each in enumerate(self._free) if each.device == device]
+            self._free.sort(key=lambda each: each[0].numel())
+            there = [index for index, (each, _) in enumerate(self._free) if each.device == device]
             for index in there:
-                if self._free[index].numel() >= nbytes:
+                if self._free[index][0].numel() >= nbytes:
                     return self._free.pop(index)
             if there:  # all are too short: free the longest rather than keep both
                 self._free.pop(there[-1])
-        return torch.empty(nbytes, dtype=torch.uint8, device=device)
+        return None, None
 
-    def give(self, tensor: torch.Tensor) -> None:
-        """Return a tensor for reuse."""
+    def give(self, tensor: torch.Tensor, mark: Any = None) -> None:
+        """Return a tensor for reuse, after what `Bucket.used` returned for it."""
         with self._lock:
-            self._free.append(tensor)
+            self._free.append((tensor, mark))
+
+    def clear(self) -> None:
+        """Free the tensors that are not in use."""
+        with self._lock:
+            self._free.clear()
 
     @property
     def nbytes(self) -> int:
         """Total bytes of the tensors that are not in use."""
         with self._lock:
-            return sum(tensor.numel() for tensor in self._free)
+            return sum(tensor.numel() for tensor, _ in self._free)
 
     @property
     def _limit(self) -> int:

@@ -155,10 +155,22 @@ class Origins:
                 return mark
         return None
 
-    def kept(self, parameter: Parameter) -> bool:
-        """Tell whether what was decoded last is still in ``.grad``, alone or mixed."""
-        mark = self._by_id[id(parameter.tensor)]
-        return mark.origin >= Origin.SENT and mark.held is not None
+    def kept(self, parameters: Iterable[Parameter]) -> list[Parameter]:
+        """Return those with what was decoded last still in ``.grad``, alone or mixed.
+
+        Waits for a device at most once.
+        """
+        asked = [(each, self._by_id[id(each.tensor)].sent()) for each in parameters]
+        there = [(each, held) for each, held in asked if held is not None]
+        found = _read([held for _, held in there])
+        return [each for (each, _), kept in zip(there, found, strict=True) if kept]
+
+    def settle(self) -> None:
+        """Read all origins that are still to be read, with one wait for a device."""
+        unread = [(mark, mark._unread) for mark in self.marks if mark._unread is not None]
+        found = _read([held for _, held in unread])
+        for (mark, _), mixed in zip(unread, found, strict=True):
+            mark.origin = _MIXED if mixed else _LOCAL
 
     # Changes between the backward pass and the optimizer's step --------------------------------
 

@@ -214,6 +214,9 @@ class Report:
     rank, world_size : int
     codec : str
         The codec that was attached, by its repr.
+    carried_by : str
+        What moves frames between the ranks: ``"gloo"``, from the memory of the host, or a backend
+        that takes them from the device, such as ``"nccl"``.
     steps : int
         Backward passes exchanged, including those that were rolled back.
     collectives : int
@@ -247,6 +250,7 @@ class Report:
     rank: int
     world_size: int
     codec: str
+    carried_by: str
     steps: int
     collectives: int
     wire_bytes: float
@@ -274,12 +278,13 @@ class Report:
         buckets = self.collectives / max(self.steps, 1)
         stages = ("encode", "exchange", "decode")
         milliseconds = ", ".join(f"{stage} {getattr(self, stage + '_ms'):.2f}" for stage in stages)
+        full = f"{self.slot_use:.0%}"
         kept = f"{_size(self.state_bytes)}, {self._bytes_per_entry():.3g} bytes per entry"
         lines = [
             f"gradwire, rank {self.rank} of {self.world_size}: {self.steps} steps",
             f"  codec           {self.codec}",
             f"  bytes sent      {wire} per step, plain DDP {dense}: {self.compression:.1f}x less",
-            f"  collectives     {buckets:.1f} per step, slots {self.slot_use:.0%} full",
+            f"  collectives     {buckets:.1f} per step by {self.carried_by}, slots {full} full",
             f"  achieved ratio  {_ratio(self.achieved)}",
             f"  ms per step     {milliseconds}; backward waited {self.wait_ms:.2f}",
             f"  residual norm   {_norm(self.residual_norm)}",

@@ -14,7 +14,7 @@ from gradwire.torch.ddp.agreement import agree
 from gradwire.torch.ddp.applying import Applying, set_rates
 from gradwire.torch.ddp.backward import in_backward, raise_after_backward
 from gradwire.torch.ddp.control import Control
-from gradwire.torch.ddp.errors import ExchangeError, fresh
+from gradwire.torch.ddp.errors import ExchangeError, UndoError, fresh
 from gradwire.torch.ddp.exchange import Exchange
 from gradwire.torch.ddp.jobs import Job, Step
 from gradwire.torch.ddp.layout import Layout, Layouts
@@ -78,6 +78,7 @@ class Submission:
         self._last: Step | None = None
         self._next_index = 0
         self._pauses = 0
+        self._aside = False
         self._read_scale = _one
 
     @property
@@ -103,21 +104,44 @@ class Submission:
         """Undo the last pass if the optimizer has made no step since. Call after `Worker.settle`.
 
         For what may be the end of this process: no later pass could undo it.
+
+        Raises
+        ------
+        UndoError
+            Residuals in one buffer have taken it in.
         """
         applying = self._applying
         if applying is not None and applying.last is not None and not applying.last.applied:
+            self._check_undo(applying.last, "the optimizer has not applied the last pass yet")
             self._worker.discard(applying.last)
+
+    def _check_undo(self, step: Step, problem: str) -> None:
+        """Raise an UndoError if a step is to be undone that cannot be."""
+        if step.counted and self._exchange.postpones:
+            raise UndoError(problem)
 
     # What the hook calls ----------------------------------------------------------------------
 
     def stands_aside(self, bucket: GradBucket) -> bool:
         """Tell whether DDP must average by itself; if so, record the pass as the last one."""
-        if not self._pauses or self._worker.broken is not None:
+        if self._worker.broken is not None:
             return False
+        applying, index = self._applying, bucket.index()
+        if not self._pauses:
+            if index == 0 or index < self._next_index:
+                self._aside = in_backward() and self._is_stale()
+            if not self._aside:
+                return False
+            self._next_index = index + 1
         self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
-        if self._applying is not None:
-            self._applying.origins.averaged(bucket.parameters())
+        if applying is not None:
+            applying.origins.averaged(bucket.parameters())
         return True
+
+    def _is_stale(self) -> bool:
+        """Tell whether a pass begins from gradients that the optimizer has applied already."""
+        # Within join(), ranks without inputs could not know.
+        return self._applying is not None and not self._joining() and self._applying.stale()
 
     def submit(self, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a bucket and return the future of its average."""
@@ -127,7 +151,9 @@ class Submission:
             text = f"gradwire stopped after an earlier error: {first}"
             return self._refuse(bucket, ExchangeError(text, getattr(first, "rank", None)))
         layout = self._layouts.of(bucket.parameters(), buffer)
-        if self._last is None or self._last.finished or index < self._next_index or index == 0:
+        # A pass that is refused stays so: why may be told only once.
+        ended = self._refusal is None and (self._last is None or self._last.finished)
+        if ended or index < self._next_index or index == 0:
             # The same on all ranks: DDP has waited for all buckets of the previous step, whatever
             # their outcome, so the receiving thread has counted that step if it counts.
             self._refusal = self._begin(shadow=not in_backward())
@@ -161,6 +187,9 @@ class Submission:
         except ExchangeError as error:
             self._last, self._worker.broken = None, error
             return error
+        except UndoError as error:
+            self._last = None
+            return error
         rates = applying.rates()
 
         def prepare() -> None:
@@ -177,6 +206,9 @@ class Submission:
         if found is None:
             return lambda: None
         last, parameters = found
+        if parameters and self._exchange.postpones:
+            last.applied = True  # told once: the program may go on
+            self._check_undo(last, "the last pass was cleared before the optimizer's step()")
         if len(parameters) == len(last.encoded):
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
@@ -186,11 +218,7 @@ class Submission:
                 self._worker.uncount(last)
             return last.undo_all
 
-        def undo() -> None:
-            for each in parameters:
-                last.undo(each)
-
-        return undo
+        return lambda: last.undo(parameters)
 
     def _refuse(
         self, bucket: GradBucket, error: BaseException
@@ -220,7 +248,8 @@ class Submission:
             origins = self._applying.origins
             origins.exchanged(layout.compressed, Origin.SENT)
             origins.exchanged((piece.parameter for piece in layout.dense), Origin.AVERAGED)
-        bucket = backends.of(buffer).bucket(buffer)
+        carried = buffer.device.type in self._exchange.carriers
+        bucket = backends.of(buffer).bucket(buffer, carried)
         self._worker.submit(
             Job(
                 layout=layout,
@@ -296,6 +325,7 @@ class Submission:
                 "there is no step to discard: discard() undoes the last backward pass only, and "
                 "none was exchanged since attach(), epoch(), load_state_dict() or discard()"
             )
+        self._check_undo(step, "discard() is to undo the last pass")
         self._worker.discard(step)
         self._last = None
         if self._applying is not None:

@@ -33,17 +33,19 @@ class Worker:
     Parameters
     ----------
     exchange : Exchange
-    hold : bool
-        Resolve the futures of a step together, once all of its buckets are known to be good. With
-        a loss scaler, a bad bucket then makes the earlier ones infinite too, and every optimizer
-        that shares the scaler skips the step.
+        If it postpones, the buckets of a step are completed together, once all are good.
+    scaled : bool
+        A loss scaler skips steps that are not finite. The futures of a step are resolved together,
+        too: a bad bucket makes the earlier ones infinite as well, and every optimizer that shares
+        the scaler skips the step.
     whole : bool
         Treat a step whose last bucket never arrives as a failed backward pass.
     """
 
-    def __init__(self, exchange: Exchange, *, hold: bool, whole: bool) -> None:
+    def __init__(self, exchange: Exchange, *, scaled: bool, whole: bool) -> None:
         self._exchange = exchange
-        self._hold = hold
+        self._scaled = scaled
+        self._hold = scaled or exchange.postpones
         self._whole = whole
         self._jobs: queue.Queue[Job | Callable[[], None] | None] = queue.Queue()
         self._flights: queue.Queue[Flight | None] = queue.Queue()
@@ -53,6 +55,7 @@ class Worker:
         self._ending = threading.Lock()
         self._ended = False
         self.broken: BaseException | None = None
+        self.torn = False  # some states have taken in a step that others have not
         self.last_error: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._send, name="gradwire-send", daemon=True),
@@ -125,6 +128,14 @@ class Worker:
         step.counted = False
         self._exchange.times.steps_ever -= 1
 
+    def check_states(self) -> None:
+        """Raise an ExchangeError if some states have taken in a step that others have not."""
+        if self.torn:
+            raise ExchangeError(
+                "the last pass failed on this rank when a part of its residuals had taken it in: "
+                "resume from an earlier checkpoint"
+            )
+
     def restart(self) -> None:
         """Count buckets from zero again, on all ranks. Call it after `settle`."""
         self._sequence = 0
@@ -133,7 +144,7 @@ class Worker:
         """Return what the backward pass of a step must raise, once its futures are resolved."""
         if not self._whole:
             self.settle()  # its last bucket may never arrive: the step ends here
-        skipped = self._hold and isinstance(step.error, GradientError)  # the scaler handles it
+        skipped = self._scaled and isinstance(step.error, GradientError)  # the scaler handles it
         return None if step.error is None or skipped else fresh(step.error)
 
     def give_up(self) -> None:
@@ -207,7 +218,7 @@ class Worker:
             except BaseException as error:
                 self._break(job.step, error)
             try:
-                self._deliver(job)
+                self._deliver(flight)
             except BaseException as error:  # an unresolved future would hang the backward pass
                 self._break(job.step, error)
                 self._resolve(job.step)
@@ -223,9 +234,9 @@ class Worker:
             self.broken = error
         step.error = self.broken
 
-    def _deliver(self, job: Job) -> None:
-        step = job.step
-        step.held.append(job)
+    def _deliver(self, flight: Flight) -> None:
+        job, step = flight.job, flight.job.step
+        step.held.append(flight)
         if job.last:
             self._finish(step)
             self._exchange.times.add("wait", job.enqueued)
@@ -235,7 +246,7 @@ class Worker:
 
     def _resolve(self, step: Step) -> None:
         while step.held:
-            job = step.held.pop(0)
+            job = step.held.pop(0).job
             try:
                 job.bucket.resolve(spoiled=step.error is not None)
             except BaseException as error:  # as of a device that is lost: nothing can be written
@@ -249,10 +260,21 @@ class Worker:
         times = self._exchange.times
         times.steps += 1
         if step.error is None:
+            self._complete(step)
+        if step.error is None:
             step.counted = True
             times.steps_ever += 1
-        else:  # it does not count, so ranks that failed at different places are at the same step
+        elif not self.torn:  # it does not count: ranks that failed elsewhere are at the same step
             step.undo_all()
+
+    def _complete(self, step: Step) -> None:
+        """Have all that was postponed in a step done: it counts."""
+        try:
+            for flight in step.held:
+                self._exchange.complete(flight)
+        except BaseException as error:  # as of missing memory, on this rank alone
+            self.torn = True
+            self._break(step, error)
 
 
 def _join(each: "queue.Queue[Any]", deadline: float | None) -> bool:

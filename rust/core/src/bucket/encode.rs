@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use crate::codec::outside::Coders;
 use crate::codec::{Codec, Encoded, State, Support, Workspace};
 use crate::scan::Field;
-use crate::simd::in_standard_mode;
+use crate::simd::{Kernels, in_standard_mode};
 use crate::{Error, Input, Result, room};
 
 /// One tensor of a bucket, and how it is encoded.
@@ -25,6 +25,18 @@ pub struct Piece<'a> {
     pub limit: usize,
     /// What is coded outside of this crate.
     pub coders: Coders<'a>,
+    /// Whether this is the first half of an encode, as of [`Codec::encode_later`].
+    pub later: bool,
+}
+
+/// One tensor of a bucket whose second half is to come.
+pub struct Rest<'a> {
+    /// The state of the tensor.
+    pub state: &'a mut State,
+    /// Where its entries are in the bucket.
+    pub range: Range<usize>,
+    /// What the first half has written.
+    pub frame: &'a [u8],
 }
 
 /// The results of encoding one piece.
@@ -56,6 +68,25 @@ pub fn encode(
     in_standard_mode(|| encode_pieces(input, scale, pieces, scratch, out, outcomes))
 }
 
+/// Settles the states of a bucket in their order, as [`State::settle`]: with the entries and the scale
+/// that [`encode`] was given. Stops at the first that cannot be; the states before it are settled.
+pub fn settle(
+    input: Input<'_>,
+    scale: f32,
+    pieces: &mut [Rest<'_>],
+    scratch: &mut Scratch,
+) -> Result<()> {
+    in_standard_mode(|| {
+        for Rest { state, range, frame } in pieces {
+            let piece = part(input, range)?;
+            let Scratch { workspace, unscaled, .. } = scratch;
+            let piece = divide(piece, scale, workspace.kernels(), unscaled)?;
+            state.settle(piece, frame, workspace)?;
+        }
+        Ok(())
+    })
+}
+
 fn encode_pieces(
     input: Input<'_>,
     scale: f32,
@@ -68,19 +99,13 @@ fn encode_pieces(
     let mut at = 0;
     for piece in pieces {
         let start = Instant::now();
-        let Range { start: begin, end } = piece.range;
-        if begin > end || end > input.len() {
-            let len = input.len();
-            return Err(Error::argument(format!(
-                "a piece has entries {begin} to {end}, the bucket {len}"
-            )));
-        }
-        let encoded = scratch.encode(input, scale, piece)?;
+        let own = part(input, &piece.range)?;
+        let encoded = scratch.encode(own, scale, piece)?;
         let frame = &scratch.frame;
         let target = out.get_mut(at..at + frame.len());
         target.ok_or_else(too_small)?.copy_from_slice(frame);
         at += frame.len();
-        let zero = is_zero(input.range(piece.range.clone()));
+        let zero = is_zero(own);
         outcomes.push(Outcome { nbytes: frame.len(), encoded, zero, elapsed: start.elapsed() });
     }
     Ok(())
@@ -97,21 +122,15 @@ pub struct Scratch {
 
 impl Scratch {
     fn encode(&mut self, input: Input<'_>, scale: f32, piece: &mut Piece<'_>) -> Result<Encoded> {
-        let mut input = input.range(piece.range.clone());
-        #[allow(clippy::float_cmp, reason = "only exactly 1 changes nothing")]
-        if scale != 1.0 {
-            self.unscaled.clear();
-            room::resize(&mut self.unscaled, input.len())?;
-            // Made float32 first: small float16 gradients would vanish the other way round.
-            Field(input).copy(self.workspace.kernels(), 0..input.len(), &mut self.unscaled);
-            for value in &mut self.unscaled {
-                *value /= scale;
-            }
-            input = Input::F32(&self.unscaled);
-        }
-        let Piece { codec, state, support, limit, coders, .. } = piece;
-        let (limit, workspace, frame) = (Some(*limit), &mut self.workspace, &mut self.frame);
+        let Self { workspace, unscaled, frame } = self;
+        let input = divide(input, scale, workspace.kernels(), unscaled)?;
+        let Piece { codec, state, support, limit, coders, later, .. } = piece;
+        let limit = Some(*limit);
         match *support {
+            _ if *later && !coders.is_none() => Err(Error::argument(
+                "a frame with sections that are coded outside is encoded in one go",
+            )),
+            support if *later => codec.encode_later(input, state, support, limit, workspace, frame),
             support if !coders.is_none() => {
                 codec.encode_outside(input, state, support, limit, coders, workspace, frame)
             }
@@ -119,6 +138,38 @@ impl Scratch {
             Some(support) => codec.encode_at(input, state, support, limit, workspace, frame),
         }
     }
+}
+
+/// A part of a bucket.
+fn part<'a>(input: Input<'a>, range: &Range<usize>) -> Result<Input<'a>> {
+    let (Range { start, end }, len) = (range.clone(), input.len());
+    if start > end || end > len {
+        return Err(Error::argument(format!(
+            "a piece has entries {start} to {end}, the bucket {len}"
+        )));
+    }
+    Ok(input.range(start..end))
+}
+
+/// The quotients of entries and a scale, in float32; the entries themselves if the scale is 1.
+fn divide<'a>(
+    input: Input<'a>,
+    scale: f32,
+    kernels: &'static Kernels,
+    quotients: &'a mut Vec<f32>,
+) -> Result<Input<'a>> {
+    #[allow(clippy::float_cmp, reason = "only exactly 1 changes nothing")]
+    if scale == 1.0 {
+        return Ok(input);
+    }
+    quotients.clear();
+    room::resize(quotients, input.len())?;
+    // Made float32 first: small float16 gradients would vanish the other way round.
+    Field(input).copy(kernels, 0..input.len(), quotients);
+    for value in &mut *quotients {
+        *value /= scale;
+    }
+    Ok(Input::F32(quotients))
 }
 
 /// Whether every entry is a zero of either sign. Nearly always the first few entries tell.

@@ -1,14 +1,14 @@
 //! Buckets: many tensors one after another in one buffer, as DDP passes gradients on.
 //!
 //! A layer of a few thousand entries takes a few microseconds to encode, so the fixed cost of a call
-//! must not be paid per layer. [`encode()`] writes the frames of a whole bucket one after another;
-//! [`average`] combines those of all ranks.
+//! must not be paid per layer. [`encode()`] writes the frames of a whole bucket one after another, in
+//! two halves with [`settle`] if asked to; [`average`] combines those of all ranks.
 
 mod average;
 mod encode;
 
 pub use average::{Average, Mean, Output, Scratch as AverageScratch};
-pub use encode::{Outcome, Piece, Scratch as EncodeScratch, encode};
+pub use encode::{Outcome, Piece, Rest, Scratch as EncodeScratch, encode, settle};
 
 #[cfg(test)]
 mod tests;

@@ -49,6 +49,7 @@ fn pieces<'a>(codecs: &'a [Codec], states: &'a mut [State]) -> Vec<Piece<'a>> {
                 support: None,
                 limit,
                 coders: Coders::default(),
+                later: false,
             }
         })
         .collect()

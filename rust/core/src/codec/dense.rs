@@ -6,7 +6,7 @@
 //! at once; longer ones are summed up in a read of their own, ahead of everything.
 
 use super::totals::{Totals, summarize};
-use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
+use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
 use crate::pack::Pattern;
 use crate::quantize::{
     Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Room, SectionMut, store,
@@ -21,7 +21,7 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &mut State,
-        max_len: Option<usize>,
+        Order { max_len, later }: Order,
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
@@ -32,11 +32,12 @@ impl Codec {
         }
         workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
-        let peak = self.look_ahead(input, state, scale, workspace)?;
+        let overwrites = state.is_in_place() && !later;
+        let peak = self.look_ahead(input, state, scale, overwrites, workspace)?;
         let coding = self.quantizer.coding(numel as u64, f32::from_bits(peak));
         let hints = self.hints(state, None);
         let layout = self.layout(input, Pattern::Any);
-        if state.is_in_place() {
+        if overwrites {
             // Allocated before the residual is overwritten, as the rest is.
             room::reserve(out, need)?;
             workspace.ask()?;
@@ -50,7 +51,11 @@ impl Codec {
                 group: coding.grouping().dense_len(numel),
             };
             let scales = job.scales(scales, &workspace.totals);
-            let update = self.update(input, state, scale);
+            let update = if later {
+                self.tensor(input, state, scale).into()
+            } else {
+                self.update(input, state, scale)
+            };
             let unit = job.unit(&scales);
             let target = Target { job, update, codes, scales };
             let desks = workspace.scanner.fan(numel, unit, target, code);
@@ -59,26 +64,31 @@ impl Codec {
         if peak >= NON_FINITE {
             // In place it was not there when that was looked at. Elsewhere the memory is what it was.
             let error = non_finite(&self.tensor(input, state, scale), workspace.scanner.kernels);
-            return Err(state.disturbed(error));
+            return Err(if overwrites { state.disturbed() } else { error });
         }
         let tracker = state.tracker(self);
-        state.commit(self, tracker);
+        if later {
+            state.postpone(self, tracker, out);
+        } else {
+            state.commit(self, tracker);
+        }
         Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
     }
 
     /// Reads what has to be known before anything is written: sums over groups that no cache holds,
-    /// the largest magnitude where the quantizer or a residual in place wants it. Its bits.
+    /// the largest magnitude where the quantizer or a residual that is overwritten wants it. Its bits.
     fn look_ahead(
         &self,
         input: Input<'_>,
         state: &State,
         scale: f32,
+        overwrites: bool,
         workspace: &mut Workspace,
     ) -> Result<u32> {
         let numel = input.len();
         let group = self.quantizer.coding(numel as u64, 0.0).grouping().dense_len(numel);
         let Some(group) = group.filter(|&len| len > CHUNK) else {
-            if state.is_in_place() || self.quantizer.needs_peak() {
+            if overwrites || self.quantizer.needs_peak() {
                 return self.read_ahead(input, state, scale, &mut workspace.scanner);
             }
             return Ok(0);

@@ -10,7 +10,7 @@ use crate::quantize::{Decoder, ValueCoding};
 use crate::scan::{Field, Request, Scanner, Tensor, Totals, Update};
 use crate::simd::BLOCK;
 use crate::simd::peak::NON_FINITE;
-use crate::{Error, Input, Result};
+use crate::{Input, Result};
 
 impl Codec {
     /// What the gradient is multiplied by before all else: 1, unless its norm is to be clipped.
@@ -63,7 +63,7 @@ impl Codec {
         workspace.ask()?;
         let request = Request::default();
         let totals = self.accumulate(input, state, 1.0, &request, &mut workspace.scanner);
-        if totals.peak >= NON_FINITE { Err(state.disturbed(Error::Changed)) } else { Ok(()) }
+        if totals.peak >= NON_FINITE { Err(state.disturbed()) } else { Ok(()) }
     }
 
     /// What the first read reads and writes.

@@ -6,9 +6,8 @@
 //! state changes only when nothing can fail any more. What the codec's own sparsifier tracks does not
 //! change.
 
-use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
+use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
 use crate::frame::HEADER_LEN;
-use crate::quantize::ValueCoding;
 use crate::scan::Request;
 use crate::simd::in_standard_mode;
 use crate::simd::peak::NON_FINITE;
@@ -58,26 +57,43 @@ impl Codec {
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
         out.clear();
-        if self.sparsifier.is_dense() {
-            return Err(Error::argument("All sends every entry and takes no positions"));
-        }
-        support.check(input.len())?;
+        self.check_support(support, input.len())?;
         state.prepare(self, input.len())?;
-        let encoded = in_standard_mode(|| {
-            self.encode_support(input, state, support, max_len, workspace, out)
-        });
+        let order = Order { max_len, later: false };
+        let encoded = self.encode_support(input, state, support, order, workspace, out);
         if encoded.is_err() {
             out.clear();
         }
         encoded
     }
 
-    fn encode_support(
+    /// Refuses positions that cannot be encoded.
+    pub(super) fn check_support(&self, support: Support<'_>, numel: usize) -> Result<()> {
+        if self.sparsifier.is_dense() {
+            return Err(Error::argument("All sends every entry and takes no positions"));
+        }
+        support.check(numel)
+    }
+
+    /// Encodes positions that were checked, with a state that is prepared.
+    pub(super) fn encode_support(
         &self,
         input: Input<'_>,
         state: &mut State,
         support: Support<'_>,
-        max_len: Option<usize>,
+        order: Order,
+        workspace: &mut Workspace,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded> {
+        in_standard_mode(|| self.encode_at_them(input, state, support, order, workspace, out))
+    }
+
+    fn encode_at_them(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        support: Support<'_>,
+        Order { max_len, later }: Order,
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
@@ -109,9 +125,19 @@ impl Codec {
         if let Some(limit) = max_len.filter(|&limit| out.len() > limit) {
             return Err(limit_too_small(limit, out.len()));
         }
+        let count = workspace.scanner.survivors().len() as u64;
+        let target = Some(support.positions.len() as u64);
+        let encoded = Encoded { count, target, threshold: 0.0, trimmed };
+        let tracker = state.tracker(self);
+        if later {
+            state.postpone(self, tracker, out);
+            return Ok(encoded);
+        }
         if in_place {
             self.overwrite(input, state, workspace)?;
-            return Ok(self.finish(support, state, (coding, trimmed), workspace, out));
+            self.subtract(coding, out, state, workspace);
+            state.commit(self, tracker);
+            return Ok(encoded);
         }
         let request = Request::default();
         let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
@@ -119,24 +145,9 @@ impl Codec {
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
         }
-        Ok(self.finish(support, state, (coding, trimmed), workspace, out))
-    }
-
-    /// The entries of the frame leave the memory that was written, and the state takes it over.
-    fn finish(
-        &self,
-        support: Support<'_>,
-        state: &mut State,
-        (coding, trimmed): (ValueCoding, u64),
-        workspace: &mut Workspace,
-        out: &[u8],
-    ) -> Encoded {
         self.subtract(coding, out, state, workspace);
-        let tracker = state.tracker(self);
         state.commit(self, tracker);
-        let count = workspace.scanner.survivors().len() as u64;
-        let target = Some(support.positions.len() as u64);
-        Encoded { count, target, threshold: 0.0, trimmed }
+        Ok(encoded)
     }
 
     /// What the sparsifier of the next encode of this tensor is going to see: gradient and memory

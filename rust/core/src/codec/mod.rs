@@ -8,6 +8,7 @@ mod dense;
 mod feedback;
 mod flush;
 mod given;
+mod later;
 pub mod outside;
 mod sparse;
 mod state;
@@ -27,6 +28,7 @@ use crate::scan::Tensor;
 use crate::simd::{Kernels, in_standard_mode};
 use crate::sparsify::{Drawn, Positions, Route, Sparsifier};
 use crate::{Error, Input, Result};
+use later::Order;
 
 /// Encodes tensors as frames.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,23 +146,36 @@ impl Codec {
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
-        let encoded =
-            state.prepare(self, input.len()).and_then(|()| match self.sparsifier.route() {
-                Route::Every => {
-                    in_standard_mode(|| self.encode_dense(input, state, max_len, workspace, out))
-                }
-                Route::Given => Err(Error::argument(
-                    "a custom sparsifier selects its entries outside of this crate: pass their \
-                 positions to encode_at",
-                )),
-                Route::Selected => {
-                    in_standard_mode(|| self.encode_sparse(input, state, max_len, workspace, out))
-                }
-            });
+        let order = Order { max_len, later: false };
+        let encoded = state
+            .prepare(self, input.len())
+            .and_then(|()| self.encode_by_route(input, state, order, workspace, out));
         if encoded.is_err() {
             out.clear();
         }
         encoded
+    }
+
+    fn encode_by_route(
+        &self,
+        input: Input<'_>,
+        state: &mut State,
+        order: Order,
+        workspace: &mut Workspace,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded> {
+        match self.sparsifier.route() {
+            Route::Every => {
+                in_standard_mode(|| self.encode_dense(input, state, order, workspace, out))
+            }
+            Route::Given => Err(Error::argument(
+                "a custom sparsifier selects its entries outside of this crate: pass their \
+                 positions to encode_at",
+            )),
+            Route::Selected => {
+                in_standard_mode(|| self.encode_sparse(input, state, order, workspace, out))
+            }
+        }
     }
 
     /// What the quantizer is told of this step besides the values.

@@ -6,9 +6,9 @@
 //!
 //! Where there is no spare buffer the sum takes the place of the residual, and what was there is gone.
 //! Everything that can go wrong comes before: entries are selected, and the frame is written, in a read
-//! that writes nothing. The sums are then added up once more, to be kept.
+//! that writes nothing. The sums are then added up once more, to be kept: at once, or later.
 
-use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
+use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, HEADER_LEN, Layout};
 use crate::pack::{IndexCoding, Pattern};
 use crate::quantize::{Hints, ValueCoding};
@@ -25,7 +25,7 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &mut State,
-        max_len: Option<usize>,
+        Order { max_len, later }: Order,
         workspace: &mut Workspace,
         out: &mut Vec<u8>,
     ) -> Result<Encoded> {
@@ -84,14 +84,19 @@ impl Codec {
         if trimmed > 0 {
             check(workspace)?;
         }
+        let (target, threshold) = (selected.target, selected.threshold);
+        let count = workspace.scanner.survivors().len() as u64;
+        let encoded = Encoded { count, target, threshold, trimmed };
+        if later {
+            state.postpone(self, tracker, out);
+            return Ok(encoded);
+        }
         if in_place {
             self.overwrite(input, state, workspace)?;
         }
         self.subtract(coding, out, state, workspace);
         state.commit(self, tracker);
-        let (target, threshold) = (selected.target, selected.threshold);
-        let count = workspace.scanner.survivors().len() as u64;
-        Ok(Encoded { count, target, threshold, trimmed })
+        Ok(encoded)
     }
 
     /// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until

@@ -1,6 +1,7 @@
 //! Everything that changes from one encode of a tensor to the next.
 
 use super::Codec;
+use super::later::Pending;
 use crate::memory::{Buffers, Keeps, Kept, Pace};
 use crate::rng::Key;
 use crate::scan::{Field, Tensor};
@@ -23,6 +24,8 @@ pub struct State {
     pub(super) tracked: Tracked,
     /// What was tracked before the last encode, for as long as that can be rolled back.
     previous: Option<Previous>,
+    /// An encode whose second half is still to come.
+    pub(super) pending: Option<Pending>,
 }
 
 /// What is tracked of a tensor, and for which sparsifier.
@@ -50,7 +53,8 @@ impl State {
     pub(super) fn new(codec: &Codec, numel: usize) -> Result<Self> {
         let kept = Kept::new(codec.memory(), numel)?;
         let tracked = Tracked::new(codec.sparsifier(), numel);
-        Ok(Self { numel, step: 0, tensor: 0, stream: 0, kept, tracked, previous: None })
+        let (previous, pending) = (None, None);
+        Ok(Self { numel, step: 0, tensor: 0, stream: 0, kept, tracked, previous, pending })
     }
 
     /// The same state, of the tensor with this id ([`crate::rng::tensor_id`]) and this stream: states
@@ -107,8 +111,14 @@ impl State {
         if let Some(seed) = codec.memory().storage().seed() {
             self.kept.key = self.memory_key(seed);
         }
-        self.previous = None;
+        self.forbid_undo();
         Ok(())
+    }
+
+    /// Has the last encode be one that is not undone, and not settled either.
+    fn forbid_undo(&mut self) {
+        self.previous = None;
+        self.pending = None;
     }
 
     /// The tracker that an encode with this codec begins from: that of the last encode, or a new one
@@ -140,10 +150,7 @@ impl State {
     /// The error for what is not finite after a residual in one buffer was overwritten: it was finite
     /// when it was read ahead, so that the tensor has changed. What has become of the residual is
     /// brought back as far as it can be: nothing stays in it that no later encode could take.
-    pub(super) fn disturbed(&mut self, error: Error) -> Error {
-        if !self.is_in_place() {
-            return error;
-        }
+    pub(super) fn disturbed(&mut self) -> Error {
         self.kept.drop_non_finite();
         Error::Changed
     }
@@ -167,8 +174,9 @@ impl State {
     /// as it is.
     pub(super) fn duplicate(&self) -> Result<Self> {
         let (tracked, previous) = (self.tracked.clone(), self.previous.clone());
+        let (kept, pending) = (self.kept.copy()?, None);
         let Self { numel, step, tensor, stream, .. } = *self;
-        Ok(Self { numel, step, tensor, stream, kept: self.kept.copy()?, tracked, previous })
+        Ok(Self { numel, step, tensor, stream, kept, tracked, previous, pending })
     }
 
     /// Bytes that are held for what is kept of each entry: those of both buffers of a pair.
@@ -218,7 +226,7 @@ impl State {
                 return Err(Error::argument("a residual must be float32 or bfloat16"));
             }
         }
-        self.previous = None;
+        self.forbid_undo();
         Ok(())
     }
 
@@ -233,7 +241,7 @@ impl State {
             return Err(Error::argument(format!("the codec of this state has no {name} to set")));
         };
         moment.set(name, values)?;
-        self.previous = None;
+        self.forbid_undo();
         Ok(())
     }
 
@@ -268,7 +276,8 @@ impl State {
         (self.kept.keeps() == Keeps::SecondMoment).then_some(self.kept.pace.rate)
     }
 
-    /// Replaces the learning rate. Rolling back an encode does not bring the one before it back.
+    /// Replaces the learning rate. Rolling back an encode does not bring the one before it back; a
+    /// first half whose second is still to come is dropped.
     pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
         if self.learning_rate().is_none() {
             return Err(Error::argument(
@@ -277,17 +286,21 @@ impl State {
             ));
         }
         self.kept.pace.rate = check_rate(rate)?;
+        self.pending = None;
         Ok(())
     }
 
     /// Whether [`State::rollback`] would succeed.
     pub fn can_roll_back(&self) -> bool {
-        self.previous.is_some() && self.kept.can_roll_back()
+        self.pending.is_some() || self.previous.is_some() && self.kept.can_roll_back()
     }
 
     /// Undoes the last encode exactly. Possible once after each successful encode, until the next
-    /// one begins; never with `low_memory`.
+    /// one begins; with `low_memory` only between the halves of [`Codec::encode_later`].
     pub fn rollback(&mut self) -> Result<()> {
+        if self.pending.take().is_some() {
+            return Ok(());
+        }
         if self.is_in_place() {
             return Err(Error::argument(
                 "there is nothing to roll back to: with low_memory an encode overwrites the \
@@ -313,7 +326,7 @@ impl State {
     pub fn reset(&mut self) {
         self.kept.clear();
         self.tracked = Tracked::new(self.tracked.sparsifier, self.numel);
-        self.previous = None;
+        self.forbid_undo();
         self.step = 0;
         self.kept.pace = Pace::default();
     }
@@ -349,7 +362,7 @@ impl State {
         self.tracked.tracker.load(scalars)?;
         self.step = step;
         self.kept.pace = pace;
-        self.previous = None;
+        self.forbid_undo();
         Ok(())
     }
 }

@@ -90,6 +90,11 @@ impl<'a> Frame<'a> {
         Ok(Self { kernels: Kernels::current(), header, coding, indices, values })
     }
 
+    /// The checksum that the bytes of a frame contain; of fewer bytes than it has, none.
+    pub(crate) fn checksum_of(bytes: &[u8]) -> Option<[u8; 4]> {
+        bytes.get(CHECKSUM).and_then(|sum| sum.try_into().ok())
+    }
+
     /// The same, to be decoded by these kernels instead of [`Kernels::current`].
     #[must_use]
     pub fn with(self, kernels: &'static Kernels) -> Self {
@@ -243,7 +248,8 @@ impl<'a> Frame<'a> {
         self.coding.section(self.header.numel, self.header.count, self.values)
     }
 
-    fn decoder(&self) -> Decoder<'a> {
+    /// Decodes the values in any order.
+    pub(crate) fn decoder(&self) -> Decoder<'a> {
         let Header { numel, count, .. } = self.header;
         Decoder::new(self.kernels, self.coding, self.coding.section(numel, count, self.values))
     }

@@ -24,6 +24,7 @@ mod fan;
 mod field;
 mod next;
 mod request;
+mod rounded;
 mod sample;
 mod scanner;
 mod search;

@@ -5,9 +5,10 @@ use std::ops::Range;
 use half::bf16;
 
 use super::fan::Split;
+use super::rounded::Rounded;
 use super::tensor::Past;
 use crate::rng::Key;
-use crate::simd::{Kernels, adam, dither};
+use crate::simd::{Kernels, adam};
 
 /// What is written of a memory.
 #[derive(Debug)]
@@ -23,18 +24,6 @@ pub(crate) enum Next<'a> {
     InPlace { residual: &'a mut [f32], beside: &'a mut [f32], made: Made },
     /// What becomes of a memory in bfloat16, in its place or another.
     Rounded(Rounded<'a>),
-}
-
-/// What is written of a memory in bfloat16, rounded by chance.
-#[derive(Debug)]
-pub(crate) struct Rounded<'a> {
-    memory: &'a mut [bf16],
-    filter: Filter,
-    /// The factor of what was there, where that is written over.
-    in_place: Option<f32>,
-    key: Key,
-    /// Position of the first element in the tensor.
-    first: u32,
 }
 
 /// How sums that are written over a memory are made of it.
@@ -100,14 +89,15 @@ impl<'a> Next<'a> {
         in_place: Option<f32>,
         key: Key,
     ) -> Self {
-        Self::Rounded(Rounded { memory, filter, in_place, key, first: 0 })
+        let streams = in_place.is_none() && is_streamed(memory.len());
+        Self::Rounded(Rounded::new(memory, filter, in_place, key, streams))
     }
 
     /// What is read of a memory that is written over; none where another is read.
     #[inline(always)]
     pub(super) fn past(&self) -> Option<Past<'_>> {
-        if let Self::Rounded(Rounded { memory, in_place: Some(decay), .. }) = self {
-            return Some(Past::Rounded { residual: memory, decay: *decay });
+        if let Self::Rounded(rounded) = self {
+            return rounded.past();
         }
         let Self::InPlace { residual, beside, made } = self else { return None };
         Some(match *made {
@@ -148,32 +138,9 @@ impl<'a> Next<'a> {
     pub(super) fn filters(&self) -> bool {
         match self {
             Self::Filtered { .. } => true,
-            Self::Rounded(rounded) => !rounded.filter.is_all(),
+            Self::Rounded(rounded) => rounded.filters(),
             Self::None | Self::Sums { .. } | Self::InPlace { .. } => false,
         }
-    }
-
-    /// Writes what becomes of a block in bfloat16 of which nothing is sent: of what is new in it and
-    /// old, and of the sums, the largest of which has the bits of `peak`. What is `beside` is free.
-    pub(super) fn write_rounded(
-        &mut self,
-        kernels: &Kernels,
-        range: &Range<usize>,
-        (new, old): (&[f32], &[f32]),
-        (sums, peak): (&[f32], u32),
-        beside: &mut [f32],
-    ) {
-        let Self::Rounded(rounded) = self else { return };
-        if !rounded.filter.is_all() {
-            kernels.add(beside, old, new, rounded.filter.beta);
-            return rounded.write(kernels, range, beside);
-        }
-        if peak <= dither::LARGEST {
-            return rounded.write_tame(kernels, range, sums);
-        }
-        // A copy: whoever reads the sums has to find what is not finite.
-        beside.copy_from_slice(sums);
-        rounded.write(kernels, range, beside);
     }
 
     /// Writes what the memory becomes besides the sums, whatever is sent.
@@ -218,37 +185,6 @@ impl<'a> Next<'a> {
             *left = filter.left(old, *left);
         }
         write(kernels, &mut memory[range.clone()], left, *streams);
-    }
-}
-
-impl Rounded<'_> {
-    /// Rounds a block and writes it. What is not finite, which the encode will find, becomes zero.
-    fn write(&mut self, kernels: &Kernels, range: &Range<usize>, block: &mut [f32]) {
-        if kernels.peak(block) > dither::LARGEST {
-            dither::tame(block);
-        }
-        self.write_tame(kernels, range, block);
-    }
-
-    /// The same of a block in which nothing is beyond the largest bfloat16.
-    fn write_tame(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
-        let first = self.first.wrapping_add(range.start as u32);
-        kernels.dither(block, self.key, first, &mut self.memory[range.clone()]);
-    }
-
-    /// Makes what is left of a block what a filter keeps of it.
-    pub(super) fn filter(&self, old: &[bf16], left: &mut [f32]) {
-        for (left, old) in left.iter_mut().zip(old) {
-            *left = self.filter.left(old.to_f32(), *left);
-        }
-    }
-}
-
-impl Split for Rounded<'_> {
-    fn split_at(self, middle: usize) -> (Self, Self) {
-        let (memory, rest) = self.memory.split_at_mut(middle);
-        let later = self.first.wrapping_add(middle as u32);
-        (Self { memory, ..self }, Self { memory: rest, first: later, ..self })
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::block::{Block, Places, Scratch, steps};
+use super::block::{Block, Places, Scratch};
 use super::fan::Split;
 use super::next::Next;
-use super::tensor::{Past, STEP, Tensor, Terms};
+use super::tensor::{Past, Tensor, Terms};
 use crate::Input;
 use crate::simd::Kernels;
 use crate::simd::adam::Rule;
-use crate::simd::sweep::{Feedback, Found, Gather, Moment};
+use crate::simd::sweep::{Feedback, Found, Gather, Moment, Rounded};
 
 /// A tensor, and where that is written which its memory becomes.
 #[derive(Debug)]
@@ -70,8 +70,8 @@ impl<'a> Update<'a> {
         if let Past::Adam { rule, .. } = self.past() {
             return self.sweep_steps(rule, block, gather);
         }
-        if let Past::Rounded { .. } = self.past() {
-            return self.sweep_rounded(block, gather);
+        if let Past::Rounded { decay, .. } = self.past() {
+            return self.sweep_rounded(decay, block, gather);
         }
         let Block { kernels, range, scratch } = block;
         let (range, Scratch { places, sums }) = (&range, scratch);
@@ -127,52 +127,26 @@ impl<'a> Update<'a> {
         kernels.sweep_steps(x, moment, Feedback { residual, decay: 1.0, sum, streams }, gather)
     }
 
-    /// The same of a memory in bfloat16, which is widened before and rounded after: in steps that the
-    /// first cache holds in all their forms, while the next one is under way.
-    fn sweep_rounded(&mut self, block: Block<'_>, gather: Gather<'_>) -> Found {
+    /// The same of a memory in bfloat16, which a loop widens and rounds as it adds it.
+    fn sweep_rounded(&mut self, decay: f32, block: Block<'_>, gather: Gather<'_>) -> Found {
         let Block { kernels, range, scratch } = block;
-        let Scratch { places, sums } = scratch;
-        let Gather { mut moments, bound, base, indices, values } = gather;
-        let mut all = Found { peak: 0, count: 0 };
-        for step in steps(range.clone(), STEP) {
-            self.fetch(kernels, step.end);
-            let gather = Gather {
-                moments: moments.as_mut().map(|(location, lanes)| (*location, &mut **lanes)),
-                bound,
-                base: base + (step.start - range.start) as u32,
-                indices: &mut indices[all.count..],
-                values: &mut values[all.count..],
-            };
-            let sums = &mut sums[step.start - range.start..step.end - range.start];
-            let found = self.sweep_step(kernels, &step, gather, places, sums);
-            all = Found { peak: all.peak.max(found.peak), count: all.count + found.count };
-        }
-        all
-    }
-
-    #[inline(always)]
-    fn sweep_step(
-        &mut self,
-        kernels: &Kernels,
-        range: &Range<usize>,
-        gather: Gather<'_>,
-        places: &mut Places,
-        sums: &mut [f32],
-    ) -> Found {
-        let Places { gradient: widened, old, beside, .. } = places;
-        let (old, beside) = (&mut old[..range.len()], &mut beside[..range.len()]);
-        let gradient = self.tensor.gradient;
-        let decay = self.widen(kernels, range, old);
-        // What is written beside the sums depends on the gradient, too, which is read once.
-        let (new, input) = if self.next.filters() {
-            let new = gradient.float32_once(kernels, range.clone(), widened);
-            (new, Input::F32(new))
-        } else {
-            (&[][..], gradient.0.range(range.clone()))
+        let Scratch { places: Places { beside, .. }, sums } = scratch;
+        let (sums, beside) = (&mut sums[..range.len()], &mut beside[..range.len()]);
+        let input = self.tensor.gradient.0.range(range.clone());
+        let residual = match self.tensor.memory {
+            Past::Rounded { residual, .. } => Some(&residual[range.clone()]),
+            // In place it is where the next one goes.
+            _ => None,
         };
-        let feedback = Feedback { residual: Some(old), decay, sum: sums, streams: false };
-        let found = kernels.sweep(input, Some(feedback), gather);
-        self.next.write_rounded(kernels, range, (new, old), (sums, found.peak), beside);
+        let keep = match &mut self.next {
+            Next::Rounded(next) => Some(next.keep(&range, beside)),
+            _ => None,
+        };
+        let memory = Rounded { residual, decay, sum: &mut *sums, keep };
+        let found = kernels.sweep_rounded(input, memory, gather);
+        if let Next::Rounded(next) = &mut self.next {
+            next.tame(kernels, &range, (sums, found.peak), beside);
+        }
         found
     }
 
@@ -236,7 +210,9 @@ impl<'a> Update<'a> {
         };
         kernels.add(sums, new, old, decay);
         let peak = kernels.peak(sums);
-        self.next.write_rounded(kernels, range, (new, old), (sums, peak), beside);
+        if let Next::Rounded(next) = &mut self.next {
+            next.write_block(kernels, range, (new, old), (sums, peak), beside);
+        }
         (new, sums)
     }
 

@@ -148,6 +148,8 @@ kernels! {
     pub fn spread(numbers: &[f32], len: usize, skip: usize, out: &mut [f32]) = spread;
     /// Adds the residual and gathers peak, moments and survivors: see [`sweep`].
     pub fn sweep(x: Input<'_>, feedback: Option<sweep::Feedback<'_>>, gather: sweep::Gather<'_>) -> sweep::Found = sweep;
+    /// The same of a residual in bfloat16: see [`sweep`].
+    pub fn sweep_rounded(x: Input<'_>, memory: sweep::Rounded<'_>, gather: sweep::Gather<'_>) -> sweep::Found = sweep::rounded;
     /// The same of the steps that are made of gradients: see [`adam`].
     pub fn sweep_steps(x: &[f32], moment: sweep::Moment<'_>, feedback: sweep::Feedback<'_>, gather: sweep::Gather<'_>) -> sweep::Found = sweep::steps;
     /// The sum of the values: see [`total`].

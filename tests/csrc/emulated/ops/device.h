@@ -9,6 +9,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <cstring>
 #include <optional>
 
 #define GRADWIRE_SCHEMAS(m) STABLE_TORCH_LIBRARY_FRAGMENT(gradwire_emulated, m)
@@ -27,10 +28,20 @@ inline bool is_there(const torch::stable::Tensor& tensor, int device) {
 
 inline cudaStream_t stream_of(int) { return nullptr; }
 
+// Filled with a pattern, as shared memory is: what a kernel reads before it writes cannot be right.
+inline torch::stable::Tensor patterned(torch::stable::Tensor bytes) {
+    if (bytes.numel() > 0) std::memset(bytes.mutable_data_ptr(), 0xa5, static_cast<std::size_t>(bytes.numel()));
+    return bytes;
+}
+
+inline torch::stable::Tensor device_bytes(std::uint64_t count, const torch::stable::Tensor& like) {
+    return patterned(torch::stable::new_empty(like, {static_cast<std::int64_t>(count)}, torch::headeronly::ScalarType::Byte));
+}
+
 inline torch::stable::Tensor pinned_bytes(std::uint64_t count) {
     using torch::headeronly::DeviceType;
-    return torch::stable::empty({static_cast<std::int64_t>(count)}, torch::headeronly::ScalarType::Byte, std::nullopt,
-                                torch::stable::Device(DeviceType::CPU));
+    return patterned(torch::stable::empty({static_cast<std::int64_t>(count)}, torch::headeronly::ScalarType::Byte,
+                                          std::nullopt, torch::stable::Device(DeviceType::CPU)));
 }
 
 }  // namespace gradwire::ops

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from gradwire.torch.backends.interface import Led, Table
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
+    from gradwire.frame import Frame
     from gradwire.state import State
 
-__all__ = ["Bucket", "bucket"]
+__all__ = ["Bucket", "bucket", "led"]
 
 _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
@@ -26,8 +27,9 @@ _CPU = torch.device("cpu")
 _scratch = threading.local()
 
 
-def bucket(buffer: torch.Tensor) -> "Bucket":
+def bucket(buffer: torch.Tensor, carried: bool = False) -> "Bucket":
     """Return a bucket that is its buffer."""
+    del carried  # where the frames are, in any case
     return Bucket(buffer, torch.futures.Future())
 
 
@@ -70,6 +72,8 @@ class Bucket(interface.Bucket):
         positions: Sequence[NDArray[np.uint32] | None],
         out: torch.Tensor,
         scale: float,
+        *,
+        later: bool = False,
     ) -> tuple[Table, Exception | None]:
         """Encode parameters with one call of the core."""
         return _native.encode_bucket(
@@ -82,36 +86,16 @@ class Bucket(interface.Bucket):
             positions,
             out.numpy(),
             self.dtype == torch.bfloat16,
+            later,
         )
 
     def lead(
         self, codec: "Codec", state: "State", start: int, stop: int, limit: int, scale: float
     ) -> Led | None:
         """Encode one parameter until its positions fit."""
-        began = time.perf_counter()
         source = self.gradient(start, stop, scale)
-        frame = codec.encode(source, state)
-        positions = _native.pack_positions(frame)
-        wanted = len(positions)
-        room = frame.nbytes
-        tries = 0
-        while len(positions) > limit:
-            if tries == _TRIES:
-                return None
-            tries += 1
-            # Entries that are left out stay in the residual, as with a full slot.
-            room = max(_LEAST, room * limit // len(positions) - 8)
-            state.rollback()
-            frame = codec.encode(source, state, max_nbytes=room)
-            positions = _native.pack_positions(frame)
-        last = state.last
-        assert last is not None  # it has just encoded
-        target = -1 if last["target"] is None else last["target"]
         zero = not self.values[start:stop].any()
-        values = frame.values()
-        nanoseconds = round(1e9 * (time.perf_counter() - began))
-        row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
-        return Led(positions, wanted, values, np.array(row, np.int64))
+        return led(lambda room: (codec.encode(source, state, max_nbytes=room), zero), state, limit)
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         """Return a gradient in place, or converted to float32 and without the loss scale."""
@@ -127,9 +111,10 @@ class Bucket(interface.Bucket):
         slot.numpy()[: front.size] = front
 
     def values_of(
-        self, frames: torch.Tensor, sizes: Sequence[int], positions: bool
+        self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
         """Return the values of frames, and their positions if asked to."""
+        del numels
         values, places = _native.read_bucket(frames.numpy(), sizes, positions)
         return torch.from_numpy(values), places
 
@@ -159,6 +144,31 @@ class Bucket(interface.Bucket):
         """Return the first bytes of each slot, in place."""
         fronts: NDArray[np.uint8] = slots[:, :nbytes].numpy()
         return fronts
+
+    def spare(self) -> interface.Bucket:
+        """Return a bucket in memory of its own."""
+        return bucket(torch.empty_like(self.values))
+
+    def settle(
+        self,
+        states: Sequence["State"],
+        ends: Sequence[int],
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        scale: float,
+    ) -> None:
+        """Write memories with one call of the core."""
+        _native.settle_bucket(
+            _flat(self.values),
+            scale,
+            states,
+            ends,
+            frames.numpy(),
+            starts,
+            sizes,
+            self.dtype == torch.bfloat16,
+        )
 
     def average(
         self,
@@ -217,6 +227,44 @@ class Bucket(interface.Bucket):
     def resolve(self, *, spoiled: bool) -> None:
         """Resolve the future."""
         self.future.set_result(_spoil(self._result) if spoiled else self._result)
+
+
+def led(
+    encode: "Callable[[int | None], tuple[Frame, bool]]", state: "State", limit: int
+) -> Led | None:
+    """Encode one parameter until its positions fit.
+
+    Parameters
+    ----------
+    encode : callable
+        Encodes with a maximum size in bytes; returns the frame, and whether the gradient is zero.
+    state : State
+        That it encodes with.
+    limit : int
+        Bytes of positions at most.
+    """
+    began = time.perf_counter()
+    frame, zero = encode(None)
+    positions = _native.pack_positions(frame)
+    wanted = len(positions)
+    room = frame.nbytes
+    tries = 0
+    while len(positions) > limit:
+        if tries == _TRIES:
+            return None
+        tries += 1
+        # Entries that are left out stay in the residual, as with a full slot.
+        room = max(_LEAST, room * limit // len(positions) - 8)
+        state.rollback()
+        frame, zero = encode(room)
+        positions = _native.pack_positions(frame)
+    last = state.last
+    assert last is not None  # it has just encoded
+    target = -1 if last["target"] is None else last["target"]
+    nanoseconds = round(1e9 * (time.perf_counter() - began))
+    row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
+    values = torch.from_numpy(frame.values())
+    return Led(positions, wanted, values, np.array(row, np.int64))
 
 
 def _flat(values: torch.Tensor) -> NDArray[Any]:

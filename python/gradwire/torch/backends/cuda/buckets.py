@@ -1,13 +1,18 @@
 """Buckets on a GPU: read and overwritten where they are."""
 
+import copy
+import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire import _native
 from gradwire.torch.backends.cpu import buckets as cpu
 from gradwire.torch.backends.cuda import decoding, encoding
 from gradwire.torch.backends.cuda.plans import takes
@@ -18,13 +23,16 @@ from gradwire.torch.backends.interface import Led, Table
 if TYPE_CHECKING:
     import gradwire.state
     from gradwire.codec import Codec
+    from gradwire.frame import Frame
 
 __all__ = ["Bucket", "bucket"]
 
+_NONE = np.empty(0, np.uint32)
 
-def bucket(buffer: torch.Tensor) -> "Bucket":
+
+def bucket(buffer: torch.Tensor, carried: bool = False) -> "Bucket":
     """Return a bucket that will be read once its gradients are there."""
-    return Bucket(buffer)
+    return Bucket(buffer, carried)
 
 
 class Bucket(host.Bucket):
@@ -34,12 +42,21 @@ class Bucket(host.Bucket):
     up, as for a bucket that is copied. What kernels do not encode, the core encodes from a copy.
     """
 
-    __slots__ = ()
+    __slots__ = ("_carried",)
+
+    def __init__(self, buffer: torch.Tensor, carried: bool) -> None:
+        super().__init__(buffer)
+        self._carried = carried
 
     @property
     def values(self) -> torch.Tensor:
         """The gradients on the device, and later their averages."""
         return self.buffer
+
+    @property
+    def frames_on(self) -> torch.device:
+        """The device if collectives take frames from there, else the CPU."""
+        return self.buffer.device if self._carried else super().frames_on
 
     def _copied(self) -> cpu.Bucket:
         """Return a bucket on the host, of a copy that is made once."""
@@ -47,7 +64,26 @@ class Bucket(host.Bucket):
             self._staged = self._staging.fetch(self.buffer, self._after)
         return cpu.bucket(self._staged)
 
+    # Both threads -----------------------------------------------------------------------------
+
+    def used(self, *tensors: torch.Tensor) -> Any:
+        """Return an event, where these lie on the device."""
+        if not self._carried:
+            return None  # threads wait for what reads frames on the host
+        for each in tensors:
+            self._staging.keep(each)
+        return self._staging.mark()
+
+    def follow(self, mark: Any) -> None:
+        """Let the stream of copies down wait for an event."""
+        if mark is not None:
+            self._staging.follow(mark)
+
     # The sending thread -----------------------------------------------------------------------
+
+    def sending(self) -> AbstractContextManager[None]:
+        """Give what is done in this block to the stream of copies down."""
+        return self._staging.reading(self._after)
 
     def encode(
         self,
@@ -58,33 +94,46 @@ class Bucket(host.Bucket):
         positions: Sequence[NDArray[np.uint32] | None],
         out: torch.Tensor,
         scale: float,
+        *,
+        later: bool = False,
     ) -> tuple[Table, Exception | None]:
         """Encode parameters by kernels if those take all of them, else by the core."""
         own = [state for state in states if isinstance(state, State)]
-        given = any(each is not None for each in positions)
-        if given or len(own) < len(states) or not all(map(takes, codecs)):
-            held = [_on_host(state) for state in states]
-            return self._copied().encode(codecs, held, ends, limits, positions, out, scale)
+        if len(own) < len(states) or not all(map(takes, codecs)):
+            held, frames = [state.on_host() for state in states], out
+            if self._carried:
+                frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
+            encoded = self._copied().encode(
+                codecs, held, ends, limits, positions, frames, scale, later=later
+            )
+            if self._carried:
+                nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
+                self._staging.write(out[:nbytes], frames[:nbytes])
+            return encoded
         start = time.perf_counter()
-        with self._staging.reading(self._after):
-            made = encoding.encode(codecs, own, ends, limits, self.buffer, scale)
-            out[: made.nbytes].copy_(self._staging.read(made.frames[: made.nbytes]))
+        frames = out
+        if not self._carried:
+            frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
+        made = encoding.encode(
+            codecs, own, ends, limits, self.buffer, scale, frames, positions, later=later
+        )
+        if not self._carried:
+            out[: made.nbytes].copy_(self._staging.read(frames[: made.nbytes]))
         done = len(made.rows)
         table = np.zeros((done, 6), np.int64)
         table[:, :5] = made.rows
         table[:, 5] = _shares(start, ends[: 2 * done])
         if done == len(codecs):
             return table, None
-        # The core says what is wrong; where it finds nothing, it has encoded.
+        # The core says what is wrong, with a copy of the state.
         one, pair = slice(done, done + 1), slice(2 * done, 2 * done + 2)
         room = torch.empty(limits[done], dtype=torch.uint8, device="cpu")
+        twin = copy.deepcopy(own[done]).on_host()
         _, error = self._copied().encode(
-            codecs[one], [own[done].on_host()], ends[pair], limits[one], (), room, scale
+            codecs[one], [twin], ends[pair], limits[one], positions[one], room, scale
         )
-        if error is None:
-            own[done].rollback()
-            error = RuntimeError("kernels refuse a gradient that the core encodes")
-        return table, error
+        refused = RuntimeError("kernels refuse a gradient that the core encodes")
+        return table, error or refused
 
     def lead(
         self,
@@ -95,18 +144,71 @@ class Bucket(host.Bucket):
         limit: int,
         scale: float,
     ) -> Led | None:
-        """Encode one parameter on the host, where others' positions are read too."""
-        return self._copied().lead(codec, _on_host(state), start, stop, limit, scale)
+        """Encode one parameter by kernels, if those take it; its frame is read on the host."""
+        if isinstance(state, State) and takes(codec):
+            led = cpu.led(
+                lambda room: self._encode_one(codec, state, start, stop, room, scale),
+                cast("gradwire.state.State", state),
+                limit,
+            )
+        else:
+            led = self._copied().lead(codec, state.on_host(), start, stop, limit, scale)
+        if led is None or not self._carried:
+            return led
+        return replace(led, values=self._staging.upload(led.values))
+
+    def _encode_one(
+        self, codec: "Codec", state: State, start: int, stop: int, limit: int | None, scale: float
+    ) -> tuple["Frame", bool]:
+        """Return a frame, and whether all of the gradient is zero."""
+        most = codec.max_encoded_len(stop - start)
+        most = most if limit is None else min(most, limit)
+        out = torch.empty(most, dtype=torch.uint8, device=self.buffer.device)
+        made = encoding.encode([codec], [state], [start, stop], [most], self.buffer, scale, out)
+        if len(made.rows):
+            frame = self._staging.read(out[: made.nbytes])
+            return _native.Frame(frame.numpy()), bool(made.rows[0, encoding.ZERO])
+        # The core says what is wrong.
+        gradient = self.gradient(start, stop, scale)
+        return codec.encode(gradient, state.on_host(), max_nbytes=limit), not gradient.any()
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         """Return a part of a copy."""
         return self._copied().gradient(start, stop, scale)
 
+    def put(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+        """Write bytes to the start of a slot, by a copy that goes on while the thread does."""
+        if not self._carried:
+            super().put(slot, front)
+            return
+        room = self._staging.empty(torch.Size([front.size]), torch.uint8)
+        room.numpy()[:] = front
+        self._staging.write(slot[: front.size], room)
+
+    def values_of(
+        self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
+    ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
+        """Decode frames that have all entries where they are; read others on the host."""
+        if not self._carried:
+            return super().values_of(frames, sizes, numels, positions)
+        if numels and not positions:
+            stops = list(itertools.accumulate(numels))
+            ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
+            starts = list(itertools.accumulate(sizes[:-1], initial=0))
+            values = torch.empty(stops[-1], dtype=torch.float32, device=frames.device)
+            if decoding.decode(values, frames, ends, starts, sizes, 1, decoding.PLACE, 1.0):
+                return values, _NONE
+        there = self._staging.read(frames[: sum(sizes)])
+        read, places = super().values_of(there, sizes, numels, positions)
+        return self._staging.upload(read), places
+
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
-        """Copy runs of entries to the host, all at once; tell whether all of them are finite."""
-        with self._staging.reading(self._after):
-            packed = torch.cat([self.buffer[start:stop] for start, stop in runs])
-            out.copy_(self._staging.read(packed))
+        """Copy runs of entries, all at once; tell whether all of them are finite."""
+        parts = [self.buffer[start:stop] for start, stop in runs]
+        if self._carried:
+            torch.cat(parts, out=out)
+            return self._holds(torch.isfinite(out).all())
+        out.copy_(self._staging.read(torch.cat(parts)))
         return bool(torch.isfinite(out).all())
 
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
@@ -118,6 +220,40 @@ class Bucket(host.Bucket):
         return self._copied().values
 
     # The receiving thread ---------------------------------------------------------------------
+
+    def receiving(self) -> AbstractContextManager[None]:
+        """Give what is done in this block to the stream of copies up."""
+        return self._staging.writing(self._after)
+
+    def look(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+        """Return the first bytes of each slot; wait for the copy of these alone."""
+        fronts = slots[:, :nbytes]
+        return (self._staging.read(fronts) if self._carried else fronts).numpy()
+
+    def spare(self) -> "Bucket":
+        """Return a bucket in memory of its own on the device."""
+        return Bucket(torch.empty_like(self.buffer), self._carried)
+
+    def settle(
+        self,
+        states: Sequence[Any],
+        ends: Sequence[int],
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        scale: float,
+    ) -> None:
+        """Write memories by kernels if these have encoded, else by the core from its copy."""
+        first, end = starts[0], starts[-1] + sizes[-1]
+        written, offsets = frames[first:end], [at - first for at in starts]
+        own = [state for state in states if isinstance(state, State) and state.pending]
+        if len(own) == len(states):
+            there = self._there(written)
+            encoding.settle(own, ends[::2], self.buffer, there, offsets, sizes, scale)
+            return
+        held = [state.on_host() for state in states]
+        there = self._staging.read(written) if self._carried else written
+        self._copied().settle(held, ends, there, offsets, sizes, scale)
 
     def average(
         self,
@@ -134,48 +270,45 @@ class Bucket(host.Bucket):
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         kept = [i for i, each in enumerate(unused) if not each]
         used = [end for i in kept for end in (ends[2 * i], ends[2 * i + 1])]
-        with self._staging.writing(self._after):
-            done = not kept or decoding.decode(
-                self.buffer,
-                self._staging.upload(frames),
-                used,
-                [int(offset) for i in kept for offset in offsets[:, i]],
-                [own[i] for i in kept for own in sizes],
-                len(starts),
-                decoding.SENDERS if senders else decoding.RANKS,
-                scale,
-            )
-            if done:
-                for i in np.flatnonzero(unused).tolist():
-                    self.clear(ends[2 * i], ends[2 * i + 1])
-                return _shares(began, ends)
-            copied = self._copied()
-            spent = copied.average(frames, starts, sizes, ends, unused, senders, scale)
-            self.buffer.copy_(copied.values)
+        done = not kept or decoding.decode(
+            self.buffer,
+            self._there(frames),
+            used,
+            [int(offset) for i in kept for offset in offsets[:, i]],
+            [own[i] for i in kept for own in sizes],
+            len(starts),
+            decoding.SENDERS if senders else decoding.RANKS,
+            scale,
+        )
+        if done:
+            for i in np.flatnonzero(unused).tolist():
+                self.clear(ends[2 * i], ends[2 * i + 1])
+            return _shares(began, ends)
+        copied = self._copied()
+        on_host = self._staging.read(frames) if self._carried else frames
+        spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
+        self.buffer.copy_(copied.values)
         return spent
 
-    def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
-        """Copy values to the runs that `pack` read."""
-        with self._staging.writing(self._after):
-            super().unpack(runs, self._staging.upload(values, self.dtype))
+    def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return values that were exchanged on the device, if they are not there."""
+        return values if self._carried else self._staging.upload(values, dtype)
 
-    def clear(self, start: int, stop: int) -> None:
-        """Write zeros."""
-        with self._staging.writing(self._after):
-            super().clear(start, stop)
+    def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
+        """Copy values to the runs that `pack` read, all at once."""
+        lengths = [stop - start for start, stop in runs]
+        parts = torch.split(self._there(values, self.dtype), lengths)
+        torch._foreach_copy_([self.buffer[start:stop] for start, stop in runs], parts)
 
     def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
         """Write values to places, of which no two are the same."""
-        stage = self._staging
-        with stage.writing(self._after):
-            at = stage.upload(torch.from_numpy(np.concatenate(places)))
-            self.buffer[at] = stage.upload(values, self.dtype)
+        at = self._staging.upload(torch.from_numpy(np.concatenate(places)))
+        self.buffer[at] = self._there(values, self.dtype).to(self.dtype)
 
     def finite(self) -> bool:
         """Tell whether every entry is finite."""
         self._staged = None  # of the gradients: what is not finite is named from what is there now
-        with self._staging.writing(self._after):
-            return super().finite()
+        return super().finite()
 
     def _holds(self, flag: torch.Tensor) -> bool:
         return bool(self._staging.read(flag))
@@ -183,14 +316,8 @@ class Bucket(host.Bucket):
     def store(self, result: torch.Tensor | None = None) -> None:
         """Copy a sparse result to the device; everything else is there."""
         if result is not None:
-            with self._staging.writing(self._after):
-                self._result = result.to(self.buffer.device)
+            self._result = result.to(self.buffer.device)
         self._staged = None
-
-
-def _on_host(state: Any) -> "gradwire.state.State":
-    held: gradwire.state.State = state.on_host() if isinstance(state, State) else state
-    return held
 
 
 def _shares(start: float, ends: Sequence[int]) -> NDArray[np.int64]:

@@ -9,18 +9,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.errors import InputChangedError
 from gradwire.torch.backends.cuda.operators import operators
-from gradwire.torch.backends.cuda.plans import plan_for
+from gradwire.torch.backends.cuda.plans import completed
 from gradwire.torch.backends.cuda.states import State
 from gradwire.torch.backends.host.staging import staging
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["Outcome", "encode"]
+__all__ = ["ZERO", "Outcome", "encode", "settle"]
+
+ZERO = 4
+"""The column of `Outcome.rows` that tells whether all of the input was zero."""
 
 _STATUS, _NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO, _THRESHOLD = range(7)
 """The columns of the table, as csrc/bucket/gather.h numbers them."""
+
+_DONE, _CHANGED = range(2)
+"""What comes of a second half, as csrc/bucket/decode.h numbers it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,17 +36,14 @@ class Outcome:
 
     Attributes
     ----------
-    frames : torch.Tensor
-        uint8, on the device: the frames of the parts that were encoded, one after another.
     nbytes : int
-        Their bytes.
+        Bytes of the frames of the parts that were encoded.
     rows : numpy.ndarray
         int64, a row for each of these parts: bytes, entries sent, entries asked for or -1, entries
         trimmed, and whether all of the input was zero. Fewer than there were parts if one failed:
         the host's encode of that part says why.
     """
 
-    frames: torch.Tensor
     nbytes: int
     rows: NDArray[np.int64]
 
@@ -51,26 +55,74 @@ def encode(
     limits: Sequence[int],
     gradients: torch.Tensor,
     scale: float,
+    out: torch.Tensor,
+    positions: Sequence[NDArray[np.uint32] | None] = (),
+    *,
+    later: bool = False,
 ) -> Outcome:
-    """Encode parts of a flat tensor on the current stream, and wait for the outcomes."""
-    plan = plan_for(codecs, ends, gradients)
+    """Encode parts of a flat tensor on the current stream, and wait for the outcomes.
+
+    The frames are written to `out` one after another: bytes on the device, from a multiple of 16,
+    with room for all limits. Positions may be given, of each part or None; without, the codecs
+    select. Memories, which have one buffer each then, may be written `later`, by `settle`.
+    """
     device = gradients.device
-    limits = [min(pair) for pair in zip(limits, plan.most, strict=True)]
     with ExitStack() as stack:
         tensors = [stack.enter_context(state.on_device(device)) for state in states]
-        frames, table = operators().encode_bucket(plan.number, gradients, limits, tensors, scale)
+        given = [each is not None for each in positions]
+        if not any(given):
+            positions, given = (), []
+        plan = states[0].plans.of(codecs, ends, gradients, given)
+        most = list(plan.most)
+        for i, each in enumerate(positions):
+            if each is not None:
+                most[i] = codecs[i]._codec.max_encoded_len(plan.numels[i], each.size)
+        limits = [min(pair) for pair in zip(limits, most, strict=True)]
+        table = plan.encode(gradients, limits, tensors, scale, out, positions, later=later)
         rows: NDArray[np.int64] = staging(device).read(table).numpy()
         failed = np.flatnonzero(rows[:, _STATUS])
         done = int(failed[0]) if failed.size else len(rows)
         thresholds = rows[:, _THRESHOLD].astype(np.uint32).view(np.float32)
         for i, state in enumerate(states):
             if i < done:
-                state.encoded(codecs[i], _last(rows[i], float(thresholds[i])))
+                state.encoded(codecs[i], _last(rows[i], float(thresholds[i])), later=later)
             else:
                 state.failed()
     kept = rows[:done]
     nbytes = int(kept[:, _NBYTES].sum())
-    return Outcome(frames, nbytes, kept[:, [_NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]])
+    return Outcome(nbytes, kept[:, [_NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]])
+
+
+def settle(
+    states: Sequence[State],
+    starts: Sequence[int],
+    gradients: torch.Tensor,
+    frames: torch.Tensor,
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    scale: float,
+) -> None:
+    """Write the memories of parts of a flat tensor that were encoded with `later`, and wait.
+
+    Parts begin at `starts`, and their frames, in bytes on the device, at `offsets`.
+    """
+    device = gradients.device
+    with ExitStack() as stack:
+        tensors = [stack.enter_context(state.on_device(device)) for state in states]
+        codecs = [state.codec for state in states]
+        drawn = any(codec.sparsify.kind == "random_k" for codec in codecs)
+        outcomes = operators().settle_bucket(
+            completed(codecs, [state.numel for state in states]),
+            *(gradients, starts, tensors, frames, offsets, sizes, scale, drawn),
+        )
+        found = staging(device).read(outcomes).tolist()
+        for state, outcome in zip(states, found, strict=True):
+            state.settled(done=outcome == _DONE)
+    for state, outcome in zip(states, found, strict=True):
+        if outcome == _CHANGED:
+            raise InputChangedError(state.name)
+        if outcome != _DONE:
+            raise ValueError("the frame is not the one that encode_later has written")
 
 
 def _last(row: NDArray[np.int64], threshold: float) -> dict[str, Any]:

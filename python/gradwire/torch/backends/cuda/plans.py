@@ -1,7 +1,7 @@
 """What codecs are to the kernels, and plans: what lasts from step to step of the same tensors.
 
-A plan has a share of the device's memory to work in, and belongs to one thread: a call of its
-encode is over when the next one begins, because each waits for its outcomes.
+The state of the first tensor of a bucket owns the bucket's plans. So they last as long as it does,
+and no two threads use one at a time. The memory that they work in is the thread's.
 """
 
 import ctypes
@@ -11,35 +11,37 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.cuda.operators import operators
+from gradwire.torch.backends.host.staging import staging
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gradwire.codec import Codec
 
-__all__ = ["Plan", "completed", "plan_for", "takes"]
-
-_MOST = 64  # plans that a thread keeps
+__all__ = ["Plan", "Plans", "completed", "stateless", "takes"]
 
 _kept = threading.local()
 
 
 def takes(codec: "Codec") -> bool:
-    """Tell whether kernels encode by this codec.
-
-    They do not call parts that are written in Python, and keep two buffers, of float32.
-    """
+    """Tell whether kernels encode by this codec: they do not call parts written in Python."""
     outside = isinstance(codec.sparsify, Sparsifier) or isinstance(codec.quantize, Quantizer)
-    kept = codec.memory
-    small = getattr(kept, "low_memory", False) or getattr(kept, "dtype", "float32") != "float32"
-    return not outside and isinstance(codec.indices, str) and not small
+    return not outside and isinstance(codec.indices, str)
 
 
-def completed(codecs: Sequence["Codec"], numels: Sequence[int]) -> torch.Tensor:
-    """Return the structs of tensors of these lengths, as bytes; their pointers are not set."""
+def completed(
+    codecs: Sequence["Codec"], numels: Sequence[int], given: Sequence[bool] = ()
+) -> torch.Tensor:
+    """Return the structs of tensors of these lengths, as bytes; their pointers are not set.
+
+    Where positions are given, the smallest entries may be left out of a frame.
+    """
     pieces = (structs.Piece * len(codecs))()
     for piece, codec, numel in zip(pieces, codecs, numels, strict=True):
         assert isinstance(codec.indices, str)
@@ -51,6 +53,10 @@ def completed(codecs: Sequence["Codec"], numels: Sequence[int]) -> torch.Tensor:
         piece.sparsify.start_stages = stages if isinstance(stages, int) else 0
         piece.quantize = structs.quantize_of(codec.quantize)
         piece.pattern = structs.pattern_of(codec)
+    for piece, is_given in zip(pieces, given, strict=False):
+        piece.given = piece.may_trim = is_given
+        if is_given and piece.pattern.kind != structs.CHUNKS:
+            piece.pattern = structs.Pattern()
     data = torch.empty(ctypes.sizeof(pieces), dtype=torch.uint8, device="cpu")
     ctypes.memmove(data.data_ptr(), pieces, ctypes.sizeof(pieces))
     done: torch.Tensor = operators().complete_pieces(data)
@@ -58,7 +64,9 @@ def completed(codecs: Sequence["Codec"], numels: Sequence[int]) -> torch.Tensor:
 
 
 class Plan:
-    """The shape of the work on some parts of a flat tensor, and the memory that it takes.
+    """The shape of the work on some parts of a flat tensor.
+
+    Its encodes follow one another: each is over before the next one begins.
 
     Parameters
     ----------
@@ -68,16 +76,24 @@ class Plan:
         Start and stop of each part, alternating.
     like : torch.Tensor
         Of the device and dtype of the tensors.
+    given : sequence of bool, optional
+        Whether positions are given, of each part.
     """
 
-    def __init__(self, codecs: Sequence["Codec"], ends: Sequence[int], like: torch.Tensor) -> None:
+    def __init__(
+        self,
+        codecs: Sequence["Codec"],
+        ends: Sequence[int],
+        like: torch.Tensor,
+        given: Sequence[bool] = (),
+    ) -> None:
         self.codecs = tuple(codecs)
         starts = list(ends[::2])
         self.numels = [stop - start for start, stop in zip(starts, ends[1::2], strict=True)]
         self.most = [
             codec.max_encoded_len(numel) for codec, numel in zip(codecs, self.numels, strict=True)
         ]
-        pieces = completed(codecs, self.numels)
+        pieces = completed(codecs, self.numels, given)
         self.number: int = operators().encode_plan(pieces, starts, like)
         weakref.finalize(self, operators().encode_forget, self.number).atexit = False
 
@@ -87,18 +103,88 @@ class Plan:
             one is other for one, other in zip(codecs, self.codecs, strict=True)
         )
 
+    def encode(
+        self,
+        gradients: torch.Tensor,
+        limits: Sequence[int],
+        states: Sequence[torch.Tensor],
+        scale: float,
+        out: torch.Tensor,
+        positions: Sequence["NDArray[np.uint32] | None"] = (),
+        *,
+        later: bool = False,
+    ) -> torch.Tensor:
+        """Encode to bytes on the device, on the current stream, and do not wait.
 
-def plan_for(codecs: Sequence["Codec"], ends: Sequence[int], like: torch.Tensor) -> Plan:
-    """Return this thread's plan for such tensors; another one if codecs have changed."""
-    plans: OrderedDict[object, Plan] | None = getattr(_kept, "plans", None)
+        If memories are written later, they have one buffer each.
+
+        Returns
+        -------
+        torch.Tensor
+            int64, a row for each part: see csrc/bucket/gather.h.
+        """
+        given = [each for each in positions if each is not None]
+        counts = [-1 if each is None else each.size for each in positions]
+        there = torch.empty(0, dtype=torch.int32, device=gradients.device)
+        if given:
+            host = torch.from_numpy(np.concatenate(given).view(np.int32))
+            there = staging(gradients.device).upload(host)
+        scratch = _scratch(gradients.device, operators().encode_room(self.number, counts))
+        table: torch.Tensor = operators().encode_bucket(
+            self.number, gradients, limits, states, scale, out, scratch, there, counts, later
+        )
+        return table
+
+
+class Plans:
+    """The plans that were used last, of a few kinds of work on the same parts.
+
+    Parameters
+    ----------
+    most : int
+        How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[object, Plan] = OrderedDict()
+
+    def of(
+        self,
+        codecs: Sequence["Codec"],
+        ends: Sequence[int],
+        like: torch.Tensor,
+        given: Sequence[bool],
+    ) -> Plan:
+        """Return the plan for such tensors; another one if codecs have changed."""
+        key = (like.device, like.dtype, tuple(ends), tuple(given))
+        plan = self._kept.get(key)
+        if plan is None or not plan.of(codecs):
+            plan = self._kept[key] = Plan(codecs, ends, like, given)
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return plan
+
+
+def stateless() -> Plans:
+    """Return this thread's plans for codecs that need no state, which would own them."""
+    plans: Plans | None = getattr(_kept, "plans", None)
     if plans is None:
-        plans = _kept.plans = OrderedDict()
-    key = (like.device, like.dtype, tuple(ends))
-    plan = plans.get(key)
-    if plan is None or not plan.of(codecs):
-        plans.pop(key, None)
-        plan = plans[key] = Plan(codecs, ends, like)
-        if len(plans) > _MOST:
-            plans.popitem(last=False)
-    plans.move_to_end(key)
-    return plan
+        plans = _kept.plans = Plans(16)
+    return plans
+
+
+def _scratch(device: torch.device, nbytes: int) -> torch.Tensor:
+    """Return this thread's memory to work in, as much as it has ever needed on a device.
+
+    Calls share it: what a thread has given to the device is over when it gives more.
+    """
+    rooms: dict[torch.device, torch.Tensor] | None = getattr(_kept, "rooms", None)
+    if rooms is None:
+        rooms = _kept.rooms = {}
+    room = rooms.get(device)
+    if room is None or room.numel() < nbytes:
+        rooms.pop(device, None)
+        room = rooms[device] = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    return room

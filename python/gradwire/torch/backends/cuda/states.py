@@ -1,14 +1,8 @@
-"""States on the device: one tensor of bytes for each parameter.
+"""States on the device: one tensor of bytes for each parameter."""
 
-It has the struct that the kernels keep, and then the buffers of the memory: the residual twice, and
-what else is kept twice, of which one is current and the other one is for the next encode.
-"""
-
-import copy
-import ctypes
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,31 +10,26 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire.errors import StateInUseError
-from gradwire.state import VERSION
-from gradwire.torch.backends.cuda import structs
+from gradwire.state import VERSION, Copied
+from gradwire.torch.backends.cuda.layout import Layout, scalars_of, struct_of
 from gradwire.torch.backends.cuda.operators import operators
-from gradwire.torch.backends.cuda.plans import completed
+from gradwire.torch.backends.cuda.plans import Plans, completed
 from gradwire.torch.backends.host.staging import staging
 
 if TYPE_CHECKING:
     import gradwire.state
     from gradwire.codec import Codec
 
-__all__ = ["State", "init_state"]
-
-_ROOM, _ALIGN = 1024, 256  # as csrc/ops/encode.cpp has them
-_MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
-_TRACKED = ("bound", "threshold", "location")
-_CONTROLLER = ("stages", "last", "sum", "seen", "aim", "misses", "rest", "rests")
+__all__ = ["State", "init_state", "rollback"]
 
 
-def init_state(codec: "Codec", numel: int, name: str, stream: int) -> "gradwire.state.State":
+def init_state(codec: "Codec", numel: int, name: str | None, stream: int) -> "gradwire.state.State":
     """Return a new state, which takes its memory of the device at its first encode."""
     # Not one of the core's, but with all that callers use of one.
     return cast("gradwire.state.State", State(codec, numel, name=name, stream=stream))
 
 
-class State:
+class State(Copied):
     """A state with the attributes and methods of `gradwire.State`, on the device or on the host.
 
     It is on the device as long as kernels encode. `on_host` moves it to a state of the core, where
@@ -52,17 +41,25 @@ class State:
     ----------
     codec, numel, name, stream
         As of `gradwire.State`.
+
+    Attributes
+    ----------
+    plans : Plans
+        Of the buckets that begin with this tensor.
+    pending : bool
+        Whether kernels have encoded, and are to write the memory.
     """
 
     __slots__ = (
-        *("_codec", "_current", "_device", "_earlier", "_host", "_last", "_lock", "_new", "_rate"),
-        *("_step", "_undoable", "_written", "name", "nbytes", "numel", "stream"),
+        *("_codec", "_device", "_earlier", "_host", "_last", "_lock", "_new", "_rate", "_step"),
+        *("_undoable", "_written", "name", "nbytes", "numel", "pending", "plans", "stream"),
     )
 
     def __init__(
         self, codec: "Codec", numel: int, *, name: str | None = None, stream: int = 0
     ) -> None:
         host = codec.init_state(numel, name=name, stream=stream)
+        self.plans = Plans(4)
         self._lock = threading.Lock()
         self._host: gradwire.state.State | None = host
         self._device: torch.Tensor | None = None
@@ -79,7 +76,7 @@ class State:
     def _forget(self, codec: "Codec", step: int) -> None:
         self._codec, self._earlier, self._step = codec, codec, step
         self._last: dict[str, Any] | None = None
-        self._undoable = False
+        self._undoable = self.pending = False
 
     # Where it is ------------------------------------------------------------------------------
 
@@ -98,26 +95,32 @@ class State:
                 self._upload(device)
             assert self._device is not None
             if self._rate is not None and self._rate != self._written:
-                at = structs.State.rate.offset
-                self._device[at : at + 8].view(torch.float64).fill_(self._rate)
+                Layout.put_rate(self._device, self._rate)
                 self._written = self._rate
             yield self._device
 
-    def encoded(self, codec: "Codec", last: dict[str, Any]) -> None:
-        """Remember an encode of the kernels that succeeded."""
+    def encoded(self, codec: "Codec", last: dict[str, Any], *, later: bool = False) -> None:
+        """Remember an encode of the kernels that succeeded, or the first half of one."""
         self._earlier, self._codec, self._last = self._codec, codec, last
-        self._step += 1
-        self._undoable = True
+        self._step += not later
+        self._undoable = later or codec.memory.undoable
+        self.pending = later
+
+    def settled(self, *, done: bool) -> None:
+        """Remember the second half of an encode."""
+        self._step += done
+        self._undoable = self.pending = False
 
     def failed(self) -> None:
         """Remember one that did not."""
-        self._undoable = False
+        self._undoable = self.pending = False
 
     def _fetched(self) -> "gradwire.state.State":
         if self._host is None:
             host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
             host.load_state_dict(self._read())
             self._host, self._device = host, None
+            self._undoable = self.pending = False
         self._new = False
         return self._host
 
@@ -128,88 +131,41 @@ class State:
         codec, last = host.codec, self.last
         self._forget(codec, host.step)
         self._last = last
-        moment = _MOMENTS.get(codec.memory.kind)
-        names = [name for name in ("residual", moment) if name and held[name] is not None]
-        stride = _stride(self.numel)
-        size = _ROOM + 2 * len(names) * stride
-        state = torch.zeros(size, dtype=torch.uint8, device=device)
-        struct = self._struct(codec, held["step"], held["scalars"])
-        room = torch.frombuffer(bytearray(struct), dtype=torch.uint8)
-        state[: len(room)].copy_(room)
+        layout = Layout(codec, self.numel)
+        state = torch.zeros(layout.nbytes, dtype=torch.uint8, device=device)
+        step, scalars = held["step"], held["scalars"]
+        struct = struct_of(codec, self.numel, self.name, self.stream, step, scalars)
+        layout.put_struct(state, struct)
         if not self._new:
-            for i, name in enumerate(names):
-                at = _ROOM + 2 * i * stride
-                values = torch.from_numpy(held[name]).view(torch.uint8)
-                state[at : at + 4 * self.numel].copy_(values)
+            for name in layout.names:
+                buffer = layout.buffer(state, name, 0)
+                assert buffer is not None
+                buffer.copy_(torch.from_numpy(held[name]).view(buffer.dtype))
         self._rate = self._written = host.learning_rate
         self._device, self._host, self._new = state, None, False
 
-    def _struct(self, codec: "Codec", step: int, scalars: dict[str, float]) -> structs.State:
-        piece = structs.Piece.from_buffer_copy(completed([codec], [self.numel]).numpy().data)
-        state = structs.State(step=step, tensor=structs.tensor_id(self.name), stream=self.stream)
-        state.rate = scalars.get("learning_rate", 1.0)
-        state.moment_steps = int(scalars.get("second_moment_steps", 0))
-        state.tracked.sparsify = piece.sparsify
-        tracker = state.tracked.tracker
-        for name in _TRACKED:
-            if name in scalars:
-                setattr(tracker, name, structs.Maybe(scalars[name], 1))
-        for name in _CONTROLLER:
-            if (value := scalars.get(f"controller.{name}")) is not None:
-                whole = name not in ("last", "sum", "aim")
-                setattr(tracker.controller, name, int(value) if whole else value)
-        return state
-
     def _read(self) -> dict[str, Any]:
         """Return what `state_dict` returns, from the device."""
-        state = self._head()
-        scalars: dict[str, float] = {}
-        moment = _MOMENTS.get(self._codec.memory.kind)
-        if moment == "second_moment":
-            assert self._rate is not None
-            scalars["learning_rate"] = self._rate
-            scalars["second_moment_steps"] = float(state.moment_steps)
-        for name in _TRACKED:
-            kept = getattr(state.tracked.tracker, name)
-            if kept.there:
-                scalars[name] = kept.value
-        if self._codec.sparsify.kind == "sid":
-            for name in _CONTROLLER:
-                scalars[f"controller.{name}"] = float(
-                    getattr(state.tracked.tracker.controller, name)
-                )
+        assert self._device is not None
+        layout, struct = Layout(self._codec, self.numel), Layout.struct(self._device)
+        arrays = {
+            name: layout.array(self._device, name, struct.current)
+            for name in ("residual", "momentum", "second_moment")
+        }
         return {
             "version": VERSION,
             "numel": self.numel,
-            "step": int(state.step),
+            "step": int(struct.step),
             "config": self._codec.get_config(),
-            "residual": self._array("residual", state.current),
-            "momentum": self._array("momentum", state.current),
-            "second_moment": self._array("second_moment", state.current),
-            "scalars": scalars,
+            **arrays,
+            "scalars": scalars_of(self._codec, struct, self._rate),
         }
 
-    def _head(self) -> structs.State:
+    def _view(self, name: str) -> torch.Tensor | None:
+        """Return the current values of a buffer on the device, in what they are kept as."""
         assert self._device is not None
-        size = ctypes.sizeof(structs.State)
-        return structs.State.from_buffer_copy(self._device[:size].cpu().numpy().data)
-
-    def _view(self, name: str, current: int) -> torch.Tensor | None:
-        """Return a buffer on the device, float32."""
-        assert self._device is not None
-        memory = self._codec.memory
-        if not memory.keeps or (name != "residual" and name != _MOMENTS.get(memory.kind)):
-            return None
-        side = current + (0 if name == "residual" else 2)
-        at = _ROOM + side * _stride(self.numel)
-        return self._device[at : at + 4 * self.numel].view(torch.float32)
-
-    def _array(self, name: str, current: int) -> NDArray[np.float32] | None:
-        view = self._view(name, current)
-        if view is None:
-            return None
-        array: NDArray[np.float32] = view.to("cpu", copy=True).numpy()
-        return array
+        side = Layout.struct(self._device).current
+        return Layout(self._codec, self.numel).buffer(self._device, name, side)
 
     @contextmanager
     def _used(self) -> Iterator[None]:
@@ -256,7 +212,8 @@ class State:
     def _kept(self, name: str) -> NDArray[np.float32] | None:
         with self._used():
             if self._host is None:
-                return self._array(name, self._head().current)
+                view = self._view(name)
+                return None if view is None else view.to("cpu", torch.float32, copy=True).numpy()
             array: NDArray[np.float32] | None = getattr(self._host, name)
             return array
 
@@ -266,7 +223,7 @@ class State:
         with self._used():
             if self._host is not None:
                 return self._host.residual_norm
-            view = self._view("residual", self._head().current)
+            view = self._view("residual")
             return None if view is None else float(view.double().square().sum().sqrt())
 
     @property
@@ -282,22 +239,21 @@ class State:
                 state = self._codec.init_state(0, name=self.name)
             state.learning_rate = learning_rate
             self._rate = state.learning_rate
+            if self.pending:  # at another rate
+                self.failed()
 
     def rollback(self) -> None:
         """Undo the last encode exactly, as `gradwire.State.rollback`. Waits for the device."""
-        with self._used():
-            if self._host is not None:
-                self._host.rollback()
-                self._last = None
-                return
-            assert self._device is not None
-            if not self._undoable:  # one that has not encoded says so
-                self._codec.init_state(0, name=self.name).rollback()
-            stage = staging(self._device.device)
-            with stage.aside():  # the caller's stream may have all of a backward pass before it
-                operators().rollback_bucket(completed([self._codec], [self.numel]), [self._device])
-                stage.wait(stage.mark())  # the next encode may be on another stream
-            self._forget(self._earlier, self._step - 1)
+        rollback([self])
+
+    def _undo_on_host(self) -> bool:
+        """Undo the last encode if it is on the host; tell whether it was."""
+        if self._host is not None:
+            self._host.rollback()
+            self._last = None
+        elif not self._undoable:  # one that has not encoded says so
+            self._codec.init_state(0, name=self.name).rollback()
+        return self._host is not None
 
     def reset(self) -> None:
         """Reset the state to that of a new one: residual zero and step 0."""
@@ -319,26 +275,26 @@ class State:
             host.load_state_dict(state_dict)
             self._host, self._device, self._new = host, None, False
             self._last = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.codec, self.name, self.stream, self.state_dict())
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "State":
-        return _rebuild(self.codec, self.name, self.stream, self.state_dict())
-
-    def __copy__(self) -> "State":
-        return copy.deepcopy(self)
-
-    def __repr__(self) -> str:
-        name = "" if self.name is None else f" of {self.name!r}"
-        return f"<gradwire.State{name}: {self.numel} elements, step {self.step}>"
+            self.failed()
 
 
-def _stride(numel: int) -> int:
-    return -(-4 * numel // _ALIGN) * _ALIGN
-
-
-def _rebuild(codec: "Codec", name: str | None, stream: int, state_dict: dict[str, Any]) -> State:
-    state = State(codec, state_dict["numel"], name=name, stream=stream)
-    state.load_state_dict(state_dict)
-    return state
+def rollback(states: Sequence[Any]) -> None:
+    """Undo the last encode of each state; on a device with one call and one wait for it."""
+    with ExitStack() as stack:
+        there: dict[torch.device, list[State]] = {}
+        for state in states:
+            if not isinstance(state, State):
+                state.rollback()
+                continue
+            stack.enter_context(state._used())
+            if not state._undo_on_host():
+                assert state._device is not None
+                there.setdefault(state._device.device, []).append(state)
+        for device, own in there.items():
+            stage = staging(device)
+            pieces = completed([state._codec for state in own], [state.numel for state in own])
+            with stage.aside():  # the caller's stream may have all of a backward pass before it
+                operators().rollback_bucket(pieces, [state._device for state in own])
+                stage.wait(stage.mark())  # the next encode may be on another stream
+            for state in own:
+                state._forget(state._earlier, state._step - (not state.pending))

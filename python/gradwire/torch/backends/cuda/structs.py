@@ -18,6 +18,8 @@ QUANTIZERS = (
     *("float32", "bfloat16", "float16", "float16_scaled", "float8_e5m2", "float8_e4m3", "uniform"),
     *("sign_scale", "two_means", "ternary", "codebook", "exponent"),
 )
+CHUNKS = 1
+"""A pattern of positions: so many of each chunk, whoever selects them."""
 STATUS = ("ok", "non_finite", "limit", "unsupported", "skipped", "positions")
 
 
@@ -80,7 +82,8 @@ class Memory(c.Structure):
         beta2=c.c_double,
         eps=c.c_double,
         narrow=c.c_uint32,
-        unused=c.c_uint32,
+        low_memory=c.c_uint32,
+        seed=c.c_uint64,
     )
 
 
@@ -150,6 +153,8 @@ class State(c.Structure):
         rate=c.c_double,
         current=c.c_uint32,
         undoable=c.c_uint32,
+        pending=c.c_uint32,
+        checksum=c.c_uint32,
         tracked=Tracked,
         previous=Tracked,
         previous_moment_steps=c.c_uint64,
@@ -249,7 +254,7 @@ def memory_of(part: memory.Memory) -> Memory:
             out.clips, out.clip = value is not None, value or 0.0
         elif name == "dtype":
             out.narrow = value == "bfloat16"
-        elif name not in ("kind", "low_memory", "seed"):
+        elif name != "kind":
             setattr(out, name, value)
     return out
 
@@ -278,7 +283,7 @@ def pattern_of(codec: gradwire.Codec) -> Pattern:
     if isinstance(part, sparsify.RandomK):
         return Pattern(kind=3 if part.block else 2)
     if isinstance(part, sparsify.ChunkTopK) and (part.tile is None or part.columns is None):
-        return Pattern(kind=1, size=part.chunk, k=part.k)
+        return Pattern(kind=CHUNKS, size=part.chunk, k=part.k)
     return Pattern()
 
 

@@ -15,7 +15,7 @@ from gradwire.torch.backends import host
 from gradwire.torch.backends.checks import BYTES, INPUTS, OUTPUTS, bump_version, check, check_out
 from gradwire.torch.backends.cuda import decoding, encoding
 from gradwire.torch.backends.cuda.operators import are_for
-from gradwire.torch.backends.cuda.plans import takes
+from gradwire.torch.backends.cuda.plans import stateless, takes
 from gradwire.torch.backends.cuda.states import State
 from gradwire.torch.backends.host.tensors import number, overlap
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from gradwire.frame import Frame
 
 __all__ = ["decode", "decode_add", "encode", "encode_into", "number"]
-
-_UNLIMITED = 2**62
 
 
 def encode(
@@ -75,6 +73,7 @@ def _encoded(
         return None
     if state is None and takes(codec) and _is_stateless(codec):
         state = State(codec, tensor.numel())
+        state.plans = stateless()
     if not isinstance(state, State) or not takes(codec) or state.numel != tensor.numel():
         return None
     own = state.codec
@@ -82,12 +81,13 @@ def _encoded(
         return None
     if codec._open and tensor.ndim > 1:
         return None
-    limit = _UNLIMITED
+    limit = codec.max_encoded_len(tensor.numel())
     if max_nbytes is not None:
-        limit = _validate.integer("max_nbytes", max_nbytes, low=0)
+        limit = min(limit, _validate.integer("max_nbytes", max_nbytes, low=0))
     flat = tensor.detach().view(-1)
-    made = encoding.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0)
-    return made.frames[: made.nbytes] if len(made.rows) else None
+    frame = torch.empty(limit, dtype=torch.uint8, device=tensor.device)
+    made = encoding.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
+    return frame[: made.nbytes] if len(made.rows) else None
 
 
 @functools.lru_cache(1024)

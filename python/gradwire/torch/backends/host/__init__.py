@@ -6,11 +6,12 @@ everywhere, and slower than a backend that works on the device.
 """
 
 from gradwire.torch.backends.host.buckets import bucket
-from gradwire.torch.backends.host.states import init_state
+from gradwire.torch.backends.host.states import init_state, rollback
 from gradwire.torch.backends.host.tensors import decode, decode_add, encode, encode_into, number
 
 __all__ = [
     "bucket",
+    "carries",
     "decode",
     "decode_add",
     "encode",
@@ -18,8 +19,10 @@ __all__ = [
     "init_state",
     "name",
     "number",
+    "rollback",
     "waits",
 ]
 
 name = "host"
 waits = True
+carries = False

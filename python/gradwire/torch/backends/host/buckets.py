@@ -10,8 +10,9 @@ from gradwire.torch.backends.host.staging import staging
 __all__ = ["Bucket", "bucket"]
 
 
-def bucket(buffer: torch.Tensor) -> "Bucket":
+def bucket(buffer: torch.Tensor, carried: bool = False) -> "Bucket":
     """Return a bucket that will be copied once its gradients are there."""
+    del carried  # frames are where the core is
     return Bucket(buffer)
 
 
@@ -54,4 +55,6 @@ class Bucket(cpu.Bucket):
         """Resolve the future after the copy."""
         with self._staging.writing(self._after):
             super().resolve(spoiled=spoiled)
+        # The caller may free it without having waited for the future, as after an error.
+        self._staging.keep(self.buffer)
         self._staged = None

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 
 __all__ = ["Staging", "staging"]
 
-_STREAMS = ("Event", "Stream", "current_stream", "stream")
+_STREAMS = ("Event", "Stream", "current_stream", "device", "stream")
+_NO_PINS = ("out of memory", "memory allocation", "pin memory", "pinned memory", "not supported")
+"""Words of errors that are about memory of the host, not about a device that is lost."""
 
 
 class Staging:
@@ -20,7 +23,8 @@ class Staging:
     the thread that calls them wait, for a device without streams as a whole.
 
     Pinned memory is not kept here: torch keeps what is freed, and gives it out again when the
-    copies are done that it was used for.
+    copies are done that it was used for. Where there is none, a warning says so once, and copies
+    wait.
 
     Parameters
     ----------
@@ -34,7 +38,9 @@ class Staging:
         self._streams = all(hasattr(module, name) for name in _STREAMS)
         self._pins = self._streams
         if self._streams:
-            self._down, self._up = (module.Stream(device=device) for _ in range(2))
+            # Before the backward pass, which waits for what goes through these.
+            first = {"priority": -1} if hasattr(module.Stream, "priority_range") else {}
+            self._down, self._up = (module.Stream(device=device, **first) for _ in range(2))
 
     def mark(self) -> Any:
         """Return an event: all that the caller's stream was given until now."""
@@ -58,8 +64,16 @@ class Staging:
         if self._pins:
             try:
                 return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
-            except RuntimeError:  # not every device has any
+            except RuntimeError as error:
+                if not _is_missing(error):
+                    raise
                 self._pins = False
+                warnings.warn(
+                    f"there is no pinned memory for copies from and to {self.device}, which "
+                    f"therefore make threads wait: {error}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         return torch.empty(shape, dtype=dtype, device="cpu")
 
     def fetch(self, tensor: torch.Tensor, after: Any) -> torch.Tensor:
@@ -67,7 +81,7 @@ class Staging:
         if not self._streams:
             self.wait(after)  # the copies of this thread need not follow the work of another
             return self._copy(tensor)
-        with self._module.stream(self._down):
+        with self._on(self._down):
             self._down.wait_event(after)
             host = self._copy(tensor)
             done = self.mark()
@@ -100,13 +114,23 @@ class Staging:
         return self._pins and host.is_pinned()
 
     @contextlib.contextmanager
+    def _on(self, stream: Any) -> Iterator[None]:
+        """Give what is done in this block to a stream.
+
+        In the device's own block: to leave the other one for a stream of the thread's first device
+        would take memory on that one.
+        """
+        with self._module.device(self.device), self._module.stream(stream):
+            yield
+
+    @contextlib.contextmanager
     def reading(self, after: Any) -> Iterator[None]:
         """Give what is done in this block to the stream of copies down, after an event."""
         if not self._streams:
             self.wait(after)
             yield
             return
-        with self._module.stream(self._down):
+        with self._on(self._down):
             self._down.wait_event(after)
             yield
 
@@ -116,7 +140,7 @@ class Staging:
         if not self._streams:
             yield
             return
-        with self._module.stream(self._up):
+        with self._on(self._up):
             yield
 
     @contextlib.contextmanager
@@ -128,9 +152,21 @@ class Staging:
         if not self._streams:
             yield
             return
-        with self._module.stream(self._up):
+        with self._on(self._up):
             self._up.wait_event(after)
             yield
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Let the memory of a tensor be used again only after what both streams were given."""
+        if self._streams:
+            for stream in (self._down, self._up):
+                for part in _parts(tensor):
+                    part.record_stream(stream)
+
+    def follow(self, mark: Any) -> None:
+        """Let the current stream wait for what `mark` returned."""
+        if self._streams:
+            self._module.current_stream(self.device).wait_event(mark)
 
     def write(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
         """Copy from memory that `empty` made, on the current stream."""
@@ -141,6 +177,19 @@ class Staging:
         if self.device.type == "cpu":
             return torch.futures.Future()
         return torch.futures.Future(devices=[self.device])
+
+
+def _is_missing(error: RuntimeError) -> bool:
+    """Tell whether an error says that there is no pinned memory, or no more of it."""
+    unsupported = isinstance(error, NotImplementedError)
+    return unsupported or any(word in str(error).lower() for word in _NO_PINS)
+
+
+def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the dense tensors that a tensor is made of."""
+    if tensor.layout == torch.strided:
+        return (tensor,)
+    return tensor._indices(), tensor._values()
 
 
 @functools.cache

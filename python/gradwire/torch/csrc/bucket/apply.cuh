@@ -33,6 +33,24 @@ __device__ inline void store(const Target& target, std::uint64_t at, float value
 
 __device__ inline void add(float& sum, float value, float factor) { sum = __fadd_rn(sum, __fmul_rn(value, factor)); }
 
+// Calls `visit(position, value)` with the entries of a part of a tensor, frame after frame. All threads of
+// the block call.
+template <class Visit>
+__device__ void visit_frames(const Decode& call, const Work& work, unsigned tensor, std::uint64_t begin,
+                             std::uint64_t end, const Visit& visit) {
+    for (std::uint64_t rank = 0; rank < call.ranks; ++rank) {
+        const std::uint64_t at = static_cast<std::uint64_t>(tensor) * call.ranks + rank;
+        const Frame& frame = work.frames[at];
+        const Upper upper = has_upper(frame) ? upper_of(frame, work.marks_of(call, at)) : Upper{};
+        const Directory directory = work.directory_of(call, at);
+        visit_entries<apply_threads>(frame, upper, directory, begin, end, [&](std::uint32_t entry, std::uint32_t position) {
+            visit(position, value_of(frame.values, entry, position));
+        });
+        // Positions of one frame differ, so that only frames have to wait for each other.
+        __syncthreads();
+    }
+}
+
 __global__ void __launch_bounds__(apply_threads) apply(Decode call, Work work, Finish finish) {
     GRADWIRE_SHARED(Sums, sums);
     if (*call.failed != 0) return;
@@ -44,25 +62,16 @@ __global__ void __launch_bounds__(apply_threads) apply(Decode call, Work work, F
     if (!in_place)
         for (std::uint64_t i = threadIdx.x; i < tile_elements; i += apply_threads) sums.total[i] = 0.0f, sums.senders[i] = 0;
     __syncthreads();
-    for (std::uint64_t rank = 0; rank < call.ranks; ++rank) {
-        const std::uint64_t at = static_cast<std::uint64_t>(tensor) * call.ranks + rank;
-        const Frame& frame = work.frames[at];
-        const Upper upper = has_upper(frame) ? upper_of(frame, work.marks_of(call, at)) : Upper{};
-        const Directory directory = work.directory_of(call, at);
-        visit_entries<apply_threads>(frame, upper, directory, begin, end, [&](std::uint32_t entry, std::uint32_t position) {
-            const float value = value_of(frame.values, entry, position);
-            if (in_place) {
-                add(static_cast<float*>(target.out)[position], value, finish.factor);
-            } else if (call.into == Into::place) {
-                sums.total[position - begin] = value;
-            } else {
-                add(sums.total[position - begin], value, finish.factor);
-                ++sums.senders[position - begin];
-            }
-        });
-        // Positions of one frame differ, so that only frames have to wait for each other.
-        __syncthreads();
-    }
+    visit_frames(call, work, tensor, begin, end, [&](std::uint32_t position, float value) {
+        if (in_place) {
+            add(static_cast<float*>(target.out)[position], value, finish.factor);
+        } else if (call.into == Into::place) {
+            sums.total[position - begin] = value;
+        } else {
+            add(sums.total[position - begin], value, finish.factor);
+            ++sums.senders[position - begin];
+        }
+    });
     if (in_place) return;
     for (std::uint64_t i = threadIdx.x; begin + i < end; i += apply_threads) {
         float value = sums.total[i];

@@ -1,8 +1,7 @@
 // Host side of decoding: sizes and launches. The kernels are in examine.cuh and apply.cuh.
 #include "bucket/decode.h"
 
-#include "bucket/apply.cuh"
-#include "bucket/examine.cuh"
+#include "bucket/settle.cuh"
 
 namespace gradwire {
 
@@ -21,7 +20,7 @@ struct Parts {
             at += aligned(bytes);
             return here;
         };
-        states = take(frames_count * sizeof(FrameState));
+        states = take(frames_count * sizeof(Examined));
         ticket = take(sizeof(unsigned));
         counts = take(tiles * sizeof(unsigned long long));
         lows = take(tiles * sizeof(unsigned long long));
@@ -75,16 +74,16 @@ std::uint64_t plan_decode(const std::uint64_t* frame_lens, const std::uint64_t* 
     return Parts(frame, frame_tiles[frame], seeded).end;
 }
 
-cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets,
-                   cudaStream_t stream) {
+namespace {
+
+// All but what becomes of the entries.
+cudaError_t read_frames(const Decode& call, std::uint32_t tiles_of_frames, cudaStream_t stream, Work& work) {
     const std::uint64_t frames = static_cast<std::uint64_t>(call.tensors) * call.ranks;
     GRADWIRE_TRY(cudaMemsetAsync(call.failed, 0, sizeof *call.failed, stream));
-    if (frames == 0 && call.into == Into::add) return cudaSuccess;
     const Parts parts(frames, tiles_of_frames, call.seeded);
     auto* base = static_cast<std::uint8_t*>(call.workspace);
     GRADWIRE_TRY(cudaMemsetAsync(base, 0, parts.zeroed, stream));
-    Work work{};
-    work.states = reinterpret_cast<FrameState*>(base + parts.states);
+    work.states = reinterpret_cast<Examined*>(base + parts.states);
     work.ticket = reinterpret_cast<unsigned*>(base + parts.ticket);
     work.counts = reinterpret_cast<unsigned long long*>(base + parts.counts);
     work.lows = reinterpret_cast<unsigned long long*>(base + parts.lows);
@@ -100,8 +99,27 @@ cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint3
         GRADWIRE_TRY(launch(draw_rest, {frames}, examine_threads, stream, call, work));
     }
     GRADWIRE_TRY(launch(examine, {tiles_of_frames}, examine_threads, stream, call, work));
-    GRADWIRE_TRY(launch(judge, {by_frame}, frame_threads, stream, call, work));
+    return launch(judge, {by_frame}, frame_threads, stream, call, work);
+}
+
+}  // namespace
+
+cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets,
+                   cudaStream_t stream) {
+    Work work{};
+    if (call.tensors == 0 && call.into == Into::add) return cudaMemsetAsync(call.failed, 0, sizeof *call.failed, stream);
+    GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
     return launch(apply, {tiles_of_targets}, apply_threads, stream, call, work, finish_of(call));
+}
+
+cudaError_t settle(const Decode& call, const Settle& settle, std::uint32_t tiles_of_frames,
+                   std::uint32_t tiles_of_targets, cudaStream_t stream) {
+    if (call.tensors == 0) return cudaSuccess;
+    Work work{};
+    GRADWIRE_TRY(cudaMemsetAsync(settle.outcomes, 0, call.tensors * sizeof *settle.outcomes, stream));
+    GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
+    GRADWIRE_TRY(launch(settle_memories, {tiles_of_targets}, apply_threads, stream, call, work, settle));
+    return launch(settle_states, {pieces(call.tensors, apply_threads)}, apply_threads, stream, call, work, settle);
 }
 
 }  // namespace gradwire

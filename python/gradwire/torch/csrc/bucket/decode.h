@@ -59,4 +59,22 @@ std::uint64_t plan_decode(const std::uint64_t* frame_lens, const std::uint64_t* 
 cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets,
                    cudaStream_t stream);
 
+// What came of a second half.
+enum class Settled : std::uint32_t {
+    done = 0,
+    changed = 1,  // the gradient is not finite any more; its entries were dropped
+    unknown = 2,  // the frame is not that of the first half, and nothing has changed
+};
+
+struct Settle {
+    const Piece* pieces = nullptr;  // as in the first half, each with its gradient and its state
+    float divisor = 1.0f;
+    std::uint32_t* outcomes = nullptr;  // `Settled` of each
+};
+
+// The second half of encodes: see `launch_encode`. Of each tensor there is one frame, its own; `out` of the
+// targets is not used.
+cudaError_t settle(const Decode& call, const Settle& settle, std::uint32_t tiles_of_frames,
+                   std::uint32_t tiles_of_targets, cudaStream_t stream);
+
 }  // namespace gradwire

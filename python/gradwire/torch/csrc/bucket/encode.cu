@@ -9,26 +9,39 @@ namespace gradwire {
 namespace {
 
 // Where values come from, and where what was not sent goes. Of a dense piece the first read may not have
-// been: what it does is done as a value is loaded.
+// been: what it does is done as values are read.
 struct BucketEntries {
     using Bucket = Selecting;
 
-    Tensor tensor;
+    const Tensor& tensor;
     Selection& selection;
     const float* values;
-    bool nonzero = false;
+    bool later, nonzero = false;
 
     __device__ BucketEntries(const Bucket& bucket, unsigned index, const Piece& piece, Selection& own)
-        : tensor(tensor_of(piece, bucket.divisor, bucket.desks[index].scale)), selection(own), values(own.values) {}
+        : tensor(tensor_of_block(piece, bucket.divisor, bucket.desks[index].scale)),
+          selection(own),
+          values(own.values),
+          later(bucket.later) {}
 
-    __device__ float load(std::uint32_t rank) {
-        if (values != nullptr) return values[rank];
-        const Terms made = tensor.terms(tensor.entry(rank, nonzero), rank);
-        if (tensor.next_moment != nullptr) tensor.next_moment[rank] = made.moment;
-        return tensor.sum(made.fresh, rank);
+    template <unsigned Count, unsigned Step>
+    __device__ void read(Batch<Count, Step> batch, float (&into)[Count]) {
+        if (values != nullptr) {
+            batch.read(values, into);
+            return;
+        }
+        const Added added(tensor, batch, nonzero);
+        if (tensor.next_moment != nullptr && !tensor.in_place)
+            batch.write(added.moments, tensor.next_moment);
+#pragma unroll
+        for (unsigned i = 0; i < Count; ++i) into[i] = added.sums[i];
     }
 
     __device__ void settle(std::uint32_t position, float value, float decoded) const {
+        if (later) return;
+        // Written over only now: the entry may have been loaded more than once.
+        if (values == nullptr && tensor.in_place && tensor.next_moment != nullptr)
+            tensor.next_moment[position] = tensor.terms(tensor.entry(position), position).moment;
         tensor.settle(position, value, decoded);
     }
 
@@ -64,6 +77,7 @@ __global__ void __launch_bounds__(team_threads) trim(Selecting bucket) {
     Selection selection = bucket.selections[blockIdx.x];
     if (selection.status != Status::ok || is_dense(piece)) return;
     if (longest_frame(piece, selection.count) <= piece.limit) return;
+    __syncthreads();  // one thread writes it again
     if (piece.given && !piece.may_trim) {
         const std::uint64_t nbytes = frame_len<team_threads>(piece, selection);
         if (threadIdx.x == 0 && nbytes > piece.limit) {
@@ -74,17 +88,8 @@ __global__ void __launch_bounds__(team_threads) trim(Selecting bucket) {
     }
     Team team{0, 1, desk.arrivals, desk.slots, desk.bins, 0, 0, false};
     const unsigned side = selection.positions == desk.lists[1].positions;
-    ScannedTensor scanned{team,
-                          desk,
-                          piece.sparsify,
-                          {tensor_of(piece, bucket.divisor, desk.scale)},
-                          piece.numel,
-                          selection.selection_key,
-                          {},
-                          {},
-                          0,
-                          false,
-                          {&desk, selection.count, side}};
+    ScannedTensor scanned = scanned_of(team, desk, piece, bucket.divisor, selection.selection_key);
+    scanned.survivors = {&desk, selection.count, side};
     const std::uint64_t selected = selection.count;
     for (unsigned written = 1;; ++written) {
         const std::uint64_t nbytes = frame_len<team_threads>(piece, selection);
@@ -135,10 +140,15 @@ __global__ void __launch_bounds__(team_threads) overwrite(Selecting bucket) {
     const unsigned index = segment_of(bucket.first_chunk, bucket.count, at);
     const Piece& piece = bucket.pieces[index];
     if (bucket.selections[index].status != Status::ok || !is_in_place(piece) || is_dense(piece)) return;
-    const Tensor tensor = tensor_of(piece, bucket.divisor, bucket.desks[index].scale);
+    const Tensor& tensor = tensor_of_block(piece, bucket.divisor, bucket.desks[index].scale);
     const std::uint64_t begin = (at - bucket.first_chunk[index]) * chunk_entries;
     const std::uint64_t end = tensor.numel - begin < chunk_entries ? tensor.numel : begin + chunk_entries;
-    for (std::uint64_t i = begin + threadIdx.x; i < end; i += team_threads) tensor.keep(i, tensor.entry(i));
+    constexpr unsigned at_once = 8;
+    for (std::uint64_t first = begin + threadIdx.x; first < end; first += at_once * team_threads) {
+        const Batch<at_once, team_threads> batch{first, end};
+        bool nonzero = false;
+        Added(tensor, batch, nonzero).keep(tensor, batch);
+    }
 }
 
 }  // namespace
@@ -151,16 +161,17 @@ EncodePlan plan_encode(const Piece* all, unsigned count, unsigned blocks) {
 }
 
 cudaError_t launch_encode(const EncodePlan& plan, const Piece* all, Selection* selections, const EncodeMemory& memory,
-                          float divisor, cudaStream_t stream) {
+                          float divisor, bool trims, bool later, cudaStream_t stream) {
     const unsigned count = plan.select.pieces;
     if (count == 0) return cudaSuccess;
     GRADWIRE_TRY(launch_select(plan.select, all, selections, memory.select_table, divisor, stream));
-    const Selecting bucket = selecting_in(plan.select, all, selections, memory.select_table, divisor);
-    GRADWIRE_TRY(launch(trim, {count}, team_threads, stream, bucket));
-    GRADWIRE_TRY(launch(skip_after_failure, {1}, team_threads, stream, bucket));
-    if (plan.select.overwrites) GRADWIRE_TRY(launch(overwrite, {plan.select.chunks}, team_threads, stream, bucket));
+    const Selecting bucket = selecting_in(plan.select, all, selections, memory.select_table, divisor, later);
+    // A launch that does nothing takes as long as a small tensor's work.
+    if (trims) GRADWIRE_TRY(launch(trim, {count}, team_threads, stream, bucket));
+    if (count > 1) GRADWIRE_TRY(launch(skip_after_failure, {1}, team_threads, stream, bucket));
+    if (plan.select.overwrites && !later) GRADWIRE_TRY(launch(overwrite, {plan.select.chunks}, team_threads, stream, bucket));
     GRADWIRE_TRY(launch_write<BucketEntries>(plan.write, all, selections, memory.write_table, memory.write_scratch, bucket, stream));
-    return launch_commit(all, selections, count, stream);
+    return launch_commit(all, selections, count, later, stream);
 }
 
 }  // namespace gradwire

@@ -10,6 +10,13 @@ namespace gradwire {
 struct EncodePlan {
     SelectPlan select;
     WritePlan write;
+
+    // Whether a frame may become longer than the limit of its piece, of these in host memory.
+    bool may_exceed(const Piece* pieces) const {
+        for (unsigned i = 0; i < select.pieces; ++i)
+            if (write.longest[i] > pieces[i].limit) return true;
+        return false;
+    }
 };
 
 EncodePlan plan_encode(const Piece* pieces, unsigned count, unsigned blocks);
@@ -23,8 +30,11 @@ struct EncodeMemory {
 
 // Adds up, selects, writes frames and settles memories. Entries are divided by `divisor` first. What
 // came of it is in the selections: the pieces from the first one on whose status is not ok are as
-// they were, but can no longer be rolled back.
+// they were, but can no longer be rolled back. `trims` is what `may_exceed` tells of these pieces.
+//
+// With `later`, where every memory has one buffer, frames are all that is written; `settle` in
+// bucket/decode.h is the second half.
 cudaError_t launch_encode(const EncodePlan& plan, const Piece* pieces, Selection* selections,
-                          const EncodeMemory& memory, float divisor, cudaStream_t stream);
+                          const EncodeMemory& memory, float divisor, bool trims, bool later, cudaStream_t stream);
 
 }  // namespace gradwire

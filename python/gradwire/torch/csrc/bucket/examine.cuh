@@ -16,7 +16,7 @@ constexpr std::uint64_t tile_bytes = 4 * marks_of_tile;
 // Draws by the whole grid; what is still missing is left to one block a frame.
 constexpr unsigned wide_passes = 2;
 
-struct FrameState {
+struct Examined {
     std::uint32_t sum;     // of the parts of the checksum
     std::uint32_t faults;
     unsigned long long end; // one more than the last one of an upper vector
@@ -24,7 +24,7 @@ struct FrameState {
 };
 
 struct Work {
-    FrameState* states;
+    Examined* states;
     unsigned* ticket;
     unsigned long long *counts, *lows;
     std::uint32_t* marks;
@@ -71,7 +71,7 @@ __global__ void draw_wide(Decode call, Work work, unsigned pass) {
     const unsigned at = segment_of(call.frame_tiles, frames_of(call), static_cast<std::uint32_t>(blockIdx.x));
     const Frame& frame = work.frames[at];
     if (!is_drawn(frame)) return;
-    FrameState& state = work.states[at];
+    Examined& state = work.states[at];
     std::uint64_t missing = draws_of(frame), word = 0;
     for (unsigned earlier = 0; earlier < pass; ++earlier) {
         word += missing;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(examine_threads) examine(Decode call, Work wor
     const unsigned at = segment_of(call.frame_tiles, frames_of(call), ticket);
     const unsigned first = call.frame_tiles[at], tiles = call.frame_tiles[at + 1] - first, tile = ticket - first;
     const Frame& frame = work.frames[at];
-    FrameState& state = work.states[at];
+    Examined& state = work.states[at];
     if (frame.before != Verdict::good) return;
     for (std::uint64_t part = tile; part < checksum::parts_of(frame.bytes.len); part += tiles) {
         const std::uint32_t sum = checksum::of_part(frame.bytes.at, frame.bytes.len, part, shared);
@@ -134,7 +134,7 @@ __global__ void judge(Decode call, Work work) {
     const std::uint32_t frames = frames_of(call);
     if (at >= frames) return;
     const Frame& frame = work.frames[at];
-    const FrameState& state = work.states[at];
+    const Examined& state = work.states[at];
     Verdict verdict = frame.before;
     if (verdict == Verdict::good && ~state.sum != frame.stored) verdict = Verdict::corrupt;
     if (verdict == Verdict::good) verdict = frame.after;

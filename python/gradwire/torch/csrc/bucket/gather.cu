@@ -44,6 +44,29 @@ __global__ void __launch_bounds__(threads) tabulate(const Selection* selections,
     }
 }
 
+// Copies bytes of a frame, which begins at a word, to where words need not begin; a block together.
+//
+// What comes out is written in whole words as far as those are within the frame, and read in whole words of
+// the frame, never beyond its end.
+__device__ void copy_bytes(const std::uint8_t* frame, std::int64_t nbytes, std::uint8_t* out, std::int64_t start,
+                           std::int64_t from, std::int64_t to) {
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(frame);
+    // Words of the output from the first one that is whole to the last whose words of the frame are.
+    const std::int64_t first = (from + 3) / 4, whole = start + nbytes / 4 * 4 - 4;
+    const std::int64_t beyond = to / 4 < whole / 4 ? to / 4 : whole / 4;
+    const std::int64_t body = first * 4, tail = beyond > first ? beyond * 4 : body;
+    const auto shift = static_cast<unsigned>((body - start) % 4) * 8;
+#pragma unroll 4
+    for (std::int64_t at = first + threadIdx.x; at < beyond; at += threads) {
+        const std::int64_t word = (at * 4 - start) / 4;
+        const std::uint32_t low = words[word], high = shift == 0 ? 0 : words[word + 1];
+        reinterpret_cast<std::uint32_t*>(out)[at] = __funnelshift_r(low, high, shift);
+    }
+    const std::int64_t head = body < to ? body : to;
+    for (std::int64_t at = from + threadIdx.x; at < head; at += threads) out[at] = frame[at - start];
+    for (std::int64_t at = tail + threadIdx.x; at < to; at += threads) out[at] = frame[at - start];
+}
+
 // A block copies a tile of what comes out.
 __global__ void __launch_bounds__(threads) copy(const Piece* pieces, unsigned count, const std::int64_t* table,
                                                 std::uint8_t* out) {
@@ -63,7 +86,7 @@ __global__ void __launch_bounds__(threads) copy(const Piece* pieces, unsigned co
         if (start >= begin + tile_bytes) break;
         const std::int64_t from = start > begin ? start : begin;
         const std::int64_t to = stop < begin + tile_bytes ? stop : begin + tile_bytes;
-        for (std::int64_t at = from + threadIdx.x; at < to; at += threads) out[at] = pieces[piece].frame[at - start];
+        copy_bytes(pieces[piece].frame, stop - start, out, start, from, to);
     }
 }
 

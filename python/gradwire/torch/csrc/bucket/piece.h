@@ -71,7 +71,9 @@ struct Memory {
     std::uint32_t nesterov, masking, clips;
     float clip;
     double beta2, eps;  // adam
-    std::uint32_t narrow, unused;  // the residual is one of bfloat16, which no kernel writes yet
+    // What is kept: the residual in bfloat16, rounded by chance; one buffer that is written over.
+    std::uint32_t narrow, low_memory;
+    std::uint64_t seed;
 };
 
 // A number that may not be there.
@@ -105,6 +107,9 @@ struct State {
     double rate;
     std::uint32_t current;   // which of two buffers holds the values
     std::uint32_t undoable;  // whether the other one holds those before the last encode
+    // Whether the last encode has a second half to come, and the checksum of its frame. `previous` is then
+    // what is tracked after it.
+    std::uint32_t pending, checksum;
     Tracked tracked, previous;
     std::uint64_t previous_moment_steps;
 };
@@ -113,8 +118,8 @@ struct State {
 struct Piece {
     const void* gradient;
     std::uint64_t numel;
-    float* residual[2];  // null without a memory; the second one if the first is written over
-    float* moment[2];    // null where nothing is kept beside the residual; the second one as above
+    void* residual[2];  // null without a memory; the second one if the first is written over
+    float* moment[2];   // null where nothing is kept beside the residual; the second one as above
     State* state;
     std::uint8_t* frame;
     std::uint64_t limit;  // bytes of its frame at most

@@ -1,4 +1,5 @@
 // How the work on a bucket is shared out, and what memory it takes.
+#include <algorithm>
 #include <cstring>
 
 #include "bucket/select.cuh"
@@ -58,7 +59,7 @@ std::uint64_t other_room_of(const Piece& piece, std::uint64_t room) {
     }
 }
 
-// Hands out scratch memory.
+// Hands out memory.
 struct Purse {
     std::size_t used = 0;
 
@@ -82,17 +83,20 @@ std::size_t aligned(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
 SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
     SelectPlan plan;
     plan.pieces = count;
-    plan.blocks = blocks;
-    std::uint64_t weight = 0;
+    std::uint64_t weight = 0, most = 0;
     for (unsigned i = 0; i < count; ++i) {
         plan.first_chunk.push_back(plan.chunks);
         plan.chunks += pieces(all[i].numel, chunk_entries);
         plan.overwrites |= is_in_place(all[i]);
         weight += all[i].numel + chunk_entries / 4;
+        most += std::max<std::uint64_t>(pieces(all[i].numel, chunk_entries), 1);
     }
+    // No more than have work: all must find room at once, beside the kernels of other streams. One at
+    // least: where a device has room for none, the launch says so.
+    plan.blocks = blocks = std::max(static_cast<unsigned>(std::min<std::uint64_t>(blocks, most)), 1u);
     plan.first_chunk.push_back(plan.chunks);
     plan.first_piece.assign(blocks, count);
-    Purse purse;
+    Purse kept, purse;
     std::uint64_t before = 0;
     for (unsigned i = 0; i < count; ++i) {
         const std::uint64_t numel = all[i].numel, chunks = pieces(numel, chunk_entries), own = numel + chunk_entries / 4;
@@ -119,13 +123,14 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
         const std::uint64_t other = other_room_of(all[i], room);
         desk.lists[1].positions = purse.take<std::uint32_t>(other);
         desk.lists[1].values = purse.take<float>(all[i].sparsify.kind == Sparsifier::bin_max ? 0 : other);
-        desk.arrivals = purse.take<unsigned>(1);
+        desk.arrivals = kept.take<unsigned>(1);
         desk.slots = purse.take<std::uint64_t>(2 * size);
-        desk.bins = purse.take<std::uint32_t>(size > 1 ? team_histograms * widest_digit : 0);
+        desk.bins = kept.take<std::uint32_t>(size > 1 ? team_histograms * widest_digit : 0);
         plan.desks.push_back(desk);
         const std::uint64_t most = all[i].given ? room : max_count(all[i].sparsify, numel);
         plan.most_entries.push_back(dense ? 0 : room < most ? room : most);
     }
+    plan.kept = kept.used;
     plan.scratch = purse.used;
     return plan;
 }
@@ -143,8 +148,8 @@ void SelectPlan::divide_table(void* table, Desk*& own, const std::uint64_t*& chu
     piece = reinterpret_cast<const std::uint32_t*>(at);
 }
 
-void SelectPlan::fill_table(void* table, void* scratch_address) const {
-    char* const base = static_cast<char*>(scratch_address);
+void SelectPlan::fill_table(void* table, void* kept_address, void* scratch_address) const {
+    char *const lasting = static_cast<char*>(kept_address), *const base = static_cast<char*>(scratch_address);
     Desk* own;
     const std::uint64_t* chunk;
     const std::uint32_t* piece;
@@ -157,9 +162,9 @@ void SelectPlan::fill_table(void* table, void* scratch_address) const {
             move(list.positions, base);
             move(list.values, base);
         }
-        move(desk.arrivals, base);
+        move(desk.arrivals, lasting);
         move(desk.slots, base);
-        move(desk.bins, base);
+        move(desk.bins, lasting);
         *own++ = desk;
     }
     std::memcpy(const_cast<std::uint64_t*>(chunk), first_chunk.data(), first_chunk.size() * 8);

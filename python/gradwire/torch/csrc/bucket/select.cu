@@ -1,6 +1,7 @@
 // Three launches: what the first read is to gather, that read, and all that follows of it.
 #include "bucket/select.cuh"
 #include "device/segments.cuh"
+#include "frame/header.cuh"
 #include "frame/length.cuh"
 
 namespace gradwire {
@@ -33,6 +34,24 @@ __device__ std::uint64_t least_frame(const Piece& piece) {
 struct GradientEntry {
     Tensor tensor;
     __device__ float operator()(std::uint64_t i) const { return tensor.entry(i); }
+
+    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
+        bool nonzero = false;
+        read_entries(tensor, batch, values, nonzero);
+    }
+};
+
+// The sums, which the memory becomes unless it has one buffer.
+struct KeptEntry {
+    const Tensor& tensor;
+    bool& nonzero;
+
+    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
+        const Added added(tensor, batch, nonzero);
+        if (!tensor.in_place) added.keep(tensor, batch);
+#pragma unroll
+        for (unsigned i = 0; i < words_of_warp; ++i) values[i] = added.sums[i];
+    }
 };
 
 // What a gradient is multiplied by so that its norm is at most what the memory allows.
@@ -91,13 +110,10 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     if (chunk == 0 && threadIdx.x == 0) *desk.arrivals = 0;
     // Every entry of a dense piece is read when its frame is written, and what is not finite is found there.
     if (!is_supported(piece) || (is_dense(piece) && !bucket.overwrites)) return;
-    const Tensor tensor = tensor_of(piece, bucket.divisor, desk.scale);
+    const Tensor& tensor = tensor_of_block(piece, bucket.divisor, desk.scale);
     const Request request = desk.request;
     bool nonzero = false;
-    const ChunkFound found = read_chunk(desk, tensor.numel, chunk, request, [&](std::uint64_t i) {
-        const float entry = tensor.entry(i, nonzero);
-        return tensor.in_place ? tensor.sum(tensor.terms(entry, i).fresh, i) : tensor.keep(i, entry);
-    });
+    const ChunkFound found = read_chunk(desk, tensor.numel, chunk, request, KeptEntry{tensor, nonzero});
     const bool any = __syncthreads_or(nonzero);
     if (threadIdx.x == 0) {
         desk.marked[chunk] = found.marked;
@@ -110,64 +126,68 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, WrittenEntry{tensor});
 }
 
+// What is known of a selection before it is made.
+__device__ Selection begun(const Selecting& bucket, const Piece& piece, const Desk& desk) {
+    const State& state = *piece.state;
+    Selection selection{};
+    selection.zero = desk.any == 0;
+    selection.magnitude = float_of(0x7fc00000);
+    selection.divisor = bucket.divisor;
+    selection.rounding_key = make_key(piece.quantize.seed, state.tensor, state.step, ~state.stream);
+    selection.selection_key = selection_key(piece);
+    selection.peak = desk.peak;
+    if (!is_supported(piece)) {
+        selection.status = Status::unsupported;
+    } else if (piece.limit < least_frame(piece)) {
+        selection.status = Status::limit;
+        selection.nbytes = least_frame(piece);
+    } else if (is_dense(piece)) {
+        selection.count = piece.numel;
+        selection.bad_first = ~0ull;
+    }
+    return selection;
+}
+
 __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
     for_each_piece(bucket, [&](unsigned index, const Piece& piece, Desk& desk, Team& team) {
-        Selection selection{};
-        const State& state = *piece.state;
-        selection.zero = desk.any == 0;
-        selection.magnitude = float_of(0x7fc00000);
-        selection.divisor = bucket.divisor;
-        selection.rounding_key = make_key(piece.quantize.seed, state.tensor, state.step, ~state.stream);
-        selection.selection_key = selection_key(piece);
-        selection.peak = desk.peak;
-        selection.tracker = tracker_of(piece);
-        if (!is_supported(piece)) {
-            selection.status = Status::unsupported;
-        } else if (piece.limit < least_frame(piece)) {
-            selection.status = Status::limit;
-            selection.nbytes = least_frame(piece);
-        } else if (is_dense(piece)) {
-            selection.count = piece.numel;
-            selection.bad_first = ~0ull;
-        } else if (desk.bad == 0) {
-            ScannedTensor scanned{team,
-                                  desk,
-                                  piece.sparsify,
-                                  {tensor_of(piece, bucket.divisor, desk.scale)},
-                                  piece.numel,
-                                  selection.selection_key,
-                                  {},
-                                  {},
-                                  0,
-                                  false,
-                                  {}};
+        const bool leads = team.rank == 0 && threadIdx.x == 0;
+        Selection& selection = bucket.selections[index];
+        if (leads) selection = begun(bucket, piece, desk);
+        Tracker tracker = tracker_of(piece);
+        if (is_supported(piece) && piece.limit >= least_frame(piece) && !is_dense(piece) && desk.bad == 0) {
+            ScannedTensor scanned = scanned_of(team, desk, piece, bucket.divisor, selection_key(piece));
             scanned.begin();
             Selected selected{piece.support_count, true, 0.0f, 0.0f};
+            bool taken = true;
             if (!piece.given)
-                selected = select_entries(scanned, selection.tracker);
-            else if (!take_given(scanned, piece))
-                selection.status = Status::positions;
+                selected = select_entries(scanned, tracker);
+            else
+                taken = take_given(scanned, piece);
             if (!desk.reads) check_survivors(team, scanned);
-            const List list = scanned.survivors.list();
-            selection.count = scanned.survivors.count;
-            selection.target = selected.target;
-            selection.has_target = selected.has_target;
-            selection.threshold = selected.threshold;
-            const bool tells = piece.sparsify.kind == Sparsifier::threshold || piece.sparsify.kind == Sparsifier::bin_max;
-            if (tells && !piece.given) selection.magnitude = selected.magnitude;
-            selection.positions = list.positions;
-            selection.values = list.values;
+            if (leads) {
+                const List list = scanned.survivors.list();
+                if (!taken) selection.status = Status::positions;
+                selection.count = scanned.survivors.count;
+                selection.target = selected.target;
+                selection.has_target = selected.has_target;
+                selection.threshold = selected.threshold;
+                const bool tells = piece.sparsify.kind == Sparsifier::threshold || piece.sparsify.kind == Sparsifier::bin_max;
+                if (tells && !piece.given) selection.magnitude = selected.magnitude;
+                selection.positions = list.positions;
+                selection.values = list.values;
+            }
         }
+        if (!leads) return;
+        selection.tracker = tracker;
         if (selection.status == Status::ok && desk.bad != 0) {
             selection.status = Status::non_finite;
             selection.bad_count = desk.bad_count;
             selection.bad_first = desk.bad_first;
         }
-        if (team.rank == 0 && threadIdx.x == 0) bucket.selections[index] = selection;
     });
 }
 
-__global__ void commit(const Piece* pieces, Selection* selections, unsigned count) {
+__global__ void commit(const Piece* pieces, Selection* selections, unsigned count, bool later) {
     unsigned failed = count;
     for (unsigned i = threadIdx.x; i < count; i += team_threads)
         if (selections[i].status == Status::ok && is_dense(pieces[i]) && selections[i].peak >= not_finite)
@@ -179,6 +199,12 @@ __global__ void commit(const Piece* pieces, Selection* selections, unsigned coun
         Selection& selection = selections[i];
         State& state = *pieces[i].state;
         // What the spare buffers held is written over, whether the encode failed or not.
+        state.pending = i < failed && later;
+        if (state.pending) {
+            state.previous = {pieces[i].sparsify, selection.tracker};
+            state.checksum = reinterpret_cast<const std::uint32_t*>(pieces[i].frame)[checksum_word];
+            continue;
+        }
         if (i >= failed) {
             state.undoable = 0;
             if (selection.status == Status::ok) selection.status = Status::skipped;
@@ -197,8 +223,10 @@ __global__ void commit(const Piece* pieces, Selection* selections, unsigned coun
 
 __global__ void roll_back(const Piece* pieces, unsigned count) {
     const unsigned i = blockIdx.x * team_threads + threadIdx.x;
-    if (i >= count || !pieces[i].state->undoable) return;
+    if (i >= count) return;
     State& state = *pieces[i].state;
+    state.pending = 0;
+    if (!state.undoable) return;
     state.tracked = state.previous;
     state.moment_steps = state.previous_moment_steps;
     state.current = pieces[i].memory.kind == MemoryKind::none ? 0 : 1 - state.current;
@@ -208,6 +236,14 @@ __global__ void roll_back(const Piece* pieces, unsigned count) {
 
 }  // namespace
 
+cudaError_t select_blocks(int device, unsigned& blocks) {
+    unsigned of_prepare = 0, of_select = 0;
+    GRADWIRE_TRY(count_together(prepare, team_threads, device, of_prepare));
+    GRADWIRE_TRY(count_together(select, team_threads, device, of_select));
+    blocks = of_prepare < of_select ? of_prepare : of_select;
+    return cudaSuccess;
+}
+
 cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor, cudaStream_t stream) {
     if (plan.pieces == 0) return cudaSuccess;
     const Selecting bucket = selecting_in(plan, pieces, selections, table, divisor);
@@ -216,9 +252,9 @@ cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection
     return launch_together(select, plan.blocks, team_threads, stream, bucket);
 }
 
-cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, cudaStream_t stream) {
+cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, bool later, cudaStream_t stream) {
     if (count == 0) return cudaSuccess;
-    return launch(commit, {1}, team_threads, stream, pieces, selections, count);
+    return launch(commit, {1}, team_threads, stream, pieces, selections, count, later);
 }
 
 cudaError_t launch_rollback(const Piece* all, unsigned count, cudaStream_t stream) {

@@ -16,6 +16,7 @@ struct Selecting {
     unsigned count;
     float divisor;
     bool overwrites;  // a memory has one buffer: what can fail has to fail before anything is written
+    bool later;       // all have one, and are written by another call
 };
 
 // The team of a piece, as this block sees it.
@@ -36,6 +37,14 @@ __device__ void for_each_piece(const Selecting& bucket, Work work) {
     }
 }
 
+// A piece as the selection sees it, whose first read is done. All threads of a block call.
+__device__ inline ScannedTensor scanned_of(Team& team, Desk& desk, const Piece& piece, float divisor, std::uint64_t key) {
+    ScannedTensor scanned{team, desk, piece.sparsify, {tensor_of_block(piece, divisor, desk.scale)}};
+    scanned.numel = piece.numel;
+    scanned.key = key;
+    return scanned;
+}
+
 // What an encode begins from: what the last one left, or for another sparsifier something new.
 __device__ inline Tracker tracker_of(const Piece& piece) {
     const State& state = *piece.state;
@@ -51,11 +60,9 @@ __device__ inline Tracker tracker_of(const Piece& piece) {
 
 // Whether kernels encode so.
 __device__ inline bool is_supported(const Piece& piece) {
-    if (piece.memory.narrow) return false;
-    const bool dense = piece.sparsify.kind == Sparsifier::all;
-    if (piece.given ? dense : piece.sparsify.kind == Sparsifier::custom) return false;
-    // A dense frame is coded while the memory is written, and of one buffer no moment is left to see.
-    return !is_in_place(piece) || (becomes_sums(piece.memory.kind) && !(dense && piece.moment[0] != nullptr));
+    if (piece.sparsify.kind == (piece.given ? Sparsifier::all : Sparsifier::custom)) return false;
+    // What a filter keeps of an entry that is sent depends on what it was.
+    return !is_in_place(piece) || becomes_sums(piece.memory.kind);
 }
 
 __device__ inline std::uint64_t selection_key(const Piece& piece) {
@@ -105,8 +112,8 @@ __device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
 }
 
 inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,
-                              float divisor) {
-    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, plan.overwrites};
+                              float divisor, bool later = false) {
+    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, plan.overwrites, later};
     plan.divide_table(table, bucket.desks, bucket.first_chunk, bucket.first_piece);
     return bucket;
 }

@@ -20,25 +20,28 @@ struct SelectPlan {
     std::uint64_t chunks = 0;
     std::vector<std::uint64_t> first_chunk;   // of each piece, and their number
     std::vector<std::uint32_t> first_piece;   // that each block works on
-    std::vector<Desk> desks;                  // offsets in the scratch memory instead of pointers
+    std::vector<Desk> desks;                  // offsets in either memory instead of pointers
     std::vector<std::uint64_t> most_entries;  // the longest list that each piece can have
-    std::size_t scratch = 0;
+    std::size_t kept = 0, scratch = 0;
 
     // Bytes of the table that lies on the device as long as the plan is used, and what it holds at first,
-    // if it goes with scratch memory at this address of the device.
+    // if it goes with memory at these addresses of the device.
     std::size_t table_bytes() const;
-    void fill_table(void* table, void* scratch_address) const;
+    void fill_table(void* table, void* kept_address, void* scratch_address) const;
     void divide_table(void* table, Desk*& desks, const std::uint64_t*& first_chunk,
                       const std::uint32_t*& first_piece) const;
-    // Bytes to work in, all zero before the first call.
+    // Bytes that are the plan's own, all zero before the first call: the next one begins with what it left.
+    std::size_t kept_bytes() const { return kept; }
+    // Bytes to work in; nothing in them has to last from one call to the next.
     std::size_t scratch_bytes() const { return scratch; }
 };
 
-// `blocks` are as many as the device holds at once, or fewer: see `select_blocks`.
+// `blocks` are as many as the device holds at once, or fewer: see `select_blocks`. The plan has no more
+// than a block for each chunk: a launch whose blocks are all resident waits for room for all of them.
 SelectPlan plan_select(const Piece* pieces, unsigned count, unsigned blocks);
 
-// Blocks that a device of so many multiprocessors holds at once.
-constexpr unsigned select_blocks(unsigned multiprocessors) { return 2 * multiprocessors; }
+// Blocks of a selection that the current device, which has this number, holds at once beside a collective.
+cudaError_t select_blocks(int device, unsigned& blocks);
 
 // Adds gradients and memories of all pieces up, writes what memories become where nothing is sent,
 // and selects. Entries are divided by `divisor` first. Pieces, selections, table and its
@@ -46,9 +49,10 @@ constexpr unsigned select_blocks(unsigned multiprocessors) { return 2 * multipro
 cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor, cudaStream_t stream);
 
 // Has the states take over what was selected and written, of the pieces before the first that failed.
-cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, cudaStream_t stream);
+// If memories are written later, the states do no more than remember that.
+cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, bool later, cudaStream_t stream);
 
-// Undoes the last encode of each state that can.
+// Undoes the last encode of each state that can, and forgets first halves.
 cudaError_t launch_rollback(const Piece* pieces, unsigned count, cudaStream_t stream);
 
 }  // namespace gradwire

@@ -62,6 +62,18 @@ cudaError_t launch_together(void (*kernel)(Parameters...), unsigned blocks, unsi
     return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
 }
 
+// How many blocks of a kernel the device holds at once, beside the kernels of a collective: those hold
+// their multiprocessors until the other ranks are as far, which may wait for this launch.
+template <class... Parameters>
+cudaError_t count_together(void (*kernel)(Parameters...), unsigned threads, int device, unsigned& blocks) {
+    int multiprocessors = 0, each = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess)
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, static_cast<int>(threads), 0);
+    blocks = static_cast<unsigned>(multiprocessors - multiprocessors / 4) * static_cast<unsigned>(each);
+    return error;
+}
+
 // How many pieces of `size` it takes to hold `count`.
 __host__ __device__ constexpr std::uint64_t pieces(std::uint64_t count, std::uint64_t size) {
     return count / size + (count % size != 0);

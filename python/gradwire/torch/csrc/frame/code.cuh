@@ -56,11 +56,7 @@ __device__ std::uint32_t load_tile(Entries& entries, const Tile& tile, CodeShare
     std::uint32_t peak = 0;
     for (unsigned base = threadIdx.x; base < tile.n; base += at_once * write_threads) {
         float values[at_once];
-#pragma unroll
-        for (unsigned j = 0; j < at_once; ++j) {
-            const unsigned i = base + j * write_threads;
-            values[j] = i < tile.n ? entries.load(static_cast<std::uint32_t>(tile.begin + i)) : 0.0f;
-        }
+        entries.read(Batch<at_once, write_threads>{tile.begin + base, tile.begin + tile.n}, values);
 #pragma unroll
         for (unsigned j = 0; j < at_once; ++j) {
             const unsigned i = base + j * write_threads;
@@ -88,8 +84,8 @@ __device__ inline void count_not_finite(const Tile& tile, const CodeShared& shar
 // Writes all of a frame but its checksum.
 //
 // `Entries` is made of what the bucket shares, the number of the piece, the piece and its selection.
-// `load(rank)` is the value of an entry, always the same, also if it was loaded before; and
-// `settle(position, value, decoded)` is called once for each, after its last `load`. `finish()` is
+// `read(batch, values)` gives the values of entries, always the same, also if they were read before; and
+// `settle(position, value, decoded)` is called once for each, after its last `read`. `finish()` is
 // called by each thread in the end.
 //
 // The values of a dense frame need not be looked at before. Its `selection.peak` is raised to the

@@ -79,6 +79,7 @@ WritePlan plan_write(const Piece* all, const std::uint64_t* most_entries, unsign
             plan.scales += number * groups.each;
         }
         std::uint64_t longest = longest_frame(piece, most);
+        plan.longest.push_back(longest);
         if (piece.limit < longest) longest = piece.limit;
         plan.shapes.push_back(shape);
         plan.tiles.push_back(plan.tiles.back() + shape.tiles);

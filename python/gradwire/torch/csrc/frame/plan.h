@@ -25,6 +25,7 @@ struct WritePlan {
     std::vector<FrameShape> shapes;
     // Where the blocks of each frame begin: of tiles, of fits and of checksums; one number more than frames.
     std::vector<std::uint64_t> tiles, fits, parts;
+    std::vector<std::uint64_t> longest;  // bytes that each frame can have at most, without its limit
     std::uint64_t scales = 0;
     bool measures = false, sparse = false;
 

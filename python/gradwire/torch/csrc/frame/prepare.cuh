@@ -40,15 +40,21 @@ template <class Entries>
 __device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitShared& shared) {
     // Three groups of sixteen threads add up one sum each, all others only help to read.
     const unsigned role = threadIdx.x / sum_lanes;
+    constexpr unsigned at_once = 8;
     double sum = 0.0;
     std::uint32_t negatives = 0, peak = 0;
     for (std::uint64_t base = range.begin; base < range.end; base += fit_values) {
         const auto here = static_cast<unsigned>(min(range.end - base, static_cast<std::uint64_t>(fit_values)));
-        for (unsigned i = threadIdx.x; i < here; i += fit_threads) {
-            const float x = entries.load(static_cast<std::uint32_t>(base + i));
-            shared.values[i] = x;
-            negatives += x < 0.0f;
-            peak = max(peak, __float_as_uint(x) & magnitude_bits);
+        for (unsigned first = threadIdx.x; first < here; first += at_once * fit_threads) {
+            float values[at_once];
+            entries.read(Batch<at_once, fit_threads>{base + first, base + here}, values);
+#pragma unroll
+            for (unsigned j = 0; j < at_once; ++j) {
+                // What is not there is zero, which counts for nothing.
+                if (first + j * fit_threads < here) shared.values[first + j * fit_threads] = values[j];
+                negatives += values[j] < 0.0f;
+                peak = max(peak, __float_as_uint(values[j]) & magnitude_bits);
+            }
         }
         __syncthreads();
         if (role < 2 ? has_sides(basis) : role == 2 && has_squares(basis)) {

@@ -6,6 +6,7 @@
 #include "frame/plan.h"
 #include "pack/write.cuh"
 #include "quantize/summary.cuh"
+#include "scan/batch.cuh"
 
 namespace gradwire {
 

@@ -58,7 +58,7 @@ __host__ __device__ inline bool becomes_sums(MemoryKind kind) {
 
 // Whether the memory is written over.
 __host__ __device__ inline bool is_in_place(const Piece& piece) {
-    return piece.memory.kind != MemoryKind::none && piece.residual[1] == nullptr;
+    return piece.memory.kind != MemoryKind::none && piece.memory.low_memory != 0;
 }
 
 // What a low-pass filter keeps of an entry, if it was `kept` and `left` of the sum was not sent

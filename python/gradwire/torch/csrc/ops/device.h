@@ -31,6 +31,11 @@ inline cudaStream_t stream_of(int device) {
     return static_cast<cudaStream_t>(stream);
 }
 
+// Uninitialised bytes on the device.
+inline torch::stable::Tensor device_bytes(std::uint64_t count, const torch::stable::Tensor& like) {
+    return torch::stable::new_empty(like, {static_cast<std::int64_t>(count)}, torch::headeronly::ScalarType::Byte);
+}
+
 // Uninitialised bytes of the host that copies of the device may read while the host goes on.
 inline torch::stable::Tensor pinned_bytes(std::uint64_t count) {
     using torch::headeronly::DeviceType;

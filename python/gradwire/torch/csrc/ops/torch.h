@@ -36,9 +36,4 @@ inline Dtype dtype_of(const Tensor& tensor, const char* name) {
     return Dtype::f32;
 }
 
-// Uninitialised bytes on the device.
-inline Tensor device_bytes(std::uint64_t count, const Tensor& like) {
-    return torch::stable::new_empty(like, {static_cast<std::int64_t>(count)}, ScalarType::Byte);
-}
-
 }  // namespace gradwire::ops

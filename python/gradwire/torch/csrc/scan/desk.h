@@ -24,7 +24,7 @@ struct List {
     float* values;
 };
 
-// Scratch memory of one piece. The host fills in the pointers; all else is the kernels'.
+// Memory to work on one piece in. The host fills in the pointers; all else is the kernels'.
 struct Desk {
     std::uint32_t* mask;    // a bit for each element
     std::uint32_t* marked;  // bits set of each chunk

@@ -1,6 +1,7 @@
 // Reads of a whole tensor, a chunk of it by each block at a time.
 #pragma once
 
+#include "scan/batch.cuh"
 #include "scan/desk.h"
 #include "scan/sums.cuh"
 
@@ -72,22 +73,22 @@ struct ChunkFound {
     std::uint32_t marked, peak;
 };
 
-// Reads a chunk: marks what is above the bound, takes sums. `entry(i)` gives the entry at a position,
-// once for each.
-template <class Entry>
+// The entries that a thread reads of a tile: a row of its warp each.
+using TileBatch = Batch<words_of_warp, warp_threads>;
+
+// Reads a chunk: marks what is above the bound, takes sums. `entries.read(batch, values)` gives those at
+// the positions of a batch, once for each, and zero where there is none.
+template <class Entries>
 __device__ ChunkFound read_chunk(Desk& desk, std::uint64_t numel, std::uint64_t chunk,
-                                 const Request& request, Entry entry) {
+                                 const Request& request, Entries entries) {
     TileShared& tile = tile_room();
     const std::uint64_t begin = chunk * chunk_entries;
     const std::uint64_t end = numel - begin < chunk_entries ? numel : begin + chunk_entries;
     std::uint32_t marked = 0, peak = 0;
     ChunkSums sums;
     for (std::uint64_t at = begin; at < end; at += tile_entries) {
-        const std::uint64_t mine = at + warp() * (words_of_warp * 32) + lane();
         float values[words_of_warp];
-#pragma unroll
-        for (unsigned w = 0; w < words_of_warp; ++w)
-            values[w] = mine + 32 * w < end ? entry(mine + 32 * w) : 0.0f;
+        entries.read(TileBatch{at + warp() * (words_of_warp * 32) + lane(), end}, values);
         std::uint32_t word = 0;
 #pragma unroll
         for (unsigned w = 0; w < words_of_warp; ++w) {
@@ -157,12 +158,12 @@ __device__ GRADWIRE_APART inline Moments total_of_parts(const Desk& desk, std::u
 }
 
 // A read by a team of what was read before.
-template <class Entry>
+template <class Entries>
 __device__ void read_again(const Team& team, Desk& desk, std::uint64_t numel, const Request& request,
-                           Entry entry) {
+                           Entries entries) {
     const std::uint64_t chunks = pieces(numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, numel, chunk, request, entry);
+        const ChunkFound found = read_chunk(desk, numel, chunk, request, entries);
         if (threadIdx.x == 0) desk.marked[chunk] = found.marked;
     }
     team.sync();

@@ -7,7 +7,7 @@
 namespace gradwire {
 
 // Which entries of a list stay: all that are `above`, and the first so many that `tie`.
-struct Verdict {
+struct Standing {
     bool above, tie;
 };
 
@@ -42,9 +42,9 @@ struct Survivors {
         const std::uint64_t first = team.first(count), last = team.last(count);
         std::uint64_t own = 0, own_ties = 0;
         for (std::uint64_t i = first + threadIdx.x; i < last; i += team_threads) {
-            const Verdict verdict = judge(from.values[i]);
-            own += verdict.above;
-            own_ties += verdict.tie;
+            const Standing standing = judge(from.values[i]);
+            own += standing.above;
+            own_ties += standing.tie;
         }
         const BlockSums above = team.sums(block_reduce<team_threads>(own, Sum{}));
         const BlockSums tied = ties == 0 ? BlockSums{} : team.sums(block_reduce<team_threads>(own_ties, Sum{}));
@@ -53,12 +53,12 @@ struct Survivors {
             const std::uint64_t i = at + threadIdx.x;
             const std::uint32_t position = i < last ? from.positions[i] : 0;
             const float value = i < last ? from.values[i] : 0.0f;
-            const Verdict verdict = i < last ? judge(value) : Verdict{};
+            const Standing standing = i < last ? judge(value) : Standing{};
             // Both at once: neither is more than the threads.
             const auto found =
-                block_scan<team_threads>(std::uint32_t(verdict.above) | std::uint32_t(verdict.tie) << 16);
+                block_scan<team_threads>(std::uint32_t(standing.above) | std::uint32_t(standing.tie) << 16);
             const std::uint64_t tie_rank = before_ties + (found.before >> 16);
-            if (verdict.above || (verdict.tie && tie_rank < ties)) {
+            if (standing.above || (standing.tie && tie_rank < ties)) {
                 const std::uint64_t place = before + (found.before & 0xffff) + (tie_rank < ties ? tie_rank : ties);
                 to.positions[place] = position;
                 to.values[place] = value;
@@ -72,18 +72,18 @@ struct Survivors {
 
     // Keeps those whose magnitude is above a bound.
     __device__ GRADWIRE_APART void keep_above(Team& team, float bound) {
-        keep(team, 0, [bound](float value) { return Verdict{fabsf(value) > bound, false}; });
+        keep(team, 0, [bound](float value) { return Standing{fabsf(value) > bound, false}; });
     }
 
     // Keeps those that are not between two bounds.
     __device__ GRADWIRE_APART void keep_outside(Team& team, float low, float high) {
-        keep(team, 0, [low, high](float value) { return Verdict{value >= high || value <= low, false}; });
+        keep(team, 0, [low, high](float value) { return Standing{value >= high || value <= low, false}; });
     }
 
     // Keeps those whose magnitude has more than these bits, and the first `ties` that have them.
     __device__ GRADWIRE_APART void keep_from(Team& team, std::uint32_t bits, std::uint64_t ties) {
         keep(team, ties, [bits](float value) {
-            return Verdict{magnitude(value) > bits, magnitude(value) == bits};
+            return Standing{magnitude(value) > bits, magnitude(value) == bits};
         });
     }
 

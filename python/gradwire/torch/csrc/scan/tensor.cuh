@@ -1,6 +1,8 @@
 // What there is to encode: a gradient, and what a memory adds to it.
 #pragma once
 
+#include "device/launch.cuh"
+#include "memory/dither.cuh"
 #include "memory/rules.cuh"
 
 namespace gradwire {
@@ -32,6 +34,9 @@ __device__ inline float widen_f16(std::uint16_t half) {
     return float_of(sign | (rest >= 0x0f800000 ? rest | 0x7f800000 : float_bits(scaled)));
 }
 
+// bfloat16 to float32, exact.
+__device__ inline float widen_bf16(std::uint16_t upper) { return float_of(static_cast<std::uint32_t>(upper) << 16); }
+
 // The entry of a gradient as float32, divided by a number first if that is not 1. `nonzero` becomes
 // true if it was not zero before.
 __device__ inline float gradient_entry(const void* gradient, Dtype dtype, float divisor, std::uint64_t i, bool& nonzero) {
@@ -50,7 +55,7 @@ __device__ inline float gradient_entry(const void* gradient, Dtype dtype, float 
             value = widen_f16(static_cast<const std::uint16_t*>(gradient)[i]);
             break;
         case Dtype::bf16:
-            value = float_of(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(gradient)[i]) << 16);
+            value = widen_bf16(static_cast<const std::uint16_t*>(gradient)[i]);
             break;
     }
     nonzero |= value != 0.0f;
@@ -63,13 +68,14 @@ struct Tensor {
     std::uint64_t numel;
     Dtype dtype;
     MemoryKind kind;
-    bool in_place, masks;
+    bool in_place, masks, narrow;
     float divisor;
     float decay, beta;
-    const float* residual;
+    const void* residual;
     const float* moment;
-    float* next;
+    void* next;
     float* next_moment;
+    std::uint64_t key;  // of what rounds to bfloat16
     MomentumRule momentum;
     AdamRule adam;
 
@@ -89,35 +95,47 @@ struct Tensor {
         return {entry, 0.0f};
     }
 
+    // What was kept.
+    __device__ float kept(std::uint64_t i) const {
+        return narrow ? widen_bf16(static_cast<const std::uint16_t*>(residual)[i]) : static_cast<const float*>(residual)[i];
+    }
+
+    // Writes what is kept from now on.
+    __device__ void put(std::uint64_t i, float value) const {
+        if (narrow)
+            put_narrow(i, value);
+        else
+            static_cast<float*>(next)[i] = value;
+    }
+
+    __device__ void put_narrow(std::uint64_t i, float value) const {
+        static_cast<std::uint16_t*>(next)[i] = dithered(value, key, static_cast<std::uint32_t>(i));
+    }
+
     __device__ float sum(float fresh, std::uint64_t i) const {
-        return kind == MemoryKind::none ? fresh : fresh + decay * residual[i];
+        return kind == MemoryKind::none ? fresh : fresh + decay * kept(i);
     }
 
     // The sum at a position, before anything is written.
     __device__ float at(std::uint64_t i) const { return sum(terms(entry(i), i).fresh, i); }
 
-    // The same after `keep` of all, from where it takes the fewest reads.
-    __device__ float written(std::uint64_t i) const { return becomes_sums(kind) && !in_place ? next[i] : at(i); }
+    // The same once the memory is written, from where it takes the fewest reads.
+    __device__ float written(std::uint64_t i) const {
+        return are_written() ? static_cast<const float*>(next)[i] : at(i);
+    }
+
+    // Whether the sums themselves are then in the memory.
+    __device__ bool are_written() const { return becomes_sums(kind) && !in_place && !narrow; }
 
     // What is new in the sum at a position, whatever was written.
     __device__ float fresh(std::uint64_t i) const { return terms(entry(i), i).fresh; }
-
-    // Writes what the memory becomes of an entry that is not sent; its sum. `seen` is the entry.
-    __device__ float keep(std::uint64_t i, float seen) const {
-        if (kind == MemoryKind::none) return seen;
-        const Terms made = terms(seen, i);
-        const float total = sum(made.fresh, i);
-        next[i] = kind == MemoryKind::low_pass ? residual[i] + beta * made.fresh : total;
-        if (next_moment != nullptr) next_moment[i] = made.moment;
-        return total;
-    }
 
     // Writes what the memory becomes of an entry that is sent, and that its receiver decodes as `decoded`.
     // Once for each, after what it becomes of those that are not.
     __device__ void settle(std::uint64_t i, float value, float decoded) const {
         if (kind == MemoryKind::none) return;
         const float left = value - decoded;
-        next[i] = kind == MemoryKind::low_pass ? filtered(beta, residual[i], left) : left;
+        put(i, kind == MemoryKind::low_pass ? filtered(beta, kept(i), left) : left);
         // The momentum of what is sent becomes zero.
         if (masks) next_moment[i] = 0.0f;
     }
@@ -132,6 +150,7 @@ __device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scal
     tensor.kind = piece.memory.kind;
     tensor.in_place = is_in_place(piece);
     tensor.masks = piece.memory.masking;
+    tensor.narrow = piece.memory.narrow;
     tensor.divisor = divisor;
     tensor.decay = tensor.kind == MemoryKind::residual ? piece.memory.decay : 1.0f;
     tensor.beta = piece.memory.beta;
@@ -142,7 +161,17 @@ __device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scal
     tensor.next = piece.residual[spare];
     tensor.next_moment = piece.moment[spare];
     tensor.momentum = {piece.memory.momentum, scale, piece.memory.nesterov};
+    if (tensor.narrow) tensor.key = memory_key(piece.memory, *piece.state);
     if (tensor.kind == MemoryKind::adam) tensor.adam = adam_rule(piece.memory, *piece.state);
+    return tensor;
+}
+
+// The same, one for a block: what is the same in all threads takes the registers of none. All of them call.
+__device__ inline const Tensor& tensor_of_block(const Piece& piece, float divisor, float scale) {
+    GRADWIRE_SHARED(Tensor, tensor);
+    __syncthreads();
+    if (threadIdx.x == 0) tensor = tensor_of(piece, divisor, scale);
+    __syncthreads();
     return tensor;
 }
 

@@ -57,7 +57,7 @@ __device__ Request sampled_request(Team& team, Desk& desk, const Sparsify& optio
     } else {
         bound = next_down(threshold);
     }
-    desk.positive = threshold;
+    if (team.rank == 0 && threadIdx.x == 0) desk.positive = threshold;
     return {1, bound, survivors_cap(k, numel), 0, 0.0f, 0, 0};
 }
 

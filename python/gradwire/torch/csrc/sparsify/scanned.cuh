@@ -7,8 +7,19 @@ namespace gradwire {
 
 // The entries as the selection reads them: once written, from where it takes the fewest reads.
 struct WrittenEntry {
-    Tensor tensor;
+    const Tensor& tensor;
     __device__ float operator()(std::uint64_t i) const { return tensor.written(i); }
+
+    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
+        if (tensor.are_written()) {
+            batch.read(tensor.next, values);
+            return;
+        }
+        bool nonzero = false;
+        const Added added(tensor, batch, nonzero);
+#pragma unroll
+        for (unsigned i = 0; i < words_of_warp; ++i) values[i] = added.sums[i];
+    }
 };
 
 // Where the state is before the sums are written.
@@ -30,13 +41,13 @@ struct ScannedTensor {
     Desk& desk;
     const Sparsify& options;
     WrittenEntry entry;
-    std::uint64_t numel;
-    std::uint64_t key;  // of this step's selection
-    Request request;
-    Moments moments;
-    std::uint32_t peak;
-    bool complete;  // whether all entries that were asked for are survivors
-    Survivors survivors;
+    std::uint64_t numel = 0;
+    std::uint64_t key = 0;  // of this step's selection
+    Request request{};
+    Moments moments{};
+    std::uint32_t peak = 0;
+    bool complete = false;  // whether all entries that were asked for are survivors
+    Survivors survivors{};
 
     // Takes over what the first read left.
     __device__ void begin() {

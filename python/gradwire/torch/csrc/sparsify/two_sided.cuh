@@ -79,8 +79,10 @@ __device__ Request two_sided_request(Team& team, Desk& desk, const Sparsify& opt
         for (std::uint64_t j = team.first(samples) + threadIdx.x; j < team.last(samples); j += team_threads)
             if (bits(j) >= least) take(float_of(keys[j]));
     });
-    desk.positive = found.positive;
-    desk.negative = found.negative;
+    if (team.rank == 0 && threadIdx.x == 0) {
+        desk.positive = found.positive;
+        desk.negative = found.negative;
+    }
     const float closer = found.positive < -found.negative ? found.positive : -found.negative;
     const float below = next_down(closer);
     return {1, below > 0.0f ? below : 0.0f, ~std::uint64_t(0), 0, 0.0f, 0, 0};

@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from gradwire.torch.ddp.exchange import slots
 from gradwire.torch.ddp.exchange.base import Exchange
 from gradwire.torch.ddp.exchange.pieces import (
     accumulator,
+    mean_of,
     pack_dense,
     raise_bad,
     reason_of,
@@ -24,14 +26,17 @@ from gradwire.torch.ddp.exchange.slots import Plan, Reading, Status
 from gradwire.torch.ddp.jobs import Buffers, Flight, Job
 from gradwire.torch.ddp.layout import Layout
 
-__all__ = ["Gathered"]
+__all__ = ["Contents", "Gathered", "unused"]
 
 
 @dataclass(slots=True, eq=False)
-class _Slots:
+class Contents:
+    """What was gathered for one bucket."""
+
     plan: Plan
     slot: torch.Tensor
     gathered: torch.Tensor
+    readings: list[Reading] = field(default_factory=list)
 
 
 class Gathered(Exchange):
@@ -46,11 +51,12 @@ class Gathered(Exchange):
     def __init__(
         self,
         group: dist.ProcessGroup,
+        carriers: Mapping[str, str],
         *,
         check_result: bool,
         mean: Literal["ranks", "senders"],
     ) -> None:
-        super().__init__(group, check_result=check_result)
+        super().__init__(group, carriers, check_result=check_result)
         self._mean = mean
         self._slots = Buffers()
         self._gathers = Buffers()
@@ -59,26 +65,32 @@ class Gathered(Exchange):
         # torch (such as 2.4) hold the GIL while they wait for those threads to end.
         self._recent: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=16)
 
+    def close(self) -> None:
+        """Release the group, without destroying it, and the memory of slots."""
+        super().close()
+        self._slots.clear()
+        self._gathers.clear()
+
     # The sending thread -----------------------------------------------------------------------
 
     def send(self, job: Job, sequence: int) -> Flight:
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
         plan = Plan.of(job.layout, job.bucket.itemsize)
-        on = job.bucket.frames_on
-        slot = self._slots.take(plan.nbytes, job.step.number, on)
+        slot = self._slots.take(plan.nbytes, job.step.number, job.bucket)
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
-        gathered = self._gathers.take(plan.nbytes * self.world_size, job.step.number, on)
+        gathered = self._gathers.take(plan.nbytes * self.world_size, job.step.number, job.bucket)
         views = gathered[: plan.nbytes * self.world_size], slot[: plan.nbytes]
-        self._recent.append(views)
+        if slot.is_cpu:
+            self._recent.append(views)
         work = dist.all_gather_into_tensor(*views, group=self.group, async_op=True)
         assert work is not None  # with async_op
         return Flight(
             job,
             sequence,
             works=(work,),
-            contents=_Slots(plan, slot, gathered),
+            contents=Contents(plan, slot, gathered),
             room=plan.nbytes,
             wire=plan.nbytes * (self.world_size - 1),
         )
@@ -113,58 +125,79 @@ class Gathered(Exchange):
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def _combine(self, flight: Flight) -> None:
+    def _look(self, flight: Flight) -> NDArray[np.uint8]:
         contents = flight.contents
-        assert isinstance(contents, _Slots)
-        plan, job = contents.plan, flight.job
-        gathered = contents.gathered[: plan.nbytes * self.world_size]
-        slot_of = gathered.view(self.world_size, plan.nbytes)
-        try:
-            readings = [
-                slots.read(front, rank, plan, job.layout, flight.sequence)
-                for rank, front in enumerate(job.bucket.look(slot_of, plan.front))
-            ]
-            _raise_failure(job.layout, readings)
-            self._combine_frames(job, plan, gathered, readings)
-            self._combine_dense(job, plan, slot_of)
-        finally:
-            self._slots.give(contents.slot)
-            self._gathers.give(contents.gathered)
+        assert isinstance(contents, Contents)
+        return flight.job.bucket.look(self._slot_of(contents), contents.plan.front)
 
-    def _combine_frames(
-        self, job: Job, plan: Plan, gathered: torch.Tensor, readings: list[Reading]
-    ) -> None:
+    def _combine(self, flight: Flight, fronts: NDArray[np.uint8]) -> None:
+        contents = flight.contents
+        assert isinstance(contents, Contents)
+        job = flight.job
+        try:
+            self._read(flight, contents, fronts)
+            self._decode(job, contents)
+        finally:
+            mark = job.bucket.used(contents.slot, contents.gathered)
+            self._slots.give(contents.slot, mark)
+            self._gathers.give(contents.gathered, mark)
+
+    def _slot_of(self, contents: Contents) -> torch.Tensor:
+        """Return the slots of all ranks, one row a rank."""
+        nbytes = contents.plan.nbytes
+        return contents.gathered[: nbytes * self.world_size].view(self.world_size, nbytes)
+
+    def _read(self, flight: Flight, contents: Contents, fronts: NDArray[np.uint8]) -> None:
+        """Read how all ranks fared; undo the encodes of parameters that none has used."""
+        job, plan = flight.job, contents.plan
         layout = job.layout
+        readings = contents.readings = [
+            slots.read(front, rank, plan, layout, flight.sequence)
+            for rank, front in enumerate(fronts)
+        ]
+        _raise_failure(layout, readings)
         if not layout.pieces:
             return
         # All limits come first: they must agree on all ranks whatever happens below.
         most = np.max([reading.wanted for reading in readings], axis=0)
         for parameter, wanted in zip(layout.compressed, most.tolist(), strict=True):
             job.step.observe(parameter, wanted)
-        unused = np.all([reading.zeros for reading in readings], axis=0)
-        for index in np.flatnonzero(unused):
-            job.step.undo(layout.compressed[index])
-        nanoseconds = job.bucket.average(
-            gathered,
-            [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
-            [reading.sizes for reading in readings],
-            layout.ends,
-            unused.tolist(),
-            self._mean == "senders",
-            job.scale,
-        )
-        layout.tallies.decoded(layout.rows, nanoseconds)
+        job.step.undo([layout.compressed[index] for index in np.flatnonzero(unused(readings))])
 
-    def _combine_dense(self, job: Job, plan: Plan, slot_of: torch.Tensor) -> None:
-        layout = job.layout
-        if not layout.runs:
-            return
-        start = time.perf_counter()
+    def _decode(self, job: Job, contents: Contents, *, counts: bool = True) -> None:
+        """Write the averages of all parameters; what is exchanged dense need not be counted."""
+        plan, readings, layout = contents.plan, contents.readings, job.layout
+        slot_of = self._slot_of(contents)
+        if layout.pieces:
+            nanoseconds = job.bucket.average(
+                slot_of.view(-1),
+                [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
+                [reading.sizes for reading in readings],
+                layout.ends,
+                unused(readings).tolist(),
+                self._mean == "senders",
+                job.scale,
+            )
+            layout.tallies.decoded(layout.rows, nanoseconds)
+        if layout.runs:
+            start = time.perf_counter()
+            total = self._dense_mean(layout, plan, slot_of)
+            if counts:
+                unpack_dense(job, total, start)
+            else:
+                job.bucket.unpack(layout.runs, total)
+
+    def _dense_mean(self, layout: Layout, plan: Plan, slot_of: torch.Tensor) -> torch.Tensor:
         total = slot_of.new_zeros(layout.dense_numel, dtype=accumulator(layout.dtype))
         for part in slot_of[:, plan.dense_at : plan.dense_end]:
             total += part.view(layout.dtype)
-        total /= self.world_size
-        unpack_dense(job, total, start)
+        return mean_of(total, self.world_size)
+
+
+def unused(readings: Sequence[Reading]) -> NDArray[np.bool_]:
+    """Tell for each parameter whether its gradient is zero on every rank."""
+    found: NDArray[np.bool_] = np.all([reading.zeros for reading in readings], axis=0)
+    return found
 
 
 def _raise_failure(layout: Layout, readings: list[Reading]) -> None:

@@ -1,6 +1,7 @@
 """The exchange by all-reduce: values of entries that all ranks know."""
 
-from gradwire.torch.ddp.exchange.summed import Chosen, Summed
+from gradwire.torch.ddp.exchange.summed import Summed
+from gradwire.torch.ddp.exchange.vectors import Chosen
 from gradwire.torch.ddp.jobs import Job
 
 __all__ = ["Reduced"]

@@ -2,8 +2,8 @@
 
 import abc
 import time
-from collections.abc import Sequence
-from typing import Any, TypeAlias, final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 import torch
@@ -34,12 +34,25 @@ class Exchange(abc.ABC):
     ----------
     group : torch.distributed.ProcessGroup
         A group with no other user, for the collectives that `send` starts.
+    carriers : mapping of str to str
+        The kinds of devices on which frames stay, with what moves them; see `Groups.carriers`.
     check_result : bool
         Check results for overflow, because a loss scaler must detect it.
+
+    Attributes
+    ----------
+    postpones : bool
+        A bucket keeps its gradients, and states stay as they are, until `complete`, which is for
+        steps that are good as a whole.
     """
 
-    def __init__(self, group: dist.ProcessGroup, *, check_result: bool) -> None:
+    postpones: ClassVar[bool] = False
+
+    def __init__(
+        self, group: dist.ProcessGroup, carriers: Mapping[str, str], *, check_result: bool
+    ) -> None:
         self.group: dist.ProcessGroup | None = group
+        self.carriers = carriers
         self._check_result = check_result
         self.world_size = group.size()
         self.rank = group.rank()
@@ -56,7 +69,11 @@ class Exchange(abc.ABC):
         """Encode a bucket and start its collectives. Never called for a sparse gradient."""
 
     @abc.abstractmethod
-    def _combine(self, flight: Flight) -> None:
+    def _look(self, flight: Flight) -> NDArray[np.uint8]:
+        """Wait for the collectives, and return what tells how all ranks fared."""
+
+    @abc.abstractmethod
+    def _combine(self, flight: Flight, fronts: NDArray[np.uint8]) -> None:
         """Write the average into the job's buffer, once all collectives have completed."""
 
     @final
@@ -65,7 +82,8 @@ class Exchange(abc.ABC):
         if job.layout.sparse:
             assert self.group is not None
             return sparse.send(self.group, job, sequence)
-        return self.send(job, sequence)
+        with job.bucket.sending():
+            return self.send(job, sequence)
 
     @final
     def receive(self, flight: Flight) -> None:
@@ -80,25 +98,48 @@ class Exchange(abc.ABC):
         """
         if flight.error is not None:
             raise flight.error
-        job = flight.job
+        with flight.job.bucket.receiving():
+            self._receive(flight)
+
+    def _receive(self, flight: Flight) -> None:
+        job, is_sparse = flight.job, flight.job.layout.sparse
         start = time.perf_counter()
         for work in flight.works:
             wait(work, flight.sequence)
+        fronts = None if is_sparse else self._look(flight)
         start = self.times.add("exchange", start)
         # As in plain DDP: sparse gradients go from all to all, others around a ring.
         sparse_nbytes = flight.room * self.world_size // 2
-        dense = sparse_nbytes if job.layout.sparse else job.bucket.nbytes
+        dense = sparse_nbytes if is_sparse else job.bucket.nbytes
         self.times.sent(flight.collectives, flight.room, flight.wire, dense)
-        if job.layout.sparse:
+        if fronts is None:
             sparse.combine(flight, check_result=self._check_result)
             return
-        self._combine(flight)
-        if self._check_result and not job.bucket.finite():
-            raise overflow(job)
-        job.bucket.store()
+        self._combine(flight, fronts)
+        if not self.postpones:
+            self._check(job)
+            job.bucket.store()
         self.times.add("decode", start)
 
+    @final
+    def complete(self, flight: Flight) -> None:
+        """Do what `receive` has left to do, now that the whole step is good on all ranks."""
+        if self.postpones and not flight.job.layout.sparse:
+            start = time.perf_counter()
+            with flight.job.bucket.receiving():
+                self._complete(flight)
+            self.times.add("decode", start)
+
+    def _complete(self, flight: Flight) -> None:
+        """Write memories and averages. Only where an exchange postpones that."""
+        raise NotImplementedError
+
     # What exchanges are made of ---------------------------------------------------------------
+
+    def _check(self, job: Job) -> None:
+        """Raise a GradientError if the scaler must hear of the result."""
+        if self._check_result and not job.bucket.finite():
+            raise overflow(job)
 
     def _encode(
         self,
@@ -139,6 +180,7 @@ class Exchange(abc.ABC):
             self._select(job, pieces) if given is None else given,
             out,
             job.scale,
+            later=self.postpones,
         )
         outcomes = Outcomes.of(table)
         for piece in pieces[: len(outcomes)]:
@@ -172,10 +214,11 @@ class Exchange(abc.ABC):
         measured = piece.parameter.measured is not None
         job.step.encode(piece.parameter, self._gradient(job, piece) if measured else None)
 
-    def _unused(self, job: Job, piece: Piece) -> None:
-        """Roll back a parameter whose gradient is zero on every rank.
+    def _unused(self, job: Job, pieces: Sequence[Piece]) -> None:
+        """Roll back parameters whose gradients are zero on every rank.
 
-        As far as the ranks can tell it is unused, and DDP would discard what is written.
+        As far as the ranks can tell they are unused, and DDP would discard what is written.
         """
-        job.step.undo(piece.parameter)
-        job.bucket.clear(piece.start, piece.stop)
+        job.step.undo([piece.parameter for piece in pieces])
+        for piece in pieces:
+            job.bucket.clear(piece.start, piece.stop)

@@ -8,11 +8,13 @@ whether all ranks are at the same bucket, and which parameters no rank used.
 import zlib
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gradwire.torch.ddp.layout import Layout
 
-__all__ = ["Head", "Sums", "check_word"]
+__all__ = ["Head", "Sums", "check_word", "read"]
 
 _FAILED, _BAD, _WORD = 0, 1, 2
 _BITS = 16
@@ -36,48 +38,47 @@ class Sums:
 
 
 class Head:
-    """The head of one rank's vector for one bucket, followed by room for dense parameters.
+    """The head of one rank's vector for one bucket, on the host until it is complete.
 
     Parameters
     ----------
-    vector : torch.Tensor
-        The vector to write to, with a floating-point dtype.
     layout : Layout
         The layout of the bucket.
+    word : int
+        What `check_word` returned: ranks with other words are out of step.
     """
 
-    __slots__ = ("_pieces", "dense", "vector")
+    __slots__ = ("_flags",)
 
-    def __init__(self, vector: torch.Tensor, layout: Layout) -> None:
-        self._pieces = len(layout.pieces)
-        self.vector = vector[: self.numel(layout)]
-        self.dense = self.vector[_USED + self._pieces :]
+    def __init__(self, layout: Layout, word: int) -> None:
+        # Each bit and its complement. If ranks differ, both sums are positive on every rank. The
+        # sum of plain numbers could match on one rank and not on another.
+        bits = [word >> bit & 1 for bit in range(_BITS)]
+        self._flags = [0, 0, *bits, *(1 - bit for bit in bits), *([0] * len(layout.pieces))]
 
     @staticmethod
     def numel(layout: Layout) -> int:
-        """Return the length of the head, including the dense parameters."""
-        return _USED + len(layout.pieces) + layout.dense_numel
-
-    def clear(self, word: int) -> None:
-        """Write a head without failures or used parameters, and with dense parameters zero."""
-        self.vector.zero_()
-        # Each bit and its complement. If ranks differ, both sums are positive on every rank. The
-        # sum of plain numbers could match on one rank and not on another.
-        bits = torch.tensor([word >> bit & 1 for bit in range(_BITS)], dtype=self.vector.dtype)
-        self.vector[_WORD : _WORD + _BITS] = bits
-        self.vector[_WORD + _BITS : _USED] = 1 - bits
+        """Return its length."""
+        return _USED + len(layout.pieces)
 
     def use(self, index: int) -> None:
         """Record that the gradient of a piece is not zero on this rank."""
-        self.vector[_USED + index] = 1
+        self._flags[_USED + index] = 1
 
     def fail(self, *, bad: bool) -> None:
         """Record that this rank failed: because of a non-finite gradient (bad), or otherwise."""
-        self.vector[_BAD if bad else _FAILED] = 1
+        self._flags[_BAD if bad else _FAILED] = 1
 
-    def read(self) -> Sums:
-        """Read the sums over all ranks."""
-        flags = (self.vector[: _USED + self._pieces] > 0).tolist()
-        ones, zeros = flags[_WORD : _WORD + _BITS], flags[_WORD + _BITS : _USED]
-        in_step = not any(one and zero for one, zero in zip(ones, zeros, strict=True))
-        return Sums(flags[_FAILED], flags[_BAD], in_step, flags[_USED:])
+    def bytes_of(self, dtype: torch.dtype) -> NDArray[np.uint8]:
+        """Return its bytes in a vector of this dtype."""
+        flags = torch.tensor(self._flags, dtype=dtype, device="cpu")
+        front: NDArray[np.uint8] = flags.view(torch.uint8).numpy()
+        return front
+
+
+def read(front: NDArray[np.uint8], dtype: torch.dtype) -> Sums:
+    """Read the sums over all ranks, from the first bytes of a vector."""
+    flags = (torch.from_numpy(front).view(dtype) > 0).tolist()
+    ones, zeros = flags[_WORD : _WORD + _BITS], flags[_WORD + _BITS : _USED]
+    in_step = not any(one and zero for one, zero in zip(ones, zeros, strict=True))
+    return Sums(flags[_FAILED], flags[_BAD], in_step, flags[_USED:])

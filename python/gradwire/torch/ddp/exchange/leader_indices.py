@@ -19,7 +19,8 @@ from gradwire.errors import NonFiniteError
 from gradwire.torch.backends.interface import Led as Selected
 from gradwire.torch.ddp.errors import ExchangeError
 from gradwire.torch.ddp.exchange.pieces import named, wait
-from gradwire.torch.ddp.exchange.summed import Chosen, Summed
+from gradwire.torch.ddp.exchange.summed import Summed
+from gradwire.torch.ddp.exchange.vectors import Chosen
 from gradwire.torch.ddp.jobs import Job
 from gradwire.torch.ddp.record import Piece
 from gradwire.torch.ddp.report import Outcomes
@@ -87,7 +88,7 @@ class Led(Summed):
                 message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, led.wanted)
                 at += nbytes
-                chosen.made[index] = Outcomes.of(led.table), torch.from_numpy(led.values)
+                chosen.made[index] = Outcomes.of(led.table), led.values
         except BaseException as error:  # of any kind: the other ranks wait for this message
             chosen.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)

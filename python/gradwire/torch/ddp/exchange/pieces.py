@@ -14,6 +14,7 @@ from gradwire.torch.ddp.record import Piece
 
 __all__ = [
     "accumulator",
+    "mean_of",
     "named",
     "names",
     "overflow",
@@ -84,6 +85,14 @@ def wait(work: "dist.Work", sequence: int) -> None:
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which dense values are summed."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
+    """Divide sums in place, rounded once on every device.
+
+    By a number of the host, a GPU would multiply with its inverse.
+    """
+    return total.div_(total.new_full((), count))
 
 
 def overflow(job: Job) -> GradientError:

@@ -4,8 +4,7 @@ import abc
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,73 +13,26 @@ from numpy.typing import NDArray
 
 from gradwire.torch.ddp.errors import ExchangeError, GradientError
 from gradwire.torch.ddp.exchange.base import Exchange
-from gradwire.torch.ddp.exchange.heads import Head, check_word
+from gradwire.torch.ddp.exchange.heads import Head, Sums, check_word, read
 from gradwire.torch.ddp.exchange.pieces import (
     accumulator,
+    mean_of,
     overflow,
     pack_dense,
     unpack_dense,
 )
 from gradwire.torch.ddp.exchange.reasons import pack_reason, raise_first
+from gradwire.torch.ddp.exchange.vectors import Chosen, Vectors, wire_dtype
 from gradwire.torch.ddp.jobs import Buffers, Flight, Job
 from gradwire.torch.ddp.layout import Layout
 from gradwire.torch.ddp.report import Outcomes
 
-__all__ = ["Chosen", "Summed", "wire_dtype"]
+__all__ = ["Summed"]
 
 
 _BATCH = 1 << 18
 """Largest number of entries encoded in one call, unless a single parameter has more. It limits the
 memory of their frames, which is needed in addition to the vectors."""
-
-
-def wire_dtype(layout: Layout) -> torch.dtype:
-    """Return the dtype in which the values of a bucket are summed."""
-    summed_as = layout.compressed[0].codec.quantize.summed_as if layout.compressed else "float32"
-    dtype: torch.dtype = getattr(torch, summed_as)
-    return dtype
-
-
-@dataclass(slots=True, eq=False)
-class Chosen:
-    """The entries of one bucket that all ranks send.
-
-    Attributes
-    ----------
-    counts : list of int
-        Number of entries of each piece; the same on every rank, even after a failure.
-    positions : list
-        Their positions, as uint32; None for all entries of a piece, or until it is encoded.
-    error : BaseException or None
-        Why this rank has no values for some of them.
-    made : dict
-        Pieces already encoded, by index: outcome and values.
-    nbytes : list of int
-        Bytes on the wire for the positions of each piece.
-    by : object
-        What all ranks must agree on to select the same positions.
-    collectives, room : int
-        Collectives made for the positions, and bytes passed to them.
-    """
-
-    counts: list[int]
-    positions: list[NDArray[np.uint32] | None]
-    error: BaseException | None
-    made: dict[int, tuple[Outcomes, torch.Tensor]]
-    nbytes: list[int]
-    by: object = None
-    collectives: int = 0
-    room: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Vectors:
-    chosen: Chosen
-    head: Head
-    values: torch.Tensor
-    whole: list[torch.Tensor]
-    buffers: list[torch.Tensor]
-    error: BaseException | None = None
 
 
 class Summed(Exchange):
@@ -91,7 +43,7 @@ class Summed(Exchange):
 
     Parameters
     ----------
-    group, check_result
+    group, carriers, check_result
         As in `Exchange`.
     reasons : torch.distributed.ProcessGroup
         Another group with no other user, for the collectives of the receiving thread after a
@@ -99,18 +51,25 @@ class Summed(Exchange):
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, reasons: dist.ProcessGroup, *, check_result: bool
+        self,
+        group: dist.ProcessGroup,
+        reasons: dist.ProcessGroup,
+        carriers: Mapping[str, str],
+        *,
+        check_result: bool,
     ) -> None:
-        super().__init__(group, check_result=check_result)
+        super().__init__(group, carriers, check_result=check_result)
         self._reasons: dist.ProcessGroup | None = reasons
         self._buffers = Buffers()
         self._frames = Buffers()
         self._recent: deque[torch.Tensor] = deque(maxlen=32)  # see all_gather.py
 
     def close(self) -> None:
-        """Release both groups, without destroying them."""
+        """Release both groups, without destroying them, and the memory of frames and sums."""
         super().close()
         self._reasons = None
+        self._buffers.clear()
+        self._frames.clear()
 
     # What such an exchange is -----------------------------------------------------------------
 
@@ -131,33 +90,36 @@ class Summed(Exchange):
             self._fill(job, vectors)
         except BaseException as error:  # of any kind: the other ranks wait for these vectors
             vectors.error = error
-            vectors.values.zero_()
-            vectors.head.clear(0)  # the check word is ignored after a failure
+            for each in vectors.whole:
+                each.zero_()
+            vectors.head = Head(job.layout, 0)  # the check word is ignored after a failure
             vectors.head.fail(bad=isinstance(error, GradientError))
+        job.bucket.put(vectors.front, vectors.head.bytes_of(vectors.whole[0].dtype))
         self.times.add("encode", start)
         return self._start(job, sequence, vectors)
 
-    def _vectors(self, job: Job, sequence: int, chosen: Chosen) -> _Vectors:
+    def _vectors(self, job: Job, sequence: int, chosen: Chosen) -> Vectors:
         layout = job.layout
         wire = wire_dtype(layout)
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
         own = accumulator(layout.dtype) if layout.runs else wire
-        front, numel = Head.numel(layout), sum(chosen.counts)
+        front, numel = Head.numel(layout) + layout.dense_numel, sum(chosen.counts)
         lengths = [(front + numel, own)] if own == wire else [(front, own), (numel, wire)]
         taken = [
-            self._buffers.take(length * dtype.itemsize, job.step.number)
+            self._buffers.take(length * dtype.itemsize, job.step.number, job.bucket)
             for length, dtype in lengths
         ]
         whole = [
             buffer[: length * dtype.itemsize].view(dtype)
             for buffer, (length, dtype) in zip(taken, lengths, strict=True)
         ]
+        dense = whole[0][Head.numel(layout) : front]
         values = whole[-1][-numel:] if numel else whole[-1][:0]
-        head = Head(whole[0], layout)
-        head.clear(check_word(layout.digest, sequence, job.step.number, chosen.counts, chosen.by))
-        return _Vectors(chosen, head, values, [each for each in whole if each.numel()], taken)
+        word = check_word(layout.digest, sequence, job.step.number, chosen.counts, chosen.by)
+        whole = [each for each in whole if each.numel()]
+        return Vectors(chosen, Head(layout, word), dense, values, whole, taken)
 
-    def _fill(self, job: Job, vectors: _Vectors) -> None:
+    def _fill(self, job: Job, vectors: Vectors) -> None:
         layout, chosen = job.layout, vectors.chosen
         ends = list(itertools.accumulate(chosen.counts, initial=0))
         for members in _batches(layout, chosen):
@@ -170,7 +132,7 @@ class Summed(Exchange):
             nbytes += [chosen.nbytes[index] for index in members]
             layout.tallies.encoded(layout.rows[members], outcomes, nbytes)
         if layout.runs:
-            pack_dense(job, vectors.head.dense)
+            pack_dense(job, vectors.dense)
 
     def _values(
         self, job: Job, chosen: Chosen, members: Sequence[int]
@@ -187,7 +149,8 @@ class Summed(Exchange):
             positions is None and count < parameter.numel
             for positions, count, parameter in zip(given, counts, parameters, strict=True)
         )
-        frames = self._frames.take(sum(limits), job.step.number, job.bucket.frames_on)
+        numels = [parameter.numel for parameter in parameters]
+        frames = self._frames.take(sum(limits), job.step.number, job.bucket)
         try:
             outcomes = self._encode(job, members, limits, frames, given)
             for parameter, count, sent in zip(
@@ -195,9 +158,11 @@ class Summed(Exchange):
             ):
                 if sent != count:
                     raise RuntimeError(f"{sent} entries of {parameter.name!r} instead of {count}")
-            values, positions = job.bucket.values_of(frames, outcomes.nbytes.tolist(), drawn)
+            sizes = outcomes.nbytes.tolist()
+            whole = numels if numels == counts else ()
+            values, positions = job.bucket.values_of(frames, sizes, whole, drawn)
         finally:
-            self._frames.give(frames)
+            self._frames.give(frames)  # to this thread, which works in its own order
         if drawn:
             parts = np.split(positions, np.cumsum(counts[:-1]))
             for index, parameter, part in zip(members, parameters, parts, strict=True):
@@ -205,9 +170,9 @@ class Summed(Exchange):
                     chosen.positions[index] = part
         return outcomes, values
 
-    def _start(self, job: Job, sequence: int, vectors: _Vectors) -> Flight:
+    def _start(self, job: Job, sequence: int, vectors: Vectors) -> Flight:
         whole = vectors.whole
-        self._recent.extend(whole)
+        self._recent.extend(each for each in whole if each.is_cpu)
         nbytes = sum(each.numel() * each.element_size() for each in whole)
         return Flight(
             job,
@@ -226,17 +191,23 @@ class Summed(Exchange):
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def _combine(self, flight: Flight) -> None:
+    def _look(self, flight: Flight) -> NDArray[np.uint8]:
         vectors = flight.contents
-        assert isinstance(vectors, _Vectors)
-        try:
-            self._take_over(flight.job, vectors, flight.sequence)
-        finally:
-            for buffer in vectors.buffers:
-                self._buffers.give(buffer)
+        assert isinstance(vectors, Vectors)
+        nbytes = Head.numel(flight.job.layout) * vectors.whole[0].element_size()
+        return flight.job.bucket.look(vectors.front.view(1, -1), nbytes)
 
-    def _take_over(self, job: Job, vectors: _Vectors, sequence: int) -> None:
-        sums = vectors.head.read()
+    def _combine(self, flight: Flight, fronts: NDArray[np.uint8]) -> None:
+        vectors, job = flight.contents, flight.job
+        assert isinstance(vectors, Vectors)
+        try:
+            self._take_over(job, vectors, read(fronts[0], vectors.whole[0].dtype), flight.sequence)
+        finally:
+            mark = job.bucket.used(*vectors.buffers)
+            for buffer in vectors.buffers:
+                self._buffers.give(buffer, mark)
+
+    def _take_over(self, job: Job, vectors: Vectors, sums: Sums, sequence: int) -> None:
         if sums.failed or sums.bad:
             self._raise_failure(job.layout, vectors.error)
         if not sums.in_step:
@@ -251,36 +222,34 @@ class Summed(Exchange):
         job.layout.tallies.decoded(job.layout.rows, (counts * share).astype(np.int64))
         start = time.perf_counter()
         if job.layout.runs:
-            unpack_dense(job, vectors.head.dense.div_(self.world_size), start)
+            unpack_dense(job, mean_of(vectors.dense, self.world_size), start)
         if vectors.values.dtype == torch.float16 and not job.bucket.finite():
             raise overflow(job)  # the sum of finite values on the wire may exceed float16
 
-    def _average(self, job: Job, vectors: _Vectors, used: Sequence[bool]) -> None:
+    def _average(self, job: Job, vectors: Vectors, used: Sequence[bool]) -> None:
         layout, bucket, chosen = job.layout, job.bucket, vectors.chosen
         ends = list(itertools.accumulate(chosen.counts, initial=0))
-        sums: list[torch.Tensor] = []
-        places: list[NDArray[np.int64]] = []
-        if any(positions is not None for positions in chosen.positions):
+        pieces, values = layout.pieces, vectors.values
+        places = {
+            index: positions + np.int64(pieces[index].start)
+            for index, positions in enumerate(chosen.positions)
+            if positions is not None
+        }
+        # Pieces together: the overhead per piece would exceed the cost of its entries.
+        if places:
             bucket.clear(0, layout.numel)  # dense parameters are written later
-        for index, piece in enumerate(layout.pieces):
-            positions, total = (
-                chosen.positions[index],
-                vectors.values[ends[index] : ends[index + 1]],
-            )
-            if not used[index]:
-                self._unused(job, piece)
-            elif positions is None:
-                bucket.unpack([(piece.start, piece.stop)], self._mean(job, total))
-            else:
-                sums.append(total)
-                places.append(positions + np.int64(piece.start))
-        if sums:
-            # All pieces together: the overhead per piece would exceed the cost of its entries.
-            bucket.scatter(places, self._mean(job, torch.cat(sums)))
+            total = _joined(values, ends, list(places))
+            bucket.scatter(list(places.values()), self._mean(job, total))
+        for members in _batches(layout, chosen):
+            whole = [index for index in members if index not in places]
+            if whole:
+                runs = [(pieces[index].start, pieces[index].stop) for index in whole]
+                bucket.unpack(runs, self._mean(job, _joined(values, ends, whole)))
+        self._unused(job, [piece for piece, sent in zip(pieces, used, strict=True) if not sent])
 
     def _mean(self, job: Job, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""
-        mean = total.float().div_(self.world_size)
+        mean = mean_of(total.float(), self.world_size)
         return mean if job.scale == 1.0 else mean.mul_(job.scale)
 
     def _raise_failure(self, layout: Layout, error: BaseException | None) -> None:
@@ -296,6 +265,14 @@ class Summed(Exchange):
         except RuntimeError as failure:
             raise ExchangeError(f"a rank failed without reporting why ({failure})") from failure
         raise_first(layout, every.view(self.world_size, -1))
+
+
+def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -> torch.Tensor:
+    """Return the values of some pieces, one after another; in place if they are so already."""
+    first, last = members[0], members[-1]
+    if last - first < len(members):
+        return values[ends[first] : ends[last + 1]]
+    return torch.cat([values[ends[index] : ends[index + 1]] for index in members])
 
 
 def _batches(layout: Layout, chosen: Chosen) -> Iterator[list[int]]:

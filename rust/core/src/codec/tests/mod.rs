@@ -7,6 +7,7 @@ mod estimated;
 mod float_mode;
 mod flush;
 mod given;
+mod later;
 mod memories;
 mod outside;
 mod picked;

@@ -206,8 +206,7 @@ fn what_is_not_finite_changes_nothing() {
 #[test]
 fn a_rest_beyond_the_largest_bfloat16_is_that() {
     let none = Sparsifier::Threshold(Threshold { threshold: f32::MAX });
-    for low_memory in [false, true] {
-        let memory = residual(1.0, low_memory);
+    for memory in [residual(1.0, false), residual(1.0, true), low_pass(0.999)] {
         let codec = Codec::new(none, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
         let mut state = new_state(&codec, 200);
         let x: Vec<_> = [3.4e38, -3.4e38].into_iter().cycle().take(200).collect();

@@ -18,7 +18,7 @@ use super::stamp::stamp;
 use crate::rng::Key;
 
 /// Entries that share draws.
-const GROUP: usize = 4 * LANES;
+pub(in crate::simd) const GROUP: usize = 4 * LANES;
 
 /// Bits of the largest magnitude that may be.
 pub(crate) const LARGEST: u32 = 0x7F7F_0000;
@@ -66,12 +66,32 @@ fn each(values: &[f32], key: Key, first: u32, out: &mut [bf16]) {
     }
 }
 
+/// The draws that a group shares which begins at a position.
+#[inline(always)]
+pub(in crate::simd) fn draws(key: Key, first: u32) -> [u32; LANES] {
+    let mut draws = [0; LANES];
+    for (lane, draw) in draws.iter_mut().enumerate() {
+        *draw = key.bits(first / 4 + lane as u32);
+    }
+    draws
+}
+
+/// Their parts for a quarter of the group.
+#[inline(always)]
+pub(in crate::simd) fn parts(draws: &[u32; LANES], quarter: usize) -> [u32; LANES] {
+    let mut parts = *draws;
+    for draw in &mut parts {
+        *draw = part(*draw, quarter as u32);
+    }
+    parts
+}
+
 /// Rounds a quarter of a group, at a rotation that is known to the compiler.
 #[inline(always)]
 fn quarter<const Q: usize>(group: &[f32; GROUP], draws: &[u32; LANES], target: &mut [bf16; GROUP]) {
-    for (lane, &draw) in draws.iter().enumerate() {
+    for (lane, &draw) in parts(draws, Q).iter().enumerate() {
         let at = LANES * Q + lane;
-        target[at] = round(group[at], part(draw, Q as u32));
+        target[at] = round(group[at], draw);
     }
 }
 
@@ -85,7 +105,7 @@ fn body(values: &[f32], key: Key, first: u32, out: &mut [bf16]) {
     let (groups, rest) = values.as_chunks::<GROUP>();
     let (targets, end) = out.as_chunks_mut::<GROUP>();
     for (group, target) in groups.iter().zip(targets) {
-        let draws: [u32; LANES] = std::array::from_fn(|lane| key.bits(first / 4 + lane as u32));
+        let draws = draws(key, first);
         quarter::<0>(group, &draws, target);
         quarter::<1>(group, &draws, target);
         quarter::<2>(group, &draws, target);

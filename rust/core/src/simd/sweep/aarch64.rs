@@ -4,20 +4,23 @@
 //! which entries are hits is asked only of the groups that have one.
 
 use super::element::Element;
-use super::groups::{GROUP, Vector, choose, level, run_with};
+use super::groups::choose;
+use super::run::{level, run_with};
+use super::vector::{GROUP, Vector};
 use super::{Feedback, Found, Gather};
 use crate::Input;
 use crate::simd::above::{Front, aarch64 as above};
-use crate::simd::moments;
 use crate::simd::widen::from_f16::aarch64::{widen_high, widen_low};
+use crate::simd::{LANES, moments};
 use half::{bf16, f16};
 use std::arch::aarch64::{
-    float32x4_t, float64x2_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_f64, vaddvq_u32, vcgtzq_f32,
-    vcvt_f32_f64, vcvt_f64_f32, vcvt_high_f32_f64, vcvt_high_f64_f32, vdivq_f32, vdupq_n_f32,
-    vdupq_n_f64, vdupq_n_u32, vget_low_f32, vget_low_u16, vld1q_f32, vld1q_f64, vld1q_u16,
-    vmaxnmq_f32, vmaxq_u32, vmaxvq_u32, vminq_f32, vmulq_f32, vmulq_f64, vreinterpretq_f32_u32,
-    vshll_high_n_u16, vshll_n_u16, vshlq_n_u32, vsqrtq_f32, vst1q_f32, vst1q_f64, vsubq_f32,
-    vsubq_u32,
+    float32x4_t, float64x2_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_f64, vaddq_u32, vaddvq_u32,
+    vcgtzq_f32, vcvt_f32_f64, vcvt_f64_f32, vcvt_high_f32_f64, vcvt_high_f64_f32, vdivq_f32,
+    vdupq_n_f32, vdupq_n_f64, vdupq_n_u32, vget_low_f32, vget_low_u16, vld1q_f32, vld1q_f64,
+    vld1q_u16, vld1q_u32, vmaxnmq_f32, vmaxq_u32, vmaxvq_u32, vminq_f32, vmulq_f32, vmulq_f64,
+    vreinterpretq_f32_u32, vreinterpretq_u16_u32, vreinterpretq_u32_f32, vshll_high_n_u16,
+    vshll_n_u16, vshlq_n_u32, vsqrtq_f32, vst1q_f32, vst1q_f64, vst1q_u16, vsubq_f32, vsubq_u32,
+    vuzp2q_u16,
 };
 
 /// See [`Vector`]: needs NEON, which is part of the target's baseline.
@@ -103,6 +106,30 @@ impl Vector for Four {
     unsafe fn stream(self, to: *mut f32) {
         unsafe { self.store(to) };
     }
+
+    #[inline(always)]
+    unsafe fn round(pair: [Self; 2], draws: [[u32; LANES]; 2], to: *mut bf16, _streams: bool) {
+        for (i, (vector, draws)) in pair.into_iter().zip(&draws).enumerate() {
+            let mut sums = [unsafe { vdupq_n_u32(0) }; 4];
+            for (j, sum) in sums.iter_mut().enumerate() {
+                let draws = unsafe { vld1q_u32(draws.as_ptr().add(4 * j)) };
+                *sum = unsafe { vaddq_u32(vreinterpretq_u32_f32(vector.0[j]), draws) };
+            }
+            for (j, pair) in sums.as_chunks::<2>().0.iter().enumerate() {
+                unsafe {
+                    let low = vreinterpretq_u16_u32(pair[0]);
+                    let high = vreinterpretq_u16_u32(pair[1]);
+                    // The upper halves.
+                    let halves = vuzp2q_u16(low, high);
+                    vst1q_u16(to.add(LANES * i + 8 * j).cast(), halves);
+                }
+            }
+        }
+    }
+
+    /// No intrinsic asks for memory.
+    #[inline(always)]
+    fn fetch<T>(_from: *const T, _len: usize) {}
 
     #[inline(always)]
     unsafe fn add_scaled(self, residual: Self, decay: Self) -> Self {
@@ -256,8 +283,18 @@ level!(neon, "neon", Four);
 
 pub(super) mod steps {
     use super::super::Moment;
-    use super::super::groups::{choose_steps, run_steps_with, steps_level};
+    use super::super::groups::choose_steps;
+    use super::super::run::{run_steps_with, steps_level};
     use super::{Feedback, Found, Four, GROUP, Gather};
 
     steps_level!(neon, "neon", Four);
+}
+
+pub(super) mod rounded {
+    use super::super::groups::choose_rounded;
+    use super::super::rounded::{Rounded, scalar};
+    use super::super::run::{rounded_level, run_rounded_with};
+    use super::{Element, Found, Four, GROUP, Gather, Input};
+
+    rounded_level!(neon, "neon", Four);
 }

@@ -1,6 +1,6 @@
 //! The types of elements that a sweep reads: each is made float32 as it is loaded.
 
-use super::groups::Vector;
+use super::vector::Vector;
 use crate::simd::widen;
 use half::{bf16, f16};
 

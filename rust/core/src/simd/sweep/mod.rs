@@ -14,15 +14,26 @@ mod aarch64;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod element;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod feed;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod groups;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod make;
+/// The sweep with a residual in bfloat16, which is widened as it is loaded, and rounded as it is stored.
+pub(in crate::simd) mod rounded;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod run;
 mod scalar;
 /// The sweep of steps that are made of gradients: what [`adam`] and a sweep give one after the other.
 pub(in crate::simd) mod steps;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 #[cfg(target_arch = "aarch64")]
 pub(in crate::simd) use aarch64::neon;
+pub use rounded::{Keep, Rounded};
 pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2, avx512};
@@ -92,6 +103,13 @@ pub struct Gather<'a> {
 }
 
 impl Gather<'_> {
+    /// Fails unless so many survivors have room.
+    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+    fn check_room(&self, len: usize) {
+        let room = len + super::above::SLACK;
+        assert!(self.indices.len() >= room && self.values.len() >= room, "room for survivors");
+    }
+
     /// The same for what is left of a block of which so many elements are done, and what was found.
     fn after(self, done: usize, found: Found) -> Self {
         let Self { moments, bound, base, indices, values } = self;

@@ -9,18 +9,19 @@ pub(in crate::simd) fn run(
     feedback: Option<Feedback<'_>>,
     gather: Gather<'_>,
 ) -> Found {
-    if let Input::F32(x) = x {
-        return of_float32(x, feedback, gather);
-    }
-    let mut plain = [0.0; BLOCK];
+    of_float32(float32(x, &mut [0.0; BLOCK]), feedback, gather)
+}
+
+/// A block as float32, in `plain` if it is not.
+pub(super) fn float32<'s>(x: Input<'s>, plain: &'s mut [f32; BLOCK]) -> &'s [f32] {
     let plain = &mut plain[..x.len()];
     match x {
-        Input::F32(x) => plain.copy_from_slice(x),
+        Input::F32(x) => return x,
         Input::F64(x) => widen::from_f64::scalar(x, plain),
         Input::F16(x) => widen::from_f16::scalar(x, plain),
         Input::BF16(x) => widen::from_bf16::scalar(x, plain),
     }
-    of_float32(plain, feedback, gather)
+    plain
 }
 
 /// The sweep of elements that are float32.

@@ -1,18 +1,21 @@
 //! Sixteen float32 in two registers.
 
-use crate::simd::sweep::groups::{HELD, Vector};
-use crate::simd::{above, moments};
+use super::fetch;
+use crate::simd::sweep::vector::{HELD, Vector};
+use crate::simd::{LANES, above, moments};
 use half::{bf16, f16};
 use std::arch::x86_64::{
     __m256, __m256d, __m256i, _CMP_GT_OQ, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_max_epu32,
-    _mm_shuffle_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_and_ps, _mm256_castps_si256,
-    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps,
-    _mm256_cvtepu16_epi32, _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_div_ps,
-    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_pd, _mm256_loadu_ps,
-    _mm256_max_epu32, _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps, _mm256_mul_pd,
-    _mm256_mul_ps, _mm256_set_m128, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_pd,
-    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_sqrt_ps, _mm256_storeu_pd,
-    _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
+    _mm_shuffle_epi32, _mm256_add_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_and_ps,
+    _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128,
+    _mm256_cmp_ps, _mm256_cvtepu16_epi32, _mm256_cvtpd_ps, _mm256_cvtph_ps, _mm256_cvtps_pd,
+    _mm256_div_ps, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_pd,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_epu32, _mm256_max_ps, _mm256_min_ps,
+    _mm256_movemask_ps, _mm256_mul_pd, _mm256_mul_ps, _mm256_packus_epi32,
+    _mm256_permute4x64_epi64, _mm256_set_m128, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_pd, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_sqrt_ps,
+    _mm256_srli_epi32, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_stream_ps,
+    _mm256_stream_si256, _mm256_sub_ps,
 };
 
 /// See [`Vector`]: needs AVX2 and F16C.
@@ -103,6 +106,34 @@ impl Vector for Pair {
             _mm256_stream_ps(to, self.0[0]);
             _mm256_stream_ps(to.add(8), self.0[1]);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn round(pair: [Self; 2], draws: [[u32; LANES]; 2], to: *mut bf16, streams: bool) {
+        for (i, (vector, draws)) in pair.into_iter().zip(&draws).enumerate() {
+            unsafe {
+                let mut upper = [_mm256_setzero_si256(); 2];
+                for (i, upper) in upper.iter_mut().enumerate() {
+                    let draws = _mm256_loadu_si256(draws.as_ptr().add(8 * i).cast());
+                    let sums = _mm256_add_epi32(_mm256_castps_si256(vector.0[i]), draws);
+                    *upper = _mm256_srli_epi32::<16>(sums);
+                }
+                // Halves of either are packed in turn.
+                let packed = _mm256_packus_epi32(upper[0], upper[1]);
+                let halves = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+                let to = to.add(LANES * i).cast();
+                if streams {
+                    _mm256_stream_si256(to, halves);
+                } else {
+                    _mm256_storeu_si256(to, halves);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn fetch<T>(from: *const T, len: usize) {
+        fetch(from, len);
     }
 
     #[inline(always)]

@@ -1,20 +1,22 @@
 //! Sixteen float32 in one register.
 
-use crate::simd::sweep::groups::{HELD, Vector};
-use crate::simd::{above, moments};
+use super::fetch;
+use crate::simd::sweep::vector::{HELD, Vector};
+use crate::simd::{LANES, above, moments};
 use half::{bf16, f16};
 use std::arch::x86_64::{
-    __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _mm256_loadu_si256, _mm512_abs_ps, _mm512_add_pd,
-    _mm512_add_ps, _mm512_castps_si512, _mm512_castps256_ps512, _mm512_castps512_ps256,
-    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32, _mm512_cvtpd_ps,
-    _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_div_ps, _mm512_extractf32x8_ps, _mm512_insertf32x8,
-    _mm512_loadu_pd, _mm512_loadu_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_min_ps,
-    _mm512_mul_pd, _mm512_mul_ps, _mm512_reduce_max_epu32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_storeu_pd, _mm512_storeu_ps,
-    _mm512_stream_ps, _mm512_sub_ps,
+    __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _mm256_loadu_si256, _mm512_abs_ps,
+    _mm512_add_epi32, _mm512_add_pd, _mm512_add_ps, _mm512_castps_si512, _mm512_castps256_ps512,
+    _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32,
+    _mm512_cvtpd_ps, _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_div_ps, _mm512_extractf32x8_ps,
+    _mm512_insertf32x8, _mm512_loadu_pd, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_max_epu32,
+    _mm512_max_ps, _mm512_min_ps, _mm512_mul_pd, _mm512_mul_ps, _mm512_permutex2var_epi16,
+    _mm512_reduce_max_epu32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_stream_ps, _mm512_stream_si512, _mm512_sub_ps,
 };
 
-/// See [`Vector`]: needs AVX-512 F and DQ.
+/// See [`Vector`]: needs AVX-512 F, BW and DQ.
 #[derive(Clone, Copy)]
 pub(super) struct Whole(__m512);
 
@@ -25,6 +27,17 @@ pub(super) struct Sums {
     sum_sq: [__m512d; 2],
     count: u64,
 }
+
+/// Where the upper halves are in a pair of registers.
+static UPPER: [u16; 2 * LANES] = {
+    let mut upper = [0; 2 * LANES];
+    let mut i = 0;
+    while i < upper.len() {
+        upper[i] = 2 * i as u16 + 1;
+        i += 1;
+    }
+    upper
+};
 
 // SAFETY of all methods: features and pointers are the caller's promise, see the trait.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -74,6 +87,29 @@ impl Vector for Whole {
     #[inline(always)]
     unsafe fn stream(self, to: *mut f32) {
         unsafe { _mm512_stream_ps(to, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn round(pair: [Self; 2], draws: [[u32; LANES]; 2], to: *mut bf16, streams: bool) {
+        unsafe {
+            let mut sums = [_mm512_setzero_si512(); 2];
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let draws = _mm512_loadu_si512(draws[i].as_ptr().cast());
+                *sums = _mm512_add_epi32(_mm512_castps_si512(pair[i].0), draws);
+            }
+            let upper = _mm512_loadu_si512(UPPER.as_ptr().cast());
+            let halves = _mm512_permutex2var_epi16(sums[0], upper, sums[1]);
+            if streams {
+                _mm512_stream_si512(to.cast(), halves);
+            } else {
+                _mm512_storeu_si512(to.cast(), halves);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn fetch<T>(from: *const T, len: usize) {
+        fetch(from, len);
     }
 
     #[inline(always)]

@@ -1,0 +1,85 @@
+"""What a run was made on, and where it is written."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gradwire
+from benches.compare import files
+from gradwire.torch.cuda import status
+
+from .setup import Setup
+
+UNIT = (
+    "seconds of the device by events, call: seconds from a call in Python to its return; "
+    "copies: of the same tensor in the same round; bytes and entries of a frame"
+)
+
+
+def facts(device: str) -> dict[str, Any]:
+    """Return when and on what a run is made."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": _device(device) | {"cores": os.cpu_count()},
+        "versions": files.versions("numpy", "torch") | {"gradwire": gradwire.__version__},
+        "library": _library(),
+    }
+
+
+def document(setup: Setup) -> dict[str, Any]:
+    """Return a run without results yet."""
+    return {
+        **facts(setup.device),
+        "sizes": vars(setup.sizes),
+        "rounds": setup.rounds,
+        "unit": UNIT,
+        "sections": {},
+        "failed": {},
+    }
+
+
+def default_path(document: dict[str, Any]) -> Path:
+    """Return the file in ``benches/results`` that date and chip name."""
+    chip = re.sub(r"[^a-z0-9]+", "-", document["machine"]["chip"].lower()).strip("-")
+    return files.FOLDER / f"{document['date'][:10]}-{chip}.json"
+
+
+def _device(device: str) -> dict[str, Any]:
+    if device != "cuda":
+        return {"chip": f"{device}, emulated", "driver": None, "cuda": torch.version.cuda}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "chip": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory": properties.total_memory,
+        "driver": driver(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def driver() -> str | None:
+    """Return the version of the driver, if the machine tells it."""
+    version = Path("/proc/driver/nvidia/version")
+    if version.exists() and (found := re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())):
+        return found[1]
+    if tool := shutil.which("nvidia-smi"):
+        asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+        said = subprocess.run(asked, capture_output=True, text=True).stdout.split()
+        return said[0] if said else None
+    return None
+
+
+def _library() -> dict[str, Any]:
+    found = status()
+    if found.library is None:
+        return {"reason": found.reason}
+    data = found.library.read_bytes()
+    return {"reason": found.reason, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -1,0 +1,129 @@
+//! How a memory in bfloat16 is written: as it is swept, or block by block.
+
+use std::ops::Range;
+
+use half::bf16;
+
+use super::fan::Split;
+use super::next::Filter;
+use super::tensor::Past;
+use crate::rng::Key;
+use crate::simd::sweep::Keep;
+use crate::simd::{Kernels, dither};
+
+/// What is written of a memory in bfloat16, rounded by chance.
+#[derive(Debug)]
+pub(crate) struct Rounded<'a> {
+    memory: &'a mut [bf16],
+    filter: Filter,
+    /// The factor of what was there, where that is written over.
+    in_place: Option<f32>,
+    key: Key,
+    /// Position of the first element in the tensor.
+    first: u32,
+    /// Whether a sweep writes past the caches.
+    streams: bool,
+}
+
+impl<'a> Rounded<'a> {
+    /// All of a memory; `in_place` is the factor of what was there, where that is written over.
+    pub fn new(
+        memory: &'a mut [bf16],
+        filter: Filter,
+        in_place: Option<f32>,
+        key: Key,
+        streams: bool,
+    ) -> Self {
+        Self { memory, filter, in_place, key, first: 0, streams }
+    }
+
+    /// What is read of it, where it is written over.
+    #[inline(always)]
+    pub fn past(&self) -> Option<Past<'_>> {
+        self.in_place.map(|decay| Past::Rounded { residual: self.memory, decay })
+    }
+
+    /// Whether it becomes what a filter takes in, and not the sums.
+    pub fn filters(&self) -> bool {
+        !self.filter.is_all()
+    }
+
+    /// What a sweep keeps of a block, of which it leaves what a filter takes in `beside` the sums.
+    pub fn keep<'s>(&'s mut self, range: &Range<usize>, beside: &'s mut [f32]) -> Keep<'s> {
+        let filter = self.filters().then_some((self.filter.beta, beside));
+        let first = self.first.wrapping_add(range.start as u32);
+        let next = &mut self.memory[range.clone()];
+        Keep { next, filter, key: self.key, first, streams: self.streams }
+    }
+
+    /// Writes what becomes of a block of which nothing is sent: of what is new in it and old, and of the
+    /// sums, the largest of which has the bits of `peak`. What is `beside` is free.
+    pub fn write_block(
+        &mut self,
+        kernels: &Kernels,
+        range: &Range<usize>,
+        (new, old): (&[f32], &[f32]),
+        (sums, peak): (&[f32], u32),
+        beside: &mut [f32],
+    ) {
+        if self.filters() {
+            kernels.add(beside, old, new, self.filter.beta);
+            return self.write(kernels, range, beside);
+        }
+        if peak <= dither::LARGEST {
+            return self.write_tame(kernels, range, sums);
+        }
+        self.tame(kernels, range, (sums, peak), beside);
+    }
+
+    /// Writes a block that was swept once more where something in it is beyond the largest bfloat16:
+    /// of the sums, the largest of which has the bits of `peak`, or of what a filter left `beside`.
+    pub fn tame(
+        &mut self,
+        kernels: &Kernels,
+        range: &Range<usize>,
+        (sums, peak): (&[f32], u32),
+        beside: &mut [f32],
+    ) {
+        let filters = self.filters();
+        let peak = if filters { kernels.peak(beside) } else { peak };
+        if peak <= dither::LARGEST {
+            return;
+        }
+        if !filters {
+            // A copy: whoever reads the sums has to find what is not finite.
+            beside.copy_from_slice(sums);
+        }
+        dither::tame(beside);
+        self.write_tame(kernels, range, beside);
+    }
+
+    /// Rounds a block and writes it. What is not finite, which the encode will find, becomes zero.
+    pub fn write(&mut self, kernels: &Kernels, range: &Range<usize>, block: &mut [f32]) {
+        if kernels.peak(block) > dither::LARGEST {
+            dither::tame(block);
+        }
+        self.write_tame(kernels, range, block);
+    }
+
+    /// The same of a block in which nothing is beyond the largest bfloat16.
+    fn write_tame(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
+        let first = self.first.wrapping_add(range.start as u32);
+        kernels.dither(block, self.key, first, &mut self.memory[range.clone()]);
+    }
+
+    /// Makes what is left of a block what a filter keeps of it.
+    pub fn filter(&self, old: &[bf16], left: &mut [f32]) {
+        for (left, old) in left.iter_mut().zip(old) {
+            *left = self.filter.left(old.to_f32(), *left);
+        }
+    }
+}
+
+impl Split for Rounded<'_> {
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let (memory, rest) = self.memory.split_at_mut(middle);
+        let later = self.first.wrapping_add(middle as u32);
+        (Self { memory, ..self }, Self { memory: rest, first: later, ..self })
+    }
+}

@@ -1,0 +1,80 @@
+//! What is made of the elements of a gradient as they are loaded.
+
+use super::Moment;
+use super::vector::Vector;
+use crate::simd::adam;
+
+/// What is made of the elements of a gradient before they are added.
+pub(super) trait Make<V: Vector> {
+    /// That of sixteen elements, the first of which is the one `at` there. What it writes goes past the
+    /// caches if it `streams`.
+    ///
+    /// # Safety
+    ///
+    /// As the methods of [`Vector`].
+    unsafe fn make(&self, v: V, at: usize, streams: bool) -> V;
+}
+
+/// Nothing else.
+pub(super) struct AsTheyAre;
+
+impl<V: Vector> Make<V> for AsTheyAre {
+    #[inline(always)]
+    unsafe fn make(&self, v: V, _: usize, _: bool) -> V {
+        v
+    }
+}
+
+/// Steps, by [`adam::Rule::of`].
+pub(super) struct Steps<V> {
+    second: *const f32,
+    next: *mut f32,
+    keep: V,
+    take: V,
+    correction: V,
+    eps: V,
+    rate: V,
+    most: V,
+}
+
+impl<V: Vector> Steps<V> {
+    /// # Safety
+    ///
+    /// The CPU has the features of `V`.
+    #[inline(always)]
+    pub(super) unsafe fn new(moment: Moment<'_>) -> Self {
+        let Moment { second, next, rule } = moment;
+        let adam::Rule { keep, take, correction, eps, rate } = rule;
+        // One pointer to what is next, that the other may be taken from it.
+        let next = next.as_mut_ptr();
+        let second = second.map_or(next.cast_const(), <[f32]>::as_ptr);
+        // SAFETY: the features are the caller's promise.
+        unsafe {
+            let (keep, take) = (V::splat(keep), V::splat(take));
+            let (correction, eps) = (V::splat(correction), V::splat(eps));
+            let (rate, most) = (V::splat(rate), V::splat(f32::MAX));
+            Self { second, next, keep, take, correction, eps, rate, most }
+        }
+    }
+}
+
+impl<V: Vector> Make<V> for Steps<V> {
+    #[inline(always)]
+    unsafe fn make(&self, v: V, at: usize, streams: bool) -> V {
+        // SAFETY: features and pointers are the caller's promise. In place, each vector is loaded
+        // before the next one is stored over it, and never again.
+        unsafe {
+            let square = self.take.times(v).times(v);
+            let old = V::load(self.second.add(at));
+            let next = self.keep.times(old).plus(square).at_most(self.most);
+            let to = self.next.add(at);
+            if streams {
+                next.stream(to);
+            } else {
+                next.store(to);
+            }
+            let root = self.correction.times(next.root()).plus(self.eps);
+            self.rate.times(v.over(root))
+        }
+    }
+}

@@ -1,0 +1,176 @@
+"""A residual in one buffer trains as one in two does, with half the bytes, and no undo."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import Ranks
+from tests.distributed.test_parity import check_conservation
+
+ONE = {"kind": "residual", "low_memory": True}
+ROUNDED = {**ONE, "dtype": "bfloat16"}
+TOPK = ("topk", {"ratio": 0.05})
+ADAM = ("adam", {"ratio": 0.05})
+UNUSED = {"find_unused_parameters": True}
+SEVERAL = {"bucket_cap_mb": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("codec", "ddp", "how"),
+    [
+        (TOPK, {}, ""),
+        (TOPK, {"gradient_as_bucket_view": True}, ""),
+        (TOPK, {"static_graph": True}, ""),
+        (TOPK, {"bucket_cap_mb": 25}, ""),
+        (TOPK, UNUSED, "unused"),
+        (TOPK, {**UNUSED, "gradient_as_bucket_view": True}, "unused"),
+        (TOPK, {}, "no_sync"),
+        (TOPK, {}, "accumulated"),
+        (TOPK, {}, "scaled"),
+        (TOPK, {**UNUSED, "gradient_as_bucket_view": True}, "scaled"),
+        (TOPK, {}, "epochs"),
+        (("sidco", {"ratio": 0.05}), {}, ""),
+        (("adacomp", {}), {}, "scaled"),
+        (("onebit", {}), {}, "scaled"),
+        (("topk", {"ratio": 0.05, "memory": {"kind": "residual", "dtype": "bfloat16"}}), {}, ""),
+        (("above", {}), {}, ""),  # selected in Python
+        (ADAM, {}, ""),
+        (ADAM, {}, "held"),
+        (ADAM, {}, "scaled"),
+        (ADAM, UNUSED, "unused"),
+        (ADAM, {}, "join"),
+    ],
+    ids=str,
+)
+def test_one_buffer_trains_as_two_do(two: Ranks, codec: Any, ddp: dict[str, Any], how: str) -> None:
+    results = two.run("one_buffer.twins", codec=codec, ddp=ddp, how=how, limit=120.0)
+    for result in results:
+        assert all(result["same"])
+        assert result["print"] == results[0]["print"], "replicas stay equal"
+        assert result["trained"]
+        for before, after in zip(*result["bytes"], strict=True):
+            assert after == before / 2
+
+
+def test_the_report_says_what_one_buffer_takes(two: Ranks) -> None:
+    for found in two.run("one_buffer.bytes_of"):
+        assert found == [4.0, 2.0]
+
+
+@pytest.mark.parametrize("memory", [ONE, ROUNDED], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("bad", "value"), [("a", math.inf), ("c", math.nan), ("bias", math.inf)], ids=str
+)
+def test_a_bad_gradient_leaves_no_trace(
+    ranks: Ranks, bad: str, value: float, memory: dict[str, Any]
+) -> None:
+    codec = ("topk", {"ratio": 0.05, "memory": memory})
+    results = ranks.run("scaling.bad_step", bad=bad, value=value, ddp=SEVERAL, codec=codec)
+    last = ranks.world_size - 1
+    for result in results:
+        assert result["had_residuals"]
+        assert result["all_bad"]
+        assert result["rolled_back"]
+        assert result["skipped"]
+        assert result["scale"] == 4.0
+        assert f"{bad!r} on rank {last}" in result["error"]
+        assert result["fingerprint"] == results[0]["fingerprint"]
+    if memory is ONE:
+        check_conservation(results, tolerance=0.0 if last == 1 else 1e-3)
+
+
+@pytest.mark.parametrize("bad", ["a", "bias"], ids=["compressed", "dense"])
+def test_without_a_scaler_every_rank_raises_and_may_go_on(two: Ranks, bad: str) -> None:
+    codec = ("topk", {"ratio": 0.05, "memory": ONE})
+    results = two.run("scaling.without_scaler", bad=bad, codec=codec)
+    for result in results:
+        assert result["typed"] == (bad, 1, 2, 3)
+        assert result["rolled_back"]
+    check_conservation(results)
+
+
+def test_an_average_that_overflows_is_found_before_anything_changes(two: Ranks) -> None:
+    for result in two.run("one_buffer.overflowing"):
+        assert result["errors"][0] == "None"
+        assert "'a' on rank 0" in result["errors"][1]
+        assert [result[f"changed {step}"] for step in range(3)] == [True, False, True]
+        assert [result[f"bad {step}"] for step in range(3)] == [False, True, False]
+        assert result["sent late"] == 49984.0
+
+
+def test_passes_that_are_paused_change_no_bit(two: Ranks) -> None:
+    codec = ("topk", {"ratio": 0.05, "memory": ONE})
+    results = two.run("discarding.without_a_trace", codec=codec, ddp={}, discards=False)
+    for result in results:
+        assert all(result["same"])
+        assert result["prints"][0] == result["prints"][1] == results[0]["prints"][0]
+        assert result["states_equal"]
+
+
+def test_what_would_undo_a_pass_is_refused_and_changes_nothing(two: Ranks) -> None:
+    results = two.run("one_buffer.undoing")
+    for found in results:
+        for name in ("discard", "state_dict", "epoch", "next pass"):
+            assert found[name].startswith("UndoError: "), name
+            assert "a residual has one buffer" in found[name]
+            assert not found[name + " changed"]
+        assert "has not applied the last pass yet" in found["state_dict"]
+        assert "cleared before the optimizer's step()" in found["next pass"]
+        assert found["counted"] == 0
+        for name in ("after step", "the one after", "paused", "rolled back"):
+            assert found[name] == "fine", name
+        assert found["print"] == results[0]["print"]
+
+
+def test_a_frame_damaged_on_its_way_changes_no_residual(short_lived: Ranks) -> None:
+    for found in short_lived.run("one_buffer.damaged", how="flipped"):
+        assert "checksum" in found["error"]
+        assert found["whole"]
+        assert found["saved"] is True
+        assert found["infinite"]
+
+
+def test_residuals_of_half_a_step_are_not_saved(short_lived: Ranks) -> None:
+    first, second = short_lived.run("one_buffer.damaged", how="no room")
+    assert "no room" in second["error"]
+    assert "resume from an earlier checkpoint" in second["saved"]
+    assert first["saved"] is True
+
+
+def test_what_does_not_go_with_one_buffer_is_refused(two: Ranks) -> None:
+    for found in two.run("one_buffer.refused"):
+        assert "AllReduce() adds up values" in found["sum"]
+        assert "LeaderIndices() adds up values" in found["leader"]
+        assert "in Python encodes in one go" in found["quantizer"]
+        assert "in Python encodes in one go" in found["indices"]
+        assert "hides where a step ends" in found["skipping"]
+        for text in found.values():
+            assert "low_memory=False" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("topk", {"ratio": 0.02, "memory": ONE}),
+        ("topk", {"ratio": 0.02, "memory": ROUNDED}),
+        ("sidco", {"ratio": 0.02, "memory": ONE}),
+    ],
+    ids=["topk", "bfloat16", "sidco"],
+)
+def test_resume_is_bit_for_bit(
+    two: Ranks, name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    for result in two.run("saving.resume", codec=(name, options), folder=str(tmp_path)):
+        assert result["parameters"]
+        assert result["residuals"]
+        assert result["left"] > 0
+
+
+def test_join_lets_finished_ranks_send_their_rest(two: Ranks) -> None:
+    codec = ("topk", {"ratio": 0.05, "memory": ONE})
+    results = two.run("modes.uneven_inputs", codec=codec)
+    assert results[0]["flowed"]
+    assert results[0]["fingerprint"] == results[1]["fingerprint"]
+    check_conservation(results)

@@ -1,0 +1,257 @@
+"""Exchanges with frames on a simulated device, whose streams are as late or as early as may be.
+
+`test_backends` runs this file in a process of its own. Kernels are the emulated ones, and a
+collective is what NCCL's is: work on a stream of its own, after what the current stream was given
+when it was started; to wait for it is work of the current stream, too.
+"""
+
+import itertools
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradwire
+from gradwire.quantize import BFloat16
+from gradwire.torch import backends
+from gradwire.torch.backends import choice, cuda
+from gradwire.torch.backends.cuda import operators
+from gradwire.torch.backends.host.staging import Staging, staging
+from gradwire.torch.ddp.capacity import SizeLimit
+from gradwire.torch.ddp.exchange import build
+from gradwire.torch.ddp.jobs import Job, Step
+from gradwire.torch.ddp.layout import Layout
+from gradwire.torch.ddp.record import Parameter
+from gradwire.torch.ddp.worker import Worker
+from tests.csrc.emulated.operators import emulate
+from tests.torch.late import Late, late, register
+
+BUCKETS = [(1500, 40, 900), (2000,), (30, 700, 50)]
+"""Lengths of the parameters; those below 100 are sent dense."""
+STEPS = 4
+RANKS = 2
+CODECS = {
+    "gather": gradwire.topk(0.1),
+    "postponed": gradwire.topk(0.1, memory=gradwire.memory.Residual(low_memory=True)),
+    "sum": gradwire.Codec(
+        sparsify=gradwire.sparsify.All(),
+        quantize=BFloat16(),
+        exchange=gradwire.exchange.AllReduce(),
+    ),
+    "seeded": gradwire.randomk(ratio=0.1),
+}
+
+
+class Operators:
+    """The operators as work of the current stream, on tensors of the device."""
+
+    def __init__(self, library):
+        self.library = library
+
+    def __getattr__(self, name):  # those that only make plans, at once
+        return lambda *given: getattr(self.library, name)(*map(_raw, given))
+
+    def encode_bucket(self, plan, gradients, limits, states, *rest):
+        table = torch.full((len(limits), 8), -1, dtype=torch.int64)
+        raws = _raw(gradients), limits, list(map(_raw, states)), *map(_raw, rest)
+        late.current_stream().give(lambda: table.copy_(self.library.encode_bucket(plan, *raws)))
+        return Late(table)
+
+    def rollback_bucket(self, pieces, states):
+        raws = list(map(_raw, states))
+        late.current_stream().give(lambda: self.library.rollback_bucket(pieces, raws))
+
+    def settle_bucket(self, pieces, gradients, starts, states, frames, *rest):
+        outcomes = torch.full((len(starts),), -1, dtype=torch.int32)
+        raws = pieces, _raw(gradients), starts, list(map(_raw, states)), _raw(frames)
+        late.current_stream().give(lambda: outcomes.copy_(self.library.settle_bucket(*raws, *rest)))
+        return Late(outcomes)
+
+    def decode_bucket(self, out, data, ends, starts, sizes, *rest):
+        verdicts = torch.full((1 + len(starts),), 7, dtype=torch.int32)
+        raws = _raw(out), _raw(data)
+        late.current_stream().give(
+            lambda: verdicts.copy_(self.library.decode_bucket(*raws, ends, starts, sizes, *rest))
+        )
+        return Late(verdicts)
+
+
+class Collectives:
+    """Those of two ranks with the same gradients: this one knows what the other one sends."""
+
+    def __init__(self):
+        self.stream = late.Stream()
+
+    def all_gather_into_tensor(self, every, mine, *, group, async_op):
+        return self._work(lambda: _raw(every).copy_(_raw(mine).repeat(RANKS)))
+
+    def all_reduce(self, vector, *, group, async_op):
+        return self._work(lambda: _raw(vector).mul_(RANKS))
+
+    def _work(self, work):
+        ready, done = late.Event(), late.Event()
+        ready.record(late.current_stream())
+        self.stream.wait_event(ready)
+        self.stream.give(work)
+        done.record(self.stream)
+        return SimpleNamespace(wait=lambda: late.current_stream().wait_event(done))
+
+
+class AtOnce(Collectives):
+    """The same on the CPU."""
+
+    def _work(self, work):
+        work()
+        return SimpleNamespace(wait=lambda: None)
+
+
+class Handed:
+    """In place of a future, which takes streams that only C++ can give."""
+
+    def set_result(self, value):
+        self.event = late.Event()
+        self.event.record(late.current_stream())
+
+    def done(self):
+        return True
+
+
+def _raw(value):
+    return value.raw if isinstance(value, Late) else value
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    if not register():
+        pytest.skip("this release of torch takes no device written in Python")
+    emulate()
+    late.reset()
+    staging.cache_clear()
+    monkeypatch.setattr(choice, "_STAGED", cuda)
+    monkeypatch.setattr(operators, "_device", "late")
+    library = operators.operators()
+    for module in (cuda.decoding, cuda.encoding, cuda.plans, cuda.states):
+        monkeypatch.setattr(module, "operators", lambda: Operators(library))
+    monkeypatch.setattr(Staging, "_asynchronous", lambda self, host: True)
+    monkeypatch.setattr(Staging, "future", lambda self: Handed())
+    monkeypatch.setattr(
+        Staging, "empty", lambda self, shape, dtype: torch.empty(shape, dtype=dtype)
+    )
+    yield staging(torch.device("late:0"))
+    staging.cache_clear()
+
+
+def gradients(step, index):
+    random = torch.Generator().manual_seed(100 * step + index)
+    return torch.randn(sum(BUCKETS[index]), generator=random)
+
+
+class Run:
+    """Buckets that two threads exchange, on the device or on the CPU."""
+
+    def __init__(self, codec, monkeypatch, *, there):
+        collectives = Collectives() if there else AtOnce()
+        for name in ("all_gather_into_tensor", "all_reduce"):
+            monkeypatch.setattr(dist, name, getattr(collectives, name))
+        self.collectives = collectives
+        self.put = Late if there else torch.clone
+        group = SimpleNamespace(size=lambda: RANKS, rank=lambda: 0)
+        carriers = {"late": "nccl"} if there else {}
+        exchange = build(
+            codec.exchange,
+            group,
+            lambda: None,
+            carriers,
+            check_result=False,
+            postpones=not codec.memory.undoable,
+        )
+        self.layouts = [self.layout(codec, index) for index in range(len(BUCKETS))]
+        self.worker = Worker(exchange, scaled=False, whole=True)
+        self.exchange = exchange
+        self.carried = there
+
+    def layout(self, codec, index):
+        parameters = []
+        for at, numel in enumerate(BUCKETS[index]):
+            tensor = self.put(torch.zeros(numel))
+            made = Parameter(f"{index}.{at}", tensor)
+            if numel >= 100:
+                made.codec = codec
+                made.state = backends.of(tensor).init_state(codec, numel, made.name, 0)
+                made.limit = SizeLimit(codec.max_encoded_len(numel), fixed=not codec.memory.keeps)
+            parameters.append(made)
+        return Layout(parameters, torch.float32)
+
+    def step(self, number):
+        """Exchange all buckets; return their averages as the caller's stream finds them."""
+        step, buckets = Step(number), []
+        for index, layout in enumerate(self.layouts):
+            buffer = self.put(torch.zeros(layout.numel))
+            buffer.copy_(gradients(number, index), non_blocking=True)
+            bucket = backends.of(buffer).bucket(buffer, self.carried)
+            last = index == len(self.layouts) - 1
+            self.worker.submit(Job(layout, bucket, step, last, lambda: 1.0, time.perf_counter()))
+            buckets.append(bucket)
+        assert self.worker.drain(60.0)
+        assert step.error is None
+        for bucket in buckets if self.carried else ():
+            late.current_stream().wait_event(bucket.future.event)
+        return [bucket.buffer.clone().cpu() for bucket in buckets]
+
+    def states(self):
+        return [
+            each.state.state_dict()["residual"]
+            for layout in self.layouts
+            for each in layout.compressed
+        ]
+
+    def end(self):
+        assert self.worker.stop(10.0)
+
+
+@pytest.mark.parametrize(
+    "eager",
+    list(itertools.product([False, True], repeat=3)),
+    ids=lambda each: "".join("le"[x] for x in each),
+)
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(
+    on_device, monkeypatch, codec, eager
+):
+    expected = Run(codec, monkeypatch, there=False)
+    averages = [expected.step(number) for number in range(STEPS)]
+    expected.end()
+    found = Run(codec, monkeypatch, there=True)
+    streams = on_device._down, on_device._up, found.collectives.stream
+    for stream, early in zip(streams, eager, strict=True):
+        stream.eager = early
+    for number in range(STEPS):
+        for one, other in zip(found.step(number), averages[number], strict=True):
+            assert torch.equal(one, other)
+    sending, receiving = "gradwire-send", "gradwire-receive"
+    assert {each.name for each in late.waits} == {sending, receiving}, "the program does not wait"
+    assert on_device._down.givers == {sending}
+    assert on_device._up.givers == {receiving}
+    assert late.current_stream().givers == {"MainThread"}, "nor is its stream given anything"
+    found.end()
+    for one, other in zip(found.states(), expected.states(), strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or (one == other).all()
+
+
+def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_device, monkeypatch):
+    found = Run(CODECS["gather"], monkeypatch, there=True)
+    found.step(0)
+    found.end()
+    kept = [each for each, _ in (*found.exchange._slots._free, *found.exchange._gathers._free)]
+    assert kept
+    assert all(each.device.type == "late" for each in kept)
+    noted = {at for at, stream in late.records if stream is on_device._up}
+    assert {each.raw.untyped_storage().data_ptr() for each in kept} <= noted
+
+
+def test_streams_of_frames_come_before_the_backward_pass(on_device):
+    assert on_device._down.priority < 0
+    assert on_device._up.priority < 0
