@@ -28,12 +28,12 @@ demo: ## Train two models over a slow link, with and without compression (ARGS="
 
 .PHONY: test
 test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
-	@$(environment) test cuda
+	@$(environment) test cuda trainers
 	@$(python) scripts/run_tests.py
 
 .PHONY: test-rust test-python
 test-rust test-python: ## Only the Rust tests, or only the Python tests
-	@$(environment) test cuda
+	@$(environment) test cuda trainers
 	@$(python) scripts/run_tests.py $(@:test-%=%)
 
 .PHONY: test-gpu
@@ -73,7 +73,7 @@ oldest-rust: ## Build the crates with the oldest Rust that Cargo.toml declares
 
 .PHONY: lint
 lint: ## Formatters in check mode, clippy, ruff, mypy --strict, stubtest
-	@$(environment) test
+	@$(environment) test trainers
 	@PATH="$(bin):$$PATH" scripts/lint.sh
 
 .PHONY: format

@@ -146,7 +146,11 @@ def pip(env: Environment) -> tuple[str | Path, ...]:
 
 
 def install(env: Environment, layers: list[str]) -> None:
-    """Install the lock files of these layers, and torch, where they have changed."""
+    """Install the lock files of these layers, and torch, where they have changed.
+
+    A lock file is complete. Without ``--no-deps``, a trainer's dependency on torch would bring
+    along another torch than the one that is shared or comes later.
+    """
     alone = layers == [ALONE]
     torch, index = ("", "") if alone else (setting("TORCH"), setting("TORCH_INDEX"))
     if not alone and not (torch or index or setting("SYSTEM_TORCH")):
@@ -156,7 +160,9 @@ def install(env: Environment, layers: list[str]) -> None:
     if stale:
         note = " (torch is large: the first time takes minutes)" if "torch" in stale else ""
         say(f"installing {', '.join(stale)}{note}")
-        run(*pip(env), *(f"--requirements=requirements/{layer}.txt" for layer in stale))
+        run(
+            *pip(env), "--no-deps", *(f"--requirements=requirements/{layer}.txt" for layer in stale)
+        )
         for layer in stale:
             env.stamp(layer, keys[layer])
     key = fingerprint(torch, index)

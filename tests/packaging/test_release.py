@@ -86,3 +86,20 @@ def test_the_wheel_installs_where_torch_does_and_works_without_it():
         names = wheel.namelist()
     assert "gradwire/py.typed" in names
     assert any(re.fullmatch(r"gradwire/_native\S*\.(so|pyd)", each) for each in names)
+
+
+def test_only_the_layer_of_torch_brings_torch(monkeypatch, tmp_path):
+    # The trainers depend on torch, which TORCH, TORCH_INDEX and SYSTEM_TORCH replace.
+    locks = {path.stem: path.read_text("utf-8") for path in (ROOT / "requirements").glob("*.txt")}
+    assert re.search(r"^lightning==2\.", locks["trainers"], re.MULTILINE)
+    assert {name for name, lock in locks.items() if re.search(r"(?m)^torch==", lock)} == {"torch"}
+    assert not re.search(r"(?m)^(nvidia|cuda|triton)\b", locks["trainers"])
+
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(environment, "run", lambda *words, **_: commands.append(words))
+    monkeypatch.setattr(environment, "find_uv", lambda: "uv")
+    monkeypatch.setenv("SYSTEM_TORCH", "1")
+    environment.install(environment.Environment(tmp_path), ["demo", "trainers"])
+    (command,) = commands
+    assert "--no-deps" in command
+    assert "--requirements=requirements/trainers.txt" in command
