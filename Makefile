@@ -28,13 +28,23 @@ demo: ## Train two models over a slow link, with and without compression (ARGS="
 
 .PHONY: test
 test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
-	@$(environment) test cuda trainers
+	@$(environment) test cuda trainers horovod
+	@$(python) scripts/build_horovod.py --tests
 	@$(python) scripts/run_tests.py
 
 .PHONY: test-rust test-python
-test-rust test-python: ## Only the Rust tests, or only the Python tests
-	@$(environment) test cuda trainers
-	@$(python) scripts/run_tests.py $(@:test-%=%)
+test-rust: ## Only the Rust tests
+	@$(environment) test
+	@$(python) scripts/run_tests.py rust
+test-python: ## Only the Python tests
+	@$(environment) test cuda trainers horovod
+	@$(python) scripts/build_horovod.py --tests
+	@$(python) scripts/run_tests.py python
+
+.PHONY: horovod
+horovod: ## Build Horovod for its tests, once (HOROVOD_OPTIONAL=1: go on where there is no compiler)
+	@$(environment) test horovod
+	@$(python) scripts/build_horovod.py $(if $(HOROVOD_OPTIONAL),--optional)
 
 .PHONY: test-gpu
 test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="--tests -- -k Gloo")

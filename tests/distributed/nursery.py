@@ -2,7 +2,6 @@
 
 import datetime
 import faulthandler
-import importlib
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ import torch.distributed as dist
 import gradwire.torch.ddp  # noqa: F401
 from gradwire.torch.backends import choice, cpu, cuda, host
 from tests.csrc.emulated.operators import emulate
+from tests.distributed.serving import serve
 
 CARRIER = "carrier"
 """A backend that takes tensors from where they are, which is not called Gloo."""
@@ -74,18 +74,7 @@ def _serve(rank: int, world_size: int, timeout: float, folder: Path, transport: 
         world_size=world_size,
         timeout=datetime.timedelta(seconds=timeout),
     )
-    while True:
-        try:
-            scenario, arguments = pipe.recv()
-        except EOFError:
-            return
-        module, function = scenario.rsplit(".", 1)
-        try:
-            run = getattr(importlib.import_module(f"{__package__}.scenarios.{module}"), function)
-            answer = ("returned", run(rank, world_size, **arguments))
-        except BaseException:
-            answer = ("raised", traceback.format_exc())
-        pipe.send(answer)
+    serve(pipe, f"{__package__}.scenarios", rank, world_size)
 
 
 if __name__ == "__main__":

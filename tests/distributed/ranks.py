@@ -15,13 +15,27 @@ import tempfile
 import time
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 ROOT = Path(__file__).parents[2]
 
 
 class RanksFailed(Exception):
     """A scenario raised, died or hung on some rank; the message shows every rank's log."""
+
+
+class Origin(Protocol):
+    """Where ranks come from."""
+
+    path: Path
+
+    def fork(
+        self, world_size: int, timeout: float, backend: str, transport: str
+    ) -> tuple[Path, list[int], list[Connection]]:
+        """Start a set of ranks; return their folder, process ids and pipes."""
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a rank, if it is still there."""
 
 
 class Nursery:
@@ -61,6 +75,10 @@ class Nursery:
                 pipes.append(listener.accept())  # one after the other: in the order of ranks
         return folder, pids, pipes
 
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a rank; its id is its own even when it has ended."""
+        os.kill(pid, number)
+
     def stop(self) -> None:
         """End the process. Its ranks end with their pipes."""
         self._pipe.close()
@@ -86,7 +104,7 @@ class Ranks:
 
     def __init__(
         self,
-        nursery: Nursery,
+        nursery: Origin,
         world_size: int,
         timeout: float = 30.0,
         backend: str = "cpu",
@@ -135,7 +153,7 @@ class Ranks:
     def stop(self) -> None:
         """End the processes; the next scenario starts new ones."""
         for pipe, pid in zip(self._pipes, self._pids, strict=True):
-            os.kill(pid, signal.SIGKILL)
+            self._nursery.signal(pid, signal.SIGKILL)
             pipe.close()
         self._pids, self._pipes = [], []
 
@@ -147,7 +165,9 @@ class Ranks:
                 return kind, value
         except (EOFError, ConnectionResetError):
             return "died", ""
-        os.kill(self._pids[rank], signal.SIGUSR1)  # faulthandler: where does every thread stand?
+        self._nursery.signal(
+            self._pids[rank], signal.SIGUSR1
+        )  # faulthandler: where does every thread stand?
         time.sleep(0.5)
         return "hung", ""
 
