@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from gradwire import Codec, State, _native
-from gradwire.torch.ddp.capacity import SizeLimit
-from gradwire.torch.ddp.report import Outcomes
+from gradwire.torch.reducer.capacity import SizeLimit
+from gradwire.torch.reducer.report import Outcomes
 
 from .flat import Flat
 

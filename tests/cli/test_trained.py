@@ -22,8 +22,8 @@ from gradwire.presets import PRESETS
 from gradwire.quantize import TwoMeans
 from gradwire.sparsify import All, TopK
 from gradwire.torch.ddp import PairingWarning
-from gradwire.torch.ddp.pairing import check_pairing, warn_of_pairing
-from gradwire.torch.ddp.record import Parameter
+from gradwire.torch.reducer.pairing import check_pairing, warn_of_pairing
+from gradwire.torch.reducer.record import Parameter
 
 SPARSE = gradwire.topk(ratio=0.01)
 CODEC = gradwire.Codec

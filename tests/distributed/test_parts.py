@@ -11,13 +11,13 @@ import gradwire
 from gradwire._native import unpack_positions
 from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, attachment
-from gradwire.torch.ddp.capacity import FLOOR, SizeLimit
-from gradwire.torch.ddp.exchange import slots
-from gradwire.torch.ddp.exchange.slots import Plan, Status
-from gradwire.torch.ddp.jobs import Buffers
-from gradwire.torch.ddp.layout import Layout
-from gradwire.torch.ddp.record import Parameter
-from gradwire.torch.ddp.report import Outcomes, Tallies, Tally
+from gradwire.torch.reducer.capacity import FLOOR, SizeLimit
+from gradwire.torch.reducer.exchange import slots
+from gradwire.torch.reducer.exchange.slots import Plan, Status
+from gradwire.torch.reducer.jobs import Buffers
+from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.report import Outcomes, Tallies, Tally
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:

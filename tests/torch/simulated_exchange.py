@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 import gradwire
 from gradwire.quantize import BFloat16
@@ -19,12 +18,12 @@ from gradwire.torch import backends
 from gradwire.torch.backends import choice, cuda
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.backends.host.staging import Staging, staging
-from gradwire.torch.ddp.capacity import SizeLimit
-from gradwire.torch.ddp.exchange import build
-from gradwire.torch.ddp.jobs import Job, Step
-from gradwire.torch.ddp.layout import Layout
-from gradwire.torch.ddp.record import Parameter
-from gradwire.torch.ddp.worker import Worker
+from gradwire.torch.reducer.capacity import SizeLimit
+from gradwire.torch.reducer.exchange import build
+from gradwire.torch.reducer.jobs import Job, Step
+from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.worker import Worker
 from tests.csrc.emulated.operators import emulate
 from tests.torch.late import Late, late, register
 
@@ -79,15 +78,17 @@ class Operators:
 
 
 class Collectives:
-    """Those of two ranks with the same gradients: this one knows what the other one sends."""
+    """A channel of two ranks with the same gradients: this one knows what the other one sends."""
+
+    rank, size = 0, RANKS
 
     def __init__(self):
         self.stream = late.Stream()
 
-    def all_gather_into_tensor(self, every, mine, *, group, async_op):
+    def all_gather(self, every, mine):
         return self._work(lambda: _raw(every).copy_(_raw(mine).repeat(RANKS)))
 
-    def all_reduce(self, vector, *, group, async_op):
+    def all_reduce(self, vector):
         return self._work(lambda: _raw(vector).mul_(RANKS))
 
     def _work(self, work):
@@ -151,17 +152,14 @@ def gradients(step, index):
 class Run:
     """Buckets that two threads exchange, on the device or on the CPU."""
 
-    def __init__(self, codec, monkeypatch, *, there):
+    def __init__(self, codec, *, there):
         collectives = Collectives() if there else AtOnce()
-        for name in ("all_gather_into_tensor", "all_reduce"):
-            monkeypatch.setattr(dist, name, getattr(collectives, name))
         self.collectives = collectives
         self.put = Late if there else torch.clone
-        group = SimpleNamespace(size=lambda: RANKS, rank=lambda: 0)
         carriers = {"late": "nccl"} if there else {}
         exchange = build(
             codec.exchange,
-            group,
+            collectives,
             lambda: None,
             carriers,
             check_result=False,
@@ -217,13 +215,11 @@ class Run:
     ids=lambda each: "".join("le"[x] for x in each),
 )
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(
-    on_device, monkeypatch, codec, eager
-):
-    expected = Run(codec, monkeypatch, there=False)
+def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_device, codec, eager):
+    expected = Run(codec, there=False)
     averages = [expected.step(number) for number in range(STEPS)]
     expected.end()
-    found = Run(codec, monkeypatch, there=True)
+    found = Run(codec, there=True)
     streams = on_device._down, on_device._up, found.collectives.stream
     for stream, early in zip(streams, eager, strict=True):
         stream.eager = early
@@ -242,7 +238,7 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(
 
 
 def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_device, monkeypatch):
-    found = Run(CODECS["gather"], monkeypatch, there=True)
+    found = Run(CODECS["gather"], there=True)
     found.step(0)
     found.end()
     kept = [each for each, _ in (*found.exchange._slots._free, *found.exchange._gathers._free)]

@@ -8,9 +8,9 @@ import torch
 
 import gradwire
 from gradwire.torch import backends, ddp
-from gradwire.torch.ddp import groups
-from gradwire.torch.ddp.jobs import Buffers
-from gradwire.torch.ddp.report import Report
+from gradwire.torch.reducer.jobs import Buffers
+from gradwire.torch.reducer.report import Report
+from gradwire.torch.transport import groups
 
 
 @pytest.fixture(scope="module")
@@ -60,27 +60,32 @@ def test_frames_stay_on_devices_of_a_kind_only_if_they_can_on_all(model, monkeyp
 
 def test_ranks_are_connected_on_each_device_before_a_backward_pass_needs_them(model, monkeypatch):
     connected = []
-
-    def all_reduce(tensor, group):
-        connected.append((tensor.device, group))
-
-    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     world = torch.distributed.group.WORLD
     made, tensors = groups.Groups(world, None), [torch.zeros(1), torch.zeros(2)]
-    made.connect(world, {"cuda": "nccl"}, tensors)
+    channel = groups.Group(world)
+    all_reduce = channel.all_reduce
+
+    def recorded(tensor):
+        connected.append(tensor.device)
+        return all_reduce(tensor)
+
+    monkeypatch.setattr(channel, "all_reduce", recorded)
+    made.connect(channel, {"cuda": "nccl"}, tensors)
     assert connected == []
-    made.connect(world, {"cpu": "carrier"}, tensors)
-    assert connected == [(torch.device("cpu"), world)]
+    made.connect(channel, {"cpu": "carrier"}, tensors)
+    assert connected == [torch.device("cpu")]
 
 
 def test_ranks_that_cannot_be_connected_on_a_device_are_an_error_of_attach(model, monkeypatch):
-    def all_reduce(tensor, group):
+    def all_reduce(tensor, group, async_op):
         raise RuntimeError("no route")
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     world = torch.distributed.group.WORLD
     with pytest.raises(ddp.ExchangeError, match="by carrier on cpu: no route"):
-        groups.Groups(world, None).connect(world, {"cpu": "carrier"}, [torch.zeros(1)])
+        groups.Groups(world, None).connect(
+            groups.Group(world), {"cpu": "carrier"}, [torch.zeros(1)]
+        )
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwire.torch.backends import choice, host
-from gradwire.torch.ddp.origins import Origin, Origins
-from gradwire.torch.ddp.record import Parameter
+from gradwire.torch.reducer.origins import Origin, Origins
+from gradwire.torch.reducer.record import Parameter
 
 
 class Reads(TorchDispatchMode):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gradwire.torch.backends import of
-from gradwire.torch.ddp.errors import ExchangeError
-from gradwire.torch.ddp.jobs import Step
-from gradwire.torch.ddp.worker import Worker
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.reducer.jobs import Step
+from gradwire.torch.reducer.worker import Worker
 
 
 def test_a_bucket_that_cannot_be_resolved_is_an_error_and_not_a_hang(monkeypatch):

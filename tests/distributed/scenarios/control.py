@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError, Handle
-from gradwire.torch.ddp.groups import is_registered
+from gradwire.torch.transport.groups import _is_registered as is_registered
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,
@@ -91,7 +91,7 @@ def half_way(rank: int, world_size: int) -> dict[str, Any]:
     """Rank 0 has a bucket under way that rank 1 never sends, and detaches."""
     model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
     handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
-    made = list(handle._resources.groups._made)
+    made = list(handle._resources.transport._made)
     train(model, rank, range(2))
     found: dict[str, Any] = {"left": True}
     if rank == 0:

@@ -19,7 +19,7 @@ from gradwire.torch import backends, optim
 from gradwire.torch.backends import choice, cpu
 from gradwire.torch.backends.host.staging import Staging
 from gradwire.torch.ddp import GradientError
-from gradwire.torch.ddp.groups import Groups
+from gradwire.torch.transport.groups import Groups
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError
-from gradwire.torch.ddp.jobs import Step
+from gradwire.torch.reducer.jobs import Step
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

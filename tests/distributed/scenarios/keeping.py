@@ -16,7 +16,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, WarmUp
 from gradwire.torch.ddp import Handle
-from gradwire.torch.ddp.checkpoint import Policy
+from gradwire.torch.reducer.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

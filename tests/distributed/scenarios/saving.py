@@ -12,7 +12,7 @@ import gradwire.torch.ddp
 from gradwire.memory import Residual
 from gradwire.memory.base import StorageDtype
 from gradwire.torch.ddp import Handle
-from gradwire.torch.ddp.checkpoint import Policy
+from gradwire.torch.reducer.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

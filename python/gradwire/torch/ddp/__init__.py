@@ -7,10 +7,10 @@ The training loop does not change. See `attach` and ``docs/ddp.md``.
 """
 
 from gradwire.torch.ddp.attachment import attach
-from gradwire.torch.ddp.errors import ExchangeError, GradientError, UndoError, UpdateError
-from gradwire.torch.ddp.handle import Handle
-from gradwire.torch.ddp.pairing import PairingWarning
-from gradwire.torch.ddp.report import ParameterReport, Report
+from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
+from gradwire.torch.reducer.handle import Handle
+from gradwire.torch.reducer.pairing import PairingWarning
+from gradwire.torch.reducer.report import ParameterReport, Report
 
 __all__ = [
     "ExchangeError",

@@ -9,36 +9,18 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire._part import check_part
-from gradwire.exchange import AllGather
-from gradwire.extension import IndexCoding, Quantizer
-from gradwire.schedule import Constant, Schedule
-from gradwire.torch.ddp import parameters as making
-from gradwire.torch.ddp.agreement import agree, checksum
-from gradwire.torch.ddp.applying import Applying
-from gradwire.torch.ddp.control import Control
-from gradwire.torch.ddp.exchange import build
-from gradwire.torch.ddp.given import check_codec
-from gradwire.torch.ddp.groups import Groups
-from gradwire.torch.ddp.handle import Handle
-from gradwire.torch.ddp.hook import Switch, gradwire_hook
-from gradwire.torch.ddp.pairing import (
-    check_optimizer,
-    check_pairing,
-    facts_of,
-    warn_of_pairing,
-)
-from gradwire.torch.ddp.scheduling import Scheduler
-from gradwire.torch.ddp.submission import GradScaler
+from gradwire.schedule import Schedule
+from gradwire.torch.ddp import model as models
+from gradwire.torch.ddp.entry import HookEntry
+from gradwire.torch.reducer.assembly import SAME, Options, assemble
+from gradwire.torch.reducer.handle import Handle
+from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.transport import Groups
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
 __all__ = ["attach"]
-
-_SWITCH = "_gradwire_switch"
-_SAME = Constant()
-_COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def attach(
@@ -46,7 +28,7 @@ def attach(
     codec: "Codec",
     *,
     optimizer: torch.optim.Optimizer | None = None,
-    schedule: Schedule = _SAME,
+    schedule: Schedule = SAME,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
@@ -129,76 +111,28 @@ def attach(
     rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
-    check_codec(codec)
+    options = Options(
+        codec=codec,
+        optimizer=optimizer,
+        schedule=schedule,
+        grad_scaler=grad_scaler,
+        min_numel=min_numel,
+        min_ndim=min_ndim,
+    )
     _check(ddp, grad_scaler)
-    check_part("schedule", schedule, Schedule)
-    check_optimizer(optimizer)
     over = ddp.process_group if process_group is None else process_group
     _check_ranks(ddp.process_group, over)
-    named = making.known(ddp)
-    sparse = making.sparse(ddp.module)
-    dense = {
-        name
-        for name, each in named.items()
-        if each.numel() < min_numel
-        or each.ndim < min_ndim
-        or each.dtype not in _COMPRESSIBLE
-        or id(each) in sparse
-    }
-    scaled = grad_scaler is not None and grad_scaler.is_enabled()
-    shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
-    facts = {
-        "codec": codec.get_config(),
-        "schedule": schedule.get_config(),
-        "grad_scaler": scaled,
-        "min_numel or min_ndim": checksum(sorted(dense)),
-        "parameters": (len(shapes), checksum(shapes)),
-        "optimizer": facts_of(optimizer, named),
-    }
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
-    groups = Groups(over, timeout)
-    carriers = groups.carriers(named.values())
-    facts["carriers of frames"] = carriers
-    try:
-        group = groups.make()
-        agree(group, "attached", facts)
-        _check_memory(codec, whole=whole)
-        bucket_nbytes = getattr(ddp, "bucket_bytes_cap", None)
-        parameters = making.make(named, dense, codec, group.rank(), bucket_nbytes)
-        compressed = {each.name: each for each in parameters if each.state is not None}
-        check_pairing(codec, optimizer, compressed.values())
-        scheduler = Scheduler(schedule, compressed, group.rank())
-        frames = groups.make(carriers)
-        groups.connect(frames, carriers, named.values())
-        exchange = build(
-            codec.exchange,
-            frames,
-            groups.make,
-            carriers,
-            check_result=scaled,
-            postpones=not codec.memory.undoable,
-        )
-        control = Control(group)
-        warn_of_pairing(codec, optimizer, compressed.values())  # an error, if the program says so
-        switch = _switch(ddp, over)
-    except BaseException:
-        groups.leave()  # a refused call must not leak threads or sockets
-        raise
-    applying = None
-    if optimizer is not None:
-        applying = Applying(codec, optimizer, list(compressed.values()), scaled=scaled)
-    return Handle(
-        switch,
-        codec,
-        parameters,
-        exchange,
-        scheduler,
-        groups,
-        control,
-        process_group=over,
-        grad_scaler=grad_scaler,
+    entry = HookEntry(ddp, over, whole=whole)
+    entry.check()
+    return assemble(
+        models.known(ddp),
+        options,
+        Groups(over, timeout),
+        entry,
+        sparse=models.sparse(ddp.module),
         whole=whole,
-        applying=applying,
+        bucket_nbytes=getattr(ddp, "bucket_bytes_cap", None),
         joining=_joining(ddp),
     )
 
@@ -235,17 +169,6 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
             "grad_scaler= requires a known end of each step, which skip_all_reduce_unused_params "
             "hides; use find_unused_parameters instead"
         )
-    switch = getattr(model, _SWITCH, None)
-    if switch is not None and switch.submission is not None:
-        raise ValueError("this model already has an attached codec; detach() its handle first")
-    if switch is None and any(hook is not gradwire_hook for hook, _ in _hooks(model)):
-        raise ValueError("the model already has a communication hook, and DDP takes only one")
-
-
-def _hooks(model: Any) -> list[tuple[Any, Any]]:
-    """Return DDP's own list of hooks, each with its state."""
-    hooks: list[tuple[Any, Any]] = getattr(model, "_comm_hooks", [])
-    return hooks
 
 
 def _check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
@@ -257,37 +180,3 @@ def _check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
             "other ranks would let the replicas drift apart; pass this group to "
             "DistributedDataParallel(process_group=...) when you wrap the model"
         )
-
-
-def _check_memory(codec: "Codec", *, whole: bool) -> None:
-    """Refuse what goes only with memories that can go back."""
-    # Checked after the ranks agree on the codec, so that all of them refuse it or none does.
-    if codec.memory.undoable:
-        return
-    problem = None
-    if not isinstance(codec.exchange, AllGather):
-        problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
-    elif isinstance(codec.quantize, Quantizer) or isinstance(codec.indices, IndexCoding):
-        problem = "a quantizer or index coding in Python encodes in one go"
-    elif not whole:
-        problem = "skip_all_reduce_unused_params hides where a step ends"
-    if problem is not None:
-        raise ValueError(
-            f"{codec.memory!r} has one buffer, which cannot go back: it is written at the end of a "
-            f"step that is good on all ranks; but {problem}. Attach a codec with low_memory=False"
-        )
-
-
-def _switch(model: Any, over: dist.ProcessGroup) -> Switch:
-    """Return the model's switch; register the hook the first time."""
-    switch: Switch | None = getattr(model, _SWITCH, None)
-    if switch is None:
-        # A copy of a model lists the hook of the original, but does not have it.
-        _hooks(model).clear()
-        switch = Switch(over)
-        try:
-            model.register_comm_hook(switch, gradwire_hook)
-        except RuntimeError as error:
-            raise ValueError(f"the model already has a communication hook ({error})") from error
-        setattr(model, _SWITCH, switch)
-    return switch

@@ -1,0 +1,71 @@
+"""Where a DDP model gives its gradients: the one hook that it takes, switched on and off."""
+
+from typing import Any
+
+import torch.distributed as dist
+
+from gradwire.torch.ddp.hook import Switch, gradwire_hook
+from gradwire.torch.ddp.submission import Submission
+from gradwire.torch.reducer.passes import Passes
+
+__all__ = ["HookEntry"]
+
+_SWITCH = "_gradwire_switch"
+
+
+class HookEntry:
+    """The communication hook of a DDP model.
+
+    Parameters
+    ----------
+    model : torch.nn.parallel.DistributedDataParallel
+    over : torch.distributed.ProcessGroup
+        Averages buckets while the hook is switched off.
+    whole : bool
+        As in `Worker`.
+    """
+
+    def __init__(self, model: Any, over: dist.ProcessGroup, *, whole: bool) -> None:
+        self._model: Any = model
+        self._over = over
+        self._whole = whole
+        self._switch: Switch | None = None
+
+    def check(self) -> None:
+        """Raise a ValueError if the model has a hook already."""
+        switch = getattr(self._model, _SWITCH, None)
+        if switch is not None and switch.submission is not None:
+            raise ValueError("this model already has an attached codec; detach() its handle first")
+        if switch is None and any(hook is not gradwire_hook for hook, _ in _hooks(self._model)):
+            raise ValueError("the model already has a communication hook, and DDP takes only one")
+
+    def register(self) -> None:
+        """Find the model's switch; register the hook the first time."""
+        model, self._model = self._model, None  # the model keeps the switch, not the other way
+        switch: Switch | None = getattr(model, _SWITCH, None)
+        if switch is None:
+            # A copy of a model lists the hook of the original, but does not have it.
+            _hooks(model).clear()
+            switch = Switch(self._over)
+            try:
+                model.register_comm_hook(switch, gradwire_hook)
+            except RuntimeError as error:
+                raise ValueError(f"the model already has a communication hook ({error})") from error
+            setattr(model, _SWITCH, switch)
+        self._switch = switch
+
+    def open(self, passes: Passes, holder: object) -> None:
+        """Submit buckets from now on."""
+        assert self._switch is not None  # after register()
+        self._switch.on(self._over, Submission(passes, whole=self._whole), holder)
+
+    def close(self) -> None:
+        """Leave buckets to plain all-reduce from now on."""
+        assert self._switch is not None
+        self._switch.off()
+
+
+def _hooks(model: Any) -> list[tuple[Any, Any]]:
+    """Return DDP's own list of hooks, each with its state."""
+    hooks: list[tuple[Any, Any]] = getattr(model, "_comm_hooks", [])
+    return hooks

@@ -1,0 +1,298 @@
+"""Follows what becomes of exchanged gradients: the optimizer applies them, or they are dropped."""
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from gradwire.torch import backends
+from gradwire.torch.errors import UpdateError
+from gradwire.torch.optim.attachable import Attachable
+from gradwire.torch.reducer.jobs import Step
+from gradwire.torch.reducer.order import to_memory
+from gradwire.torch.reducer.origins import Origin, Origins
+from gradwire.torch.reducer.pairing import (
+    check_group,
+    warn_of_changes,
+    warn_of_halves,
+    warn_of_steps,
+)
+from gradwire.torch.reducer.record import Parameter
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["Applying"]
+
+
+class Applying:
+    """The link between the optimizer and the passes of one model.
+
+    A pass whose gradients were cleared before the optimizer's step must leave no trace in the
+    residuals. Whether it was applied is known when the next pass begins, at the latest, and on each
+    rank without a message: the ranks run the same program. If they do not, the numbers of their
+    steps differ, which the next exchange notices.
+
+    Attributes
+    ----------
+    origins : Origins
+    last : Step or None
+        The last exchanged pass, since `attach` or a resume.
+
+    Parameters
+    ----------
+    codec : gradwire.Codec
+    optimizer : torch.optim.Optimizer
+    parameters : sequence of Parameter
+        The compressed parameters.
+    scaled : bool
+        A loss scaler rewrites the gradients before each step.
+    """
+
+    def __init__(
+        self, codec: "Codec", optimizer: Optimizer, parameters: Sequence[Parameter], *, scaled: bool
+    ) -> None:
+        self._parameters = {id(each.tensor): each for each in parameters}
+        self._codec = codec
+        self._optimizer = optimizer
+        self._updates = codec.memory.updates
+        # The optimizer, too, must know what it gets: nothing else may be added to it.
+        self._computed = self._updates or codec.memory.corrects
+        self._watches = self._computed and not scaled
+        self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
+        self._resumed = False
+        self._expected: int | None = None
+        self.origins = Origins(parameters)
+        self.last: Step | None = None
+        self._hook = optimizer.register_step_post_hook(self._stepped)
+        if isinstance(optimizer, Attachable):
+            optimizer._attach(self)
+
+    def connect(self, exchange: Callable[[], None]) -> None:
+        """Exchange through this method of the handle, which is not kept alive by it."""
+        self._exchange = weakref.WeakMethod(exchange)
+
+    def release(self) -> None:
+        """Leave the optimizer and the parameters alone. A second call has no effect."""
+        self.origins.remove()
+        self._hook.remove()
+        if isinstance(self._optimizer, Attachable):
+            self._optimizer._detach(self)
+
+    def resume(self, step: int, optimizer_step: int | None) -> None:
+        """Continue from a checkpoint of this step, of which the optimizer has the other half."""
+        self.last, self._resumed, self._expected = None, step > 0, optimizer_step
+
+    def optimizer_step(self) -> int | None:
+        """Return how many steps the optimizer has counted; None if it counts none, as SGD."""
+        counts = [
+            int(state["step"])
+            for each, state in self._optimizer.state.items()
+            if id(each) not in self._parameters and "step" in state
+        ]
+        return max(counts, default=None)
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del optimizer, args, kwargs
+        if self.last is not None:
+            self.last.applied = True
+
+    # What the optimizer asks ------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
+        self._check_halves()
+        self.origins.settle()
+        sent = unsent = False
+        for mark in self.origins.marks:
+            if mark.parameter.tensor.grad is None or not mark.parameter.compressed:
+                continue
+            sent = sent or mark.origin is Origin.SENT
+            unsent = unsent or mark.origin is Origin.LOCAL
+            if mark.origin is Origin.UNKNOWN and mark.held is not None:
+                unsent = True
+            if self._computed:
+                unsent = unsent or mark.origin is Origin.AVERAGED
+                if mark.origin is Origin.MIXED and mark.held is not None:
+                    raise _mixed(mark.parameter.name)
+        if sent and self._undone:
+            raise UpdateError(
+                ".grad holds what a pass brought that has been rolled back since, by an error, "
+                "discard(), epoch() or state_dict(): call zero_grad() instead of step()"
+            )
+        if sent and self._watches and self.origins.changed():
+            self._watches = False
+            warn_of_changes()
+        exchange = self._exchange()
+        if unsent and exchange is not None:
+            exchange()
+
+    def steps(self) -> set[int]:
+        """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
+        if not self._computed:
+            return set()
+        marks = self.origins.marks
+        return {id(mark.parameter.tensor) for mark in marks if mark.origin >= Origin.SENT}
+
+    @property
+    def _undone(self) -> bool:
+        """Whether the last pass was rolled back."""
+        return self.last is not None and self.last.finished and not self.last.counted
+
+    def _check_halves(self) -> None:
+        """Warn if only one half of a checkpoint was loaded: the optimizer's or the handle's."""
+        assert isinstance(self._optimizer, Attachable)
+        resumed, self._resumed = self._resumed, False
+        loaded = self._optimizer._take_loaded()
+        if not resumed and not loaded:
+            return
+        if resumed and loaded:
+            found = self.optimizer_step()
+            if self._expected is not None and found is not None and found != self._expected:
+                warn_of_steps(found, self._expected)
+            return
+        compressed, dense = self._with_state()
+        if resumed and dense is False:
+            warn_of_halves("optimizer", "handle")
+        elif loaded and dense and not compressed:  # a run without compression has both
+            warn_of_halves("handle", "optimizer")
+
+    def _with_state(self) -> tuple[bool, bool | None]:
+        """Tell whether the optimizer keeps anything for parameters with a codec, and for others.
+
+        None if there are no others, or if it never keeps anything for them.
+        """
+        compressed, dense = False, None
+        for group in self._optimizer.param_groups:
+            keeps = "betas" in group or group["momentum"] != 0.0
+            for each in group["params"] if keeps else ():
+                has = bool(self._optimizer.state.get(each))
+                if id(each) in self._parameters:
+                    compressed = compressed or has
+                elif each.requires_grad:
+                    dense = dense or has
+        return compressed, dense
+
+    def idle(self) -> set[int]:
+        """Return the ids of the parameters that are not to be updated, whatever ``.grad`` holds.
+
+        `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
+        a state. Parameters with a codec need none.
+        """
+        if not self._computed:
+            return set()
+        marks = [mark for mark in self.origins.marks if mark.parameter.compressed]
+        return {id(mark.parameter.tensor) for mark in marks if mark.origin is Origin.UNKNOWN}
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise a ValueError if the options of a group do not suit the codec of its parameters."""
+        if any(id(each) in self._parameters for each in group["params"]):
+            check_group(self._codec, group)
+
+    # What the passes ask ----------------------------------------------------------------------
+
+    def refusal(self) -> UpdateError | None:
+        """Return why no pass may be exchanged now."""
+        mark = self.origins.mixed() if self._computed else None
+        return None if mark is None else _mixed(mark.parameter.name)
+
+    def stale(self) -> bool:
+        """Tell whether gradients are added to a step that was applied, as nobody can want to.
+
+        Programs do so whose pass through this model is for another one's gradients, as that of a
+        generator through its discriminator. Such a pass is only averaged; it is an error if this
+        model's optimizer, which has to be one that asks, is to apply it.
+        """
+        last = self.last
+        if not self._computed or last is None or not last.applied:
+            return False
+        return isinstance(self._optimizer, Attachable) and self.origins.mixed() is not None
+
+    def discarded(self, step: Step) -> None:
+        """Record that a pass was undone, on all ranks."""
+        if step is self.last:
+            step.applied = True  # nothing is left to undo
+
+    def dropped(self) -> tuple[Step, list[Parameter]] | None:
+        """Return the last pass if it was not applied, and its parameters that were cleared since.
+
+        Gradients that are still there, as the start of an accumulation, are applied later.
+        """
+        last = self.last
+        if last is None or last.applied or last.error is not None or not last.finished:
+            return None
+        kept = {each.name for each in self.origins.kept(last.encoded.values())}
+        return last, [each for name, each in last.encoded.items() if name not in kept]
+
+    def take_over(self) -> None:
+        """Continue with the moments that the optimizer kept while parameters were dense.
+
+        Call it when no state is in use. Later, states have moments of their own.
+        """
+        if not self._computed:
+            return
+        kept = self._optimizer.state
+        for parameter in self._parameters.values():
+            if not parameter.compressed or parameter.tensor not in kept:
+                continue
+            begins = parameter.state.step == 0
+            if begins or self._updates:  # the momentum of weight decay stays with the optimizer
+                moments = kept.pop(parameter.tensor)
+                if begins:
+                    _start(parameter, moments)
+
+    def rates(self) -> list[tuple[Parameter, Callable[[], float]]]:
+        """Return what reads the present learning rate of every parameter; 0 for those in no group.
+
+        A rate may be a tensor on a device, for which only the worker may wait.
+        """
+        if not self._updates:
+            return []
+        rates: dict[int, Callable[[], float]] = dict.fromkeys(self._parameters, float)
+        for group in self._optimizer.param_groups:
+            read = _reader(group["lr"])
+            for each in group["params"]:
+                if id(each) in rates:
+                    rates[id(each)] = read
+        return [(self._parameters[key], read) for key, read in rates.items()]
+
+    def watch(self) -> None:
+        """Remember what a pass brought, to notice changes."""
+        if self._watches:
+            self.origins.watch()
+
+
+def _start(parameter: Parameter, moments: Mapping[str, Any]) -> None:
+    found: dict[str, Any] = {}
+    if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
+        found["second_moment"] = to_memory(moments["exp_avg_sq"], parameter)
+        found["step"] = int(moments["step"])
+    elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
+        # With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
+        factor = parameter.codec.memory.momentum if parameter.codec.memory.nesterov else 1.0
+        found["momentum"] = to_memory(factor * moments["momentum_buffer"], parameter)
+    if found:
+        parameter.state.load_state_dict(parameter.state.state_dict() | found)
+
+
+def set_rates(rates: Sequence[tuple[Parameter, Callable[[], float]]]) -> None:
+    """Set the learning rate of each parameter's next encode."""
+    for parameter, read in rates:
+        parameter.state.learning_rate = read()
+
+
+def _reader(rate: float | torch.Tensor) -> Callable[[], float]:
+    if isinstance(rate, torch.Tensor):
+        return backends.of(rate).number(rate)
+    return functools.partial(float, rate)
+
+
+def _mixed(name: str) -> UpdateError:
+    return UpdateError(
+        f"the .grad of {name!r} holds the step of an earlier backward pass: a gradient cannot be "
+        "added to it. Call zero_grad() between passes; to accumulate gradients, run all passes but "
+        "the last within model.no_sync()"
+    )

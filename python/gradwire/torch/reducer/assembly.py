@@ -1,0 +1,189 @@
+"""Puts a codec, parameters and a transport together, once all ranks agree on them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradwire._part import check_part
+from gradwire.exchange import AllGather
+from gradwire.extension import IndexCoding, Quantizer
+from gradwire.schedule import Constant, Schedule
+from gradwire.torch.reducer import parameters as making
+from gradwire.torch.reducer.agreement import agree, checksum
+from gradwire.torch.reducer.applying import Applying
+from gradwire.torch.reducer.attached import Entry
+from gradwire.torch.reducer.control import Control
+from gradwire.torch.reducer.exchange import build
+from gradwire.torch.reducer.given import check_codec
+from gradwire.torch.reducer.handle import Handle
+from gradwire.torch.reducer.pairing import (
+    check_optimizer,
+    check_pairing,
+    facts_of,
+    warn_of_pairing,
+)
+from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.reducer.scheduling import Scheduler
+from gradwire.torch.transport import Transport
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["SAME", "Options", "assemble"]
+
+SAME = Constant()
+"""The schedule that changes nothing."""
+
+_COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Options:
+    """What every way in takes, as `gradwire.torch.ddp.attach` describes it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not what they have to be.
+    """
+
+    codec: "Codec"
+    optimizer: torch.optim.Optimizer | None = None
+    schedule: Schedule = SAME
+    grad_scaler: GradScaler | None = None
+    min_numel: int = 1024
+    min_ndim: int = 1
+
+    def __post_init__(self) -> None:
+        check_codec(self.codec)
+        check_part("schedule", self.schedule, Schedule)
+        check_optimizer(self.optimizer)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a loss scaler is in use."""
+        return self.grad_scaler is not None and self.grad_scaler.is_enabled()
+
+    def dense(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> set[str]:
+        """Return the parameters that are always sent dense."""
+        return {
+            name
+            for name, each in named.items()
+            if each.numel() < self.min_numel
+            or each.ndim < self.min_ndim
+            or each.dtype not in _COMPRESSIBLE
+            or id(each) in sparse
+        }
+
+
+def assemble(
+    named: Mapping[str, torch.nn.Parameter],
+    options: Options,
+    transport: Transport,
+    entry: Entry,
+    *,
+    sparse: set[int],
+    whole: bool = True,
+    bucket_nbytes: int | None = None,
+    joining: Callable[[], bool] = bool,
+) -> Handle:
+    """Compress the gradients of these parameters from now on. A collective.
+
+    Parameters
+    ----------
+    named : mapping of str to torch.nn.Parameter
+        In the same order on all ranks.
+    options : Options
+    transport : Transport
+        It is left if the call is refused.
+    entry : Entry
+    sparse : set of int
+        The ids of parameters whose gradients are sparse.
+    whole : bool
+        As in `Worker`.
+    bucket_nbytes : int, optional
+        Capacity of the buckets.
+    joining : callable
+        As in `Passes`.
+
+    Raises
+    ------
+    ValueError
+        The ranks disagree, or options do not go together.
+    ExchangeError
+        The ranks could not be connected.
+    """
+    codec, optimizer, scaled = options.codec, options.optimizer, options.scaled
+    dense = options.dense(named, sparse)
+    shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
+    facts = {
+        "codec": codec.get_config(),
+        "schedule": options.schedule.get_config(),
+        "grad_scaler": scaled,
+        "min_numel or min_ndim": checksum(sorted(dense)),
+        "parameters": (len(shapes), checksum(shapes)),
+        "optimizer": facts_of(optimizer, named),
+    }
+    carriers = transport.carriers(named.values())
+    facts["carriers of frames"] = carriers
+    try:
+        messages = transport.make()
+        agree(messages, "attached", facts)
+        _check_memory(codec, whole=whole)
+        parameters = making.make(named, dense, codec, messages.rank, bucket_nbytes)
+        compressed = {each.name: each for each in parameters if each.state is not None}
+        check_pairing(codec, optimizer, compressed.values())
+        scheduler = Scheduler(options.schedule, compressed, messages.rank)
+        frames = transport.make(carriers)
+        transport.connect(frames, carriers, named.values())
+        exchange = build(
+            codec.exchange,
+            frames,
+            transport.make,
+            carriers,
+            check_result=scaled,
+            postpones=not codec.memory.undoable,
+        )
+        control = Control(messages)
+        warn_of_pairing(codec, optimizer, compressed.values())  # an error, if the program says so
+        entry.register()
+    except BaseException:
+        transport.leave()  # a refused call must not leak threads or sockets
+        raise
+    applying = None
+    if optimizer is not None:
+        applying = Applying(codec, optimizer, list(compressed.values()), scaled=scaled)
+    return Handle(
+        codec,
+        parameters,
+        exchange,
+        scheduler,
+        transport,
+        control,
+        entry=entry,
+        grad_scaler=options.grad_scaler,
+        whole=whole,
+        applying=applying,
+        joining=joining,
+    )
+
+
+def _check_memory(codec: "Codec", *, whole: bool) -> None:
+    """Refuse what goes only with memories that can go back."""
+    # Checked after the ranks agree on the codec, so that all of them refuse it or none does.
+    if codec.memory.undoable:
+        return
+    problem = None
+    if not isinstance(codec.exchange, AllGather):
+        problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
+    elif isinstance(codec.quantize, Quantizer) or isinstance(codec.indices, IndexCoding):
+        problem = "a quantizer or index coding in Python encodes in one go"
+    elif not whole:
+        problem = "skip_all_reduce_unused_params hides where a step ends"
+    if problem is not None:
+        raise ValueError(
+            f"{codec.memory!r} has one buffer, which cannot go back: it is written at the end of a "
+            f"step that is good on all ranks; but {problem}. Attach a codec with low_memory=False"
+        )

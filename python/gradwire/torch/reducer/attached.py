@@ -1,0 +1,167 @@
+"""The attachment of a codec to parameters: what runs while it lasts, and how it ends."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol, Self
+
+from gradwire.torch.reducer.applying import Applying
+from gradwire.torch.reducer.control import Control
+from gradwire.torch.reducer.exchange import Exchange
+from gradwire.torch.reducer.held import exchange_held, used_anywhere
+from gradwire.torch.reducer.layout import Layouts
+from gradwire.torch.reducer.passes import GradScaler, Passes
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.resources import Resources
+from gradwire.torch.reducer.scheduling import Scheduler
+from gradwire.torch.reducer.worker import Worker
+from gradwire.torch.transport import Transport
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["Attached", "Entry"]
+
+_PATIENCE = timedelta(seconds=5)
+
+
+class Entry(Protocol):
+    """Where gradients come in: a hook of DDP, or an optimizer."""
+
+    def register(self) -> None:
+        """Take the place where gradients come in, and leave them alone until `open`.
+
+        Raises
+        ------
+        ValueError
+            It is taken.
+        """
+
+    def open(self, passes: Passes, holder: object) -> None:
+        """Give gradients to these passes from now on, and keep the holder until `close`."""
+
+    def close(self) -> None:
+        """Give them gradients no longer."""
+
+
+class Attached:
+    """The worker, exchange and channels of one attachment, from its start to `detach`."""
+
+    def __init__(
+        self,
+        codec: "Codec",
+        parameters: Sequence[Parameter],
+        exchange: Exchange,
+        scheduler: Scheduler,
+        transport: Transport,
+        control: Control,
+        *,
+        entry: Entry,
+        grad_scaler: GradScaler | None,
+        whole: bool,
+        applying: Applying | None,
+        joining: Callable[[], bool],
+    ) -> None:
+        self.codec = codec
+        self.world_size = exchange.world_size
+        self.rank = exchange.rank
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+        self._entry: Entry | None = entry
+        scaled = grad_scaler is not None and grad_scaler.is_enabled()
+        self._exchange = exchange
+        self._scheduler = scheduler
+        self._control = control
+        self._worker = Worker(exchange, scaled=scaled, whole=whole)
+        layouts = Layouts(parameters)
+        self._tallies = layouts.tallies
+        self._passes = Passes(
+            self._worker,
+            exchange,
+            layouts,
+            grad_scaler if scaled else None,
+            applying=applying,
+            joining=joining,
+            control=control,
+        )
+        self._scaled = scaled
+        self._applying = applying
+        if applying is not None:
+            applying.connect(self._exchange_held)
+            weakref.finalize(self, applying.release).atexit = False
+        self._resources = Resources(self._worker, exchange, transport, control)
+        self._finalizer = weakref.finalize(self, self._resources.abandon)
+        entry.open(self._passes, self)
+
+    def __repr__(self) -> str:
+        state = (
+            "detached" if self._entry is None else "broken" if self._worker.broken else "attached"
+        )
+        return f"<gradwire.torch.Handle: {self.codec!r}, {state}, step {self.step}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.detach()
+
+    @property
+    def step(self) -> int:
+        """Backward passes exchanged and not rolled back, including those before a resume."""
+        return self._passes.step
+
+    @property
+    def error(self) -> BaseException | None:
+        """The last error, including errors that a loss scaler handled."""
+        return self._worker.broken or self._worker.last_error
+
+    def detach(self, timeout: timedelta = _PATIENCE) -> None:
+        """Return to plain averages. Call it on every rank, between steps.
+
+        What is left in the residuals is never sent; `state_dict` still returns it. Calling
+        `detach` twice has no effect. `attach` may be called again. ``with attach(...) as handle:``
+        detaches at the end of the block.
+
+        Parameters
+        ----------
+        timeout : datetime.timedelta
+            How long to wait for the other ranks, so that none is cut off while it still reads. A
+            rank that leaves its training loop by an exception passes the exception on after this
+            time; the other ranks then get an `ExchangeError` from their backward pass. A broken
+            handle does not wait.
+        """
+        if self._entry is None:
+            return
+        self._entry.close()
+        self._entry = None
+        self._finalizer.detach()
+        if self._applying is not None:
+            self._applying.release()
+        self._resources.leave(timeout)
+
+    def _check_attached(self, otherwise: str) -> None:
+        if self._entry is None:
+            raise ValueError(f"this handle is detached: {otherwise}")
+
+    # What an optimizer asks -------------------------------------------------------------------
+
+    def _exchange_held(self) -> None:
+        """Exchange the gradients that are in ``.grad``. A collective."""
+        if self._scaled:
+            raise ValueError(
+                "with grad_scaler=, gradients must be exchanged in a backward pass, or the ranks "
+                "would not skip the same steps: run the last pass before step() without no_sync() "
+                "and paused(), or train in bfloat16 without a scaler"
+            )
+        self._passes.check_unbroken()
+        self._worker.settle()
+        parameters = list(self._parameters.values())
+        with self._control.act("step()") as channel:
+            used = used_anywhere(channel, parameters)
+        exchange_held(self._passes, used)
+
+    def _compressed(self) -> dict[str, Parameter]:
+        return {
+            name: parameter
+            for name, parameter in self._parameters.items()
+            if parameter.state is not None
+        }

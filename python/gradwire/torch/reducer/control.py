@@ -1,0 +1,107 @@
+"""Control messages between steps: all ranks confirm that they call the same method."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+
+import numpy as np
+import torch
+
+from gradwire.errors import GradwireError
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.transport import Channel
+
+__all__ = ["Control"]
+
+_NBYTES = 64
+
+
+class Control:
+    """A channel apart from the buckets': a message never meets a bucket of another rank.
+
+    Gloo aborts the process if two ranks start collectives of different sizes. So each act begins
+    with an exchange of its name in a record of fixed length, and ranks in different acts read each
+    other's names. If a rank does not arrive at all, the others give up after the timeout.
+
+    Parameters
+    ----------
+    channel : Channel
+        A channel with no other user.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lost: str | None = None
+        self._pid = os.getpid()
+        # Kept until the channel is closed: see all_gather.py.
+        self._mine = torch.zeros(_NBYTES, dtype=torch.uint8, device="cpu")
+        self._every = self._mine.new_zeros(_NBYTES * channel.size)
+
+    @contextlib.contextmanager
+    def act(self, name: str) -> Iterator[Channel]:
+        """Run a block on all ranks together, with a channel in which nothing else is in progress.
+
+        The block may raise a ValueError if it does so on every rank. Any other exception closes
+        the channel, because other ranks may be waiting in it.
+
+        Raises
+        ------
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        if self._lost is not None:
+            raise ExchangeError(f"{name}: an earlier call closed the control channel: {self._lost}")
+        if os.getpid() != self._pid:
+            raise ExchangeError(f"{name}: this process was forked after attach(), and is no rank")
+        try:
+            self._meet(name)
+        except ExchangeError:
+            raise
+        except BaseException as error:  # Ctrl-C: other ranks may be in the middle of the act
+            self._lost = f"{name}: {type(error).__name__}: {error}"
+            raise
+        try:
+            yield self._channel
+        except ValueError:
+            raise
+        except RuntimeError as error:
+            self._lost = f"{name}: {error}"
+            if isinstance(error, GradwireError):
+                raise
+            raise ExchangeError(f"{name} failed while the ranks communicated ({error})") from error
+        except BaseException as error:
+            self._lost = f"{name}: {type(error).__name__}: {error}"
+            raise
+
+    def leave(self, name: str, timeout: timedelta) -> bool:
+        """Meet the other ranks in a last act; return whether all came in time."""
+        forked = os.getpid() != self._pid  # the connections belong to the parent process
+        if self._lost is not None or forked or not self._channel.is_open:
+            return False
+        self._channel.set_timeout(timeout)
+        try:
+            self._meet(name)
+        except ExchangeError:
+            return False
+        self._lost = name
+        return True
+
+    def _meet(self, name: str) -> None:
+        mine = self._mine.numpy()
+        mine[:] = 0
+        data = name.encode()[:_NBYTES]
+        mine[: len(data)] = np.frombuffer(data, np.uint8)
+        try:
+            self._channel.all_gather(self._every, self._mine).wait()
+        except RuntimeError as error:
+            self._lost = f"{name}: {error}"
+            raise ExchangeError(
+                f"another rank did not call {name}: it has stopped, failed, or called something "
+                f"else ({str(error).strip()})"
+            ) from error
+        rows = self._every.view(self._channel.size, _NBYTES).numpy()
+        for rank, row in enumerate(rows):
+            theirs = row.tobytes().rstrip(b"\0").decode(errors="replace")
+            if theirs != name:
+                raise ExchangeError(f"rank {rank} called {theirs}, this rank {name}", rank)

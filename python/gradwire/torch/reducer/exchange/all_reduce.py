@@ -1,0 +1,19 @@
+"""The exchange by all-reduce: values of entries that all ranks know."""
+
+from gradwire.torch.reducer.exchange.summed import Summed
+from gradwire.torch.reducer.exchange.vectors import Chosen
+from gradwire.torch.reducer.jobs import Job
+
+__all__ = ["Reduced"]
+
+
+class Reduced(Summed):
+    """Sums the values of all entries, or of those drawn from a shared seed."""
+
+    def _choose(self, job: Job, sequence: int) -> Chosen:
+        pieces = job.layout.pieces
+        # Known even if encoding fails.
+        counts = [piece.parameter.codec.sparsify.count(piece.parameter.numel) for piece in pieces]
+        # The drawn entries depend on the step counts of the states.
+        steps = [getattr(piece.parameter.state, "step", None) for piece in pieces]
+        return Chosen(counts, [None] * len(pieces), None, {}, [0] * len(pieces), by=steps)

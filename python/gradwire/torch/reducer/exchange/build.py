@@ -1,0 +1,42 @@
+"""Makes the object that carries out a codec's exchange."""
+
+from collections.abc import Callable, Mapping
+
+from gradwire.exchange import AllGather, AllReduce
+from gradwire.exchange import Exchange as Part
+from gradwire.torch.reducer.exchange.all_gather import Gathered
+from gradwire.torch.reducer.exchange.all_reduce import Reduced
+from gradwire.torch.reducer.exchange.base import Exchange
+from gradwire.torch.reducer.exchange.leader_indices import Led
+from gradwire.torch.reducer.exchange.postponed import Postponed
+from gradwire.torch.transport import Channel
+
+__all__ = ["build"]
+
+
+def build(
+    part: Part,
+    channel: Channel,
+    another: Callable[[], Channel],
+    carriers: Mapping[str, str],
+    *,
+    check_result: bool,
+    postpones: bool,
+) -> Exchange:
+    """Return the object that carries out an exchange.
+
+    Parameters
+    ----------
+    part : gradwire.exchange.Exchange
+    channel : Channel
+        A channel with no other user, for tensors of the CPU and where frames are.
+    another : callable
+        Makes another such channel for tensors of the CPU; a collective.
+    carriers, check_result, postpones : bool
+        See `Exchange`; only an `AllGather` postpones.
+    """
+    if isinstance(part, AllGather):
+        kind = Postponed if postpones else Gathered
+        return kind(channel, carriers, check_result=check_result, mean=part.mean)
+    summed = Reduced if isinstance(part, AllReduce) else Led
+    return summed(channel, another(), carriers, check_result=check_result)

@@ -1,0 +1,109 @@
+"""Helpers of several exchanges: dense parameters, and errors that all ranks must raise."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from gradwire.errors import NonFiniteError
+from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.reducer.jobs import Job
+from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.reducer.record import Piece
+from gradwire.torch.transport import Work
+
+__all__ = [
+    "accumulator",
+    "mean_of",
+    "named",
+    "names",
+    "overflow",
+    "pack_dense",
+    "raise_bad",
+    "reason_of",
+    "unpack_dense",
+    "wait",
+]
+
+
+def pack_dense(job: Job, packed: torch.Tensor) -> None:
+    """Copy the dense parameters into one vector.
+
+    Raises
+    ------
+    GradientError
+        One of them is not finite.
+    """
+    if job.bucket.pack(job.layout.runs, packed):
+        return
+    for piece in job.layout.dense:
+        count, first = _not_finite(job, piece)
+        if count:
+            raise GradientError(count, first, piece.parameter.name, -1)
+
+
+def unpack_dense(job: Job, averages: torch.Tensor, start: float) -> None:
+    """Copy averages to where `pack_dense` read the values; the time counts from start."""
+    layout = job.layout
+    job.bucket.unpack(layout.runs, averages)
+    nbytes = layout.dense_numels * job.bucket.itemsize
+    layout.tallies.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
+
+
+def named(error: NonFiniteError, piece: Piece) -> GradientError:
+    """Return the error of an encode as one that names the parameter."""
+    return GradientError(error.count, error.first, piece.parameter.name, -1)
+
+
+def reason_of(error: GradientError, layout: Layout) -> list[int]:
+    """Return an error as numbers, from which `raise_bad` can raise it on another rank."""
+    return [names(layout).index(str(error.name)), error.count, error.first]
+
+
+def raise_bad(layout: Layout, reason: Sequence[int], rank: int) -> None:
+    """Raise the error of a non-finite gradient on some rank, from what `reason_of` returned."""
+    index, count, first = reason
+    raise GradientError(count, first, names(layout)[index], rank)
+
+
+def names(layout: Layout) -> list[str]:
+    """Return the names of all parameters of a bucket, in an order that all ranks share."""
+    return [piece.parameter.name for piece in (*layout.pieces, *layout.dense)]
+
+
+def wait(work: Work, sequence: int) -> None:
+    """Wait for a collective of a bucket."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise ExchangeError(
+            f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
+            f"run the same backward pass in time ({str(error).strip()})"
+        ) from error
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which dense values are summed."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
+    """Divide sums in place, rounded once on every device.
+
+    By a number of the host, a GPU would multiply with its inverse.
+    """
+    return total.div_(total.new_full((), count))
+
+
+def overflow(job: Job) -> GradientError:
+    """Return the error of an average that is not finite."""
+    for piece in (*job.layout.pieces, *job.layout.dense):
+        count, first = _not_finite(job, piece)
+        if count:
+            return GradientError(count, first, piece.parameter.name, 0)
+    raise AssertionError("called for a finite buffer")
+
+
+def _not_finite(job: Job, piece: Piece) -> tuple[int, int]:
+    """Return the number of a parameter's non-finite entries, and the position of the first."""
+    return job.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)

@@ -1,0 +1,52 @@
+"""Sends the reason why a rank failed to the other ranks, in messages of fixed length."""
+
+import json
+import struct
+
+import torch
+
+from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.reducer.exchange.pieces import raise_bad, reason_of
+from gradwire.torch.reducer.layout import Layout
+
+__all__ = ["pack_reason", "raise_first"]
+
+_NBYTES = 1024
+_HEAD = struct.Struct("<B3xI")  # kind, bytes of text
+_NONE, _BAD, _FAILED = range(3)
+
+
+def pack_reason(layout: Layout, error: BaseException | None) -> torch.Tensor:
+    """Return a message with this rank's reason, or with none."""
+    mine = bytearray(_NBYTES)
+    if isinstance(error, GradientError):
+        kind, text = _BAD, json.dumps(reason_of(error, layout))
+    elif error is not None:
+        kind, text = _FAILED, f"{type(error).__name__}: {error}"
+    else:
+        kind, text = _NONE, ""
+    data = text.encode()[: _NBYTES - _HEAD.size]
+    _HEAD.pack_into(mine, 0, kind, len(data))
+    mine[_HEAD.size : _HEAD.size + len(data)] = data
+    return torch.frombuffer(mine, dtype=torch.uint8)
+
+
+def raise_first(layout: Layout, every: torch.Tensor) -> None:
+    """Raise the reason of the first rank that has one; other failures precede non-finite gradients.
+
+    Parameters
+    ----------
+    layout : Layout
+    every : torch.Tensor
+        What `pack_reason` returned on each rank, one row per rank.
+    """
+    found: dict[int, list[tuple[int, str]]] = {_NONE: [], _BAD: [], _FAILED: []}
+    for rank, row in enumerate(every.numpy()):
+        kind, length = _HEAD.unpack_from(row.data)
+        text = bytes(row[_HEAD.size : _HEAD.size + length])
+        found[kind].append((rank, text.decode(errors="replace")))
+    for rank, message in found[_FAILED]:
+        raise ExchangeError(f"rank {rank} could not encode: {message}", rank)
+    for rank, reason in found[_BAD]:
+        raise_bad(layout, json.loads(reason), rank)
+    raise ExchangeError("a rank failed, but none reported a reason")

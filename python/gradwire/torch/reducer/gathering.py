@@ -1,0 +1,101 @@
+"""Gathers the checkpoints of all ranks, and reads those of another world size."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from gradwire.torch.reducer.checkpoint import Policy, Saved
+from gradwire.torch.reducer.order import BUFFERS
+from gradwire.torch.transport import Channel
+
+__all__ = ["Resharded", "gather"]
+
+
+def gather(saved: Saved, channel: Channel, to: int | None) -> dict[str, Any]:
+    """Gather the checkpoints of all ranks, tensor by tensor; empty on ranks that do not receive.
+
+    Parameters
+    ----------
+    saved : mapping
+        This rank's checkpoint.
+    channel : Channel
+    to : int or None
+        The receiving rank; None for all ranks.
+    """
+    rank, size = channel.rank, channel.size
+    mine = saved[f"rank{rank}"]
+    kinds = [kind for kind in mine if kind in BUFFERS]  # every rank has these
+    texts = channel.all_gather_object((mine["about"], sorted(mine["measured"])))
+    wanted = to is None or rank == to
+    everything: dict[str, Any] = {
+        f"rank{each}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
+        for each, (text, _) in enumerate(texts)
+    }
+    for kind in kinds:
+        for name, values in mine[kind].items():
+            if to is None:
+                every = values.new_empty(size * values.numel())
+                channel.all_gather(every, values.flatten()).wait()
+                parts = [part.view_as(values).clone() for part in every.chunk(size)]
+            else:
+                parts = channel.gather(values, to)
+            for each, part in enumerate(parts):
+                everything[f"rank{each}"][kind][name] = part
+    for name in texts[0][1]:
+        values = mine["measured"].get(name)
+        if to != 0:
+            shape = channel.broadcast_object(None if values is None else values.shape, 0)
+            if values is None:
+                values = torch.empty(shape, dtype=torch.float32, device="cpu")
+            channel.broadcast(values, 0).wait()
+        everything["rank0"]["measured"][name] = values
+    return everything if wanted else {}
+
+
+class _Checkpointed(Protocol):
+    """What the checkpoint of another world size is loaded into: a handle."""
+
+    rank: int
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], policy: Policy) -> None: ...
+
+
+class Resharded:
+    """Loads a checkpoint of another world size; made by `Handle.resharded`.
+
+    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this requests
+    what the policy needs from the old ranks.
+    """
+
+    def __init__(self, handle: _Checkpointed, world_size: int, policy: Policy) -> None:
+        self._handle = handle
+        self._policy = policy
+        self._world_size = world_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to read: checkpoints of old ranks, filled with zeros."""
+        own = self._handle.rank
+        if self._policy == "sum-and-split":
+            ranks = list(range(self._world_size))
+        else:
+            ranks = [own if self._policy == "keep" and own < self._world_size else 0]
+        (mine,) = self._handle.state_dict().values()
+        # Only rank 0 has sums of gradients, and only rank 0 restores them.
+        return {
+            f"rank{old}": {
+                kind: {name: torch.zeros_like(each) for name, each in values.items()}
+                if isinstance(values, Mapping) and (kind != "measured" or old == own == 0)
+                else {}
+                for kind, values in mine.items()
+                if kind != "about"
+            }
+            | {"about": ""}
+            for old in ranks
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what was read, by `Handle.load_state_dict`. A collective."""
+        self._handle.load_state_dict(state_dict, self._policy)

@@ -1,0 +1,291 @@
+"""The handle that `attach` returns: steps, epochs, checkpoints, reports and detaching."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gradwire import _validate
+from gradwire.torch.reducer import checkpoint, figures
+from gradwire.torch.reducer.attached import Attached
+from gradwire.torch.reducer.checkpoint import Policy
+from gradwire.torch.reducer.gathering import Resharded, gather
+from gradwire.torch.reducer.report import Report
+
+__all__ = ["Handle"]
+
+
+class Handle(Attached):
+    """Controls the compression of one DDP model; returned by `attach`.
+
+    Attributes
+    ----------
+    codec : gradwire.Codec
+        The codec passed to `attach`.
+    world_size, rank : int
+        Size of the process group, and this process's rank in it.
+    step : int
+        Backward passes exchanged and not rolled back, including those before a resume.
+    error : BaseException or None
+        The last `GradientError` or `ExchangeError`, including errors that a loss scaler handled.
+    """
+
+    def epoch(self, epoch: int, lr: float | None = None) -> None:
+        """Begin an epoch and advance the schedule. A collective: call it between steps.
+
+        Call it on every rank with 0, 1, 2 and so on at the start of each epoch; after a resume,
+        continue with the saved epoch. Residuals are kept through every change.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch that begins; not lower than the current one.
+        lr : float, optional
+            Learning rate of the epoch. `gradwire.schedule.Accordion` treats a lower rate than in
+            the previous epoch as a critical regime, so leave it out if it decreases every epoch.
+
+        Raises
+        ------
+        ValueError
+            The epoch is lower than the current one, the ranks disagree, or the handle is detached.
+            Nothing changes then.
+        UndoError
+            The codec has ``low_memory=True``, and the attached optimizer has not applied the last
+            pass yet. Nothing changes.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_attached("attach() again to begin an epoch")
+        self._worker.settle()
+        self._passes.undo_unapplied()
+        self._scheduler.advance(epoch, lr, self._control)
+        self._passes.forget()
+
+    def discard(self) -> None:
+        """Undo the last exchanged backward pass. A collective: call it on every rank.
+
+        Use it if the gradients will not be applied. Residuals, momentum, observed frame sizes, the
+        measurements of a schedule and the step count return, bit for bit, to what they were before
+        that pass. The gradients in ``.grad`` are not touched.
+
+        If that pass was already rolled back, by an error or for a loss scaler, or was `paused`,
+        there is nothing to undo and the call has no effect.
+
+        Raises
+        ------
+        ValueError
+            There was no backward pass since `attach`, `epoch`, `load_state_dict` or the last
+            `discard`, the ranks disagree on the step, or the handle is detached. Nothing changes
+            then.
+        UndoError
+            The codec has ``low_memory=True``, and the last pass counted. Nothing changes.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout; or the handle
+            is broken.
+        """
+        self._check_attached("there is nothing to discard")
+        self._passes.discard(self._control)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exchange the backward passes in this block by plain all-reduce. A collective at entry.
+
+        For passes whose gradients are not for this model's optimizer, such as a GAN generator's
+        pass through its discriminator. Residuals are neither sent nor updated, and the pass does
+        not count as a step. DDP behaves as without gradwire, so a non-finite gradient is no error.
+        If an attached optimizer of `gradwire.torch.optim` makes a step with such gradients, it
+        exchanges them first, if the codec sends updates or applies momentum.
+
+        Do not enter or leave the block during a backward pass, or use it inside DDP's ``join()``,
+        where ranks without inputs could not follow.
+
+        Raises
+        ------
+        ValueError
+            The handle is detached.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout; or the handle
+            is broken.
+        """
+        self._check_attached("there is nothing to pause")
+        with self._passes.paused(self._control):
+            yield
+
+    # Checkpoints ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's residuals and everything else needed to resume bit for bit.
+
+        Call it between steps on every rank, and save all of the results: each rank has its own
+        residual. It holds tensors and text only, so ``torch.load(weights_only=True)`` can read it.
+        All keys contain the rank, so `torch.distributed.checkpoint` does not take the entries of
+        different ranks for replicas.
+
+        Returns
+        -------
+        dict
+            One entry, ``rank0`` on rank 0, with ``residual``, ``momentum``, with
+            `gradwire.memory.AdamCorrection` ``second_moment``, and ``measured`` (the
+            sums of `gradwire.schedule.Accordion`, on rank 0): dicts from names of compressed
+            parameters to float32 tensors of their shapes, if the codec has them; and ``about``:
+            JSON with version, rank, world size, step, codec, schedule, and the remaining state of
+            each parameter.
+
+        Raises
+        ------
+        UndoError
+            The codec has ``low_memory=True``, and the attached optimizer has not applied the last
+            pass yet: call its ``step()`` first.
+        ExchangeError
+            With such a codec, if the last pass failed when a part of the residuals had taken it in.
+        """
+        self._worker.settle()
+        self._worker.check_states()
+        self._passes.undo_unapplied()
+        return checkpoint.save(
+            self._compressed(),
+            self.codec,
+            self.rank,
+            self.world_size,
+            self.step,
+            self._scheduler,
+            None if self._applying is None else self._applying.optimizer_step(),
+        )
+
+    def gathered_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """Return the `state_dict` of all ranks in one dict, for a file that one rank writes.
+
+        A collective: call it between steps. The receiving rank needs memory for the residuals of
+        all ranks.
+
+        Parameters
+        ----------
+        rank : int, optional
+            Rank in the process group that receives the dict; None for all ranks. The same on
+            every rank.
+
+        Returns
+        -------
+        dict
+            One entry per rank; empty on ranks other than the receiving one.
+            Pass it to `load_state_dict` on every rank.
+
+        Raises
+        ------
+        ValueError
+            The handle is detached, or there is no such rank.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_attached("save each rank's state_dict()")
+        if rank is not None:
+            rank = _validate.integer("rank", rank, low=0, high=self.world_size - 1)
+        mine = self.state_dict()
+        with self._control.act(f"gathered_state_dict({rank})") as channel:
+            return gather(mine, channel, rank)
+
+    def resharded(self, world_size: int, policy: Policy = "sum-and-split") -> Resharded:
+        """Return an object for `torch.distributed.checkpoint` to load another world size's save.
+
+        Pass it instead of the handle: ``load({"gradwire": handle.resharded(8)}, ...)`` loads what
+        8 ranks saved by ``save({"gradwire": handle}, ...)``.
+
+        Parameters
+        ----------
+        world_size : int
+            Number of ranks that saved.
+        policy : {"sum-and-split", "keep", "drop"}
+            As in `load_state_dict`.
+        """
+        return Resharded(self, _validate.integer("world_size", world_size, low=1), policy)
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        policy: Policy = "sum-and-split",
+    ) -> None:
+        """Restore what `state_dict` returned. A collective: call it on every rank.
+
+        Parameters
+        ----------
+        state_dict : dict, list of dict or None
+            This rank's own state, or the states of all old ranks: as a list in any order, or as
+            returned by `gathered_state_dict`. None only with ``keep`` or ``drop``.
+        policy : {"sum-and-split", "keep", "drop"}
+            What to do if the world size has changed. ``sum-and-split`` sums the residuals of all
+            old ranks (so it needs all states) and gives every rank an equal share; momentum
+            (`gradwire.memory.MomentumCorrection`) is averaged. ``keep`` restores the residual of
+            each old rank that still exists; new ranks start without. ``drop`` starts without
+            residuals. Second moments (`gradwire.memory.AdamCorrection`) are averaged with each of
+            them, over the states that any rank was given.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if any rank was given something that is not such a dict or does not fit
+            the model, the codec, its rank or the policy, or if the ranks were given different
+            steps. Nothing changes then on any rank. Also if the handle is detached.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_attached("load into the handle of the next attach()")
+        self._worker.settle()
+        with self._control.act("load_state_dict()") as channel:
+            step, counted = checkpoint.load(
+                self._compressed(), self._scheduler, channel, state_dict, policy
+            )
+        self._passes.restart(step)
+        if self._applying is not None:
+            self._applying.resume(step, counted)
+
+    # Figures ----------------------------------------------------------------------------------
+
+    def metrics(self, *, reset: bool = False) -> dict[str, float]:
+        """Return the inexpensive figures of `report`, for a logger.
+
+        It reads no residual and has no figures per parameter, so it may be called in every step.
+        Figures that are not available, yet or with this codec, are left out.
+
+        Parameters
+        ----------
+        reset : bool
+            Start counting from zero afterwards.
+
+        Returns
+        -------
+        dict of str to float
+            As the attributes of `Report`: ``steps``, ``collectives``, ``wire_bytes``,
+            ``dense_wire_bytes``, ``compression``, ``slot_use``, ``achieved``, ``encode_ms``,
+            ``exchange_ms``, ``decode_ms`` and ``wait_ms``.
+        """
+        self._worker.drain()
+        found = figures.figures(self._exchange, self._tallies)
+        if reset:
+            figures.clear(self._exchange, self._tallies)
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def report(self, *, reset: bool = False, residuals: bool = True) -> Report:
+        """Return a report of what this rank sent, saved and spent: print it, or use `to_json`.
+
+        Every residual is read once to compute its norm: about ten milliseconds for 25 million
+        entries. Any thread may call this, also during training.
+
+        Parameters
+        ----------
+        reset : bool
+            Start counting from zero afterwards.
+        residuals : bool
+            Compute the norms of the residuals. If False, all norms are None.
+        """
+        # In the sending thread: it would fail on a state that another thread is reading.
+        report = self._worker.between(
+            lambda: figures.report(
+                self.codec,
+                self._parameters.values(),
+                self._exchange,
+                self._tallies,
+                residuals=residuals,
+            )
+        )
+        if reset:
+            figures.clear(self._exchange, self._tallies)
+        return report

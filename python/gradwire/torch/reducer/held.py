@@ -1,0 +1,96 @@
+"""Exchanges gradients that are still in ``.grad``, outside of a backward pass."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from gradwire.torch.reducer.order import strides_of
+from gradwire.torch.reducer.passes import Passes
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.transport import Channel
+
+__all__ = ["exchange_held", "used_anywhere"]
+
+_BUCKET = 25 << 20
+"""Bytes of a bucket: encoding one overlaps the exchange of the previous one."""
+
+
+def used_anywhere(channel: Channel, parameters: Sequence[Parameter]) -> list[Parameter]:
+    """Return the parameters that have a gradient on some rank.
+
+    Parameters
+    ----------
+    channel : Channel
+        A channel in which nothing else is in progress.
+    parameters : sequence of Parameter
+        The parameters of the model, in the same order on all ranks.
+
+    Raises
+    ------
+    ValueError
+        A gradient is sparse on some rank.
+    """
+    mine = [_kind(each.tensor.grad) for each in parameters]
+    every = channel.all_gather_object(mine)
+    used = []
+    for each, *kinds in zip(parameters, *every, strict=True):
+        if "sparse" in kinds:
+            raise ValueError(
+                f"the gradient of {each.name!r} is sparse: it can be exchanged only in a backward "
+                "pass without no_sync()"
+            )
+        if any(kinds):
+            used.append(each)
+    return used
+
+
+def exchange_held(passes: Passes, parameters: Sequence[Parameter]) -> None:
+    """Replace the ``.grad`` of these parameters by what their exchange brings, on all ranks.
+
+    Raises
+    ------
+    GradientError, ExchangeError, UpdateError
+        As in a backward pass. No ``.grad`` has changed then.
+    """
+    buckets = [(members, torch.cat(list(map(_flat, members)))) for members in _buckets(parameters)]
+    passes.exchange([([each.tensor for each in members], flat) for members, flat in buckets])
+    for members, flat in buckets:
+        numels = [each.width * each.numel for each in members]
+        for each, values in zip(members, torch.split(flat, numels), strict=True):
+            _write(each, values)
+
+
+def _kind(gradient: torch.Tensor | None) -> str:
+    if gradient is None:
+        return ""
+    return "dense" if gradient.layout == torch.strided else "sparse"
+
+
+def _buckets(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
+    """Divide parameters into buckets of one dtype each."""
+    by_dtype: dict[torch.dtype, list[Parameter]] = {}
+    for each in parameters:
+        bucket = by_dtype.setdefault(each.tensor.dtype, [])
+        bucket.append(each)
+        if sum(one.tensor.nbytes for one in bucket) >= _BUCKET:
+            yield by_dtype.pop(each.tensor.dtype)
+    yield from by_dtype.values()
+
+
+def _flat(parameter: Parameter) -> torch.Tensor:
+    """Return a copy of a gradient as a bucket has it: in memory order, complex ones as two."""
+    tensor = parameter.tensor
+    flat = torch.zeros(parameter.numel, dtype=tensor.dtype, device=tensor.device)
+    if tensor.grad is not None:
+        flat.as_strided(tensor.shape, strides_of(parameter)).copy_(tensor.grad)
+    return torch.view_as_real(flat).flatten() if tensor.is_complex() else flat
+
+
+def _write(parameter: Parameter, values: torch.Tensor) -> None:
+    tensor = parameter.tensor
+    flat = torch.view_as_complex(values.view(-1, 2)) if tensor.is_complex() else values
+    found = flat.as_strided(tensor.shape, strides_of(parameter), flat.storage_offset())
+    if tensor.grad is None:
+        tensor.grad = found.clone()
+    else:
+        tensor.grad.copy_(found)

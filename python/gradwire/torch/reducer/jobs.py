@@ -1,0 +1,212 @@
+"""What the hook and the worker's threads exchange: steps, jobs, flights and their buffers."""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from gradwire.torch import backends
+from gradwire.torch.backends import Backend, Bucket
+from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.transport import Work
+
+__all__ = ["Buffers", "Flight", "Job", "Step"]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One backward pass, and what must be undone if it does not count.
+
+    Attributes
+    ----------
+    number : int
+        Backward passes that counted before it, including those before a resume; the same on all
+        ranks.
+    encoded : dict
+        Parameters encoded in this step and not rolled back, by name.
+    limits : list
+        Parameters whose limits have observed sizes in this step, each with its previous limit.
+    error : BaseException or None
+        Why the step does not count.
+    held : list of Flight
+        Buckets that are done and wait for the outcome of the whole step.
+    finished, counted : bool
+        Whether the step has ended, and whether it counts.
+    applied : bool
+        The optimizer has made a step since. Without `attach(optimizer=)`, nobody looks.
+    prepare : callable or None
+        What the sending thread does before it encodes the first bucket.
+    """
+
+    number: int = 0
+    encoded: dict[str, Parameter] = field(default_factory=dict)
+    error: BaseException | None = None
+    held: list["Flight"] = field(default_factory=list)
+    limits: list[tuple[Parameter, list[int]]] = field(default_factory=list)
+    finished: bool = False
+    counted: bool = False
+    applied: bool = False
+    prepare: Callable[[], None] | None = None
+
+    def encode(self, parameter: Parameter, gradient: NDArray[Any] | None = None) -> None:
+        """Record that a gradient was encoded into the parameter's state; measure it if given."""
+        self.encoded[parameter.name] = parameter
+        if gradient is not None:
+            parameter.measure(gradient)
+
+    def observe(self, parameter: Parameter, wanted: int) -> None:
+        """Update the parameter's limit with the largest size, in bytes, that any rank wanted."""
+        self.limits.append((parameter, parameter.limit.state()))
+        parameter.limit.observe(wanted)
+
+    def undo(self, parameters: Iterable[Parameter]) -> None:
+        """Roll back the states of these parameters to what they were before this step."""
+        kinds: dict[str, tuple[Backend, list[Parameter]]] = {}
+        for parameter in parameters:
+            del self.encoded[parameter.name]
+            backend = backends.of(parameter.tensor)
+            kinds.setdefault(backend.name, (backend, []))[1].append(parameter)
+        for backend, members in kinds.values():
+            backend.rollback([each.state for each in members])
+            for each in members:
+                each.unmeasure()
+
+    def undo_all(self) -> None:
+        """Roll back everything that this step changed. A second call has no effect."""
+        self.undo(list(self.encoded.values()))
+        while self.limits:
+            parameter, limit = self.limits.pop()
+            parameter.limit.load(limit)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One bucket, as the hook submits it.
+
+    Attributes
+    ----------
+    bucket : Bucket
+        The gradients, and the future of their average.
+    read_scale : callable
+        Returns the loss scale. Called by the worker alone: it may wait for a device.
+    enqueued : float
+        When the hook was called, by `time.perf_counter`.
+    """
+
+    layout: Layout
+    bucket: Bucket
+    step: Step
+    last: bool
+    read_scale: Callable[[], float]
+    enqueued: float
+
+    @property
+    def scale(self) -> float:
+        """The loss scale; 1.0 without a scaler."""
+        return self.read_scale()
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One bucket whose collectives are in progress.
+
+    Attributes
+    ----------
+    sequence : int
+        The number of the bucket since `attach` or the last resume.
+    works : tuple of Work
+        Collectives to wait for.
+    collectives : int
+        Number of collectives, including completed ones.
+    contents : object
+        What the exchange needs to complete it.
+    room : int
+        Bytes that this rank passes to the collectives, including unused room.
+    wire : float
+        Bytes that this rank sends for them.
+    error : BaseException or None
+        Why the collectives could not be started.
+    """
+
+    job: Job
+    sequence: int
+    works: tuple[Work, ...] = ()
+    collectives: int = 1
+    contents: object = None
+    room: int = 0
+    wire: float = 0.0
+    error: BaseException | None = None
+
+
+class Buffers:
+    """Reusable byte tensors: new ones would cost page faults in every step.
+
+    The first slots of a parameter are as long as the codec's bound, later ones only as long as its
+    frames need. So a tensor more than twice as long as the longest one requested in the last two
+    steps is freed.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[tuple[torch.Tensor, Any]] = []
+        self._lock = threading.Lock()
+        self._step: int | None = None
+        self._most = [0, 0]  # longest request in bytes: in this step, and in the previous one
+
+    def take(self, nbytes: int, step: int, bucket: Bucket) -> torch.Tensor:
+        """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one.
+
+        Parameters
+        ----------
+        nbytes : int
+        step : int
+            The number of the step that uses it.
+        bucket : Bucket
+            What it is for: it lies where the bucket's frames are to be.
+        """
+        tensor, mark = self._find(nbytes, step, bucket.frames_on)
+        if tensor is None:
+            return torch.empty(nbytes, dtype=torch.uint8, device=bucket.frames_on)
+        bucket.follow(mark)
+        return tensor
+
+    def _find(
+        self, nbytes: int, step: int, device: torch.device
+    ) -> tuple[torch.Tensor | None, Any]:
+        with self._lock:
+            if step != self._step:
+                self._step = step
+                self._free = [each for each in self._free if each[0].numel() <= self._limit]
+                self._most = [0, self._most[0]]
+            self._most[0] = max(self._most[0], nbytes)
+            self._free.sort(key=lambda each: each[0].numel())
+            there = [index for index, (each, _) in enumerate(self._free) if each.device == device]
+            for index in there:
+                if self._free[index][0].numel() >= nbytes:
+                    return self._free.pop(index)
+            if there:  # all are too short: free the longest rather than keep both
+                self._free.pop(there[-1])
+        return None, None
+
+    def give(self, tensor: torch.Tensor, mark: Any = None) -> None:
+        """Return a tensor for reuse, after what `Bucket.used` returned for it."""
+        with self._lock:
+            self._free.append((tensor, mark))
+
+    def clear(self) -> None:
+        """Free the tensors that are not in use."""
+        with self._lock:
+            self._free.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Total bytes of the tensors that are not in use."""
+        with self._lock:
+            return sum(tensor.numel() for tensor, _ in self._free)
+
+    @property
+    def _limit(self) -> int:
+        return 2 * max(self._most)

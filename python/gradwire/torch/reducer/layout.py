@@ -1,0 +1,178 @@
+"""The layout of a bucket: its parameters, and how each of them is sent."""
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gradwire.torch.reducer.order import observe
+from gradwire.torch.reducer.record import Parameter, Piece
+from gradwire.torch.reducer.report import Tallies
+
+__all__ = ["Layout", "Layouts"]
+
+
+class Layout:
+    """The parameters of one bucket, in the order of its buffer.
+
+    Attributes
+    ----------
+    pieces : tuple of Piece
+        The compressed parameters, one frame each.
+    dense : tuple of Piece
+        The parameters that are sent dense.
+    runs : tuple of (int, int)
+        Entries (start, stop) of the dense parameters, with adjacent ones merged.
+    dense_numel : int
+        Total number of entries in the runs.
+    numel : int
+        Number of entries in the buffer.
+    dtype : torch.dtype
+        dtype of the buffer.
+    sparse : bool
+        The bucket is a sparse tensor with a single parameter; there are no runs.
+    digest : int
+        CRC-32 of the layout; ranks compare it before they read each other's bytes.
+    compressed : tuple of Parameter
+        The parameters of the pieces.
+    ends : list of int
+        Start and stop of each piece, alternating.
+    tallies : Tallies
+        Running sums of what is exchanged.
+    rows, dense_rows : numpy.ndarray
+        Rows of the tallies for the pieces, and for the dense parameters.
+    dense_numels : numpy.ndarray
+        Number of entries of each dense parameter.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        The parameters, in the order of the buffer.
+    dtype : torch.dtype
+        dtype of the buffer.
+    tallies : Tallies, optional
+        Running sums of all parameters, including these. New ones by default.
+    rows : sequence of int, optional
+        Row of each of these parameters in the tallies. Counts from 0 by default.
+    sparse : bool
+        The bucket is a sparse tensor.
+    """
+
+    __slots__ = (
+        "compressed",
+        "dense",
+        "dense_numel",
+        "dense_numels",
+        "dense_rows",
+        "digest",
+        "dtype",
+        "ends",
+        "numel",
+        "pieces",
+        "rows",
+        "runs",
+        "sparse",
+        "tallies",
+    )
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        dtype: torch.dtype,
+        tallies: Tallies | None = None,
+        rows: Sequence[int] | None = None,
+        *,
+        sparse: bool = False,
+    ) -> None:
+        self.sparse = sparse
+        pieces: list[Piece] = []
+        dense: list[Piece] = []
+        runs: list[tuple[int, int]] = []
+        at = 0
+        digest = zlib.crc32(f"{dtype}{' sparse' * sparse}".encode())
+        all_rows = range(len(parameters)) if rows is None else rows
+        piece_rows: list[int] = []
+        dense_rows: list[int] = []
+        for parameter, row in zip(parameters, all_rows, strict=True):
+            piece = Piece(parameter, at, at + parameter.width * parameter.numel)
+            at = piece.stop
+            if parameter.compressed and not sparse:
+                pieces.append(piece)
+                piece_rows.append(row)
+            else:
+                dense.append(piece)
+                dense_rows.append(row)
+                if runs and runs[-1][1] == piece.start:
+                    runs[-1] = (runs[-1][0], piece.stop)
+                elif not sparse:
+                    runs.append((piece.start, piece.stop))
+            described = f"{parameter.name}\0{parameter.numel}\0{not parameter.compressed}\0"
+            digest = zlib.crc32(described.encode(), digest)
+        self.pieces = tuple(pieces)
+        self.dense = tuple(dense)
+        self.runs = tuple(runs)
+        self.dense_numel = sum(stop - start for start, stop in runs)
+        self.numel = at
+        self.dtype = dtype
+        self.digest = digest
+        self.compressed = tuple(piece.parameter for piece in pieces)
+        self.ends = [end for piece in pieces for end in (piece.start, piece.stop)]
+        self.tallies = Tallies(len(parameters)) if tallies is None else tallies
+        self.rows = np.array(piece_rows, np.intp)
+        self.dense_rows = np.array(dense_rows, np.intp)
+        self.dense_numels = np.array([piece.stop - piece.start for piece in dense], np.int64)
+
+
+class Layouts:
+    """Finds the layout of a bucket. DDP regroups its buckets, so none is keyed by its index.
+
+    Attributes
+    ----------
+    tallies : Tallies
+        One row per parameter, in the given order, and one for all parameters that were replaced.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        # The parameters are kept alive here, which keeps their ids valid.
+        self._parameters = list(parameters)
+        self._replaced = len(self._parameters)
+        self._by_id = {id(each.tensor): row for row, each in enumerate(self._parameters)}
+        self.tallies = Tallies(len(self._parameters) + 1)
+        self._known: dict[tuple[int, ...], Layout] = {}
+
+    def forget(self) -> None:
+        """Drop all layouts: from now on, other parameters are sent dense."""
+        self._known.clear()
+
+    def of(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor) -> Layout:
+        """Return the layout of a bucket, from its parameters and its flat buffer."""
+        key = tuple(map(id, tensors))
+        layout = self._known.get(key)
+        if layout is None:
+            layout = self._known[key] = self._make(key, tensors, buffer)
+            for parameter in layout.compressed:
+                observe(parameter)
+        return layout
+
+    def _make(
+        self, key: tuple[int, ...], tensors: Sequence[torch.Tensor], buffer: torch.Tensor
+    ) -> Layout:
+        for tensor, id_ in zip(tensors, key, strict=True):
+            if id_ not in self._by_id:
+                # The model had this parameter when it was wrapped, and has since replaced it. DDP
+                # still averages the old one; it is sent dense.
+                name = f"(replaced, shape {tuple(tensor.shape)})"
+                self._by_id[id_] = len(self._parameters)
+                self._parameters.append(Parameter(name, tensor))
+        rows = [self._by_id[id_] for id_ in key]
+        parameters = [self._parameters[row] for row in rows]
+        # Replaced parameters are counted together.
+        rows = [min(row, self._replaced) for row in rows]
+        sparse = buffer.layout != torch.strided
+        layout = Layout(parameters, buffer.dtype, self.tallies, rows, sparse=sparse)
+        if layout.numel != buffer.numel():
+            raise RuntimeError(
+                f"a bucket has {buffer.numel()} entries, its parameters have {layout.numel}"
+            )
+        return layout

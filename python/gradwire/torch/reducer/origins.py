@@ -1,0 +1,204 @@
+"""What each ``.grad`` holds: a gradient of this rank, an average, or what the codec made of it."""
+
+import enum
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from gradwire.torch import backends
+from gradwire.torch.reducer.record import Parameter
+
+__all__ = ["Mark", "Origin", "Origins"]
+
+
+class Origin(enum.IntEnum):
+    """Where the value of a parameter's ``.grad`` comes from."""
+
+    UNKNOWN = 0
+    """No backward pass yet: what is there was put there by hand."""
+    LOCAL = 1
+    """Backward passes of this rank; it has not been exchanged."""
+    AVERAGED = 2
+    """A plain average over the ranks."""
+    SENT = 3
+    """The average of decoded frames."""
+    MIXED = 4
+    """The average of decoded frames, with gradients of a later pass added to it."""
+
+
+class Mark:
+    """The origin of one parameter's ``.grad``, followed by two hooks of autograd.
+
+    The first runs before a gradient is added to ``.grad``, so it sees whether the program has
+    cleared ``.grad`` since the last pass, whatever it used for that. The second runs when it was
+    added: `torch.autograd.grad` calls only the first.
+    """
+
+    __slots__ = ("_arrived", "_hooks", "_next", "_origin", "_tensor", "_unread", "parameter")
+
+    def __init__(self, parameter: Parameter) -> None:
+        tensor: Any = parameter.tensor
+        self.parameter = parameter
+        self._origin = self._next = Origin.UNKNOWN
+        # On a device: whether .grad held anything when the gradient arrived, not read so far.
+        self._unread: torch.Tensor | None = None
+        self._arrived: torch.Tensor | None = None
+        # Not the tensor: its hooks would keep it alive.
+        self._tensor = weakref.ref(tensor)
+        required = tensor.requires_grad
+        tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
+        self._hooks = (
+            tensor.register_hook(self._arrive),
+            tensor.register_post_accumulate_grad_hook(self._added),
+        )
+        tensor.requires_grad_(required)
+
+    @property
+    def origin(self) -> Origin:
+        """Where the value of ``.grad`` comes from. May wait for a device."""
+        if self._unread is not None:
+            self.origin = _MIXED if self._unread else _LOCAL
+        return self._origin
+
+    @origin.setter
+    def origin(self, origin: Origin) -> None:
+        self._origin, self._unread = origin, None
+
+    @property
+    def held(self) -> torch.Tensor | None:
+        """The value of ``.grad``; None also if it is zero, which is how some programs clear it."""
+        gradient = self._gradient
+        return None if gradient is None or not gradient.any() else gradient
+
+    @property
+    def _gradient(self) -> torch.Tensor | None:
+        tensor = self._tensor()
+        return None if tensor is None else tensor.grad
+
+    def sent(self) -> torch.Tensor | None:
+        """Return whether what was decoded last is in ``.grad``, as a tensor; None if it is not.
+
+        Does not wait for a device.
+        """
+        gradient = self._gradient
+        if gradient is None or (self._origin < _SENT and self._unread is None):
+            return None
+        held = gradient.any()
+        return held if self._unread is None else held & self._unread
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _arrive(self, gradient: torch.Tensor) -> None:
+        self._arrived, self._next = None, _LOCAL
+        found = self.sent()
+        if found is None:
+            return
+        if backends.of(found).waits:
+            self._arrived = found
+        elif found:
+            self._next = _MIXED
+
+    def _added(self, tensor: torch.Tensor) -> None:
+        self._origin, self._unread = self._next, self._arrived
+
+
+# Looking up a member of an enumeration costs as much as the rest of the hook.
+_LOCAL, _SENT, _MIXED = Origin.LOCAL, Origin.SENT, Origin.MIXED
+
+
+class Origins:
+    """The origins of all parameters of a model that have a codec.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.marks = [Mark(each) for each in parameters]
+        self._by_id = {id(mark.parameter.tensor): mark for mark in self.marks}
+        self._seen: tuple[Mark, int] | None = None
+
+    def remove(self) -> None:
+        """Follow no gradient any more."""
+        for mark in self.marks:
+            mark.remove()
+
+    def exchanged(self, parameters: Iterable[Parameter], origin: Origin) -> None:
+        """Record that a bucket with these parameters is exchanged."""
+        for parameter in parameters:
+            mark = self._by_id.get(id(parameter.tensor))
+            if mark is not None:
+                mark.origin = origin
+
+    def averaged(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Record that DDP averages a bucket by itself."""
+        for tensor in tensors:
+            mark = self._by_id.get(id(tensor))
+            if mark is not None and mark.origin is not Origin.MIXED:
+                mark.origin = Origin.AVERAGED
+
+    def mixed(self) -> Mark | None:
+        """Return a parameter whose bucket would mix what was decoded with new gradients.
+
+        Waits for a device only if ``.grad`` was not cleared by setting it to None, and then once.
+        """
+        # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
+        asked = [(mark, held) for mark in self.marks if (held := mark.sent()) is not None]
+        for (mark, _), found in zip(asked, _read([held for _, held in asked]), strict=True):
+            if found:
+                return mark
+        return None
+
+    def kept(self, parameters: Iterable[Parameter]) -> list[Parameter]:
+        """Return those with what was decoded last still in ``.grad``, alone or mixed.
+
+        Waits for a device at most once.
+        """
+        asked = [(each, self._by_id[id(each.tensor)].sent()) for each in parameters]
+        there = [(each, held) for each, held in asked if held is not None]
+        found = _read([held for _, held in there])
+        return [each for (each, _), kept in zip(there, found, strict=True) if kept]
+
+    def settle(self) -> None:
+        """Read all origins that are still to be read, with one wait for a device."""
+        unread = [(mark, mark._unread) for mark in self.marks if mark._unread is not None]
+        found = _read([held for _, held in unread])
+        for (mark, _), mixed in zip(unread, found, strict=True):
+            mark.origin = _MIXED if mixed else _LOCAL
+
+    # Changes between the backward pass and the optimizer's step --------------------------------
+
+    def watch(self) -> None:
+        """Remember the version of one ``.grad`` that was just decoded."""
+        self._seen = None
+        for mark in self.marks:
+            if mark.origin is Origin.SENT:
+                gradient = mark.parameter.tensor.grad
+                if gradient is not None:
+                    self._seen = (mark, _version(gradient))
+                    return
+
+    def changed(self) -> bool:
+        """Tell whether the program has written to it since, as gradient clipping does."""
+        if self._seen is None:
+            return False
+        mark, version = self._seen
+        gradient = mark.parameter.tensor.grad
+        return gradient is not None and _version(gradient) != version
+
+
+def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
+    """Return the values of flags on one device with one wait for it."""
+    if len({flag.device for flag in flags}) > 1:
+        return [bool(flag) for flag in flags]
+    return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
+
+
+def _version(tensor: Any) -> int:
+    return int(tensor._version)

@@ -1,0 +1,229 @@
+"""Which optimizers go with which codecs."""
+
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+import gradwire
+from gradwire.torch.optim import SGD, AdamW
+from gradwire.torch.reducer.agreement import checksum
+from gradwire.torch.reducer.record import Parameter
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = [
+    "PairingWarning",
+    "check_group",
+    "check_optimizer",
+    "check_pairing",
+    "facts_of",
+    "warn_of_changes",
+    "warn_of_halves",
+    "warn_of_pairing",
+    "warn_of_steps",
+]
+
+_INNER = tuple(
+    os.path.dirname(each.__file__) + os.sep for each in (gradwire, torch) if each.__file__
+)
+"""Where the sources of gradwire and torch are."""
+
+_ADAMW = "gradwire.torch.optim.AdamW"
+_SGD = "gradwire.torch.optim.SGD"
+
+
+class PairingWarning(UserWarning):
+    """The optimizer and the codec do not suit each other, or cannot be checked."""
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise a TypeError that says what to pass, unless the argument is an optimizer of torch."""
+    if optimizer is None or isinstance(optimizer, Optimizer):
+        return
+    advice = ""
+    if isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        advice = "; pass the optimizer inside it, .optimizer"
+    raise TypeError(
+        "optimizer= takes a torch.optim.Optimizer, such as "
+        f"{_ADAMW}(model.parameters()); got the {type(optimizer).__name__} {optimizer!r}{advice}"
+    )
+
+
+def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
+    """Return what all ranks must have in common: class, options and parameters of each group."""
+    if optimizer is None:
+        return None
+    names = {id(each): name for name, each in named.items()}
+    groups = []
+    for group in optimizer.param_groups:
+        options = {key: _plain(value) for key, value in sorted(group.items()) if key != "params"}
+        groups.append((options, checksum([names.get(id(each)) for each in group["params"]])))
+    return type(optimizer).__qualname__, groups
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    try:
+        return float(value)  # type: ignore[arg-type]  # a tensor with one entry
+    except (TypeError, ValueError, RuntimeError):
+        return type(value).__qualname__
+
+
+def check_pairing(
+    codec: "Codec", optimizer: Optimizer | None, compressed: Iterable[Parameter]
+) -> None:
+    """Raise a ValueError if the optimizer would not apply what the codec sends.
+
+    Parameters
+    ----------
+    codec : gradwire.Codec
+    optimizer : torch.optim.Optimizer or None
+    compressed : iterable of Parameter
+        The parameters that have a codec.
+    """
+    ids = {id(each.tensor) for each in compressed}
+    groups = [
+        group
+        for group in (optimizer.param_groups if optimizer is not None else ())
+        if any(id(each) in ids for each in group["params"])
+    ]
+    if codec.memory.updates:
+        _check_updates(codec, optimizer)
+    if isinstance(optimizer, SGD | AdamW):
+        for group in groups:
+            check_group(codec, group)
+
+
+def check_group(codec: "Codec", group: Mapping[str, Any]) -> None:
+    """Raise a ValueError if the options of a group differ from those of the codec's memory."""
+    if codec.memory.updates:
+        known = {**group, "beta2": group["betas"][1]}
+        _check_equal(codec, known, {"beta2": "betas[1]", "eps": "eps"})
+    elif codec.memory.corrects and "momentum" in group:
+        _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
+
+
+def _check_updates(codec: "Codec", optimizer: Optimizer | None) -> None:
+    if optimizer is None:
+        raise ValueError(
+            f"{codec.memory!r} sends steps, which take the learning rate and which only {_ADAMW} "
+            f"applies: optimizer = {_ADAMW}(model.parameters(), lr=...), then "
+            "attach(model, codec, optimizer=optimizer)"
+        )
+    if not isinstance(optimizer, AdamW):
+        raise ValueError(
+            f"{codec.memory!r} sends steps, to which {_name(optimizer)} would apply its own rule; "
+            f"use {_ADAMW}(model.parameters(), lr=...)"
+        )
+
+
+def _check_equal(codec: "Codec", group: Mapping[str, Any], options: Mapping[str, str]) -> None:
+    for option, called in options.items():
+        wanted, found = getattr(codec.memory, option), group[option]
+        if wanted != found:
+            raise ValueError(
+                f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
+                "must be the same"
+            )
+
+
+def warn_of_pairing(
+    codec: "Codec", optimizer: Optimizer | None, compressed: Iterable[Parameter]
+) -> None:
+    """Warn of a pairing that costs accuracy, and name a better one."""
+    memory = codec.memory
+    if not memory.keeps:
+        return
+    if optimizer is None:
+        _warn(
+            "attach() was given no optimizer=, so it cannot check that the optimizer suits the "
+            "codec, and cannot notice gradients that are thrown away: "
+            "attach(model, codec, optimizer=optimizer)"
+        )
+        return
+    if memory.updates:
+        known = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        missing = [each.name for each in compressed if id(each.tensor) not in known]
+        if missing:
+            _warn(
+                f"{len(missing)} parameters, such as {missing[0]!r}, are in no group of the "
+                "optimizer, so their learning rate is 0: no other optimizer can train them either"
+            )
+        return
+    if memory.corrects:
+        if any(map(_has_momentum, optimizer.param_groups)) and not isinstance(optimizer, SGD):
+            _warn(
+                f"{memory!r} applies momentum, and {_name(optimizer)} would apply it again: use "
+                f"{_SGD}(model.parameters(), lr=..., momentum=...)"
+            )
+    elif codec.sparsify.selects and any(map(_has_first_moment, optimizer.param_groups)):
+        _warn_of_moment(optimizer, "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}")
+    elif codec.sparsify.selects and any(map(_has_momentum, optimizer.param_groups)):
+        _warn_of_moment(
+            optimizer, "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
+        )
+
+
+def _warn_of_moment(optimizer: Optimizer, found: str, better: str) -> None:
+    _warn(
+        f"{_name(optimizer)} has {found}, and a sparse codec with a residual sends gradients late "
+        f"and as sums: together they can cost accuracy. Better: {better}"
+    )
+
+
+def _has_first_moment(group: Mapping[str, Any]) -> bool:
+    return float(group.get("betas", (0.0,))[0]) > 0.0
+
+
+def _has_momentum(group: Mapping[str, Any]) -> bool:
+    return _has_first_moment(group) or float(group.get("momentum") or 0.0) > 0.0
+
+
+def _name(optimizer: Optimizer) -> str:
+    kind = type(optimizer)
+    module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
+    if isinstance(optimizer, SGD | AdamW):
+        module = "gradwire.torch.optim"
+    return f"{module}.{kind.__qualname__}"
+
+
+def warn_of_changes() -> None:
+    """Warn of a program that rewrites updates."""
+    _warn(
+        "the program changed .grad between backward() and step(). It holds updates, not gradients: "
+        "clipping gradients there clips updates. To clip gradients, run the pass within "
+        "model.no_sync(), clip, and call step(), which exchanges them"
+    )
+
+
+def warn_of_halves(missing: str, loaded: str) -> None:
+    """Warn of a checkpoint of which only one half was loaded."""
+    _warn(
+        f"a state of the {loaded} was loaded, none of the {missing}: save and load "
+        "optimizer.state_dict() and handle.state_dict() together"
+    )
+
+
+def warn_of_steps(found: int, expected: int) -> None:
+    """Warn of two halves that were not saved together."""
+    _warn(
+        f"the state of the optimizer is of its step {found}, that of the handle was saved with "
+        f"step {expected}: load both from the same checkpoint"
+    )
+
+
+def _warn(text: str) -> None:
+    """Warn of the line of the program that called gradwire, or one of torch's optimizers."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INNER):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, PairingWarning, stacklevel=level)

@@ -1,0 +1,77 @@
+"""Makes the records that are kept of parameters throughout training."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradwire.torch import backends
+from gradwire.torch.reducer.capacity import SizeLimit
+from gradwire.torch.reducer.record import Parameter
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+    from gradwire.state import State
+
+__all__ = ["fresh_state", "make", "use"]
+
+_BUCKET = 25 << 20
+
+
+def make(
+    named: Mapping[str, torch.nn.Parameter],
+    dense: set[str],
+    codec: "Codec",
+    rank: int,
+    bucket_nbytes: int | None,
+) -> list[Parameter]:
+    """Return the records of all parameters, in their order.
+
+    Parameters
+    ----------
+    named : mapping of str to torch.nn.Parameter
+    dense : set of str
+        Parameters that are always sent dense.
+    codec : gradwire.Codec
+    rank : int
+        This rank, which selects the random numbers of the states.
+    bucket_nbytes : int, optional
+        Capacity of the buckets.
+    """
+    turns = _turns(named, bucket_nbytes or _BUCKET)
+    parameters = []
+    for name, tensor in named.items():
+        parameter = Parameter(name, tensor, turn=turns[name])
+        if name not in dense:
+            use(parameter, codec.for_shape(tensor.shape))
+            parameter.state = fresh_state(parameter, rank)
+        parameters.append(parameter)
+    return parameters
+
+
+def fresh_state(parameter: Parameter, rank: int) -> "State":
+    """Return a new state. With stochastic rounding, every rank draws different numbers."""
+    init = backends.of(parameter.tensor).init_state
+    return init(parameter.codec, parameter.numel, parameter.name, rank)
+
+
+def use(parameter: Parameter, codec: "Codec") -> None:
+    """Compress a parameter with a codec from now on, and keep its state."""
+    if parameter.codec == codec:
+        return
+    parameter.codec = codec
+    # Without a memory, trimmed entries would be lost; and a frame of all entries cannot be trimmed.
+    fixed = not (codec.memory.keeps and codec.sparsify.selects)
+    parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)
+
+
+def _turns(named: Mapping[str, Any], bucket_nbytes: int) -> dict[str, int]:
+    """Return each parameter's turn: its position from the end of the model, in bucket sizes.
+
+    From the end, because the last parameter's gradient is ready first.
+    """
+    turns, nbytes = {}, 0
+    for name, tensor in reversed(list(named.items())):
+        turns[name] = nbytes // bucket_nbytes
+        nbytes += tensor.numel() * tensor.element_size()
+    return turns

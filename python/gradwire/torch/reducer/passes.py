@@ -1,0 +1,352 @@
+"""Backward passes: their buckets are handed to the worker, and they are counted or undone."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+
+from gradwire.torch import backends
+from gradwire.torch.errors import ExchangeError, UndoError, fresh
+from gradwire.torch.reducer.agreement import agree
+from gradwire.torch.reducer.applying import Applying, set_rates
+from gradwire.torch.reducer.control import Control
+from gradwire.torch.reducer.exchange import Exchange
+from gradwire.torch.reducer.jobs import Job, Step
+from gradwire.torch.reducer.layout import Layout, Layouts
+from gradwire.torch.reducer.origins import Origin
+from gradwire.torch.reducer.worker import Worker
+
+__all__ = ["GradScaler", "Passes"]
+
+
+class GradScaler(Protocol):
+    """The methods of `torch.amp.GradScaler` that gradwire calls."""
+
+    def get_scale(self) -> float:
+        """Return the loss scale."""
+
+    def is_enabled(self) -> bool:
+        """Tell whether the loss is scaled and non-finite steps are skipped."""
+
+
+class Passes:
+    """The passes of one attachment, one after another, each of any number of buckets.
+
+    Parameters
+    ----------
+    worker : Worker
+    exchange : Exchange
+    layouts : Layouts
+    grad_scaler : GradScaler or None
+        An enabled loss scaler.
+    applying : Applying or None
+        The optimizer, if `attach` was given one.
+    joining : callable
+        Tells whether the model is within `join`, where ranks without inputs take part.
+    control : Control
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        exchange: Exchange,
+        layouts: Layouts,
+        grad_scaler: GradScaler | None,
+        *,
+        applying: Applying | None,
+        joining: Callable[[], bool],
+        control: Control,
+    ) -> None:
+        self._worker = worker
+        self._control = control
+        self._exchange = exchange
+        self._layouts = layouts
+        self._grad_scaler = grad_scaler
+        self._applying = applying
+        self._joining = joining
+        self._steps_before = 0
+        self._last: Step | None = None
+        self._pauses = 0
+        self._read_scale = _one
+
+    @property
+    def step(self) -> int:
+        """Backward passes exchanged and not rolled back, including those before a resume."""
+        return self._steps_before + self._exchange.times.steps_ever
+
+    def restart(self, step: int) -> None:
+        """Continue from a checkpoint of this step, on all ranks. Call after `Worker.settle`."""
+        self._steps_before = step - self._exchange.times.steps_ever
+        self._worker.restart()
+        self.forget()
+
+    def forget(self) -> None:
+        """Compute all layouts anew, and make the last backward pass one that cannot be discarded.
+
+        Call it after any change of the parameters' codecs or states.
+        """
+        self._layouts.forget()
+        self._last = None
+
+    def undo_unapplied(self) -> None:
+        """Undo the last pass if the optimizer has made no step since. Call after `Worker.settle`.
+
+        For what may be the end of this process: no later pass could undo it.
+
+        Raises
+        ------
+        UndoError
+            Residuals in one buffer have taken it in.
+        """
+        applying = self._applying
+        if applying is not None and applying.last is not None and not applying.last.applied:
+            self._check_undo(applying.last, "the optimizer has not applied the last pass yet")
+            self._worker.discard(applying.last)
+
+    def _check_undo(self, step: Step, problem: str) -> None:
+        """Raise an UndoError if a step is to be undone that cannot be."""
+        if step.counted and self._exchange.postpones:
+            raise UndoError(problem)
+
+    # What gives gradients calls ---------------------------------------------------------------
+
+    @property
+    def broken(self) -> BaseException | None:
+        """What broke the exchange, if anything did."""
+        return self._worker.broken
+
+    @property
+    def ended(self) -> bool:
+        """Whether no pass is under way."""
+        return self._last is None or self._last.finished
+
+    @property
+    def are_paused(self) -> bool:
+        """Whether passes are to be left to plain averages for now."""
+        return self._pauses > 0
+
+    def are_stale(self) -> bool:
+        """Tell whether a pass begins from gradients that the optimizer has applied already."""
+        # Within join(), ranks without inputs could not know.
+        return self._applying is not None and not self._joining() and self._applying.stale()
+
+    def averaged(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Record gradients that are averaged by other means: the last pass, not to be undone."""
+        self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
+        if self._applying is not None:
+            self._applying.origins.averaged(parameters)
+
+    def begin(self, *, shadow: bool = False) -> BaseException | None:
+        """Begin a pass, or return why it must not be exchanged.
+
+        Call it when the futures of the previous pass are resolved, whatever their outcome: the
+        receiving thread has then counted that pass, if it counts, on all ranks.
+
+        Within `join`, a rank without inputs has shadow passes, which leave its ``.grad`` alone.
+        """
+        refusal = self._begin(shadow=shadow)
+        self._read_scale = self._scale()
+        return refusal
+
+    def submit(
+        self,
+        tensors: Sequence[torch.Tensor],
+        buffer: torch.Tensor,
+        *,
+        last: bool,
+        placed: bool = True,
+    ) -> "tuple[torch.futures.Future[torch.Tensor], Step]":
+        """Enqueue a bucket of the pass; return the future of its average, and the pass.
+
+        Parameters
+        ----------
+        tensors : sequence of torch.Tensor
+            The parameters of the bucket.
+        buffer : torch.Tensor
+            Their gradients, flat, one after another; receives the averages.
+        last : bool
+            It is the last bucket of the pass.
+        placed : bool
+            What it brings is for ``.grad``, on this rank too.
+        """
+        layout = self._layouts.of(tensors, buffer)
+        return self._enqueue(layout, buffer, self._read_scale, last=last, placed=placed)
+
+    def ending(self) -> Callable[[Step], BaseException | None]:
+        """Return what tells, once a pass is complete, which error it has to raise.
+
+        It does not refer to this object: autograd may keep its callbacks for a while.
+        """
+        worker, applying = self._worker, self._applying
+
+        def verdict(step: Step) -> BaseException | None:
+            error = worker.verdict(step)
+            if applying is not None and error is None:
+                applying.watch()
+            return error
+
+        return verdict
+
+    def _begin(self, *, shadow: bool = False) -> BaseException | None:
+        applying = self._applying
+        if applying is None:
+            self._last = Step(self.step)
+            return None
+        refusal = None if shadow else applying.refusal()
+        if refusal is not None:
+            self._last = None
+            return refusal
+        try:
+            undo = self._drop(applying)
+        except ExchangeError as error:
+            self._last, self._worker.broken = None, error
+            return error
+        except UndoError as error:
+            self._last = None
+            return error
+        rates = applying.rates()
+
+        def prepare() -> None:
+            undo()
+            applying.take_over()
+            set_rates(rates)
+
+        self._last = applying.last = Step(self.step, prepare=prepare, applied=self._joining())
+        return None
+
+    def _drop(self, applying: Applying) -> Callable[[], None]:
+        """Count the last pass no longer if its gradients were dropped; return what undoes it."""
+        found = applying.dropped()
+        if found is None:
+            return lambda: None
+        last, parameters = found
+        if parameters and self._exchange.postpones:
+            last.applied = True  # told once: the program may go on
+            self._check_undo(last, "the last pass was cleared before the optimizer's step()")
+        if len(parameters) == len(last.encoded):
+            # Ranks that undid different passes would have slots of different sizes, which aborts
+            # the process. So they meet first, but only if there is something to undo.
+            with self._control.act(f"backward() with no step() after pass {last.number}"):
+                pass
+            if last.counted:
+                self._worker.uncount(last)
+            return last.undo_all
+
+        return lambda: last.undo(parameters)
+
+    def _enqueue(
+        self,
+        layout: Layout,
+        buffer: torch.Tensor,
+        read_scale: Callable[[], float],
+        *,
+        last: bool,
+        placed: bool,
+    ) -> "tuple[torch.futures.Future[torch.Tensor], Step]":
+        step = self._last
+        assert step is not None
+        if self._applying is not None and placed:
+            origins = self._applying.origins
+            origins.exchanged(layout.compressed, Origin.SENT)
+            origins.exchanged((piece.parameter for piece in layout.dense), Origin.AVERAGED)
+        carried = buffer.device.type in self._exchange.carriers
+        bucket = backends.of(buffer).bucket(buffer, carried)
+        self._worker.submit(
+            Job(
+                layout=layout,
+                bucket=bucket,
+                step=step,
+                last=last,
+                read_scale=read_scale,
+                enqueued=time.perf_counter(),
+            )
+        )
+        return bucket.future, step
+
+    def _scale(self) -> Callable[[], float]:
+        """Return what reads the loss scale of this pass."""
+        if self._grad_scaler is None:
+            return _one
+        # Not get_scale(), which waits for the device.
+        kept = getattr(self._grad_scaler, "_scale", None)
+        if isinstance(kept, torch.Tensor):
+            return backends.of(kept).number(kept)
+        scale = self._grad_scaler.get_scale()
+        return lambda: scale
+
+    # What the optimizer calls -----------------------------------------------------------------
+
+    def exchange(self, buckets: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]]) -> None:
+        """Exchange buckets outside of a backward pass, as a pass of their own.
+
+        Parameters
+        ----------
+        buckets : sequence of (sequence of torch.Tensor, torch.Tensor)
+            The parameters of each bucket, and their gradients in one flat buffer, which receives
+            the averages.
+
+        Raises
+        ------
+        GradientError, ExchangeError, UpdateError
+            As a backward pass does, also with a loss scaler.
+        """
+        if self._worker.broken is not None:
+            raise fresh(self._worker.broken)
+        refusal = self._begin()
+        if refusal is not None:
+            raise refusal
+        layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
+        waiting = [
+            self._enqueue(layout, buffer, _one, last=layout is layouts[-1], placed=True)
+            for layout, (_, buffer) in zip(layouts, buckets, strict=True)
+        ]
+        for future, _ in waiting:
+            future.wait()
+        for _, step in waiting[:1]:
+            if step.error is not None:
+                raise fresh(step.error)
+
+    # What the handle calls --------------------------------------------------------------------
+
+    def discard(self, control: Control) -> None:
+        """Undo the last backward pass. A collective."""
+        self.check_unbroken()
+        self._worker.settle()
+        step = self._last
+        known = None if step is None else step.number
+        with control.act("discard()") as group:
+            agree(group, "discarded", {"step": self.step, "last backward pass": known})
+        if step is None:
+            raise ValueError(
+                "there is no step to discard: discard() undoes the last backward pass only, and "
+                "none was exchanged since attach(), epoch(), load_state_dict() or discard()"
+            )
+        self._check_undo(step, "discard() is to undo the last pass")
+        self._worker.discard(step)
+        self._last = None
+        if self._applying is not None:
+            self._applying.discarded(step)
+
+    @contextlib.contextmanager
+    def paused(self, control: Control) -> Iterator[None]:
+        """Stand aside in this block. A collective at entry."""
+        self.check_unbroken()
+        with control.act("paused()"):
+            pass
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+
+    def check_unbroken(self) -> None:
+        """Raise what broke the exchange, if anything did."""
+        if self._worker.broken is not None:
+            raise fresh(self._worker.broken)
+
+
+def _one() -> float:
+    """Return the scale of a loss that is not scaled."""
+    return 1.0

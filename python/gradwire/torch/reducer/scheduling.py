@@ -1,0 +1,235 @@
+"""Advances a schedule between two steps, on all ranks."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire import _validate
+from gradwire.schedule import Accordion, Schedule
+from gradwire.torch.reducer import parameters as making
+from gradwire.torch.reducer.agreement import agree
+from gradwire.torch.reducer.control import Control
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.transport import Channel
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["Position", "Scheduler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A schedule's position, fully computed: `Scheduler.take` cannot fail.
+
+    Attributes
+    ----------
+    epoch : int
+    lr : float or None
+        The last learning rate given.
+    critical : dict of str to bool
+        With `Accordion`, whether each parameter is in a critical regime.
+    norms : dict of str to float
+        With `Accordion`, the norms that were measured last.
+    codecs : dict
+        The codec of each parameter; None for a parameter that is currently sent dense.
+    measured : dict of str to numpy.ndarray
+        Sums of gradients, if needed.
+    """
+
+    epoch: int
+    lr: float | None
+    critical: dict[str, bool]
+    norms: dict[str, float]
+    codecs: "dict[str, Codec | None]"
+    measured: dict[str, NDArray[np.float32]]
+
+
+class Scheduler:
+    """Gives every compressed parameter its codec for the epoch.
+
+    Do not call any method during a step.
+
+    Attributes
+    ----------
+    epoch : int
+        The current epoch.
+    critical : dict of str to bool
+        With `Accordion`, whether each parameter is in a critical regime.
+
+    Parameters
+    ----------
+    schedule : gradwire.schedule.Schedule
+    parameters : mapping of str to Parameter
+        The compressed parameters, each with the codec that was attached.
+    rank : int
+    """
+
+    def __init__(self, schedule: Schedule, parameters: Mapping[str, Parameter], rank: int) -> None:
+        self.schedule = schedule
+        self.epoch = 0
+        self.critical = dict.fromkeys(parameters, True)
+        self._lr: float | None = None
+        self._norms = dict.fromkeys(parameters, 0.0)
+        self._parameters = parameters
+        self._codecs: dict[str, Codec] = {
+            name: parameter.codec for name, parameter in parameters.items()
+        }
+        self._rank = rank
+        self._apply()
+
+    def advance(self, epoch: int, lr: float | None, control: Control) -> None:
+        """Begin an epoch. A collective."""
+        epoch = _validate.integer("epoch", epoch, low=0)
+        lr = None if lr is None else _validate.positive("lr", lr)
+        with control.act("epoch()") as channel:
+            self._advance(epoch, lr, channel)
+
+    def _advance(self, epoch: int, lr: float | None, channel: Channel) -> None:
+        agree(channel, "began an epoch", {"epoch": epoch, "lr": lr})
+        if epoch < self.epoch:
+            raise ValueError(f"epoch {self.epoch} has already begun, got epoch {epoch}")
+        lowered = lr is not None and self._lr is not None and lr < self._lr
+        self._lr = self._lr if lr is None else lr
+        if epoch == self.epoch:
+            return
+        if isinstance(self.schedule, Accordion):
+            self._decide(self.schedule, channel, lowered=lowered)
+        self.epoch = epoch
+        self._apply()
+
+    def _decide(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> None:
+        """End an epoch: rank 0 decides from its own gradients, and all ranks follow."""
+        if schedule.is_measured(self.epoch):
+            found: dict[str, float] = {}
+            if self._rank == 0:
+                found = {
+                    name: float(np.linalg.norm(parameter.measured.astype(np.float64)))
+                    for name, parameter in self._parameters.items()
+                    if parameter.measured is not None
+                }
+            for name, norm in channel.broadcast_object(found, 0).items():
+                first = self.epoch == 0
+                self.critical[name] = first or schedule.is_critical(self._norms[name], norm)
+                self._norms[name] = norm
+        if lowered:
+            self.critical = dict.fromkeys(self.critical, True)
+
+    def _apply(self) -> None:
+        self.take(self._position(self.epoch, self._lr, self.critical, self._norms, {}))
+
+    def _position(
+        self,
+        epoch: int,
+        lr: float | None,
+        critical: Mapping[str, bool],
+        norms: Mapping[str, float],
+        measured: Mapping[str, NDArray[np.float32]],
+    ) -> "Position":
+        codecs = {name: self._codec(name, epoch, critical) for name in self._parameters}
+        sums = {}
+        if self._sums(epoch):
+            for name, parameter in self._parameters.items():
+                total = measured.get(name)
+                sums[name] = np.zeros(parameter.numel, np.float32) if total is None else total
+        return Position(epoch, lr, dict(critical), dict(norms), codecs, sums)
+
+    def _sums(self, epoch: int) -> bool:
+        """Tell whether this rank sums gradients: only rank 0 does, which decides for all."""
+        accordion = self.schedule if isinstance(self.schedule, Accordion) else None
+        return accordion is not None and accordion.is_measured(epoch) and self._rank == 0
+
+    def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
+        own = self._codecs[name]
+        if isinstance(self.schedule, Accordion):
+            shape = self._parameters[name].tensor.shape
+            return self.schedule.codec_for(own, critical=critical[name], shape=shape)
+        return self.schedule.codec_at(own, epoch)
+
+    def take(self, position: "Position") -> None:
+        """Continue from a position. This cannot fail."""
+        self.epoch, self._lr = position.epoch, position.lr
+        self.critical, self._norms = position.critical, position.norms
+        for name, parameter in self._parameters.items():
+            codec = position.codecs[name]
+            parameter.paused = codec is None
+            if codec is not None:
+                making.use(parameter, codec)
+            parameter.measured = position.measured.get(name)
+            parameter.measured_before = None
+
+    # Checkpoints ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the schedule, as plain numbers and strings."""
+        return {
+            "config": self.schedule.get_config(),
+            "epoch": self.epoch,
+            "lr": self._lr,
+            "critical": dict(self.critical),
+            "norms": dict(self._norms),
+        }
+
+    def sums(self) -> dict[str, NDArray[np.float32]]:
+        """Return copies of the sums of gradients, in memory order.
+
+        With `Accordion`, rank 0 returns one per parameter in every epoch, zero if nothing is
+        measured: the keys of a checkpoint must not depend on when it is written.
+        """
+        if not isinstance(self.schedule, Accordion) or self._rank != 0:
+            return {}
+        return {
+            name: np.zeros(parameter.numel, np.float32)
+            if parameter.measured is None
+            else parameter.measured.copy()
+            for name, parameter in self._parameters.items()
+        }
+
+    def check(self, saved: Mapping[str, Any]) -> int:
+        """Return the epoch of a saved position.
+
+        Raises
+        ------
+        ValueError, TypeError
+            ``saved`` is not what `state_dict` returned, or has other parameters.
+        """
+        return self.prepare(saved, {}).epoch
+
+    def prepare(
+        self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[np.float32]]
+    ) -> "Position":
+        """Return a saved position; only its epoch and learning rate if the schedule is another one.
+
+        Parameters
+        ----------
+        saved : mapping
+            What `state_dict` returned.
+        measured : mapping of str to numpy.ndarray
+            What `sums` returned, if anything.
+
+        Raises
+        ------
+        ValueError, TypeError
+            ``saved`` is not what `state_dict` returned, or has other parameters.
+        """
+        keys = {"config", "epoch", "lr", "critical", "norms"}
+        if saved.keys() != keys:
+            raise ValueError(f"the schedule must have the keys {sorted(keys)}, got {sorted(saved)}")
+        epoch = _validate.integer("epoch", saved["epoch"], low=0, high=2**53)
+        lr = None if saved["lr"] is None else _validate.positive("lr", saved["lr"])
+        for what in ("critical", "norms"):
+            if not isinstance(saved[what], Mapping):
+                raise TypeError(f"the schedule's {what} must be a dict, got {saved[what]!r}")
+            if saved[what].keys() != self._parameters.keys():
+                raise ValueError(f"the schedule's {what} has other parameters than the model")
+        critical = {
+            key: _validate.boolean("critical", each) for key, each in saved["critical"].items()
+        }
+        norms = {key: _validate.real("norms", each) for key, each in saved["norms"].items()}
+        if saved["config"] != json.loads(json.dumps(self.schedule.get_config())):
+            return self._position(epoch, lr, self.critical, self._norms, {})
+        return self._position(epoch, lr, critical, norms, measured)

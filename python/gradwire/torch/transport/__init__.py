@@ -1,0 +1,10 @@
+"""How bytes move between the ranks: by torch.distributed, or by what else connects them.
+
+The reducer asks a `Transport` for channels, and starts the same collectives in each of them on
+every rank. It does not know which library moves the bytes.
+"""
+
+from gradwire.torch.transport.groups import Group, Groups
+from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Transport, Work
+
+__all__ = ["NO_CARRIERS", "Channel", "Group", "Groups", "Transport", "Work"]

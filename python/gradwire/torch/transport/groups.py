@@ -1,0 +1,224 @@
+"""The transport of torch.distributed: makes and destroys the process groups of one attachment."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.torch import backends
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.transport.interface import NO_CARRIERS, Channel
+
+__all__ = ["Group", "Groups"]
+
+_PATIENCE = 5.0
+"""Seconds to wait for the destruction of groups in which collectives may be in progress."""
+
+
+_BY_HOST = ("gloo", "mpi", "ucc", "undefined")
+"""Backends that frames on a device are not given to: Gloo copies to the host by itself, slowly."""
+
+
+class Group:
+    """A channel: a process group with no other user.
+
+    Parameters
+    ----------
+    group : torch.distributed.ProcessGroup
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank = group.rank()
+        self.size = group.size()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether torch.distributed still has the group."""
+        return _is_registered(self.group)
+
+    def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> dist.Work:
+        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
+        return _started(dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True))
+
+    def all_reduce(self, tensor: torch.Tensor) -> dist.Work:
+        """Start to replace a tensor by its sum over all ranks."""
+        return _started(dist.all_reduce(tensor, group=self.group, async_op=True))
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> dist.Work:
+        """Start to replace a tensor by that of one rank."""
+        work = dist.broadcast(tensor, src=self._global(source), group=self.group, async_op=True)
+        return _started(work)
+
+    def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
+        """Return the tensors of all ranks on one of them; an empty list on the others."""
+        parts = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == to else []
+        dist.gather(mine, parts or None, dst=self._global(to), group=self.group)
+        return parts
+
+    def all_gather_object(self, mine: Any) -> list[Any]:
+        """Return plain objects of all ranks."""
+        every: list[Any] = [None] * self.size
+        dist.all_gather_object(every, mine, group=self.group)
+        return every
+
+    def broadcast_object(self, value: Any, source: int) -> Any:
+        """Return the plain object of one rank."""
+        found = [value]
+        dist.broadcast_object_list(found, src=self._global(source), group=self.group)
+        return found[0]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Wait no longer than this for collectives of the CPU from now on."""
+        backend: Any = self.group._get_backend(torch.device("cpu"))
+        backend._set_default_timeout(timeout)
+
+    def _global(self, rank: int) -> int:
+        return dist.get_global_rank(self.group, rank)
+
+
+def _started(work: "dist.Work | None") -> "dist.Work":
+    assert work is not None  # with async_op
+    return work
+
+
+class Groups:
+    """Makes process groups of the same ranks as a given one, and destroys them.
+
+    gradwire uses its own groups, so that its collectives cannot mix with those of DDP. Each group
+    costs three threads and five file descriptors, and torch keeps it until it is destroyed. All of
+    them take tensors of the CPU, by Gloo: for messages, and for frames on the host.
+
+    Parameters
+    ----------
+    over : torch.distributed.ProcessGroup
+        A group of these ranks.
+    timeout : datetime.timedelta, optional
+        Timeout of all collectives in the new groups. Defaults to that of ``over``.
+    """
+
+    def __init__(self, over: dist.ProcessGroup, timeout: timedelta | None) -> None:
+        self._over = over
+        self._timeout = timeout
+        self._made: list[dist.ProcessGroup] = []
+
+    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+        """Return what moves frames on the device of these tensors, by kind of device.
+
+        That is the backend of the given group for that device, as ``{"cuda": "nccl"}``, if frames
+        can stay there. What is not named has its frames on the host; so has all of a model over a
+        part of the ranks, if all of them together are bound to devices: torch would split such a
+        group off, for which every rank is needed.
+        """
+        world = dist.group.WORLD
+        if self._over is not world and getattr(world, "bound_device_id", None) is not None:
+            return {}
+        found = [(each.device.type, backends.of(each).carries) for each in tensors]
+        # One device of a kind may not run the kernels.
+        there = {kind for kind, _ in found} - {kind for kind, carries in found if not carries}
+        config = dist.BackendConfig(dist.get_backend_config(self._over))
+        known = config.get_device_backend_map().items()
+        return {kind: by for kind, by in known if kind in there and by not in _BY_HOST}
+
+    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Group:
+        """Make another group, which takes tensors of these devices too. A collective.
+
+        Raises
+        ------
+        ExchangeError
+            Gloo could not connect the ranks.
+        """
+        timeout = self._timeout
+        if timeout is None:
+            timeout = _timeout(self._over)
+        kinds = {"cpu": "gloo", **carriers}
+        bound = getattr(dist.group.WORLD, "bound_device_id", None)
+        if bound is not None:  # torch asks every group what moves tensors of that device
+            kinds.setdefault(bound.type, "gloo")
+        try:
+            group = dist.new_group(
+                dist.get_process_group_ranks(self._over),
+                timeout=timeout,
+                backend=",".join(f"{kind}:{by}" for kind, by in kinds.items()),
+                use_local_synchronization=self._over is not dist.group.WORLD,
+                group_desc="gradwire",
+            )
+        except RuntimeError as error:
+            raise ExchangeError(
+                "gradwire could not make a process group: its messages between the ranks go over "
+                "Gloo, also where frames go over NCCL. If Gloo finds no network that connects the "
+                f"machines, name its interface by GLOO_SOCKET_IFNAME ({str(error).strip()})"
+            ) from error
+        if not isinstance(group, dist.ProcessGroup):
+            raise ValueError("this rank is not in the process group passed to attach()")
+        self._made.append(group)
+        return Group(group)
+
+    def connect(
+        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """Connect the ranks of a channel on the devices of these tensors. A collective.
+
+        NCCL connects in the first collective on a device. That takes memory and time, and may wait
+        for the device: not in the middle of a backward pass.
+
+        Raises
+        ------
+        ExchangeError
+            The ranks cannot be connected.
+        """
+        for device in dict.fromkeys(each.device for each in tensors):
+            by = carriers.get(device.type)
+            if by is None:
+                continue
+            one = torch.ones(1, device=device)
+            try:
+                channel.all_reduce(one).wait()
+                one.item()  # which waits for it
+            except RuntimeError as error:
+                raise ExchangeError(
+                    f"the ranks could not be connected by {by} on {device}: {str(error).strip()}"
+                ) from error
+
+    def leave(self) -> None:
+        """Destroy all groups. A second call has no effect.
+
+        Does not wait for other ranks; a rank that still reads is cut off. When torch destroys a
+        group, it waits for collectives in progress; if that takes long, it continues on a thread of
+        its own. Groups that no longer exist, because torch.distributed was shut down (and perhaps
+        initialized again) in between, are only dropped.
+        """
+        made, self._made = self._made, []
+        made = [group for group in made if _is_registered(group)]
+        if not made:
+            return
+        thread = threading.Thread(target=_destroy, args=(made,), name="gradwire-leave", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
+
+
+def _timeout(group: dist.ProcessGroup) -> timedelta | None:
+    """Return the timeout of a group; None for torch's default if it does not tell."""
+    for device in group._device_types:
+        try:
+            timeout: timedelta = group._get_backend(device).options._timeout
+        except (RuntimeError, AttributeError):
+            continue
+        return timeout
+    return None
+
+
+def _destroy(groups: list[dist.ProcessGroup]) -> None:
+    while groups:
+        dist.destroy_process_group(groups.pop())
+
+
+def _is_registered(group: dist.ProcessGroup) -> bool:
+    """Tell whether torch.distributed still has a group."""
+    try:
+        return dist.is_initialized() and bool(dist.get_process_group_ranks(group))
+    except (KeyError, ValueError):
+        return False

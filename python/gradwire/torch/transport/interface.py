@@ -1,0 +1,111 @@
+"""What moves bytes between the ranks: the interface of every transport."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["NO_CARRIERS", "Channel", "Transport", "Work"]
+
+NO_CARRIERS: Mapping[str, str] = MappingProxyType({})
+"""Frames are on the host."""
+
+
+class Work(Protocol):
+    """A collective that was started."""
+
+    def wait(self) -> Any:
+        """Wait for it, on the current stream where it is one of a device.
+
+        Raises
+        ------
+        RuntimeError
+            It failed: another rank has stopped, or did not start it in time.
+        """
+
+
+class Channel(Protocol):
+    """Collectives between fixed ranks.
+
+    Every rank starts the same ones in the same order. Those of one channel never meet those of
+    another; so a channel has one user, and one thread at a time.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Place of this process among the ranks, from 0."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether collectives can still be started: not after the transport was shut down."""
+
+    def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
+        """Start to fill ``out`` with ``mine`` of all ranks, in rank order.
+
+        Parameters
+        ----------
+        out : torch.Tensor
+            shape (size * n,).
+        mine : torch.Tensor
+            shape (n,), of the same length and dtype on every rank.
+        """
+
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        """Start to replace a tensor by its sum over all ranks, the same bits on each of them.
+
+        A sparse tensor has any number of entries on each rank.
+        """
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
+        """Start to replace a tensor by that of one rank."""
+
+    def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
+        """Return the tensors of all ranks on one of them; an empty list on the others."""
+
+    def all_gather_object(self, mine: Any) -> list[Any]:
+        """Return plain objects of all ranks."""
+
+    def broadcast_object(self, value: Any, source: int) -> Any:
+        """Return the plain object of one rank."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Wait no longer than this from now on, where the transport can end a wait."""
+
+
+class Transport(Protocol):
+    """Makes the channels of one attachment, and closes them."""
+
+    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+        """Return what moves frames on the devices of these tensors, by kind of device.
+
+        As ``{"cuda": "nccl"}``. What is not named has its frames on the host.
+        """
+
+    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Channel:
+        """Make a channel, which takes tensors of these devices too. A collective.
+
+        Raises
+        ------
+        ExchangeError
+            The ranks could not be connected.
+        """
+
+    def connect(
+        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """Connect the ranks of a channel on the devices of these tensors. A collective.
+
+        Raises
+        ------
+        ExchangeError
+            The ranks cannot be connected.
+        """
+
+    def leave(self) -> None:
+        """Close all channels, without waiting for other ranks. A second call has no effect."""
