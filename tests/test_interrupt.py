@@ -1,9 +1,13 @@
 """Ctrl-C during an encode: the frame, or the state as it was before."""
 
+import dataclasses
 import sys
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
+import gradwire
 from tests.support import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -57,7 +61,7 @@ state, expected = codec.init_state(N), codec.init_state(N)
 frame = codec.encode(X, expected)
 assert codec.encode(X, state) == frame
 undone = carried = 0
-for share in np.linspace(0.05, 0.95, 10):
+for share in (*np.linspace(0.05, 0.95, 10), *np.linspace(0.99, 1.01, 10)):
     before = state.state_dict()
     frame = codec.encode(X, expected)
     # Both are set before the timer, which may ring anywhere from then on.
@@ -96,6 +100,94 @@ SECONDS = duration(codec_of(sys.argv[1], sys.argv[2] == "low"))
 def test_either_the_frame_or_the_state_as_before(kind, memory):
     source = INTERRUPTED.replace("kind, low_memory =", f"{HEAD}\nkind, low_memory =", 1)
     assert run_python(source, kind, memory).split() == ["well"]
+
+
+# What the interpreter does with a signal that comes as a call into the core returns: the call is
+# done, and raises. Here a profiler does so, after every call of this name.
+PLACES = np.array([3, 70, 99], np.uint32)
+WAYS = {
+    "encode": lambda codec, x, state, out: codec.encode(x, state),
+    "encode_into": lambda codec, x, state, out: codec.encode_into(x, state, out),
+    "encode_at": lambda codec, x, state, out: codec.encode_at(x, state, PLACES),
+    "encode_at_into": lambda codec, x, state, out: codec.encode_at_into(x, state, PLACES, out),
+    "flush": lambda codec, x, state, out: codec.flush(state),
+}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Largest(gradwire.extension.Sparsifier):
+    """The three largest entries."""
+
+    kind: ClassVar[str] = "test_largest"
+
+    def select(self, values, *, step, key):
+        return np.sort(np.argsort(np.abs(values))[-3:])
+
+    def max_count(self, numel):
+        return 3
+
+
+def interrupted(name, call):
+    def after(frame, event, function):
+        if event == "c_return" and function.__name__ == name:
+            raise KeyboardInterrupt
+
+    sys.setprofile(after)
+    try:
+        with pytest.raises(KeyboardInterrupt) as raised:
+            call()
+    finally:
+        sys.setprofile(None)
+    return raised.value
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+@pytest.mark.parametrize("sparsify", [gradwire.sparsify.TopK(ratio=0.05), Largest()])
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_lost_as_the_call_returns(way, sparsify, low_memory, rng):
+    memory = gradwire.memory.Residual(low_memory=low_memory)
+    codec = gradwire.Codec(sparsify=sparsify, memory=memory)
+    x = rng.standard_normal(100).astype(np.float32)
+    state, expected = codec.init_state(100), codec.init_state(100)
+    out, right = np.zeros((2, 1000), np.uint8)
+    for each in (state, expected):
+        codec.encode(x, each)
+    before = state.state_dict()
+    made = WAYS[way](codec, x, expected, right)
+    # What a sparsifier in Python has selected is encoded at these positions.
+    given = isinstance(sparsify, gradwire.extension.Sparsifier) and "_at" not in way
+    name = way.replace("encode", "encode_at") if given else way
+    error = interrupted(name, lambda: WAYS[way](codec, x, state, out))
+    if low_memory:
+        assert (error.nbytes if way.endswith("into") else error.frame) == made
+        assert "low_memory" in error.__notes__[0]
+    else:
+        assert not hasattr(error, "frame")
+        assert not hasattr(error, "nbytes")
+        np.testing.assert_equal(state.state_dict(), before)
+        assert WAYS[way](codec, x, state, out) == made
+    np.testing.assert_equal(state.state_dict(), expected.state_dict())
+    np.testing.assert_equal(out, right)
+
+
+def test_what_a_handler_encoded_is_not_undone(rng):
+    codec = gradwire.topk(0.05)
+    x = rng.standard_normal(100).astype(np.float32)
+    state, expected = codec.init_state(100), codec.init_state(100)
+    frames = [codec.encode(x, expected), codec.flush(expected)]
+    seen = []
+
+    def after(frame, event, function):
+        if event == "c_return" and function.__name__ == "encode":
+            sys.setprofile(None)
+            seen.append(codec.flush(state))
+            raise SystemExit
+
+    sys.setprofile(after)
+    with pytest.raises(SystemExit) as raised:
+        codec.encode(x, state)
+    assert [raised.value.frame, *seen] == frames
+    np.testing.assert_equal(state.state_dict(), expected.state_dict())
 
 
 HANDLED = (

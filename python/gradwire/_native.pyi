@@ -119,6 +119,7 @@ class Codec:
         state: State | None = None,
         max_nbytes: int | None = None,
         bfloat16: bool = False,
+        kept: list[Any] | None = None,
     ) -> Frame: ...
     def encode_into(
         self,
@@ -127,6 +128,7 @@ class Codec:
         out: _WritableBytes,
         max_nbytes: int | None = None,
         bfloat16: bool = False,
+        kept: list[Any] | None = None,
     ) -> int: ...
     def encode_at(
         self,
@@ -136,6 +138,7 @@ class Codec:
         max_nbytes: int | None = None,
         bfloat16: bool = False,
         may_trim: bool = False,
+        kept: list[Any] | None = None,
     ) -> Frame: ...
     def encode_at_into(
         self,
@@ -146,11 +149,13 @@ class Codec:
         max_nbytes: int | None = None,
         bfloat16: bool = False,
         may_trim: bool = False,
+        kept: list[Any] | None = None,
     ) -> int: ...
     def preview(
         self, x: NDArray[Any], state: State | None = None, bfloat16: bool = False
     ) -> NDArray[np.float32]: ...
-    def flush(self, state: State) -> Frame: ...
+    def flush(self, state: State, kept: list[Any] | None = None) -> Frame: ...
+    def retract(self, state: State | None, error: BaseException, kept: list[Any]) -> None: ...
     def max_encoded_len(self, numel: int, count: int | None = None) -> int: ...
     def same_kind(self, other: Codec) -> bool: ...
 

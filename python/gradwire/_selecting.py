@@ -24,10 +24,11 @@ class Selecting:
         state: Any = None,
         max_nbytes: int | None = None,
         bfloat16: bool = False,
+        kept: list[Any] | None = None,
     ) -> _native.Frame:
         """Encode like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
-        return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, may_trim=True)
+        return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, True, kept)
 
     def encode_into(
         self,
@@ -36,11 +37,12 @@ class Selecting:
         out: Any,
         max_nbytes: int | None = None,
         bfloat16: bool = False,
+        kept: list[Any] | None = None,
     ) -> int:
         """Encode into a buffer like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at_into(
-            x, state, positions, out, max_nbytes, bfloat16, may_trim=True
+            x, state, positions, out, max_nbytes, bfloat16, True, kept
         )
 
     def max_encoded_len(self, numel: int) -> int:

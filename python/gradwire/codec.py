@@ -269,8 +269,15 @@ class Codec(Part):
         TypeError
             As `encode`; also if ``positions`` is not an array of uint32.
         """
-        self._check_shape(x)
-        return self._codec.encode_at(x, _held(state), positions)
+        if self._open:
+            self._check_shape(x)
+        held = state if type(state) is State else _held(state)
+        kept: list[Any] = [None]
+        try:
+            return self._codec.encode_at(x, held, positions, kept=kept)
+        except BaseException as error:
+            self._codec.retract(held, error, kept)
+            raise
 
     def encode_at_into(
         self,
@@ -299,8 +306,15 @@ class Codec(Part):
             As `encode_at`; also if ``out`` cannot be written to, shares memory with an input or is
             too short. Nothing is trimmed, and the state is unchanged.
         """
-        self._check_shape(x)
-        return self._codec.encode_at_into(x, _held(state), positions, out)
+        if self._open:
+            self._check_shape(x)
+        held = state if type(state) is State else _held(state)
+        kept: list[Any] = [None]
+        try:
+            return self._codec.encode_at_into(x, held, positions, out, kept=kept)
+        except BaseException as error:
+            self._codec.retract(held, error, kept)
+            raise
 
     def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
         """Return what the sparsifier would see in the next `encode`: the sum of ``x`` and memory.
@@ -350,7 +364,13 @@ class Codec(Part):
         TypeError
             Not a state.
         """
-        return self._codec.flush(_held(state))
+        held = state if type(state) is State else _held(state)
+        kept: list[Any] = [None]
+        try:
+            return self._codec.flush(held, kept)
+        except BaseException as error:
+            self._codec.retract(held, error, kept)
+            raise
 
     def max_encoded_len(self, numel: int) -> int:
         """Return an upper bound, in bytes, on the frames of a tensor with ``numel`` entries."""
@@ -366,8 +386,15 @@ class Codec(Part):
         """Encode a numpy array, or the array that shares the memory of a torch tensor."""
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
-        self._check_shape(x)
-        return self._encoder.encode(x, _held(state), max_nbytes, bfloat16)
+        if self._open:
+            self._check_shape(x)
+        held = state if type(state) is State else _held(state)
+        kept: list[Any] = [None]
+        try:
+            return self._encoder.encode(x, held, max_nbytes, bfloat16, kept)
+        except BaseException as error:
+            self._codec.retract(held, error, kept)
+            raise
 
     def _encode_into(
         self,
@@ -379,11 +406,18 @@ class Codec(Part):
     ) -> int:
         if max_nbytes is not None:
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
-        self._check_shape(x)
-        return self._encoder.encode_into(x, _held(state), out, max_nbytes, bfloat16)
+        if self._open:
+            self._check_shape(x)
+        held = state if type(state) is State else _held(state)
+        kept: list[Any] = [None]
+        try:
+            return self._encoder.encode_into(x, held, out, max_nbytes, bfloat16, kept)
+        except BaseException as error:
+            self._codec.retract(held, error, kept)
+            raise
 
     def _check_shape(self, x: object) -> None:
-        if self._open and getattr(x, "ndim", 1) > 1:
+        if getattr(x, "ndim", 1) > 1:
             raise ValueError(
                 f"{self!r} has options that depend on the shape of the tensor; encode with "
                 f"codec.for_shape({tuple(getattr(x, 'shape', ()))}), or pass a flat tensor"
@@ -453,7 +487,7 @@ def _known(name: str, config: object) -> dict[str, type[Part]]:
 
 def _held(state: Any) -> Any:
     """Return a state where the core takes it: one that lies on a device is moved to the host."""
-    if state is None or type(state) is State or not isinstance(state, Copied):
+    if state is None or not isinstance(state, Copied):
         return state
     return state.on_host()
 

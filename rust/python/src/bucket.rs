@@ -137,7 +137,7 @@ pub(crate) fn encode_bucket<'py>(
     for (((state, guard), outcome), owner) in
         states.iter().zip(&mut guards).zip(&outcomes).zip(owners)
     {
-        state.get().committed(guard, outcome.encoded, owner);
+        state.get().committed(guard, outcome.encoded, owner, None);
     }
     let failed = states.get(outcomes.len());
     let error = done.err().map(|error| to_py(py, error, failed.and_then(|s| s.get().name())));

@@ -6,15 +6,15 @@ use gradwire_core::codec::{self, Encoded, Support};
 use gradwire_core::memory::Memory;
 use gradwire_core::simd::in_standard_mode;
 use gradwire_core::{Dtype, Error, Result};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyWeakrefReference};
+use pyo3::types::{PyDict, PyInt, PyList, PyWeakrefReference};
 
 use crate::buffer::{Positions, Tensor, Writable, disjoint, empty};
 use crate::config;
 use crate::errors::to_py;
 use crate::frame::Frame;
-use crate::interrupt;
+use crate::interrupt::{self, Keeper};
 use crate::number::{number, optional};
 use crate::outside::{Calls, Coder, Parts};
 use crate::scratch::{with_staged, with_workspace};
@@ -64,7 +64,9 @@ impl Codec {
             let encoded = py
                 .detach(|| job.encode(&self.inner, &mut fresh, calls.as_mut(), out))
                 .map_err(|error| job.exception(py, error, None))?;
-            return Ok(deliver(out, encoded)?.result);
+            let delivered = deliver(out, encoded)?;
+            interrupt::keep(job.kept, &delivered.object)?;
+            return Ok(delivered.result);
         };
         let (owner, state) = (self.owner(py)?, self.check(job.tensor, state)?);
         let mut inner = state.lock(py)?;
@@ -73,7 +75,7 @@ impl Codec {
         let encoded = py
             .detach(|| job.encode(&self.inner, core, calls.as_mut(), out))
             .map_err(|error| job.exception(py, error, state.name()))?;
-        self.finish(py, state, &mut inner, (encoded, owner), || deliver(out, encoded))
+        self.finish(py, state, &mut inner, (encoded, owner), job.kept, || deliver(out, encoded))
     }
 
     /// Hands over what an encode came to, unless a signal or a lack of memory keeps it from that: then
@@ -84,22 +86,26 @@ impl Codec {
         state: &State,
         inner: &mut Inner,
         (encoded, owner): (Encoded, Py<PyAny>),
+        kept: Option<&Py<PyList>>,
         deliver: impl FnOnce() -> PyResult<Delivered<'py, T>>,
     ) -> PyResult<T> {
         let delivered = match py.check_signals() {
             Err(error) if !self.is_in_place() => Err(error),
             interrupted => deliver().and_then(|delivered| match interrupted {
-                Ok(()) => Ok(delivered),
+                Ok(()) => {
+                    let keeper = interrupt::keep(kept, &delivered.object)?;
+                    Ok((delivered, keeper))
+                }
                 Err(error) => {
                     interrupt::carry(py, &error, delivered.name, delivered.object);
-                    state.committed(inner, encoded, owner.clone_ref(py));
+                    state.committed(inner, encoded, owner.clone_ref(py), None);
                     Err(error)
                 }
             }),
         };
         match delivered {
-            Ok(delivered) => {
-                state.committed(inner, encoded, owner);
+            Ok((delivered, keeper)) => {
+                state.committed(inner, encoded, owner, keeper);
                 Ok(delivered.result)
             }
             Err(error) => {
@@ -219,7 +225,8 @@ impl Codec {
         Ok(Self { inner, outside, owner: PyWeakrefReference::new(owner)?.unbind() })
     }
 
-    #[pyo3(signature = (x, state=None, max_nbytes=None, bfloat16=false))]
+    #[pyo3(signature = (x, state=None, max_nbytes=None, bfloat16=false, kept=None))]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn encode(
         &self,
         py: Python<'_>,
@@ -227,13 +234,15 @@ impl Codec {
         state: Option<&Bound<'_, PyAny>>,
         max_nbytes: Option<&Bound<'_, PyAny>>,
         bfloat16: bool,
+        kept: Option<Py<PyList>>,
     ) -> PyResult<Py<Frame>> {
         let tensor = &Tensor::get("x", x, bfloat16)?;
         let max_nbytes = optional("max_nbytes", max_nbytes)?;
-        self.frame(py, &Job::new(tensor, None, max_nbytes), state)
+        self.frame(py, &Job::new(tensor, None, max_nbytes, kept.as_ref()), state)
     }
 
-    #[pyo3(signature = (x, state, out, max_nbytes=None, bfloat16=false))]
+    #[pyo3(signature = (x, state, out, max_nbytes=None, bfloat16=false, kept=None))]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn encode_into(
         &self,
         py: Python<'_>,
@@ -242,15 +251,16 @@ impl Codec {
         out: &Bound<'_, PyAny>,
         max_nbytes: Option<&Bound<'_, PyAny>>,
         bfloat16: bool,
+        kept: Option<Py<PyList>>,
     ) -> PyResult<usize> {
         let tensor = &Tensor::get("x", x, bfloat16)?;
         let max_nbytes = optional("max_nbytes", max_nbytes)?;
         let out = Writable::bytes("out", out)?;
-        self.fill(py, Job::new(tensor, None, max_nbytes), state, out)
+        self.fill(py, Job::new(tensor, None, max_nbytes, kept.as_ref()), state, out)
     }
 
-    #[pyo3(signature = (x, state, positions, max_nbytes=None, bfloat16=false, may_trim=false))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (x, state, positions, max_nbytes=None, bfloat16=false, may_trim=false, kept=None))]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn encode_at(
         &self,
         py: Python<'_>,
@@ -260,16 +270,17 @@ impl Codec {
         max_nbytes: Option<&Bound<'_, PyAny>>,
         bfloat16: bool,
         may_trim: bool,
+        kept: Option<Py<PyList>>,
     ) -> PyResult<Py<Frame>> {
         let tensor = &Tensor::get("x", x, bfloat16)?;
         let positions = Positions::get("positions", positions)?;
         let support = Some(Support { positions: positions.as_slice(), may_trim });
         let max_nbytes = optional("max_nbytes", max_nbytes)?;
-        self.frame(py, &Job::new(tensor, support, max_nbytes), state)
+        self.frame(py, &Job::new(tensor, support, max_nbytes, kept.as_ref()), state)
     }
 
-    #[pyo3(signature = (x, state, positions, out, max_nbytes=None, bfloat16=false, may_trim=false))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (x, state, positions, out, max_nbytes=None, bfloat16=false, may_trim=false, kept=None))]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn encode_at_into(
         &self,
         py: Python<'_>,
@@ -280,6 +291,7 @@ impl Codec {
         max_nbytes: Option<&Bound<'_, PyAny>>,
         bfloat16: bool,
         may_trim: bool,
+        kept: Option<Py<PyList>>,
     ) -> PyResult<usize> {
         let tensor = &Tensor::get("x", x, bfloat16)?;
         let positions = Positions::get("positions", positions)?;
@@ -287,7 +299,7 @@ impl Codec {
         let max_nbytes = optional("max_nbytes", max_nbytes)?;
         let out = Writable::bytes("out", out)?;
         disjoint("positions", &out, &positions)?;
-        self.fill(py, Job::new(tensor, support, max_nbytes), state, out)
+        self.fill(py, Job::new(tensor, support, max_nbytes, kept.as_ref()), state, out)
     }
 
     #[pyo3(signature = (x, state=None, bfloat16=false))]
@@ -321,7 +333,14 @@ impl Codec {
     }
 
     /// All that was left, dense.
-    fn flush(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<Py<Frame>> {
+    #[pyo3(signature = (state, kept=None))]
+    #[allow(clippy::needless_pass_by_value)]
+    fn flush(
+        &self,
+        py: Python<'_>,
+        state: &Bound<'_, PyAny>,
+        kept: Option<Py<PyList>>,
+    ) -> PyResult<Py<Frame>> {
         let (owner, state) = (self.owner(py)?, self.own(state)?);
         let mut inner = state.lock(py)?;
         let (core, mut bytes) = (&mut inner.state, Vec::new());
@@ -332,7 +351,25 @@ impl Codec {
         let numel = state.numel() as u64;
         let delivered = Delivered::frame(py, bytes, numel, numel, Dtype::F32)?;
         let encoded = py.detach(|| self.inner.forget_rest(core));
-        self.finish(py, state, &mut inner, (encoded, owner), || Ok(delivered))
+        self.finish(py, state, &mut inner, (encoded, owner), kept.as_ref(), || Ok(delivered))
+    }
+
+    /// For a result that was kept but did not reach its caller, because `error` was raised as the
+    /// call returned: undoes the encode, or has the error carry the result.
+    fn retract(
+        &self,
+        py: Python<'_>,
+        state: Option<&Bound<'_, PyAny>>,
+        error: &Bound<'_, PyBaseException>,
+        kept: &Bound<'_, PyList>,
+    ) -> PyResult<()> {
+        let (Some(state), result) = (state, kept.get_item(0)?) else { return Ok(()) };
+        if !result.is_none() && !self.own(state)?.undo(py, Keeper::of(kept)) {
+            let error = PyErr::from_value(error.clone().into_any());
+            let name = if result.is_instance_of::<Frame>() { "frame" } else { "nbytes" };
+            interrupt::carry(py, &error, name, result);
+        }
+        Ok(())
     }
 
     #[pyo3(signature = (numel, count=None))]
@@ -394,11 +431,18 @@ struct Job<'a> {
     limited_by: &'static str,
     /// Whether to look for signals before a residual is overwritten.
     asks: bool,
+    /// Where to put the result before the call returns: see [`interrupt`].
+    kept: Option<&'a Py<PyList>>,
 }
 
 impl<'a> Job<'a> {
-    fn new(tensor: &'a Tensor, support: Option<Support<'a>>, max_nbytes: Option<usize>) -> Self {
-        Self { tensor, support, max_nbytes, limited_by: "max_nbytes", asks: false }
+    fn new(
+        tensor: &'a Tensor,
+        support: Option<Support<'a>>,
+        max_nbytes: Option<usize>,
+        kept: Option<&'a Py<PyList>>,
+    ) -> Self {
+        Self { tensor, support, max_nbytes, limited_by: "max_nbytes", asks: false, kept }
     }
 
     /// The same, to look for signals where that can be needed.

@@ -3,6 +3,10 @@
 //! Python runs signal handlers when a call returns. By then an encode has advanced the state, and the
 //! exception would lose its frame. So signals are checked while the encode can still be undone: at its
 //! end if there are two buffers, and before the residual is overwritten if there is only one.
+//!
+//! A signal may still come between that and the end of the call. The interpreter then raises in place
+//! of storing what the call returned. So a caller in Python passes the list `[None]`, in which the result is kept
+//! before the call returns, and if anything is raised, asks `Codec.retract` to deal with what is there.
 
 use std::cell::RefCell;
 
@@ -10,6 +14,7 @@ use gradwire_core::{Error, Result};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyList;
 
 thread_local! {
     /// What a signal handler raised in the middle of an encode.
@@ -52,4 +57,26 @@ pub(crate) fn carry(py: Python<'_>, error: &PyErr, name: &str, result: Bound<'_,
     // An exception that takes neither is raised as it is.
     let _ = exception.setattr(name, result);
     let _ = exception.call_method1("add_note", (note,));
+}
+
+/// Keeps what an encode came to for a caller that asked for it, and tells for whom.
+pub(crate) fn keep(
+    kept: Option<&Py<PyList>>,
+    result: &Bound<'_, PyAny>,
+) -> PyResult<Option<Keeper>> {
+    let Some(kept) = kept else { return Ok(None) };
+    let kept = kept.bind(result.py());
+    kept.set_item(0, result)?;
+    Ok(Some(Keeper::of(kept)))
+}
+
+/// The list in which the result of an encode is kept: another one only where that is gone, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keeper(usize);
+
+impl Keeper {
+    /// The keeper that a list would be.
+    pub(crate) fn of(kept: &Bound<'_, PyList>) -> Self {
+        Self(kept.as_ptr().addr())
+    }
 }

@@ -14,6 +14,7 @@ use pyo3::types::PyDict;
 use crate::buffer::{Tensor, to_numpy};
 use crate::codec::Codec;
 use crate::errors::{state_in_use, to_py};
+use crate::interrupt::Keeper;
 use crate::number::{number, optional};
 
 /// The part of `gradwire.State` that lives in the core.
@@ -35,6 +36,8 @@ pub(crate) struct State {
 pub(crate) struct Inner {
     pub(crate) state: codec::State,
     pub(crate) last: Option<Encoded>,
+    /// Who keeps the result of the last encode.
+    pub(crate) keeper: Option<Keeper>,
 }
 
 /// The `gradwire.Codec` that encoded last, or that made the state.
@@ -46,14 +49,36 @@ struct Used {
 
 impl State {
     /// Take note of what a successful encode came to, and of the `gradwire.Codec` that made it.
-    pub(crate) fn committed(&self, inner: &mut Inner, encoded: Encoded, codec: Py<PyAny>) {
+    pub(crate) fn committed(
+        &self,
+        inner: &mut Inner,
+        encoded: Encoded,
+        codec: Py<PyAny>,
+        keeper: Option<Keeper>,
+    ) {
         inner.last = Some(encoded);
+        inner.keeper = keeper;
         let mut used = self.used();
         let previous = std::mem::replace(&mut used.codec, codec);
         let forgotten = used.previous.replace(previous);
         // It may be the last reference, and whatever runs then must not find this locked.
         drop(used);
         drop(forgotten);
+    }
+
+    /// Whether the encode that this keeper was for is undone: now, or already. It cannot be if there
+    /// was another one since, or with one buffer.
+    pub(crate) fn undo(&self, py: Python<'_>, keeper: Keeper) -> bool {
+        let Ok(mut inner) = self.lock(py) else { return false };
+        if inner.last.is_none() {
+            return true;
+        }
+        if inner.keeper != Some(keeper) || inner.state.rollback().is_err() {
+            return false;
+        }
+        inner.last = None;
+        self.uncommit();
+        true
     }
 
     fn uncommit(&self) {
@@ -124,7 +149,7 @@ impl State {
         let kind = Arc::clone(codec.get().inner());
         let state = kind.init_state(numel).map_err(|error| to_py(py, error, name.as_deref()))?;
         let state = state.identified(tensor_id(name.as_deref().unwrap_or_default()), stream);
-        let inner = Mutex::new(Inner { state, last: None });
+        let inner = Mutex::new(Inner { state, last: None, keeper: None });
         let outside = codec.get().outside().identity().map(|part| part.map(str::to_owned));
         Ok(Self { kind, used, outside, numel, name, stream, inner })
     }

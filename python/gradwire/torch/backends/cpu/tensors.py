@@ -42,9 +42,9 @@ def encode_into(
     """Encode a tensor into another one, both in place."""
     array, bfloat16 = shared(tensor)
     target = _writable(out, BYTES)
-    written = codec._encode_into(array, state, target, max_nbytes, bfloat16)
+    # Before the encode: whatever ran after it could be interrupted and lose the length.
     bump_version(out)
-    return written
+    return codec._encode_into(array, state, target, max_nbytes, bfloat16)
 
 
 def decode(

@@ -45,8 +45,12 @@ def encode_into(
         raise ValueError("out shares memory with x")
     frame = staging(out.device).empty(torch.Size([out.numel()]), torch.uint8)
     written = cpu.encode_into(codec, _fetched(tensor), state, frame, max_nbytes)
-    _write(out.view(-1)[:written], frame[:written])
-    return written
+    try:
+        _write(out.view(-1)[:written], frame[:written])
+        return written
+    except BaseException as error:
+        _deliver(error, state, out, frame[:written])
+        raise
 
 
 def decode(
@@ -80,6 +84,19 @@ def number(tensor: torch.Tensor) -> Callable[[], float]:
         return float(stage.fetch(kept, after))
 
     return read
+
+
+def _deliver(
+    error: BaseException, state: "State | None", out: torch.Tensor, frame: torch.Tensor
+) -> None:
+    """Undo an encode whose frame was not written because of an error; else write it again."""
+    if state is None:
+        return
+    try:
+        state.rollback()
+    except ValueError:  # with low_memory there is nothing to go back to
+        _write(out.view(-1)[: frame.numel()], frame)
+        error.nbytes = frame.numel()  # type: ignore[attr-defined]
 
 
 def _fetched(tensor: torch.Tensor) -> torch.Tensor:
