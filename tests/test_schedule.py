@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 import gradwire
-from gradwire.schedule import SCHEDULES, Accordion, Constant, DenseWarmUp, WarmUp
+from gradwire.schedule import SCHEDULES, Accordion, BySteps, Constant, DenseWarmUp, WarmUp
 from gradwire.sparsify import TopK
 from tests.support import examples
 
@@ -154,3 +154,24 @@ class TestAccordion:
 def test_bad_options_are_named(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_by_steps_is_another_schedule_with_steps_in_place_of_epochs():
+    schedule = BySteps(WarmUp((0.5, 0.1)), steps=3)
+    epochs = [schedule.epoch_at(step) for step in range(8)]
+    assert epochs == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert ratios(schedule, 3) == ratios(WarmUp((0.5, 0.1)), 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ((Accordion(0.5, 0.1), 3), ValueError, "depends on more than the epoch"),
+        ((BySteps(WarmUp(), 2), 3), ValueError, "cannot advance by steps"),
+        ((WarmUp(), 0), ValueError, "steps"),
+        (("warm-up", 3), TypeError, "must be a schedule"),
+    ],
+)
+def test_by_steps_refuses_what_it_cannot_count(given, error, text):
+    with pytest.raises(error, match=text):
+        BySteps(*given)

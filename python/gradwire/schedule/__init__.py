@@ -3,7 +3,7 @@
 A codec never changes. A schedule says which codec each parameter uses in each epoch. These codecs
 differ only in how much they send, so the state of a tensor, with everything not yet sent, carries
 over. Pass a schedule to `gradwire.torch.ddp.attach`, and call ``handle.epoch(epoch)`` at
-the start of each epoch.
+the start of each epoch; `BySteps` advances by itself.
 """
 
 from gradwire._part import own_parts
@@ -15,6 +15,7 @@ from gradwire.schedule.constant import Constant as Constant
 from gradwire.schedule.warm_up import WarmUp as WarmUp
 from gradwire.schedule.dense_warm_up import DenseWarmUp as DenseWarmUp
 from gradwire.schedule.accordion import Accordion as Accordion
+from gradwire.schedule.by_steps import BySteps as BySteps
 # isort: on
 
 SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)

@@ -44,6 +44,7 @@ class Accordion(Schedule):
     eta: float = 0.5
     interval: int = 10
     kind: ClassVar[str] = "accordion"
+    by_epoch_alone: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):

@@ -11,10 +11,18 @@ __all__ = ["Schedule"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Schedule(Part):
-    """Any schedule."""
+    """Any schedule.
+
+    Attributes
+    ----------
+    by_epoch_alone : bool
+        The codec of an epoch depends on nothing else, so that `BySteps` can have it.
+    """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = ("examples",)
+    _STATED: ClassVar[tuple[str, ...]] = ("by_epoch_alone", "examples")
+
+    by_epoch_alone: ClassVar[bool]
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch, or None for an epoch without compression."""

@@ -14,6 +14,7 @@ class Constant(Schedule):
     """The same codec in every epoch."""
 
     kind: ClassVar[str] = "constant"
+    by_epoch_alone: ClassVar[bool] = True
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch."""

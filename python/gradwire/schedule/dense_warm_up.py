@@ -35,6 +35,7 @@ class DenseWarmUp(Schedule):
 
     epochs: int
     kind: ClassVar[str] = "dense_warm_up"
+    by_epoch_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._set("epochs", _validate.integer("epochs", self.epochs, low=0))

@@ -32,6 +32,7 @@ class WarmUp(Schedule):
 
     ratios: tuple[float, ...] = (0.25, 0.0625, 0.015625, 0.004, 0.001)
     kind: ClassVar[str] = "warm_up"
+    by_epoch_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.ratios, (tuple, list)):

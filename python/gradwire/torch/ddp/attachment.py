@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,19 +13,17 @@ from gradwire.schedule import Schedule
 from gradwire.torch.ddp import model as models
 from gradwire.torch.ddp.entry import HookEntry
 from gradwire.torch.reducer.assembly import SAME, Options, assemble
+from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport import Groups
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
 
 __all__ = ["attach"]
 
 
 def attach(
     model: torch.nn.Module,
-    codec: "Codec",
+    codec: Codecs,
     *,
     optimizer: torch.optim.Optimizer | None = None,
     schedule: Schedule = SAME,
@@ -47,8 +45,11 @@ def attach(
     model : torch.nn.parallel.DistributedDataParallel
         A model on any device, or the result of `torch.compile` on one. It must not have another
         communication hook.
-    codec : gradwire.Codec
-        Codec of all compressed parameters.
+    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
+        Codec of all compressed parameters; or codecs by name, as ``{"embed*": None, "*.weight":
+        gradwire.adam(0.01)}``. Keys are names as in ``model.module.named_parameters()``, or
+        patterns with ``*``, ``?`` and ``[abc]``; the first that matches counts. Parameters with
+        None, or that no key matches, are sent dense. All codecs must have the same exchange.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model. `attach` then checks that it suits the codec, and a pass whose
         gradients are cleared before the optimizer's ``step()`` is undone by itself, as by
@@ -81,11 +82,13 @@ def attach(
     ------
     TypeError
         ``model`` is not a DDP model, ``optimizer`` not an optimizer of torch, or ``codec`` not a
-        codec (for example a preset that was not called, a preset's name, or a single part).
+        codec or a dict of codecs (for example a preset that was not called, a preset's name, or a
+        single part).
     ValueError
         Parameters have no values, the model has another hook, the process group consists of other
         ranks than the model's, options are incompatible, the schedule does not fit the codec, the
-        codec has ``low_memory=True`` and an exchange or parts that do not go with it, the optimizer
+        codec has ``low_memory=True`` and an exchange or parts that do not go with it, a pattern of
+        names matches no parameter, codecs have several exchanges, the optimizer
         would not apply what the codec sends, or the ranks disagree on the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.

@@ -3,7 +3,7 @@
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -21,9 +21,6 @@ from gradwire.torch.reducer.pairing import (
     warn_of_steps,
 )
 from gradwire.torch.reducer.record import Parameter
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
 
 __all__ = ["Applying"]
 
@@ -44,7 +41,6 @@ class Applying:
 
     Parameters
     ----------
-    codec : gradwire.Codec
     optimizer : torch.optim.Optimizer
     parameters : sequence of Parameter
         The compressed parameters.
@@ -53,14 +49,13 @@ class Applying:
     """
 
     def __init__(
-        self, codec: "Codec", optimizer: Optimizer, parameters: Sequence[Parameter], *, scaled: bool
+        self, optimizer: Optimizer, parameters: Sequence[Parameter], *, scaled: bool
     ) -> None:
         self._parameters = {id(each.tensor): each for each in parameters}
-        self._codec = codec
         self._optimizer = optimizer
-        self._updates = codec.memory.updates
+        self._updates = any(each.codec.memory.updates for each in parameters)
         # The optimizer, too, must know what it gets: nothing else may be added to it.
-        self._computed = self._updates or codec.memory.corrects
+        self._computed = any(each.computed for each in parameters)
         self._watches = self._computed and not scaled
         self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
         self._resumed = False
@@ -114,7 +109,7 @@ class Applying:
             unsent = unsent or mark.origin is Origin.LOCAL
             if mark.origin is Origin.UNKNOWN and mark.held is not None:
                 unsent = True
-            if self._computed:
+            if mark.parameter.computed:
                 unsent = unsent or mark.origin is Origin.AVERAGED
                 if mark.origin is Origin.MIXED and mark.held is not None:
                     raise _mixed(mark.parameter.name)
@@ -132,9 +127,7 @@ class Applying:
 
     def steps(self) -> set[int]:
         """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
-        if not self._computed:
-            return set()
-        marks = self.origins.marks
+        marks = [mark for mark in self.origins.marks if mark.parameter.computed]
         return {id(mark.parameter.tensor) for mark in marks if mark.origin >= Origin.SENT}
 
     @property
@@ -182,15 +175,15 @@ class Applying:
         `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
         a state. Parameters with a codec need none.
         """
-        if not self._computed:
-            return set()
-        marks = [mark for mark in self.origins.marks if mark.parameter.compressed]
+        every = [mark for mark in self.origins.marks if mark.parameter.compressed]
+        marks = [mark for mark in every if mark.parameter.computed]
         return {id(mark.parameter.tensor) for mark in marks if mark.origin is Origin.UNKNOWN}
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise a ValueError if the options of a group do not suit the codec of its parameters."""
-        if any(id(each) in self._parameters for each in group["params"]):
-            check_group(self._codec, group)
+        found = (self._parameters.get(id(each)) for each in group["params"])
+        for codec in {each.codec for each in found if each is not None}:
+            check_group(codec, group)
 
     # What the passes ask ----------------------------------------------------------------------
 
@@ -236,10 +229,12 @@ class Applying:
             return
         kept = self._optimizer.state
         for parameter in self._parameters.values():
-            if not parameter.compressed or parameter.tensor not in kept:
+            if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
                 continue
             begins = parameter.state.step == 0
-            if begins or self._updates:  # the momentum of weight decay stays with the optimizer
+            if (
+                begins or parameter.codec.memory.updates
+            ):  # the momentum of weight decay stays with the optimizer
                 moments = kept.pop(parameter.tensor)
                 if begins:
                     _start(parameter, moments)
@@ -251,7 +246,8 @@ class Applying:
         """
         if not self._updates:
             return []
-        rates: dict[int, Callable[[], float]] = dict.fromkeys(self._parameters, float)
+        known = (key for key, each in self._parameters.items() if each.codec.memory.updates)
+        rates: dict[int, Callable[[], float]] = dict.fromkeys(known, float)
         for group in self._optimizer.param_groups:
             read = _reader(group["lr"])
             for each in group["params"]:

@@ -1,7 +1,7 @@
 """Puts a codec, parameters and a transport together, once all ranks agree on them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,10 +13,10 @@ from gradwire.schedule import Constant, Schedule
 from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.agreement import agree, checksum
 from gradwire.torch.reducer.applying import Applying
+from gradwire.torch.reducer.assignment import Assignment, Codecs
 from gradwire.torch.reducer.attached import Entry
 from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.exchange import build
-from gradwire.torch.reducer.given import check_codec
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.pairing import (
     check_optimizer,
@@ -25,6 +25,7 @@ from gradwire.torch.reducer.pairing import (
     warn_of_pairing,
 )
 from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.scheduling import Scheduler
 from gradwire.torch.transport import Transport
 
@@ -49,15 +50,16 @@ class Options:
         They are not what they have to be.
     """
 
-    codec: "Codec"
+    codec: Codecs
     optimizer: torch.optim.Optimizer | None = None
     schedule: Schedule = SAME
     grad_scaler: GradScaler | None = None
     min_numel: int = 1024
     min_ndim: int = 1
+    assignment: Assignment = field(init=False)
 
     def __post_init__(self) -> None:
-        check_codec(self.codec)
+        object.__setattr__(self, "assignment", Assignment(self.codec))
         check_part("schedule", self.schedule, Schedule)
         check_optimizer(self.optimizer)
 
@@ -115,11 +117,11 @@ def assemble(
     ExchangeError
         The ranks could not be connected.
     """
-    codec, optimizer, scaled = options.codec, options.optimizer, options.scaled
+    assignment, optimizer, scaled = options.assignment, options.optimizer, options.scaled
     dense = options.dense(named, sparse)
     shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
     facts = {
-        "codec": codec.get_config(),
+        "codec": assignment.get_config(),
         "schedule": options.schedule.get_config(),
         "grad_scaler": scaled,
         "min_numel or min_ndim": checksum(sorted(dense)),
@@ -131,32 +133,38 @@ def assemble(
     try:
         messages = transport.make()
         agree(messages, "attached", facts)
-        _check_memory(codec, whole=whole)
-        parameters = making.make(named, dense, codec, messages.rank, bucket_nbytes)
+        assignment.check(named)
+        for codec in assignment.codecs:
+            _check_memory(codec, whole=whole)
+        parameters = making.make(named, dense, assignment.of, messages.rank, bucket_nbytes)
         compressed = {each.name: each for each in parameters if each.state is not None}
-        check_pairing(codec, optimizer, compressed.values())
+        for codec, theirs in _by_codec(assignment, compressed):
+            check_pairing(codec, optimizer, theirs)
         scheduler = Scheduler(options.schedule, compressed, messages.rank)
         frames = transport.make(carriers)
         transport.connect(frames, carriers, named.values())
         exchange = build(
-            codec.exchange,
+            assignment.exchange,
             frames,
             transport.make,
             carriers,
             check_result=scaled,
-            postpones=not codec.memory.undoable,
+            postpones=not all(codec.memory.undoable for codec in assignment.codecs),
         )
         control = Control(messages)
-        warn_of_pairing(codec, optimizer, compressed.values())  # an error, if the program says so
+        for codec, theirs in _by_codec(assignment, compressed):
+            warn_of_pairing(codec, optimizer, theirs)  # an error, if the program says so
+            if optimizer is None:
+                break  # which is said once
         entry.register()
     except BaseException:
         transport.leave()  # a refused call must not leak threads or sockets
         raise
     applying = None
     if optimizer is not None:
-        applying = Applying(codec, optimizer, list(compressed.values()), scaled=scaled)
+        applying = Applying(optimizer, list(compressed.values()), scaled=scaled)
     return Handle(
-        codec,
+        assignment,
         parameters,
         exchange,
         scheduler,
@@ -168,6 +176,14 @@ def assemble(
         applying=applying,
         joining=joining,
     )
+
+
+def _by_codec(
+    assignment: Assignment, compressed: Mapping[str, Parameter]
+) -> "Iterator[tuple[Codec, list[Parameter]]]":
+    """Yield every codec with its parameters."""
+    for codec in assignment.codecs:
+        yield codec, [each for name, each in compressed.items() if assignment.of(name) == codec]
 
 
 def _check_memory(codec: "Codec", *, whole: bool) -> None:

@@ -3,9 +3,10 @@
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 from gradwire.torch.reducer.applying import Applying
+from gradwire.torch.reducer.assignment import Assignment, Codecs
 from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.exchange import Exchange
 from gradwire.torch.reducer.held import exchange_held, used_anywhere
@@ -16,9 +17,6 @@ from gradwire.torch.reducer.resources import Resources
 from gradwire.torch.reducer.scheduling import Scheduler
 from gradwire.torch.reducer.worker import Worker
 from gradwire.torch.transport import Transport
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
 
 __all__ = ["Attached", "Entry"]
 
@@ -49,7 +47,7 @@ class Attached:
 
     def __init__(
         self,
-        codec: "Codec",
+        assignment: Assignment,
         parameters: Sequence[Parameter],
         exchange: Exchange,
         scheduler: Scheduler,
@@ -62,7 +60,8 @@ class Attached:
         applying: Applying | None,
         joining: Callable[[], bool],
     ) -> None:
-        self.codec = codec
+        self.codec: Codecs = assignment.given
+        self._assignment = assignment
         self.world_size = exchange.world_size
         self.rank = exchange.rank
         self._parameters = {parameter.name: parameter for parameter in parameters}
@@ -78,6 +77,7 @@ class Attached:
             self._worker,
             exchange,
             layouts,
+            scheduler,
             grad_scaler if scaled else None,
             applying=applying,
             joining=joining,

@@ -19,7 +19,6 @@ from gradwire.torch.reducer.scheduling import Scheduler
 from gradwire.torch.transport import Channel
 
 if TYPE_CHECKING:
-    from gradwire.codec import Codec
     from gradwire.state import State
 
 __all__ = ["Policy", "Saved", "load", "save"]
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 def save(
     parameters: Mapping[str, Parameter],
-    codec: "Codec",
+    codec: Any,
     rank: int,
     world_size: int,
     step: int,
@@ -53,7 +52,7 @@ def save(
         },
         optimizer_step=optimizer_step,
     )
-    return pack(state, codec.get_config())
+    return pack(state, codec)
 
 
 def _save(parameter: Parameter) -> Entry:

@@ -2,14 +2,11 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.torch.reducer.exchange import Exchange
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.report import ParameterReport, Report, StepTimes, Tallies, Tally
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
 
 __all__ = ["clear", "figures", "report"]
 
@@ -33,7 +30,7 @@ def figures(exchange: Exchange, tallies: Tallies) -> dict[str, Any]:
 
 
 def report(
-    codec: "Codec",
+    codec: object,
     parameters: Iterable[Parameter],
     exchange: Exchange,
     tallies: Tallies,
@@ -44,7 +41,8 @@ def report(
 
     Parameters
     ----------
-    codec : gradwire.Codec
+    codec : object
+        What was attached, for its repr.
     parameters : iterable of Parameter
     exchange : Exchange
     tallies : Tallies

@@ -19,8 +19,8 @@ class Handle(Attached):
 
     Attributes
     ----------
-    codec : gradwire.Codec
-        The codec passed to `attach`.
+    codec : gradwire.Codec or dict
+        The codec passed to `attach`, or the codecs by patterns of names.
     world_size, rank : int
         Size of the process group, and this process's rank in it.
     step : int
@@ -143,7 +143,7 @@ class Handle(Attached):
         self._passes.undo_unapplied()
         return checkpoint.save(
             self._compressed(),
-            self.codec,
+            self._assignment.get_config(),
             self.rank,
             self.world_size,
             self.step,

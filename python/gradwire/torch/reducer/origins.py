@@ -144,12 +144,13 @@ class Origins:
                 mark.origin = Origin.AVERAGED
 
     def mixed(self) -> Mark | None:
-        """Return a parameter whose bucket would mix what was decoded with new gradients.
+        """Return a parameter whose bucket would mix what its codec computed with new gradients.
 
         Waits for a device only if ``.grad`` was not cleared by setting it to None, and then once.
         """
         # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
-        asked = [(mark, held) for mark in self.marks if (held := mark.sent()) is not None]
+        computed = (mark for mark in self.marks if mark.parameter.computed)
+        asked = [(mark, held) for mark in computed if (held := mark.sent()) is not None]
         for (mark, _), found in zip(asked, _read([held for _, held in asked]), strict=True):
             if found:
                 return mark
@@ -178,7 +179,7 @@ class Origins:
         """Remember the version of one ``.grad`` that was just decoded."""
         self._seen = None
         for mark in self.marks:
-            if mark.origin is Origin.SENT:
+            if mark.origin is Origin.SENT and mark.parameter.computed:
                 gradient = mark.parameter.tensor.grad
                 if gradient is not None:
                     self._seen = (mark, _version(gradient))

@@ -1,6 +1,6 @@
 """Makes the records that are kept of parameters throughout training."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ _BUCKET = 25 << 20
 def make(
     named: Mapping[str, torch.nn.Parameter],
     dense: set[str],
-    codec: "Codec",
+    codec_of: "Callable[[str], Codec | None]",
     rank: int,
     bucket_nbytes: int | None,
 ) -> list[Parameter]:
@@ -32,7 +32,8 @@ def make(
     named : mapping of str to torch.nn.Parameter
     dense : set of str
         Parameters that are always sent dense.
-    codec : gradwire.Codec
+    codec_of : callable
+        Returns the codec of a parameter by its name; None to send it dense, too.
     rank : int
         This rank, which selects the random numbers of the states.
     bucket_nbytes : int, optional
@@ -42,7 +43,8 @@ def make(
     parameters = []
     for name, tensor in named.items():
         parameter = Parameter(name, tensor, turn=turns[name])
-        if name not in dense:
+        codec = None if name in dense else codec_of(name)
+        if codec is not None:
             use(parameter, codec.for_shape(tensor.shape))
             parameter.state = fresh_state(parameter, rank)
         parameters.append(parameter)

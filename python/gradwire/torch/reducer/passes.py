@@ -16,6 +16,7 @@ from gradwire.torch.reducer.exchange import Exchange
 from gradwire.torch.reducer.jobs import Job, Step
 from gradwire.torch.reducer.layout import Layout, Layouts
 from gradwire.torch.reducer.origins import Origin
+from gradwire.torch.reducer.scheduling import Scheduler
 from gradwire.torch.reducer.worker import Worker
 
 __all__ = ["GradScaler", "Passes"]
@@ -39,6 +40,7 @@ class Passes:
     worker : Worker
     exchange : Exchange
     layouts : Layouts
+    scheduler : Scheduler
     grad_scaler : GradScaler or None
         An enabled loss scaler.
     applying : Applying or None
@@ -53,6 +55,7 @@ class Passes:
         worker: Worker,
         exchange: Exchange,
         layouts: Layouts,
+        scheduler: Scheduler,
         grad_scaler: GradScaler | None,
         *,
         applying: Applying | None,
@@ -63,6 +66,7 @@ class Passes:
         self._control = control
         self._exchange = exchange
         self._layouts = layouts
+        self._scheduler = scheduler
         self._grad_scaler = grad_scaler
         self._applying = applying
         self._joining = joining
@@ -192,6 +196,7 @@ class Passes:
     def _begin(self, *, shadow: bool = False) -> BaseException | None:
         applying = self._applying
         if applying is None:
+            self._advance(_nothing)
             self._last = Step(self.step)
             return None
         refusal = None if shadow else applying.refusal()
@@ -206,6 +211,7 @@ class Passes:
         except UndoError as error:
             self._last = None
             return error
+        undo = self._advance(undo)
         rates = applying.rates()
 
         def prepare() -> None:
@@ -216,11 +222,21 @@ class Passes:
         self._last = applying.last = Step(self.step, prepare=prepare, applied=self._joining())
         return None
 
+    def _advance(self, undo: Callable[[], None]) -> Callable[[], None]:
+        """Advance a schedule that counts steps; return what is still to be done of an undo."""
+        if not self._scheduler.is_due(self.step):
+            return undo
+        self._worker.settle()
+        self._worker.between(undo)
+        self._scheduler.advance_to(self.step)
+        self.forget()
+        return _nothing
+
     def _drop(self, applying: Applying) -> Callable[[], None]:
         """Count the last pass no longer if its gradients were dropped; return what undoes it."""
         found = applying.dropped()
         if found is None:
-            return lambda: None
+            return _nothing
         last, parameters = found
         if parameters and self._exchange.postpones:
             last.applied = True  # told once: the program may go on
@@ -345,6 +361,10 @@ class Passes:
         """Raise what broke the exchange, if anything did."""
         if self._worker.broken is not None:
             raise fresh(self._worker.broken)
+
+
+def _nothing() -> None:
+    """Undo nothing."""
 
 
 def _one() -> float:

@@ -50,6 +50,11 @@ class Parameter:
         """Whether it is currently sent compressed."""
         return self.state is not None and not self.paused
 
+    @property
+    def computed(self) -> bool:
+        """Whether its codec does a part of the optimizer's work: what arrives is no gradient."""
+        return self.state is not None and (self.codec.memory.updates or self.codec.memory.corrects)
+
     def measure(self, gradient: NDArray[Any]) -> None:
         """Add a gradient to the measured sum; `unmeasure` subtracts it exactly."""
         if self.measured is None:

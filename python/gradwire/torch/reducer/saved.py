@@ -62,7 +62,7 @@ class RankState:
     optimizer_step: int | None = None
 
 
-def pack(state: RankState, codec: dict[str, Any]) -> dict[str, Any]:
+def pack(state: RankState, codec: Any) -> dict[str, Any]:
     """Return tensors by name, and one text for everything else, under the name of the rank.
 
     Frameworks that save the states of all ranks take equal keys for replicas, and can load only

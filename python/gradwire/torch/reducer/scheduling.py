@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import _validate
-from gradwire.schedule import Accordion, Schedule
+from gradwire.schedule import Accordion, BySteps, Schedule
 from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.agreement import agree
 from gradwire.torch.reducer.control import Control
@@ -83,7 +83,7 @@ class Scheduler:
         self._apply()
 
     def advance(self, epoch: int, lr: float | None, control: Control) -> None:
-        """Begin an epoch. A collective."""
+        """Begin an epoch. A collective; without effect if the schedule counts steps."""
         epoch = _validate.integer("epoch", epoch, low=0)
         lr = None if lr is None else _validate.positive("lr", lr)
         with control.act("epoch()") as channel:
@@ -91,6 +91,8 @@ class Scheduler:
 
     def _advance(self, epoch: int, lr: float | None, channel: Channel) -> None:
         agree(channel, "began an epoch", {"epoch": epoch, "lr": lr})
+        if isinstance(self.schedule, BySteps):
+            return
         if epoch < self.epoch:
             raise ValueError(f"epoch {self.epoch} has already begun, got epoch {epoch}")
         lowered = lr is not None and self._lr is not None and lr < self._lr
@@ -100,6 +102,16 @@ class Scheduler:
         if isinstance(self.schedule, Accordion):
             self._decide(self.schedule, channel, lowered=lowered)
         self.epoch = epoch
+        self._apply()
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether the schedule counts steps and has to advance at this one."""
+        return isinstance(self.schedule, BySteps) and self.schedule.epoch_at(step) != self.epoch
+
+    def advance_to(self, step: int) -> None:
+        """Advance a schedule that counts steps, on all ranks at the same one."""
+        assert isinstance(self.schedule, BySteps)
+        self.epoch = self.schedule.epoch_at(step)
         self._apply()
 
     def _decide(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> None:
