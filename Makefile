@@ -30,6 +30,7 @@ demo: ## Train two models over a slow link, with and without compression (ARGS="
 test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
 	@$(environment) test cuda trainers horovod
 	@$(python) scripts/build_horovod.py --tests
+	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py
 
 .PHONY: test-rust test-python
@@ -39,6 +40,7 @@ test-rust: ## Only the Rust tests
 test-python: ## Only the Python tests
 	@$(environment) test cuda trainers horovod
 	@$(python) scripts/build_horovod.py --tests
+	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py python
 
 .PHONY: horovod

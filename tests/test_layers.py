@@ -14,7 +14,7 @@ LAYERS = [
     {"_environment", "_keys", "_part", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_compose", "_outside", "_plugins", "_selecting", "codec", "frame", "state"},
-    {"presets", "schedule"},
+    {"presets", "report", "schedule"},
     {""},  # the package itself
     {"torch"},
     {"cli"},

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gradwire.report import Report, page
 from tests.distributed.ranks import Ranks
 
 
@@ -158,8 +159,35 @@ def test_the_report_adds_up(two: Ranks) -> None:
         assert "0.weight" in result["text"]
         assert "x less\n" in result["text"]
         assert json.loads(result["second"])["steps"] == 2
+        assert (report["step"], result["metrics"]["step"]) == (6, 8)
         assert result["steps"] == 8
         assert "attached, step 8" in result["repr"]
+
+
+def test_the_report_has_the_times_of_the_last_steps_and_makes_a_page(two: Ranks) -> None:
+    results = two.run("saving.report")
+    both = [Report.from_json(result["json"]) for result in results]
+    for result, report in zip(results, both, strict=True):
+        last = [each for each in report.timeline if each.step == 6]
+        assert {each.step for each in report.timeline} == {3, 4, 5, 6}
+        assert [each.bucket for each in last] == list(range(len(last)))
+        assert len(last) > 1
+        assert sum(each.parameters for each in last) == len(report.parameters)
+        assert sum(each.dense_bytes for each in last) == 4 * sum(result["sizes"].values())
+        assert all(each.wire_bytes > 0 for each in last)
+        assert last[0].ready == 0.0
+        for each in report.timeline:
+            assert 0 <= each.ready <= each.encode[0] < each.encode[1] == each.exchange[0]
+            assert each.exchange[0] <= each.exchange[1] <= each.decode[0] < each.decode[1]
+        ends = [each.decode[1] for each in last]
+        assert ends == sorted(ends), "buckets are decoded in the order in which they became ready"
+        assert result["fresh"] == (), "a reset forgets the times of earlier steps"
+        assert {each.step for each in Report.from_json(result["second"]).timeline} == {7, 8}
+        ran = max(ends) - max(each.ready for each in last)
+        assert ran < 6 * report.wait_ms, "times are in milliseconds"
+    shown = page(both)
+    assert all(each.name in shown for each in both[0].parameters)
+    assert "2 ranks of 2" in shown
 
 
 def test_the_module_can_be_copied_and_pickled(two: Ranks) -> None:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import gradwire
+from gradwire.report import Report
 from gradwire.torch import backends, ddp
 from gradwire.torch.reducer.jobs import Buffers
-from gradwire.torch.reducer.report import Report
 from gradwire.torch.transport import groups
 
 

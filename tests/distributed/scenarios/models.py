@@ -16,6 +16,7 @@ from tests.distributed.scenarios.common import (
     fingerprint,
     network,
     residuals,
+    timeline,
 )
 
 
@@ -82,6 +83,7 @@ def like_plain(rank: int, world_size: int, model: str, exchange: str) -> tuple[s
             optimizer.step()
         if handle is not None:
             report = handle.report()
+            assert timeline(report)
             handle.detach()
             told += f", {len(report.parameters)}"
         prints.append(fingerprint(ddp))

@@ -23,6 +23,7 @@ from tests.distributed.scenarios.common import (
     integers,
     network,
     residuals,
+    timeline,
 )
 from tests.distributed.scenarios.errors import Branched
 from tests.distributed.scenarios.parity import preset
@@ -97,11 +98,12 @@ def twins(
             )
             counts = [each.steps for each in report.parameters]
             trail.append((report.collectives, report.wire_bytes, counts))
+            trail.append(timeline(report))
         trails.append(trail)
     return {
         "same": [one == other for one, other in zip(*trails, strict=True)],
-        "print": trails[1][-2][0],
-        "trained": trails[1][-2][0] != began,
+        "print": trails[1][-3][0],
+        "trained": trails[1][-3][0] != began,
         "bytes": [[size / numel for numel, size in each] for each in sizes],
     }
 

@@ -199,6 +199,7 @@ def report(rank: int, world_size: int) -> dict[str, Any]:
     ):
         train(model, rank, range(6))
         first = handle.report(reset=True)
+        fresh = handle.report()
         left = residuals(handle)
         train(model, rank, range(6, 8))
         second = handle.report()
@@ -207,6 +208,8 @@ def report(rank: int, world_size: int) -> dict[str, Any]:
         return {
             "text": str(first),
             "json": first.to_json(),
+            "fresh": fresh.timeline,
+            "metrics": handle.metrics(),
             "norm": norm,
             "second": second.to_json(),
             "sizes": sizes,

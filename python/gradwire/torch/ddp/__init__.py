@@ -6,13 +6,14 @@
 The training loop does not change. See `attach` and ``docs/ddp.md``.
 """
 
+from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.ddp.attachment import attach
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.pairing import PairingWarning
-from gradwire.torch.reducer.report import ParameterReport, Report
 
 __all__ = [
+    "BucketTimes",
     "ExchangeError",
     "GradientError",
     "Handle",

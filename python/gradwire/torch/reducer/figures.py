@@ -4,20 +4,23 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from gradwire.report import ParameterReport, Report
+from gradwire.torch.reducer import marks
 from gradwire.torch.reducer.exchange import Exchange
 from gradwire.torch.reducer.record import Parameter
-from gradwire.torch.reducer.report import ParameterReport, Report, StepTimes, Tallies, Tally
+from gradwire.torch.reducer.report import StepTimes, Tallies, Tally
 
 __all__ = ["clear", "figures", "report"]
 
 
-def figures(exchange: Exchange, tallies: Tallies) -> dict[str, Any]:
+def figures(exchange: Exchange, tallies: Tallies, step: int) -> dict[str, Any]:
     """Return the figures over all parameters, by their names in `Report`; none read a residual."""
     times, sums = exchange.times, tallies.total()
     steps = max(times.steps, 1)
     wire = times.wire_bytes / steps
     dense = 2 * times.dense_bytes * (exchange.world_size - 1) / exchange.world_size / steps
     return {
+        "step": step,
         "steps": times.steps,
         "collectives": times.collectives,
         "wire_bytes": wire,
@@ -34,6 +37,7 @@ def report(
     parameters: Iterable[Parameter],
     exchange: Exchange,
     tallies: Tallies,
+    step: int,
     *,
     residuals: bool,
 ) -> Report:
@@ -46,6 +50,8 @@ def report(
     parameters : iterable of Parameter
     exchange : Exchange
     tallies : Tallies
+    step : int
+        Backward passes that counted, ever.
     residuals : bool
         Compute the norms of the residuals, which reads each of them once.
     """
@@ -57,10 +63,11 @@ def report(
         world_size=exchange.world_size,
         codec=repr(codec),
         carried_by=", ".join(sorted(set(exchange.carriers.values()))) or "gloo",
-        **figures(exchange, tallies),
+        **figures(exchange, tallies, step),
         residual_norm=math.hypot(*known) if residuals else None,
         state_bytes=sum(each.nbytes for each in parameters),
         parameters=tuple(map(_describe, parameters, tallies.all(), norms)),
+        timeline=marks.timeline(exchange.times.recent),
     )
 
 

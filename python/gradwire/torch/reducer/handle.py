@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gradwire import _validate
+from gradwire.report import Report
 from gradwire.torch.reducer import checkpoint, figures
 from gradwire.torch.reducer.attached import Attached
 from gradwire.torch.reducer.checkpoint import Policy
 from gradwire.torch.reducer.gathering import Resharded, gather
-from gradwire.torch.reducer.report import Report
 
 __all__ = ["Handle"]
 
@@ -253,18 +253,18 @@ class Handle(Attached):
         Returns
         -------
         dict of str to float
-            As the attributes of `Report`: ``steps``, ``collectives``, ``wire_bytes``,
+            As the attributes of `Report`: ``step``, ``steps``, ``collectives``, ``wire_bytes``,
             ``dense_wire_bytes``, ``compression``, ``slot_use``, ``achieved``, ``encode_ms``,
             ``exchange_ms``, ``decode_ms`` and ``wait_ms``.
         """
         self._worker.drain()
-        found = figures.figures(self._exchange, self._tallies)
+        found = figures.figures(self._exchange, self._tallies, self.step)
         if reset:
             figures.clear(self._exchange, self._tallies)
         return {name: float(value) for name, value in found.items() if value is not None}
 
     def report(self, *, reset: bool = False, residuals: bool = True) -> Report:
-        """Return a report of what this rank sent, saved and spent: print it, or use `to_json`.
+        """Return a report of what this rank sent, saved and spent: print it, or write its page.
 
         Every residual is read once to compute its norm: about ten milliseconds for 25 million
         entries. Any thread may call this, also during training.
@@ -283,6 +283,7 @@ class Handle(Attached):
                 self._parameters.values(),
                 self._exchange,
                 self._tallies,
+                self.step,
                 residuals=residuals,
             )
         )

@@ -1,6 +1,7 @@
 """What the hook and the worker's threads exchange: steps, jobs, flights and their buffers."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.reducer.marks import Marks
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Work
 
@@ -32,6 +34,8 @@ class Step:
         Parameters whose limits have observed sizes in this step, each with its previous limit.
     error : BaseException or None
         Why the step does not count.
+    marks : list of Marks
+        When its buckets were encoded, exchanged and decoded.
     held : list of Flight
         Buckets that are done and wait for the outcome of the whole step.
     finished, counted : bool
@@ -45,6 +49,7 @@ class Step:
     number: int = 0
     encoded: dict[str, Parameter] = field(default_factory=dict)
     error: BaseException | None = None
+    marks: list[Marks] = field(default_factory=list)
     held: list["Flight"] = field(default_factory=list)
     limits: list[tuple[Parameter, list[int]]] = field(default_factory=list)
     finished: bool = False
@@ -109,6 +114,13 @@ class Job:
         """The loss scale; 1.0 without a scaler."""
         return self.read_scale()
 
+    def mark(self) -> Marks:
+        """Return new marks of this bucket, whose encode begins, and keep them in its step."""
+        count = len(self.layout.pieces) + len(self.layout.dense)
+        marks = Marks(self.step.number, count, self.enqueued, time.perf_counter())
+        self.step.marks.append(marks)
+        return marks
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -128,6 +140,8 @@ class Flight:
         Bytes that this rank passes to the collectives, including unused room.
     wire : float
         Bytes that this rank sends for them.
+    marks : Marks or None
+        When each stage began and ended.
     error : BaseException or None
         Why the collectives could not be started.
     """
@@ -139,6 +153,7 @@ class Flight:
     contents: object = None
     room: int = 0
     wire: float = 0.0
+    marks: Marks | None = None
     error: BaseException | None = None
 
 

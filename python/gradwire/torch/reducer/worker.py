@@ -264,6 +264,7 @@ class Worker:
         if step.error is None:
             step.counted = True
             times.steps_ever += 1
+            times.recent.append(step.marks)
         elif not self.torn:  # it does not count: ranks that failed elsewhere are at the same step
             step.undo_all()
 

@@ -87,10 +87,14 @@ class Exchange(abc.ABC):
     @final
     def start(self, job: Job, sequence: int) -> Flight:
         """Start the exchange of a bucket, sparse or not. Runs in the sending thread."""
+        marks = job.mark()
         if job.layout.sparse:
-            return sparse.send(self.channel, job, sequence)
-        with job.bucket.sending():
-            return self.send(job, sequence)
+            flight = sparse.send(self.channel, job, sequence)
+        else:
+            with job.bucket.sending():
+                flight = self.send(job, sequence)
+        flight.marks, marks.sent = marks, time.perf_counter()
+        return flight
 
     @final
     def receive(self, flight: Flight) -> None:
@@ -107,6 +111,8 @@ class Exchange(abc.ABC):
             raise flight.error
         with flight.job.bucket.receiving():
             self._receive(flight)
+        if flight.marks is not None:
+            flight.marks.done = time.perf_counter()
 
     def _receive(self, flight: Flight) -> None:
         job, is_sparse = flight.job, flight.job.layout.sparse
@@ -119,6 +125,9 @@ class Exchange(abc.ABC):
         sparse_nbytes = flight.room * self.world_size // 2
         dense = sparse_nbytes if is_sparse else job.bucket.nbytes
         self.times.sent(flight.collectives, flight.room, flight.wire, dense)
+        if flight.marks is not None:
+            flight.marks.arrived = flight.marks.decoding = start
+            flight.marks.dense_bytes, flight.marks.wire_bytes = dense, flight.wire
         if fronts is None:
             sparse.combine(flight, check_result=self._check_result)
             return
@@ -135,7 +144,9 @@ class Exchange(abc.ABC):
             start = time.perf_counter()
             with flight.job.bucket.receiving():
                 self._complete(flight)
-            self.times.add("decode", start)
+            end = self.times.add("decode", start)
+            if flight.marks is not None:
+                flight.marks.decoding, flight.marks.done = start, end
 
     def _complete(self, flight: Flight) -> None:
         """Write memories and averages. Only where an exchange postpones that."""

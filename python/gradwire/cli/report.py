@@ -1,0 +1,95 @@
+"""``gradwire report FILE``: turn a report that was saved as JSON into a page for a browser."""
+
+import argparse
+import os
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradwire.report import Report, page, read
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write a page; return 0, or 1 if a file is no report or cannot be read or written."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire report",
+        description="Write a page (HTML, in one file that opens offline) of what handle.report() "
+        "found: save handle.report().to_json() on one rank, or on several.",
+    )
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="JSON of one or more reports; - for standard input"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="PAGE", help="default: the first FILE, ending in .html; - prints"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    options = parser.parse_args(argv)
+    output = options.output or _beside(options.files[0])
+    if output is None:
+        parser.error("standard input has no name to write the page beside: add --output PAGE")
+    if options.open and output == "-":
+        parser.error("--open needs a file: leave out --output -")
+    found: list[Report] = []
+    for file in options.files:
+        try:
+            found += read(_text(file))
+        except OSError as error:
+            return _fail(f"cannot read {file}: {error.strerror}")
+        except ValueError as error:
+            return _fail(f"{file}: {error}")
+    shown = page(found)
+    if output == "-":
+        print(shown, end="")
+        return 0
+    try:
+        _write(Path(output), shown)
+    except OSError as error:
+        return _fail(f"cannot write {output}: {error.strerror}")
+    print(output)
+    if options.open and not webbrowser.open(Path(output).resolve().as_uri()):
+        return _fail("there is no browser to open it in")
+    return 0
+
+
+def _beside(file: str) -> str | None:
+    if file == "-":
+        return None
+    path = Path(file)
+    return str(path.with_name(f"{path.name.removesuffix('.json')}.html"))
+
+
+def _text(file: str) -> str:
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("not a report: it is not UTF-8 text") from None
+
+
+def _write(path: Path, shown: str) -> None:
+    """Write a page whole or not at all, and no page into a file that is none."""
+    if path.exists() and path.is_file() and not _is_page(path):
+        raise FileExistsError(17, "it is there, and is not a page: name another file by --output")
+    if path.exists() and not path.is_file():  # as /dev/stdout
+        path.write_text(shown, "utf-8")
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(shown, "utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(15)
+    return not head or head.lower() == b"<!doctype html>"
+
+
+def _fail(message: str) -> int:
+    print(f"gradwire report: {message}", file=sys.stderr)
+    return 1

@@ -1,0 +1,120 @@
+"""What a report holds: figures of a rank, of its parameters and of its last buckets."""
+
+from dataclasses import dataclass
+
+__all__ = ["BucketTimes", "Figures", "ParameterReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterReport:
+    """Figures of one parameter on this rank.
+
+    Attributes
+    ----------
+    name : str
+    numel : int
+        Number of entries.
+    dense : bool
+        The parameter is currently sent dense.
+    steps : int
+        Number of times it was exchanged.
+    bytes_per_step : float
+        Mean size of its frames (or of its dense values) on this rank.
+    compression : float
+        Size of the gradient divided by ``bytes_per_step``.
+    achieved : float or None
+        Entries sent divided by entries requested (k-hat / k), over all steps; None if the
+        sparsifier has no target.
+    trimmed : int
+        Entries selected but left in the residual because the slot was full.
+    encode_ms, decode_ms : float
+        Mean milliseconds per step.
+    residual_norm : float or None
+        Current Euclidean norm of the residual; None without a memory, or if not requested.
+    state_bytes : int
+        Bytes that this rank keeps for it: residual and moments with the buffers that an undo needs,
+        and what a schedule measures.
+    """
+
+    name: str
+    numel: int
+    dense: bool
+    steps: int
+    bytes_per_step: float
+    compression: float
+    achieved: float | None
+    trimmed: int
+    encode_ms: float
+    decode_ms: float
+    residual_norm: float | None
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTimes:
+    """When one bucket of a recent step was encoded, exchanged and decoded.
+
+    All times are milliseconds since the first bucket of its step was ready.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step, from 1.
+    bucket : int
+        Number of the bucket within its step, from 0, in the order in which buckets became ready.
+    parameters : int
+        Number of parameters in it.
+    dense_bytes : int
+        Bytes of its gradients.
+    wire_bytes : float
+        Bytes that this rank sent for it.
+    ready : float
+        When its gradients were ready. Those of the last bucket end the backward pass.
+    encode, exchange, decode : tuple of float
+        Beginning and end of each stage.
+    """
+
+    step: int
+    bucket: int
+    parameters: int
+    dense_bytes: int
+    wire_bytes: float
+    ready: float
+    encode: tuple[float, float]
+    exchange: tuple[float, float]
+    decode: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Figures:
+    """The fields of a `Report`, which explains them."""
+
+    rank: int
+    world_size: int
+    codec: str
+    carried_by: str
+    step: int
+    steps: int
+    collectives: int
+    wire_bytes: float
+    dense_wire_bytes: float
+    compression: float
+    slot_use: float
+    achieved: float | None
+    encode_ms: float
+    exchange_ms: float
+    decode_ms: float
+    wait_ms: float
+    residual_norm: float | None
+    state_bytes: int
+    parameters: tuple[ParameterReport, ...]
+    timeline: tuple[BucketTimes, ...] = ()
+
+    def bytes_per_entry(self) -> float:
+        """Return the bytes kept per entry of the parameters that have a state."""
+        numel = sum(each.numel for each in self.parameters if each.state_bytes)
+        return self.state_bytes / max(numel, 1)
+
+    def largest(self, count: int) -> list[ParameterReport]:
+        """Return so many parameters, those with the most entries first."""
+        return sorted(self.parameters, key=lambda each: -each.numel)[:count]

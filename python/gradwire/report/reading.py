@@ -1,0 +1,177 @@
+"""Reports from JSON: of any origin, so nothing is taken on trust."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from gradwire.report.figures import BucketTimes, Figures, ParameterReport
+
+__all__ = ["MARK", "VERSION", "objects", "to_fields"]
+
+MARK = "gradwire_report"
+"""The key of the format's version, which marks an object as a report."""
+VERSION = 1
+
+_LARGEST = 2**63
+"""No figure of a report reaches it, and no float is lost below it."""
+
+T = TypeVar("T")
+
+
+def objects(text: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects in a text: one, a list, or several one after another, as in JSON lines.
+
+    Raises
+    ------
+    ValueError
+        The text is not JSON, or holds something that is not an object, or nothing.
+    """
+    decoder, at, found = json.JSONDecoder(parse_constant=_no_constant), 0, False
+    text = text.removeprefix("\ufeff")
+    while (at := _skip_space(text, at)) < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+            ) from None
+        except RecursionError:
+            raise ValueError("not a report: nested too deeply") from None
+        for each in value if isinstance(value, list) else [value]:
+            if not isinstance(each, dict):
+                raise ValueError(f"a report is a JSON object, not {_kind(each)}")
+            found = True
+            yield each
+    if not found:
+        raise ValueError("there is no report in it: write one by Report.to_json()")
+
+
+def to_fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Check an object, and return the fields of a report.
+
+    Raises
+    ------
+    ValueError
+        It was not written by `Report.to_json`, or by another version of it, or was changed since.
+    """
+    version = found.get(MARK)
+    if version is None:
+        raise ValueError(
+            f"no report of this version of gradwire: it has no {MARK!r}. Write it by "
+            "handle.report().to_json() again"
+        )
+    if version != VERSION or isinstance(version, bool):
+        raise ValueError(
+            f"a report in version {_short(version)}, and this gradwire reads version {VERSION}: "
+            "use the gradwire that wrote it"
+        )
+    rest = {name: value for name, value in found.items() if name != MARK}
+    checked = _check(rest, Figures, "")
+    if checked["rank"] >= checked["world_size"]:
+        raise ValueError(f"rank {checked['rank']} of {checked['world_size']} ranks")
+    return checked
+
+
+def _check(found: Any, kind: type[Any], where: str) -> dict[str, Any]:
+    """Check that an object has the fields of a dataclass, and no others, each of its type."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{where or 'the report'} is {_kind(found)}, not an object")
+    names = {field.name for field in fields(kind)}
+    missing, unknown = sorted(names - found.keys()), sorted(found.keys() - names)
+    if missing or unknown:
+        what = f"lacks {missing[0]!r}" if missing else f"has an unknown {_short(unknown[0])}"
+        raise ValueError(f"{where or 'the report'} {what}")
+    prefix = f"{where}." if where else ""
+    return {
+        field.name: _CHECKS[str(field.type)](found[field.name], prefix + field.name)
+        for field in fields(kind)
+    }
+
+
+def _integer(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+        raise ValueError(f"{where} is {_short(value)}, not a count")
+    return value
+
+
+def _number(value: Any, where: str) -> float:
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    if not right or not 0 <= value < _LARGEST or not math.isfinite(value):
+        raise ValueError(f"{where} is {_short(value)}, not a number from 0 to 2**63")
+    return float(value)
+
+
+def _boolean(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{where} is {_short(value)}, not true or false")
+    return value
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where} is {_short(value)}, not a string")
+    return value
+
+
+def _optional(value: Any, where: str) -> float | None:
+    return None if value is None else _number(value, where)
+
+
+def _interval(value: Any, where: str) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{where} is {_short(value)}, not a beginning and an end")
+    first, last = (_number(each, where) for each in value)
+    if first > last:
+        raise ValueError(f"{where} ends before it begins: {_short(value)}")
+    return first, last
+
+
+def _list_of(kind: Callable[..., T]) -> Callable[[Any, str], tuple[T, ...]]:
+    def check(value: Any, where: str) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise ValueError(f"{where} is {_kind(value)}, not a list")
+        rows = (
+            _check(each, kind, f"{where}[{index}]")  # type: ignore[arg-type]
+            for index, each in enumerate(value)
+        )
+        return tuple(kind(**row) for row in rows)
+
+    return check
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    str(int): _integer,
+    str(float): _number,
+    str(bool): _boolean,
+    str(str): _string,
+    str(float | None): _optional,
+    str(tuple[float, float]): _interval,
+    str(tuple[ParameterReport, ...]): _list_of(ParameterReport),
+    str(tuple[BucketTimes, ...]): _list_of(BucketTimes),
+}
+"""How to check a field, by its type."""
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"not a report: {name} is no figure")
+
+
+def _skip_space(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
+    return names.get(type(value), "null" if value is None else "a number")
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = "a number"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,150 @@
+"""A report: text, JSON, a page or scalars."""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gradwire.report import reading
+from gradwire.report.figures import Figures
+from gradwire.report.html import page
+from gradwire.report.scalars import Writer, add_scalars
+from gradwire.report.text import as_text
+
+__all__ = ["Report", "read"]
+
+R = TypeVar("R", bound="Report")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Figures):
+    """What gradwire did on this rank since `attach` or the last reset.
+
+    Attributes
+    ----------
+    rank, world_size : int
+    codec : str
+        The codec that was attached, by its repr.
+    carried_by : str
+        What moves frames between the ranks: ``"gloo"``, from the memory of the host, or a backend
+        that takes them from the device, such as ``"nccl"``.
+    step : int
+        Backward passes exchanged and not rolled back, ever, including those before a resume.
+    steps : int
+        Backward passes exchanged, including those that were rolled back.
+    collectives : int
+        Total number of collectives: one per bucket, or two or more with a leader, a sparse
+        gradient, or dense parameters of another dtype than values that are summed.
+    wire_bytes : float
+        Bytes that this rank sends per step, including unused room in slots. With N ranks, a ring
+        all-gather sends N - 1 slots and a ring all-reduce 2 (N - 1) / N vectors; a broadcast
+        counts (N - 1) / N messages on every rank, the mean over the steps in which it leads.
+    dense_wire_bytes : float
+        Bytes that plain DDP would send per step: a ring all-reduce of the same buckets.
+    compression : float
+        ``dense_wire_bytes / wire_bytes``.
+    slot_use : float
+        Fraction of the slots that was used.
+    achieved : float or None
+        Entries sent divided by entries requested, over all compressed parameters; None if the
+        sparsifier has no target.
+    encode_ms, exchange_ms, decode_ms : float
+        Mean milliseconds per step; most of this overlaps the backward pass.
+    wait_ms : float
+        Mean milliseconds between the last gradient and the end of the exchange: the time that the
+        backward pass actually waited.
+    residual_norm : float or None
+        Current Euclidean norm over all residuals; None if not requested.
+    state_bytes : int
+        Bytes that this rank keeps for all parameters; see `ParameterReport`.
+    parameters : tuple of ParameterReport
+    timeline : tuple of BucketTimes
+        When the buckets of the last steps were encoded, exchanged and decoded.
+    """
+
+    def to_json(self) -> str:
+        """Return the report as JSON, which `from_json` and ``gradwire report`` read."""
+        return json.dumps({reading.MARK: reading.VERSION, **dataclasses.asdict(self)}, indent=2)
+
+    @classmethod
+    def from_json(cls: type[R], text: str) -> R:
+        """Return the report that `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            The text is not exactly one report of this version.
+        """
+        found = read(text, cls)
+        if len(found) != 1:
+            raise ValueError(f"{len(found)} reports, not one: gradwire.report.read() reads several")
+        return found[0]
+
+    def to_html(self) -> str:
+        """Return the report as a page that needs nothing else: no script, font or network.
+
+        It shows bytes, times by stage and bucket with what overlapped the backward pass, and
+        figures by parameter, as charts and tables.
+        """
+        return page([self])
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page of `to_html` into a file, in UTF-8."""
+        Path(path).write_text(self.to_html(), "utf-8")
+
+    def to_tensorboard(
+        self,
+        writer: Writer,
+        step: int | None = None,
+        *,
+        prefix: str = "gradwire",
+        parameters: bool = True,
+    ) -> None:
+        """Write the figures as scalars: see `add_scalars`.
+
+        Parameters
+        ----------
+        writer : Writer
+            Anything with ``add_scalar(tag, value, step)``, such as
+            `torch.utils.tensorboard.SummaryWriter`. It is neither flushed nor closed.
+        step : int, optional
+            The step that the scalars belong to. By default this report's ``step``.
+        prefix : str
+            How tags begin.
+        parameters : bool
+            Write the figures of each parameter, too.
+        """
+        at = self.step if step is None else step
+        add_scalars(writer, self, at, prefix=prefix, parameters=parameters)
+
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+def read(text: str, kind: type[R] = Report) -> list[R]:  # type: ignore[assignment]
+    """Return the reports in a text that `Report.to_json` wrote, once or several times.
+
+    Parameters
+    ----------
+    text : str
+        JSON: a report, a list of reports, or reports one after another.
+
+    Raises
+    ------
+    ValueError
+        The text is not JSON, or something in it is not a report of this version. The message says
+        which field, and of which report if there are several.
+    """
+    found: list[R] = []
+    for each in reading.objects(text):
+        try:
+            found.append(kind(**reading.to_fields(each)))
+        except ValueError as error:
+            where = f"report {len(found) + 1}: " if found else ""
+            raise ValueError(f"{where}{error}") from None
+    return found

@@ -1,0 +1,47 @@
+"""A report as text, for a terminal."""
+
+from gradwire.report.figures import Figures, ParameterReport
+from gradwire.report.units import norm, ratio, size
+
+__all__ = ["as_text"]
+
+_ROWS = 20
+_HEADINGS = (
+    f"{'parameter':<40} {'entries':>11} {'bytes/step':>11} {'ratio':>8} {'achieved':>10} "
+    f"{'enc ms':>8} {'dec ms':>8} {'residual':>10}"
+)
+
+
+def as_text(report: Figures) -> str:
+    """Return a summary and a table of the largest parameters."""
+    wire, dense = size(report.wire_bytes), size(report.dense_wire_bytes)
+    buckets = report.collectives / max(report.steps, 1)
+    stages = ("encode", "exchange", "decode")
+    each_ms = ", ".join(f"{stage} {getattr(report, stage + '_ms'):.2f}" for stage in stages)
+    kept = f"{size(report.state_bytes)}, {report.bytes_per_entry():.3g} bytes per entry"
+    carried = f"by {report.carried_by}, slots {report.slot_use:.0%} full"
+    lines = [
+        f"gradwire, rank {report.rank} of {report.world_size}: {report.steps} steps",
+        f"  codec           {report.codec}",
+        f"  bytes sent      {wire} per step, plain DDP {dense}: {report.compression:.1f}x less",
+        f"  collectives     {buckets:.1f} per step {carried}",
+        f"  achieved ratio  {ratio(report.achieved)}",
+        f"  ms per step     {each_ms}; backward waited {report.wait_ms:.2f}",
+        f"  residual norm   {norm(report.residual_norm)}",
+        f"  memory          {kept}",
+        "",
+        _HEADINGS,
+        *(_row(parameter) for parameter in report.largest(_ROWS)),
+    ]
+    if len(report.parameters) > _ROWS:
+        lines.append(f"... and {len(report.parameters) - _ROWS} smaller ones: see to_json()")
+    return "\n".join(lines)
+
+
+def _row(each: ParameterReport) -> str:
+    name = each.name if len(each.name) <= 40 else "..." + each.name[-37:]
+    left = "dense" if each.dense else norm(each.residual_norm)
+    return (
+        f"{name:<40} {each.numel:>11,} {each.bytes_per_step:>11,.0f} {each.compression:>8.1f} "
+        f"{ratio(each.achieved):>10} {each.encode_ms:>8.3f} {each.decode_ms:>8.3f} {left:>10}"
+    )

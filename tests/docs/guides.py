@@ -1,0 +1,89 @@
+"""Runs every Python block of some guides, one after another, as a reader would type them.
+
+    python -m tests.docs.guides PAGE...
+
+A guide assumes what every training script has: a model, a loader, a loss. Here they are small, and
+the process group has one rank. The blocks of a page share their names; pages do not.
+"""
+
+import os
+import re
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+import gradwire.torch.ddp
+
+DOCS = Path(__file__).parents[2] / "docs"
+FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def surroundings() -> dict[str, Any]:
+    """Return what a guide may use without saying where it comes from."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    )
+    optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=1e-3)
+    codec = gradwire.adam(ratio=0.1)
+    return {
+        "torch": torch,
+        "gradwire": gradwire,
+        "nn": nn,
+        "DistributedDataParallel": DistributedDataParallel,
+        "module": nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)),
+        "model": model,
+        "optimizer": optimizer,
+        "handle": gradwire.torch.ddp.attach(model, codec, optimizer=optimizer),
+        "codec": codec,
+        "loss": nn.functional.cross_entropy,
+        "loader": [(torch.randn(8, 64), torch.randint(10, (8,))) for _ in range(4)],
+        "rank": 0,
+        "step": 1000,
+        "folder": "checkpoint",
+        "log_dir": "logs",
+    }
+
+
+def run(page: str) -> int:
+    """Run a page's blocks in a folder of their own; return how many there were."""
+    text = (DOCS / f"{page}.md").read_text("utf-8")
+    names = surroundings()
+    first = names["handle"]
+    for inputs, targets in names["loader"]:
+        names["loss"](names["model"](inputs), targets).backward()
+        names["optimizer"].step()
+        names["optimizer"].zero_grad()
+    blocks = list(FENCED.finditer(text))
+    for block in blocks:
+        lines = text.count("\n", 0, block.start(1))
+        code = "\n" * lines + block[1]  # so that a traceback has the line of the page
+        exec(compile(code, f"docs/{page}.md", "exec"), names)
+    first.detach()
+    return len(blocks)
+
+
+def main(pages: list[str]) -> None:
+    """Run pages in a group of one rank."""
+    warnings.simplefilter("error", gradwire.torch.ddp.PairingWarning)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
+        )
+        for page in pages:
+            os.mkdir(os.path.join(folder, page))
+            os.chdir(os.path.join(folder, page))
+            print(f"docs/{page}.md: {run(page)} blocks", flush=True)
+        os.chdir("/")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,20 @@
+"""Every Python block of these guides runs, in one process, as a reader would type them."""
+
+import re
+import subprocess
+import sys
+
+from tests.docs.test_pages import ROOT
+
+PAGES = ["report"]
+
+
+def test_the_blocks_of_the_guides_run():
+    command = [sys.executable, "-m", "tests.docs.guides", *PAGES]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    counted = dict(re.findall(r"^docs/(.+)\.md: (\d+) blocks$", done.stdout, re.MULTILINE))
+    assert list(counted) == PAGES
+    assert all(int(count) > 0 for count in counted.values())

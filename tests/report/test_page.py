@@ -1,0 +1,185 @@
+"""The page of a report: complete, escaped, and in need of nothing."""
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from gradwire.report import Report, page
+from gradwire.report.html.charts import shortened
+from gradwire.report.html.markup import Markup, element, text
+from gradwire.report.overlap import by_step, last_ready, split
+from tests.report.samples import HOSTILE, empty, hostile, saved
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def tree(shown: str) -> ET.Element:
+    """Parse a page as XML, which takes no mistake."""
+    return ET.fromstring(shown.removeprefix("<!DOCTYPE html>\n"))
+
+
+class Elements(HTMLParser):
+    """What a browser would find: tags and attributes."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(shown)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+PAGES = {
+    "one": page(saved()[:1]),
+    "two ranks": page(saved()),
+    "hostile": page([hostile()]),
+    "empty": page([empty()]),
+}
+
+
+@pytest.mark.parametrize("shown", PAGES.values(), ids=PAGES.keys())
+def test_a_page_is_well_formed_and_loads_nothing(shown):
+    found = Elements(shown)
+    assert "script" not in found.tags
+    assert not {"img", "iframe", "object", "embed", "form", "base"} & set(found.tags)
+    assert [value for name, value in found.attributes if name in ("href", "src")] == ["data:,"]
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert "url(" not in shown
+    assert "@import" not in shown
+    policy = [value for _, value in found.attributes if value and "default-src" in value]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+    assert tree(shown).find("body/main") is not None
+
+
+@pytest.mark.parametrize("shown", PAGES.values(), ids=PAGES.keys())
+def test_every_chart_says_what_it_is(shown):
+    charts = [each for each in tree(shown).iter(f"{SVG}svg") if each.get("role") == "img"]
+    assert len(charts) >= 3
+    for each in charts:
+        title, description = each.find(f"{SVG}title"), each.find(f"{SVG}desc")
+        assert title is not None
+        assert description is not None
+        assert title.text == each.get("aria-label") != ""
+        assert description.text
+
+
+def test_texts_of_any_origin_are_shown_and_not_run():
+    shown = PAGES["hostile"]
+    assert "<script" not in shown
+    assert "\u202e" not in shown
+    assert "\x00" not in shown
+    shown.encode("utf-8")  # no half of a surrogate pair
+    cells = {each.text for each in tree(shown).iter("td")}
+    assert {each for each in cells if each and each.startswith("<script>alert(1)</script>\"'&]]>")}
+
+
+def test_the_figures_are_in_the_tables():
+    report = saved()[0]
+    cells = [each.text for each in tree(PAGES["one"]).iter("td")]
+    for each in report.parameters:
+        assert each.name in cells
+        assert f"{each.numel:,}" in cells
+    assert "all" in cells
+
+
+def test_bars_are_as_long_as_their_figures():
+    report = saved()[0]
+    (chart,) = [
+        each
+        for each in tree(PAGES["one"]).iter(f"{SVG}svg")
+        if (title := each.find(f"{SVG}title")) is not None and title.text == "Bytes sent per step"
+    ]
+    widths = [
+        float(str(each.get("width")).rstrip("%"))
+        for each in chart.iter(f"{SVG}rect")
+        if each.get("class") in ("main", "plain")
+    ]
+    numel = sum(each.numel for each in report.parameters)
+    expected = [report.wire_bytes, 2.0 * numel, 4.0 * numel]  # two ranks: a ring sends it once
+    assert widths == pytest.approx([100 * each / expected[2] for each in expected], abs=0.001)
+
+
+def test_pieces_of_a_timeline_lie_where_their_times_do():
+    report = saved()[0]
+    *_, last = by_step(report.timeline)
+    (chart,) = [
+        each
+        for each in tree(PAGES["one"]).iter(f"{SVG}svg")
+        if (title := each.find(f"{SVG}title")) is not None
+        and str(title.text).startswith(f"Step {last[0].step},")
+    ]
+    whole = max(each.decode[1] for each in last)
+    pieces = [
+        [float(str(each.get(side)).rstrip("%")) for side in ("x", "width")]
+        for each in chart.iter(f"{SVG}rect")
+        if each.get("class") == "exchange piece"
+    ]
+    for (x, width), each in zip(pieces, last, strict=True):
+        first, end = each.exchange
+        assert x == pytest.approx(100 * first / whole, abs=0.001)
+        assert width == pytest.approx(100 * (end - first) / whole, abs=0.001)
+
+
+def test_what_overlapped_is_what_lay_within_the_backward_pass():
+    first = saved()[0].timeline[0]
+    early = replace(first, bucket=0, ready=0.0, exchange=(1.0, 3.0))
+    late = replace(first, bucket=1, ready=2.0, exchange=(4.0, 9.0))
+    buckets = [early, late]
+    assert last_ready(buckets) == 2.0
+    assert (split([early], "exchange", 2.0).within, split([early], "exchange", 2.0).after) == (1, 1)
+    assert split(buckets, "exchange", 2.0).within == 1.0
+    assert split(buckets, "exchange", 2.0).total == 7.0
+
+
+def test_of_each_rank_the_last_report_is_shown_in_the_order_of_ranks():
+    first, second = saved()
+    older = replace(first, steps=3)
+    shown = page([second, older, first])
+    assert "2 ranks of 2" in shown
+    assert "Of 3 reports, the last of each rank is shown." in shown
+    assert shown.index("rank 0") < shown.index("rank 1")
+    assert page([second, older, first]).count("3 steps") == 0
+
+
+def test_without_a_report_there_is_no_page():
+    with pytest.raises(ValueError, match="no report to show"):
+        page([])
+
+
+def test_very_many_parameters_and_buckets_are_cut_and_it_is_said():
+    first = saved()[0]
+    many = tuple(replace(first.parameters[0], name=f"layer{i}") for i in range(3000))
+    buckets = tuple(replace(first.timeline[0], bucket=i) for i in range(100))
+    shown = replace(first, parameters=many, timeline=buckets).to_html()
+    assert "The 2000 largest parameters" in shown
+    assert "and 52 more buckets" in shown
+    assert len(shown) < 3_000_000
+
+
+def test_a_page_is_the_same_for_the_same_report(tmp_path):
+    report = saved()[0]
+    report.write_html(tmp_path / "page.html")
+    written = (tmp_path / "page.html").read_text("utf-8")
+    assert written == report.to_html() == Report.from_json(report.to_json()).to_html()
+
+
+def test_markup_is_escaped_once():
+    assert text("a<b") == "a&lt;b"
+    assert text(text("a<b")) == "a&lt;b"
+    assert element("p", "<", Markup("<br/>"), title='"') == '<p title="&quot;">&lt;<br/></p>'
+    assert element("rect", x=1.5, class_="bar") == '<rect x="1.5" class="bar"/>'
+
+
+def test_long_names_keep_their_end():
+    name = "transformer.encoder.layers.11.self_attn.out_proj.weight"
+    assert shortened(name, 34) == "transf…1.self_attn.out_proj.weight"
+    assert shortened("short", 34) == "short"
+    assert len(shortened(HOSTILE, 34)) == 34
+    assert re.fullmatch("x…x+", shortened("x" * 100, 9))
