@@ -8,9 +8,9 @@
 
 Tensors on other devices are taken too; `backend` tells how.
 
-`gradwire.torch.ddp` compresses the gradients of DistributedDataParallel; `gradwire.torch.optim` has
-optimizers for codecs that do a part of their work. The operators ``torch.ops.gradwire.*``
-decode inside compiled or exported graphs.
+`gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.horovod`
+those of Horovod; `gradwire.torch.optim` has optimizers for codecs that do a part of their work. The
+operators ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
 
 import importlib
@@ -30,6 +30,7 @@ from gradwire.torch.tensors import decode, decode_add, encode, encode_into, init
 
 if TYPE_CHECKING:
     from gradwire.torch import ddp as ddp
+    from gradwire.torch import horovod as horovod
     from gradwire.torch import optim as optim
 
 __all__ = [
@@ -47,7 +48,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # PEP 562: torch.distributed is large, and absent from some builds of torch.
-    if name in ("ddp", "optim"):
+    # PEP 562: torch.distributed is large, and absent from some builds of torch; Horovod is rare.
+    if name in ("ddp", "horovod", "optim"):
         return importlib.import_module(f"gradwire.torch.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

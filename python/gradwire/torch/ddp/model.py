@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from gradwire.torch.reducer.naming import plain_names
+
 __all__ = ["known", "sparse"]
 
 
@@ -13,16 +15,12 @@ def known(ddp: Any) -> dict[str, torch.nn.Parameter]:
 
     These are the parameters that required gradients when the model was wrapped. DDP keeps their
     places in its buckets even while they are frozen.
-
-    `torch.compile` wraps modules, which adds a prefix to names. It is removed, because a checkpoint
-    may be saved with `torch.compile` and loaded without it, or vice versa.
     """
     ignored = getattr(ddp, "parameters_to_ignore", ())
     named = {name: each for name, each in ddp.module.named_parameters() if name not in ignored}
     reduced = _reduced(ddp, list(named.values()))
     named = {name: each for name, each in named.items() if id(each) in reduced}
-    plain = {name.replace("_orig_mod.", ""): each for name, each in named.items()}
-    return plain if len(plain) == len(named) else named
+    return plain_names(named)
 
 
 def _reduced(ddp: Any, parameters: Sequence[torch.nn.Parameter]) -> set[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,6 +37,8 @@ __all__ = ["SAME", "Options", "assemble"]
 
 SAME = Constant()
 """The schedule that changes nothing."""
+
+NO_FACTS: Mapping[str, object] = MappingProxyType({})
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -90,6 +93,7 @@ def assemble(
     whole: bool = True,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
+    facts: Mapping[str, object] = NO_FACTS,
 ) -> Handle:
     """Compress the gradients of these parameters from now on. A collective.
 
@@ -109,6 +113,8 @@ def assemble(
         Capacity of the buckets.
     joining : callable
         As in `Passes`.
+    facts : mapping of str to object
+        What all ranks must agree on besides.
 
     Raises
     ------
@@ -120,19 +126,20 @@ def assemble(
     assignment, optimizer, scaled = options.assignment, options.optimizer, options.scaled
     dense = options.dense(named, sparse)
     shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
-    facts = {
+    agreed: dict[str, object] = {
         "codec": assignment.get_config(),
         "schedule": options.schedule.get_config(),
         "grad_scaler": scaled,
         "min_numel or min_ndim": checksum(sorted(dense)),
         "parameters": (len(shapes), checksum(shapes)),
         "optimizer": facts_of(optimizer, named),
+        **facts,
     }
     carriers = transport.carriers(named.values())
-    facts["carriers of frames"] = carriers
+    agreed["carriers of frames"] = carriers
     try:
         messages = transport.make()
-        agree(messages, "attached", facts)
+        agree(messages, "attached", agreed)
         assignment.check(named)
         for codec in assignment.codecs:
             _check_memory(codec, whole=whole)

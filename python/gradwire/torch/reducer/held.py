@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from gradwire.torch.reducer.flat import Flat
 from gradwire.torch.reducer.order import strides_of
 from gradwire.torch.reducer.passes import Passes
 from gradwire.torch.reducer.record import Parameter
@@ -52,12 +53,15 @@ def exchange_held(passes: Passes, parameters: Sequence[Parameter]) -> None:
     GradientError, ExchangeError, UpdateError
         As in a backward pass. No ``.grad`` has changed then.
     """
-    buckets = [(members, torch.cat(list(map(_flat, members)))) for members in _buckets(parameters)]
-    passes.exchange([([each.tensor for each in members], flat) for members, flat in buckets])
-    for members, flat in buckets:
-        numels = [each.width * each.numel for each in members]
-        for each, values in zip(members, torch.split(flat, numels), strict=True):
-            _write(each, values)
+    buckets = [
+        Flat([each.tensor for each in members], list(map(strides_of, members)))
+        for members in _buckets(parameters)
+    ]
+    for each in buckets:
+        each.read()
+    passes.exchange([(each.tensors, each.buffer) for each in buckets])
+    for each in buckets:
+        each.write()
 
 
 def _kind(gradient: torch.Tensor | None) -> str:
@@ -75,22 +79,3 @@ def _buckets(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
         if sum(one.tensor.nbytes for one in bucket) >= _BUCKET:
             yield by_dtype.pop(each.tensor.dtype)
     yield from by_dtype.values()
-
-
-def _flat(parameter: Parameter) -> torch.Tensor:
-    """Return a copy of a gradient as a bucket has it: in memory order, complex ones as two."""
-    tensor = parameter.tensor
-    flat = torch.zeros(parameter.numel, dtype=tensor.dtype, device=tensor.device)
-    if tensor.grad is not None:
-        flat.as_strided(tensor.shape, strides_of(parameter)).copy_(tensor.grad)
-    return torch.view_as_real(flat).flatten() if tensor.is_complex() else flat
-
-
-def _write(parameter: Parameter, values: torch.Tensor) -> None:
-    tensor = parameter.tensor
-    flat = torch.view_as_complex(values.view(-1, 2)) if tensor.is_complex() else values
-    found = flat.as_strided(tensor.shape, strides_of(parameter), flat.storage_offset())
-    if tensor.grad is None:
-        tensor.grad = found.clone()
-    else:
-        tensor.grad.copy_(found)

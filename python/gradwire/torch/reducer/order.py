@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gradwire.torch.reducer.record import Parameter
 
-__all__ = ["BUFFERS", "observe", "strides_of", "to_logical", "to_memory"]
+__all__ = ["BUFFERS", "laid_out", "observe", "strides_of", "to_logical", "to_memory"]
 
 BUFFERS = ("residual", "momentum", "second_moment")
 """Arrays of a parameter's state with a value per entry, in memory order; None without them."""
@@ -40,7 +40,7 @@ def observe(parameter: Parameter) -> None:
 
     If it has changed, the state's arrays are reordered. The state must not be in use.
     """
-    strides = _laid_out(parameter.tensor)
+    strides = laid_out(parameter.tensor)
     if parameter.strides is not None and not _same(
         parameter.tensor.shape, strides, parameter.strides
     ):
@@ -56,10 +56,10 @@ def observe(parameter: Parameter) -> None:
 
 def strides_of(parameter: Parameter) -> tuple[int, ...]:
     """Return the strides of a parameter's gradient in memory order."""
-    return parameter.strides or _laid_out(parameter.tensor)
+    return parameter.strides or laid_out(parameter.tensor)
 
 
-def _laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
+def laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return a gradient's strides in a bucket: its parameter's, or row-major if those have gaps."""
     dense = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format)
     if dense.stride() == tensor.stride():

@@ -189,7 +189,7 @@ def _has_momentum(group: Mapping[str, Any]) -> bool:
 
 
 def _name(optimizer: Optimizer) -> str:
-    kind = type(optimizer)
+    kind = getattr(optimizer, "wrapped_class", type(optimizer))
     module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
     if isinstance(optimizer, SGD | AdamW):
         module = "gradwire.torch.optim"

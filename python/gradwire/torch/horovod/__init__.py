@@ -1,0 +1,28 @@
+"""Gradient compression for Horovod.
+
+>>> optimizer = gradwire.torch.horovod.DistributedOptimizer(
+...     optimizer, model.named_parameters(), codec=gradwire.topk(ratio=0.01)
+... )
+
+The training loop does not change. See `DistributedOptimizer` and ``docs/horovod.md``.
+"""
+
+from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
+from gradwire.torch.horovod.attachment import DistributedOptimizer
+from gradwire.torch.horovod.errors import LostRankError
+from gradwire.torch.reducer.handle import Handle
+from gradwire.torch.reducer.pairing import PairingWarning
+from gradwire.torch.reducer.report import ParameterReport, Report
+
+__all__ = [
+    "DistributedOptimizer",
+    "ExchangeError",
+    "GradientError",
+    "Handle",
+    "LostRankError",
+    "PairingWarning",
+    "ParameterReport",
+    "Report",
+    "UndoError",
+    "UpdateError",
+]

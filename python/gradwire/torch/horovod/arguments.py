@@ -1,0 +1,114 @@
+"""Checks the arguments that Horovod's optimizer takes, too, and refuses some by name."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from gradwire import _validate
+from gradwire.torch.horovod.wrapped import Distributed
+from gradwire.torch.reducer.pairing import check_optimizer
+from gradwire.torch.transport.horovod import library
+
+__all__ = ["check_compression", "check_op", "check_optimizer_kind", "groups_of", "process_set_of"]
+
+
+def check_optimizer_kind(optimizer: object) -> Optimizer:
+    """Return the optimizer, unless it cannot be distributed.
+
+    Raises
+    ------
+    TypeError
+        It is not an optimizer of torch, or LBFGS.
+    ValueError
+        It is distributed already.
+    """
+    if optimizer is None:
+        raise TypeError("DistributedOptimizer() takes a torch.optim.Optimizer, got None")
+    check_optimizer(optimizer)
+    assert isinstance(optimizer, Optimizer)
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError(
+            "LBFGS is not supported: it decides by this rank's own loss how often it computes "
+            "gradients, which must be the same on all ranks"
+        )
+    if isinstance(optimizer, Distributed):
+        raise ValueError("this optimizer is distributed already, by gradwire")
+    if type(optimizer).__module__ == library.DistributedOptimizer.__module__:
+        raise ValueError(
+            "this optimizer is distributed already, by hvd.DistributedOptimizer: pass the one that "
+            "it was made from"
+        )
+    return optimizer
+
+
+def check_compression(compression: object) -> None:
+    """Raise a ValueError for what compresses besides the codec."""
+    if compression is None or compression is library.Compression.none:
+        return
+    raise ValueError(
+        f"compression={compression!r} is not supported, because codec= says how values are sent; "
+        "for Compression.fp16 pass codec=gradwire.Codec(quantize=gradwire.quantize.Float16())"
+    )
+
+
+def check_op(op: object, predivide: object, *, updates: bool) -> None:
+    """Check how gradients are combined.
+
+    Parameters
+    ----------
+    op : horovod.ReduceOp
+    predivide : float
+        ``gradient_predivide_factor``.
+    updates : bool
+        The codec sends steps instead of gradients.
+
+    Raises
+    ------
+    ValueError
+        It is neither ``Average`` nor ``Sum``, or does not go with the other arguments.
+    """
+    if op is library.Adasum or op == library.Adasum:
+        raise ValueError(
+            "op=hvd.Adasum is not supported: it projects whole gradients on each other, of which "
+            "a codec sends a part; use hvd.Average"
+        )
+    if op not in (library.Average, library.Sum):
+        raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
+    if op == library.Sum and updates:
+        raise ValueError(
+            "op=hvd.Sum does not go with a codec that sends steps: their sum would be as many "
+            "times too long as there are ranks; use hvd.Average"
+        )
+    factor = _validate.positive("gradient_predivide_factor", predivide)
+    if factor != 1.0 and op != library.Average:
+        raise ValueError("gradient_predivide_factor is only for op=hvd.Average")
+
+
+def groups_of(groups: object, num_groups: object) -> object:
+    """Return ``groups=``, which has replaced ``num_groups=``."""
+    if num_groups == 0:
+        return groups
+    warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=3)
+    return num_groups if groups is None else groups
+
+
+def process_set_of(process_set: Any) -> Any:
+    """Return the process set: by default, that of all ranks.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not a process set, or Horovod does not know it.
+    """
+    if process_set is None:
+        return library.global_process_set
+    if not isinstance(process_set, library.ProcessSet):
+        raise TypeError(f"process_set= takes a hvd.ProcessSet, got {process_set!r}")
+    if process_set.process_set_id is None:
+        raise ValueError(
+            f"Horovod does not know the {process_set}: pass it to hvd.init(process_sets=[...]), or "
+            "to hvd.add_process_set()"
+        )
+    return process_set

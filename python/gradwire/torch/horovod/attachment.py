@@ -1,0 +1,182 @@
+"""Makes an optimizer distributed: checks the arguments, and that all ranks agree on them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from gradwire import _validate
+from gradwire.schedule import Schedule
+from gradwire.torch.horovod import arguments
+from gradwire.torch.horovod.entry import OptimizerEntry
+from gradwire.torch.horovod.groups import BUCKET, form
+from gradwire.torch.horovod.naming import name_all
+from gradwire.torch.horovod.wrapped import Distributed, wrap
+from gradwire.torch.reducer.agreement import checksum
+from gradwire.torch.reducer.assembly import SAME, Options, assemble
+from gradwire.torch.reducer.assignment import Codecs
+from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
+
+__all__ = ["DistributedOptimizer", "attach"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Settings:
+    """All that is needed to attach the codec, also again: after Horovod has lost a rank."""
+
+    named: dict[str, torch.nn.Parameter]
+    buckets: list[list[torch.Tensor]]
+    options: Options
+    passes_per_step: int
+    op: Any
+    sparse_as_dense: bool
+    process_set: Any
+    timeout: timedelta | None
+
+
+def DistributedOptimizer(  # as Horovod's
+    optimizer: Optimizer,
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
+    compression: Any = None,
+    backward_passes_per_step: int = 1,
+    op: Any = library.Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | list[list[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: Any = None,
+    *,
+    codec: Codecs,
+    schedule: Schedule = SAME,
+    grad_scaler: GradScaler | None = None,
+    min_numel: int = 1024,
+    min_ndim: int = 1,
+    timeout: timedelta | None = None,
+) -> Any:
+    """Average the gradients of an optimizer over all ranks of Horovod, compressed by a codec.
+
+    Takes the place of ``hvd.DistributedOptimizer``: its arguments are in the same order, and
+    ``codec=`` is required. Gradients are exchanged in buckets while the backward pass goes on, each
+    by one all-gather of frames, in an order that all ranks share; ``step()`` waits for them. What
+    is not sent stays in residuals, which ``optimizer.handle`` saves and restores. A collective:
+    call it on every rank of the process set.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Any but LBFGS. It is not changed; the result shares groups and state with it.
+    named_parameters : iterable of (str, torch.nn.Parameter), optional
+        Names of all parameters of the optimizer, by which residuals are saved: usually
+        ``model.named_parameters()``. Numbered by default.
+    compression : horovod.torch.Compression, optional
+        Only ``Compression.none``.
+    backward_passes_per_step : int
+        Backward passes whose gradients add up before they are exchanged.
+    op : horovod.ReduceOp
+        ``hvd.Average`` or ``hvd.Sum``.
+    gradient_predivide_factor : float
+        Has no effect: sums are in float32, and are divided once.
+    num_groups : int
+        The old name of ``groups``.
+    groups : int or list of list of torch.Tensor, optional
+        Number of groups of parameters that are exchanged together, or the groups themselves. By
+        default, buckets of 25 MiB.
+    sparse_as_dense : bool
+        Exchange sparse gradients as dense ones, compressed by the codec. Otherwise they are
+        exchanged as they are.
+    process_set : horovod.torch.ProcessSet, optional
+        Average over these ranks only. On other ranks the result is a plain optimizer.
+    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
+        As in `gradwire.torch.ddp.attach`, as are ``schedule``, ``grad_scaler``, ``min_numel`` and
+        ``min_ndim``.
+    timeout : datetime.timedelta, optional
+        How long to wait for other ranks. By default for ever, as Horovod does, which notices ranks
+        that have died.
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        Of a class derived from that of ``optimizer``, with ``synchronize``, ``skip_synchronize``,
+        ``set_backward_passes_per_step`` and ``handle``, a `gradwire.torch.ddp.Handle`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments are wrong, do not go together, or differ between the ranks; or Horovod is not
+        initialized.
+    ExchangeError
+        A rank was lost in the middle.
+
+    Warns
+    -----
+    PairingWarning
+        The optimizer costs accuracy with this codec.
+    """
+    check_initialized()
+    optimizer = arguments.check_optimizer_kind(optimizer)
+    arguments.check_compression(compression)
+    passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
+    groups = arguments.groups_of(groups, num_groups)  # type: ignore[assignment]
+    members = arguments.process_set_of(process_set)
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    named = name_all(parameters, named_parameters)
+    wrapped = wrap(optimizer)
+    options = Options(
+        codec=codec,
+        optimizer=wrapped,
+        schedule=schedule,
+        grad_scaler=grad_scaler,
+        min_numel=min_numel,
+        min_ndim=min_ndim,
+    )
+    updates = any(each.memory.updates for each in options.assignment.codecs)
+    arguments.check_op(op, gradient_predivide_factor, updates=updates)
+    settings = _Settings(
+        named=named,
+        buckets=form(named, groups),
+        options=options,
+        passes_per_step=passes,
+        op=op,
+        sparse_as_dense=_validate.boolean("sparse_as_dense", sparse_as_dense),
+        process_set=members,
+        timeout=timeout,
+    )
+    if members.included():
+        attach(wrapped, settings)
+    return wrapped
+
+
+def attach(optimizer: Distributed, settings: _Settings) -> None:
+    """Attach the codec to a distributed optimizer. A collective."""
+    transport = HorovodTransport(settings.process_set, settings.timeout)
+    size = settings.process_set.size()
+    entry = OptimizerEntry(
+        settings.named,
+        settings.buckets,
+        transport,
+        passes_per_step=settings.passes_per_step,
+        factor=float(size) if settings.op == library.Sum else 1.0,
+        sparse_as_dense=settings.sparse_as_dense,
+    )
+    places = {id(each): at for at, each in enumerate(settings.named.values())}
+    optimizer.handle = assemble(
+        settings.named,
+        settings.options,
+        transport,
+        entry,
+        sparse=set(),
+        bucket_nbytes=BUCKET,
+        facts={
+            "backward_passes_per_step": settings.passes_per_step,
+            "op": int(settings.op),
+            "groups": checksum([[places[id(each)] for each in one] for one in settings.buckets]),
+            "sparse_as_dense": settings.sparse_as_dense,
+        },
+    )
+    optimizer._entry = entry
+    optimizer._scaled = settings.options.scaled
+    optimizer._settings = settings

@@ -1,0 +1,293 @@
+"""Where an optimizer gets its gradients: hooks that exchange them, bucket by bucket."""
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradwire.torch.errors import ExchangeError, UpdateError, fresh
+from gradwire.torch.horovod.errors import recognized
+from gradwire.torch.horovod.plain import PlainAverage
+from gradwire.torch.horovod.turn import Turn
+from gradwire.torch.reducer.flat import Flat
+from gradwire.torch.reducer.jobs import Step
+from gradwire.torch.reducer.order import laid_out
+from gradwire.torch.reducer.passes import Passes
+from gradwire.torch.transport import Channel, Transport
+
+__all__ = ["OptimizerEntry"]
+
+
+@dataclass(slots=True)
+class _Exchanged:
+    """What is in progress, and how its result gets into ``.grad``."""
+
+    wait: Callable[[], Any]
+    write: Callable[[Any], None]
+
+
+class OptimizerEntry:
+    """The gradients of an optimizer.
+
+    Parameters
+    ----------
+    named : mapping of str to torch.Tensor
+    buckets : sequence of sequence of torch.Tensor
+        In the order of exchange, which all ranks share.
+    transport : Transport
+        Makes the channel for plain averages.
+    passes_per_step : int
+        Backward passes before gradients are exchanged.
+    factor : float
+        By which averages are multiplied.
+    sparse_as_dense : bool
+        Exchange sparse gradients as dense ones.
+    """
+
+    def __init__(
+        self,
+        named: Mapping[str, torch.Tensor],
+        buckets: Sequence[Sequence[torch.Tensor]],
+        transport: Transport,
+        *,
+        passes_per_step: int,
+        factor: float,
+        sparse_as_dense: bool,
+    ) -> None:
+        self._names = {id(each): name for name, each in named.items()}
+        self._buckets = [list(bucket) for bucket in buckets]
+        self._transport = transport
+        self._factor = factor
+        self._sparse_as_dense = sparse_as_dense
+        self.passes_per_step = passes_per_step
+        self._plain: Channel | None = None
+        self._passes: Passes | None = None
+        self._holder: object = None
+        self._hooks: list[Any] = []
+        self._lock = threading.RLock()  # autograd has a thread for each device
+        self._turn: Turn | None = None
+        self._flying: list[_Exchanged] = []
+        self._aside = False
+        self._step: Step | None = None
+        self._flats: dict[int, Flat] = {}
+        self._is_sparse: dict[int, bool] = {}
+        self.synchronized = False
+
+    # What the reducer calls -------------------------------------------------------------------
+
+    def register(self) -> None:
+        """Make the channel for plain averages."""
+        self._plain = self._transport.make()
+
+    def open(self, passes: Passes, holder: object) -> None:
+        """Exchange gradients from now on."""
+        self._passes, self._holder = passes, holder
+        # Now, not earlier: the hooks that tell where gradients come from must run before these.
+        for bucket in self._buckets:
+            for each in bucket:
+                self._hooks.append(_hooked(each, self))
+
+    def close(self) -> None:
+        """Average gradients plainly from now on."""
+        self._passes = self._holder = None
+
+    def remove(self) -> None:
+        """Leave gradients alone from now on."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    # What the optimizer calls -----------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """Whether gradients are being exchanged, or are about to be."""
+        return bool(self._flying) or (self._turn is not None and self._turn.begun)
+
+    def synchronize(self) -> None:
+        """Exchange what is not under way yet, wait, and write averages to ``.grad``.
+
+        Raises
+        ------
+        GradientError, ExchangeError, UpdateError, UndoError
+            As `gradwire.torch.ddp.attach` describes; ``.grad`` is then unusable.
+        """
+        with self._lock:
+            if self.synchronized:
+                return
+            turn = self._turn or self._new_turn()
+            try:
+                for bucket, last in turn.due(all_of_them=True):
+                    self._submit(bucket, last=last)
+                self._finish()
+            except RuntimeError as error:
+                found = recognized(error)
+                raise found from found.__cause__
+            finally:
+                self._turn, self._step = None, None
+                self._flying.clear()
+            self.synchronized = True
+
+    def forget(self) -> None:
+        """Forget the gradients that have come so far: they are about to be cleared.
+
+        Raises
+        ------
+        UpdateError
+            They are being exchanged.
+        """
+        with self._lock:
+            if self.begun:
+                raise UpdateError(
+                    "gradients cannot be cleared while they are being exchanged: call "
+                    "optimizer.synchronize() first, also for a pass that you throw away"
+                )
+            self._turn = None
+
+    # What autograd calls ----------------------------------------------------------------------
+
+    def arrived(self, parameter: torch.Tensor) -> None:
+        """Take note of a gradient, and submit the buckets that are due."""
+        with self._lock:
+            self.synchronized = False
+            if self._turn is None:
+                self._turn = self._new_turn()
+            self._turn.arrive(parameter)
+            try:
+                for bucket, last in self._turn.due():
+                    self._submit(bucket, last=last)
+            except RuntimeError as error:
+                if not self._flying:
+                    self._turn = None  # nothing is under way: it can be cleared
+                found = recognized(error)
+                raise found from found.__cause__
+
+    # How a bucket is exchanged ----------------------------------------------------------------
+
+    def _new_turn(self) -> Turn:
+        return Turn(self._buckets, self.passes_per_step, self._name_of)
+
+    def _name_of(self, parameter: torch.Tensor) -> str:
+        return self._names[id(parameter)]
+
+    def _begin(self) -> None:
+        """Decide how this turn is exchanged."""
+        passes = self._passes
+        self._aside = passes is None or passes.are_paused
+        if passes is None:
+            return
+        if passes.broken is not None:
+            raise _stopped(passes.broken)
+        self._aside = self._aside or passes.are_stale()
+        if self._aside:
+            return
+        refusal = passes.begin()
+        if refusal is not None:
+            raise refusal
+
+    def _submit(self, bucket: Sequence[torch.Tensor], *, last: bool) -> None:
+        if not self._flying:
+            self._begin()
+        sparse = [each for each in bucket if self._check_kind(each)]
+        dense = [each for each in bucket if not self._is_sparse[id(each)]]
+        if dense:
+            self._submit_dense(dense, last=last and not sparse)
+        for each in sparse:
+            self._submit_sparse(each, last=last and each is sparse[-1])
+
+    def _submit_dense(self, tensors: Sequence[torch.Tensor], *, last: bool) -> None:
+        key = id(tensors[0])
+        flat = self._flats.get(key)
+        if flat is None or list(map(id, flat.tensors)) != list(map(id, tensors)):
+            flat = self._flats[key] = Flat(tensors, list(map(laid_out, tensors)))
+        flat.read()
+        wait = self._exchange(tensors, flat.buffer, last=last)
+        self._flying.append(_Exchanged(wait, functools.partial(_write, flat, self._factor)))
+
+    def _submit_sparse(self, tensor: torch.Tensor, *, last: bool) -> None:
+        gradient = _empty(tensor) if tensor.grad is None else tensor.grad.clone()
+        wait = self._exchange([tensor], gradient, last=last)
+
+        def write(result: torch.Tensor) -> None:
+            tensor.grad = result if self._factor == 1.0 else result * self._factor
+
+        self._flying.append(_Exchanged(wait, write))
+
+    def _exchange(
+        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool
+    ) -> Callable[[], Any]:
+        """Start to average a buffer, and return what waits for it and returns the average."""
+        passes = self._passes
+        if self._aside:
+            if passes is not None:
+                passes.averaged(tensors)
+            assert self._plain is not None  # after register()
+            return PlainAverage(self._plain, buffer).wait
+        assert passes is not None
+        future, self._step = passes.submit(tensors, buffer, last=last)
+        return future.wait
+
+    def _finish(self) -> None:
+        """Wait for all buckets, and write their averages; raise why they do not count."""
+        results = [each.wait() for each in self._flying]
+        for each, result in zip(self._flying, results, strict=True):
+            each.write(result)
+        if self._aside or self._passes is None or self._step is None:
+            return
+        error = self._passes.ending()(self._step)
+        if error is not None:
+            raise error
+
+    def _check_kind(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a gradient is exchanged as a sparse one, as it was before."""
+        gradient = tensor.grad
+        known = self._is_sparse.get(id(tensor))
+        if gradient is None or self._sparse_as_dense:
+            return self._is_sparse.setdefault(id(tensor), False)
+        found = gradient.is_sparse
+        if known is not None and known != found:
+            raise ExchangeError(
+                f"the gradient of {self._name_of(tensor)!r} is {'' if found else 'not '}sparse, "
+                "unlike in earlier passes, where it may have been missing: pass "
+                "sparse_as_dense=True"
+            )
+        self._is_sparse[id(tensor)] = found
+        return found
+
+
+def _hooked(tensor: torch.Tensor, entry: OptimizerEntry) -> Any:
+    """Register a hook, which does not keep the entry alive."""
+    known = weakref.ref(entry)
+
+    def hook(parameter: torch.Tensor) -> None:
+        entry = known()
+        if entry is not None:
+            entry.arrived(parameter)
+
+    required = tensor.requires_grad
+    tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
+    registered = tensor.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    tensor.requires_grad_(required)
+    return registered
+
+
+def _write(flat: Flat, factor: float, result: torch.Tensor) -> None:
+    del result  # it is the buffer
+    flat.write(factor)
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of an embedding that was not used, as a sparse tensor."""
+    places = torch.empty(1, 0, dtype=torch.int64, device=tensor.device)
+    return torch.sparse_coo_tensor(places, tensor.new_empty(0, *tensor.shape[1:]), tensor.shape)
+
+
+def _stopped(first: BaseException) -> BaseException:
+    error = ExchangeError(
+        f"gradwire stopped after an earlier error: {first}", getattr(first, "rank", None)
+    )
+    error.__cause__ = fresh(first)
+    return error

@@ -1,0 +1,54 @@
+"""The names of an optimizer's parameters."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from gradwire.torch.reducer.naming import plain_names
+
+__all__ = ["name_all"]
+
+
+def name_all(
+    parameters: list[torch.nn.Parameter], named: Iterable[tuple[str, torch.nn.Parameter]] | None
+) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters of an optimizer by name, in the order of the names.
+
+    Parameters
+    ----------
+    parameters : list of torch.nn.Parameter
+    named : iterable of (str, torch.nn.Parameter), optional
+        Names of these and perhaps more parameters. By default they are numbered.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A name is missing or not unique.
+    """
+    if named is None:
+        return {f"parameter{at}": each for at, each in enumerate(parameters)}
+    given: list[Any] = list(named.items()) if isinstance(named, dict) else list(named)
+    if not all(isinstance(each, tuple) and len(each) == 2 for each in given):
+        raise TypeError(
+            "named_parameters= takes pairs of a name and a parameter, such as "
+            "model.named_parameters()"
+        )
+    names = [name for name, _ in given]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"names of parameters must be unique, got these more than once: {twice}")
+    wanted = {id(each) for each in parameters}
+    missing = wanted - {id(each) for _, each in given}
+    if missing:
+        shapes = [tuple(each.shape) for each in parameters if id(each) in missing]
+        raise ValueError(
+            f"named_parameters= lacks {len(missing)} parameters of the optimizer, of the shapes "
+            f"{shapes[:6]}: pass model.named_parameters() of all models that it trains"
+        )
+    found: dict[str, torch.nn.Parameter] = {}
+    for name, each in given:
+        if id(each) in wanted:
+            wanted.remove(id(each))  # of two names, the first counts
+            found[name] = each
+    return plain_names(found)
