@@ -58,7 +58,7 @@ def a_rank_dies(rank: int, world_size: int, exchange: str) -> dict[str, Any]:
 
 def refusals(rank: int, world_size: int) -> dict[str, Any]:
     """A group that the model does not have; a handle that is detached. It goes on as before."""
-    found = {}
+    found: dict[str, Any] = {}
     alone = group_of([rank])
     with attached(network(), gradwire.topk(0.1)) as (model, handle):
         train(model, rank, range(2))
