@@ -27,14 +27,19 @@ TORCH = [
     {"backends", "cuda"},
     {"ops", "optim", "tensors", "transport"},
     {"reducer"},
-    {"ddp", "horovod"},
+    {"collective", "ddp", "horovod"},
     {""},  # the package itself
 ]
 """Names below ``gradwire.torch``, in the same way."""
 
 LAZY = {
     "gradwire": {"gradwire.torch"},
-    "gradwire.torch": {"gradwire.torch.ddp", "gradwire.torch.horovod", "gradwire.torch.optim"},
+    "gradwire.torch": {
+        "gradwire.torch.collective",
+        "gradwire.torch.ddp",
+        "gradwire.torch.horovod",
+        "gradwire.torch.optim",
+    },
 }
 """What a package offers and imports when it is asked for: PEP 562, for optional dependencies."""
 

@@ -107,7 +107,7 @@ class State(Copied, _native.State):
         that were selected but left out because of ``max_nbytes``).
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     def __new__(
         cls, codec: "Codec", numel: int, *, name: str | None = None, stream: int = 0

@@ -9,8 +9,9 @@
 Tensors on other devices are taken too; `backend` tells how.
 
 `gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.horovod`
-those of Horovod; `gradwire.torch.optim` has optimizers for codecs that do a part of their work. The
-operators ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
+those of Horovod; `gradwire.torch.optim` has optimizers for codecs that do a part of their work.
+`all_reduce` averages any tensors over the ranks of a process group. The operators
+``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
 
 import importlib
@@ -29,9 +30,12 @@ from gradwire.torch.cuda import build_cuda
 from gradwire.torch.tensors import decode, decode_add, encode, encode_into, init_state
 
 if TYPE_CHECKING:
+    from gradwire.torch import collective as collective
     from gradwire.torch import ddp as ddp
     from gradwire.torch import horovod as horovod
     from gradwire.torch import optim as optim
+    from gradwire.torch.collective import Reducer as Reducer
+    from gradwire.torch.collective import all_reduce as all_reduce
 
 __all__ = [
     "BackendInUse",
@@ -49,6 +53,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # PEP 562: torch.distributed is large, and absent from some builds of torch; Horovod is rare.
-    if name in ("ddp", "horovod", "optim"):
+    if name in ("collective", "ddp", "horovod", "optim"):
         return importlib.import_module(f"gradwire.torch.{name}")
+    if name in ("Reducer", "all_reduce"):
+        return getattr(importlib.import_module("gradwire.torch.collective"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,15 @@
 
 from gradwire.errors import GradwireError, NonFiniteError
 
-__all__ = ["ExchangeError", "GradientError", "UndoError", "UpdateError", "fresh"]
+__all__ = [
+    "AgreementError",
+    "ExchangeError",
+    "GradientError",
+    "TensorError",
+    "UndoError",
+    "UpdateError",
+    "fresh",
+]
 
 
 class ExchangeError(GradwireError, RuntimeError):
@@ -25,6 +33,37 @@ class ExchangeError(GradwireError, RuntimeError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class AgreementError(ExchangeError, ValueError):
+    """The ranks called with different arguments. Every rank raises it.
+
+    Nothing was exchanged and nothing has changed on any rank, so the next call may be right.
+    """
+
+
+class TensorError(NonFiniteError):
+    """A tensor was NaN or infinite on some rank; every rank raises this for the same tensor.
+
+    Nothing was averaged, and no tensor and no state has changed on any rank.
+
+    Attributes
+    ----------
+    rank : int
+        The first rank with a non-finite value.
+    """
+
+    def __init__(self, count: int, first: int, name: str | None, rank: int) -> None:
+        super().__init__(count, first, name)
+        self.args = (count, first, name, rank)
+        self.rank = rank
+
+    def __str__(self) -> str:
+        return (
+            f"tensor {self.name!r} on rank {self.rank} has {self.count} non-finite value(s), the "
+            f"first at flat position {self.first}; nothing was averaged, and no tensor and no "
+            "state has changed on any rank"
+        )
 
 
 class GradientError(NonFiniteError):

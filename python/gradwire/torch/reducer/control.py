@@ -50,10 +50,7 @@ class Control:
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
-        if self._lost is not None:
-            raise ExchangeError(f"{name}: an earlier call closed the control channel: {self._lost}")
-        if os.getpid() != self._pid:
-            raise ExchangeError(f"{name}: this process was forked after attach(), and is no rank")
+        self._check_open(name)
         try:
             self._meet(name)
         except ExchangeError:
@@ -74,6 +71,19 @@ class Control:
             self._lost = f"{name}: {type(error).__name__}: {error}"
             raise
 
+    def compare(self, name: str, told: str) -> list[str]:
+        """Meet the other ranks in an act, and return what each of them has told.
+
+        Parameters
+        ----------
+        name : str
+            As in `act`.
+        told : str
+            Name and this are at most 62 ASCII characters.
+        """
+        self._check_open(name)
+        return self._meet(name, told)
+
     def leave(self, name: str, timeout: timedelta) -> bool:
         """Meet the other ranks in a last act; return whether all came in time."""
         forked = os.getpid() != self._pid  # the connections belong to the parent process
@@ -87,10 +97,16 @@ class Control:
         self._lost = name
         return True
 
-    def _meet(self, name: str) -> None:
+    def _check_open(self, name: str) -> None:
+        if self._lost is not None:
+            raise ExchangeError(f"{name}: an earlier call closed the control channel: {self._lost}")
+        if os.getpid() != self._pid:
+            raise ExchangeError(f"{name}: this process was forked after attach(), and is no rank")
+
+    def _meet(self, name: str, told: str = "") -> list[str]:
         mine = self._mine.numpy()
         mine[:] = 0
-        data = name.encode()[:_NBYTES]
+        data = f"{name}\0{told}".encode()[:_NBYTES]
         mine[: len(data)] = np.frombuffer(data, np.uint8)
         try:
             self._channel.all_gather(self._every, self._mine).wait()
@@ -101,7 +117,10 @@ class Control:
                 f"else ({str(error).strip()})"
             ) from error
         rows = self._every.view(self._channel.size, _NBYTES).numpy()
+        every = []
         for rank, row in enumerate(rows):
-            theirs = row.tobytes().rstrip(b"\0").decode(errors="replace")
+            theirs, _, then = row.tobytes().decode(errors="replace").partition("\0")
             if theirs != name:
                 raise ExchangeError(f"rank {rank} called {theirs}, this rank {name}", rank)
+            every.append(then.rstrip("\0"))
+        return every

@@ -1,13 +1,15 @@
-"""Checks the codec passed to `attach`, and explains common mistakes."""
+"""Checks a codec that a call was given, and explains common mistakes."""
 
 from gradwire._part import Part
 from gradwire.codec import Codec
+from gradwire.exchange import AllGather
+from gradwire.extension import IndexCoding, Quantizer
 from gradwire.presets import PRESETS
 
-__all__ = ["check_codec"]
+__all__ = ["check_codec", "check_memory"]
 
 
-def check_codec(codec: object) -> None:
+def check_codec(codec: object, call: str = "attach()") -> None:
     """Raise a `TypeError` that says what to pass, unless the argument is a codec."""
     if isinstance(codec, Codec):
         return
@@ -22,4 +24,29 @@ def check_codec(codec: object) -> None:
     elif isinstance(codec, Part):
         given = f"one part of a codec, {codec!r}"
         advice = "gradwire.Codec(sparsify=..., quantize=..., memory=...)"
-    raise TypeError(f"attach() takes a gradwire.Codec, such as {advice}; got {given}")
+    raise TypeError(f"{call} takes a gradwire.Codec, such as {advice}; got {given}")
+
+
+def check_memory(codec: Codec, *, whole: bool = True) -> None:
+    """Raise a `ValueError` for what goes only with memories that can go back.
+
+    Parameters
+    ----------
+    codec : Codec
+    whole : bool
+        As in `Worker`.
+    """
+    if codec.memory.undoable:
+        return
+    problem = None
+    if not isinstance(codec.exchange, AllGather):
+        problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
+    elif isinstance(codec.quantize, Quantizer) or isinstance(codec.indices, IndexCoding):
+        problem = "a quantizer or index coding in Python encodes in one go"
+    elif not whole:
+        problem = "skip_all_reduce_unused_params hides where a step ends"
+    if problem is not None:
+        raise ValueError(
+            f"{codec.memory!r} has one buffer, which cannot go back: it is written at the end of a "
+            f"step that is good on all ranks; but {problem}. Attach a codec with low_memory=False"
+        )

@@ -44,6 +44,8 @@ class Step:
         The optimizer has made a step since. Without `attach(optimizer=)`, nobody looks.
     prepare : callable or None
         What the sending thread does before it encodes the first bucket.
+    refused : AgreementError or None
+        What that has raised: the buckets of the step are not exchanged, on any rank.
     """
 
     number: int = 0
@@ -56,6 +58,7 @@ class Step:
     counted: bool = False
     applied: bool = False
     prepare: Callable[[], None] | None = None
+    refused: BaseException | None = None
 
     def encode(self, parameter: Parameter, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""
@@ -100,6 +103,8 @@ class Job:
         Returns the loss scale. Called by the worker alone: it may wait for a device.
     enqueued : float
         When the hook was called, by `time.perf_counter`.
+    unused : bool
+        What is zero on every rank is taken for unused: its state stays as it was.
     """
 
     layout: Layout
@@ -108,6 +113,7 @@ class Job:
     last: bool
     read_scale: Callable[[], float]
     enqueued: float
+    unused: bool = True
 
     @property
     def scale(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from gradwire.torch.errors import ExchangeError, GradientError, fresh
+from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
 from gradwire.torch.reducer.exchange import Exchange
 from gradwire.torch.reducer.jobs import Flight, Job, Step
 
@@ -184,15 +184,25 @@ class Worker:
             if job.step is not self._step:
                 self._flights.join()
                 self._close(job.step)
-                if job.step.prepare is not None:
-                    job.bucket.wait()  # it reads what the optimizer keeps on the device
-                    job.step.prepare()
-                    job.step.prepare = None
+                self._prepare(job)
             if self.broken is not None:
                 raise self.broken
+            if job.step.refused is not None:
+                raise job.step.refused
             return self._exchange.start(job, sequence)
         except BaseException as error:  # the collective could not even be started
             return Flight(job, sequence, error=error)
+
+    def _prepare(self, job: Job) -> None:
+        step = job.step
+        if step.prepare is None or self.broken is not None:
+            return
+        job.bucket.wait()  # it reads what the optimizer keeps on the device
+        try:
+            step.prepare()
+        except AgreementError as error:  # on all ranks, so that the next step may go on
+            step.refused = error
+        step.prepare = None
 
     def _close(self, following: Step | None) -> None:
         """End the previous step. An incomplete backward pass must leave no trace."""
@@ -213,7 +223,7 @@ class Worker:
                 if self.broken is not None:
                     raise self.broken
                 self._exchange.receive(flight)
-            except GradientError as error:
+            except (AgreementError, GradientError) as error:
                 self.last_error = job.step.error = job.step.error or error
             except BaseException as error:
                 self._break(job.step, error)

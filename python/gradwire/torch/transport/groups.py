@@ -101,9 +101,19 @@ class Groups:
     """
 
     def __init__(self, over: dist.ProcessGroup, timeout: timedelta | None) -> None:
-        self._over = over
+        self._given: dist.ProcessGroup | None = over
         self._timeout = timeout
         self._made: list[dist.ProcessGroup] = []
+
+    @property
+    def _over(self) -> dist.ProcessGroup:
+        if self._given is None:
+            raise RuntimeError("no more groups can be made after seal()")
+        return self._given
+
+    def seal(self) -> None:
+        """Make no more groups, and forget the given one, which may then be collected."""
+        self._given = None
 
     def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return what moves frames on the device of these tensors, by kind of device.

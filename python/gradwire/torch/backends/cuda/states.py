@@ -53,6 +53,7 @@ class State(Copied):
     __slots__ = (
         *("_codec", "_device", "_earlier", "_host", "_last", "_lock", "_new", "_rate", "_step"),
         *("_undoable", "_written", "name", "nbytes", "numel", "pending", "plans", "stream"),
+        "__weakref__",
     )
 
     def __init__(

@@ -8,5 +8,6 @@ on the wire.
 
 from gradwire.torch.reducer.exchange.base import Exchange
 from gradwire.torch.reducer.exchange.build import build
+from gradwire.torch.reducer.exchange.routed import Routed
 
-__all__ = ["Exchange", "build"]
+__all__ = ["Exchange", "Routed", "build"]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gradwire._selecting import Selecting
 from gradwire.errors import NonFiniteError
+from gradwire.torch.backends.interface import Table
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.reducer.exchange import sparse
 from gradwire.torch.reducer.exchange.pieces import named, overflow, wait
@@ -200,13 +201,20 @@ class Exchange(abc.ABC):
             job.scale,
             later=self.postpones,
         )
-        outcomes = Outcomes.of(table)
+        outcomes = self._outcomes(job, table)
         for piece in pieces[: len(outcomes)]:
             self._encoded(job, piece)
         if isinstance(error, NonFiniteError):
             raise named(error, pieces[len(outcomes)]) from error
         if error is not None:
             raise error
+        return outcomes
+
+    def _outcomes(self, job: Job, table: Table) -> Outcomes:
+        """Read what an encode has told."""
+        outcomes = Outcomes.of(table)
+        if not job.unused:
+            outcomes.zero[:] = 0
         return outcomes
 
     def _select(self, job: Job, pieces: Sequence[Piece]) -> Positions:

@@ -22,7 +22,6 @@ from gradwire.torch.reducer.exchange.summed import Summed
 from gradwire.torch.reducer.exchange.vectors import Chosen
 from gradwire.torch.reducer.jobs import Job
 from gradwire.torch.reducer.record import Piece
-from gradwire.torch.reducer.report import Outcomes
 from gradwire.torch.transport import Work
 
 __all__ = ["Led"]
@@ -84,7 +83,7 @@ class Led(Summed):
                 message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, led.wanted)
                 at += nbytes
-                chosen.made[index] = Outcomes.of(led.table), led.values
+                chosen.made[index] = self._outcomes(job, led.table), led.values
         except BaseException as error:  # of any kind: the other ranks wait for this message
             chosen.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)

@@ -1,0 +1,91 @@
+"""Carries out exchanges of several kinds in one order, each by the object that is made for it."""
+
+import json
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.exchange import AllReduce
+from gradwire.exchange import Exchange as Part
+from gradwire.torch.reducer.exchange.base import Exchange
+from gradwire.torch.reducer.exchange.build import build
+from gradwire.torch.reducer.jobs import Flight, Job
+from gradwire.torch.transport import Channel
+
+__all__ = ["Routed"]
+
+_ALL_DENSE: Part = AllReduce()
+"""For buckets without compressed tensors."""
+
+
+class Routed(Exchange):
+    """Takes buckets of any codec; all compressed tensors of one bucket have the same exchange.
+
+    The exchanges share two channels: each thread starts its collectives in one order, whatever they
+    are for.
+
+    Parameters
+    ----------
+    channel : Channel
+        A channel with no other user, for collectives that `send` starts.
+    reasons : Channel
+        Another one, for those after a failure; see `Summed`.
+    carriers : mapping of str to str
+        As in `Exchange`.
+    """
+
+    postpones: ClassVar[bool] = True
+
+    def __init__(self, channel: Channel, reasons: Channel, carriers: Mapping[str, str]) -> None:
+        super().__init__(channel, carriers, check_result=False)
+        self._reasons: Channel | None = reasons
+        self._kinds: dict[tuple[str, bool], Exchange] = {}
+
+    def close(self) -> None:
+        """Release both channels, without closing them, and the memory of all exchanges."""
+        super().close()
+        self._reasons = None
+        for each in self._kinds.values():
+            each.close()
+
+    def send(self, job: Job, sequence: int) -> Flight:
+        """Have a bucket encoded, and its collectives started."""
+        return self._of(job).send(job, sequence)
+
+    def _receive(self, flight: Flight) -> None:
+        self._of(flight.job)._receive(flight)
+
+    def _complete(self, flight: Flight) -> None:
+        kind = self._of(flight.job)
+        if kind.postpones:
+            kind._complete(flight)
+
+    def _look(self, flight: Flight) -> NDArray[np.uint8]:
+        return self._of(flight.job)._look(flight)
+
+    def _combine(self, flight: Flight, fronts: NDArray[np.uint8]) -> None:
+        self._of(flight.job)._combine(flight, fronts)
+
+    def _of(self, job: Job) -> Exchange:
+        part, undoable = _ALL_DENSE, True
+        for parameter in job.layout.compressed[:1]:
+            part, undoable = parameter.codec.exchange, parameter.codec.memory.undoable
+        key = json.dumps(part.get_config(), sort_keys=True), undoable
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = build(
+                part,
+                self.channel,
+                self._another,
+                self.carriers,
+                check_result=False,
+                postpones=not undoable,
+            )
+        kind.times = self.times  # all are counted together
+        return kind
+
+    def _another(self) -> Channel:
+        assert self._reasons is not None  # open, as the channel is
+        return self._reasons
