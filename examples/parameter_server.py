@@ -1,15 +1,15 @@
 """A parameter server over sockets: workers send compressed gradients, the server compressed steps.
 
-    python examples/parameter_server.py --save run/    # a server and 3 workers; again: goes on
+    python examples/parameter_server.py run/    # a server and 3 workers; the same again goes on
 
-The model is a linear regression, in numpy. Messages are a length and a frame.
+The model is a linear regression in numpy. A message is a length and a frame.
 """
 
-import argparse
-import json
+import contextlib
 import multiprocessing
+import pickle
 import socket
-import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,108 +17,73 @@ import numpy as np
 
 import gradwire
 
-NUMEL, RATE = 2_000, 0.2
-CODEC, DENSE = gradwire.topk(ratio=0.05), gradwire.dense()
+NUMEL, RATE, STEPS = 1_000, np.float32(0.03), 100
+CODEC, DENSE = gradwire.topk(ratio=0.1), gradwire.dense()
 LONGEST = DENSE.max_encoded_len(NUMEL)
 
 
 def send(link: Any, frame: Any) -> None:
     """Send a frame after its length."""
-    link.write(struct.pack("<I", len(frame)) + bytes(frame))
+    link.write(len(frame).to_bytes(4, "little") + bytes(frame))
     link.flush()
 
 
 def receive(link: Any) -> bytes:
-    """Receive a frame. Whatever the other side claims, memory for one frame is taken, no more."""
-    (nbytes,) = struct.unpack("<I", link.read(4).ljust(4, b"\0"))
+    """Receive a frame. Whatever the other side announces, it gets memory for one frame."""
+    nbytes = int.from_bytes(link.read(4), "little")
     if nbytes > LONGEST:
         raise gradwire.CorruptFrameError(f"{nbytes} bytes announced, the limit is {LONGEST}")
     return bytes(link.read(nbytes))
 
 
-def resume(file: Path, state: gradwire.State) -> dict[str, Any]:
-    """Load the state of one side and return what else was saved with it, if it was saved."""
-    if not file.exists():
-        return {}
-    with np.load(file) as saved:
-        found = dict(saved)
-    about = json.loads(str(found.pop("about")))
-    state.load_state_dict({**about, "residual": found.pop("residual")})
-    return found
-
-
-def save(file: Path, state: gradwire.State, **arrays: Any) -> None:
-    """Save the residual and the rest of a state, which is JSON, and other arrays."""
-    about = state.state_dict()
-    residual = about.pop("residual")
-    np.savez(file, residual=residual, about=json.dumps(about), **arrays)
-
-
-def serve(listener: socket.socket, workers: int, steps: int, file: Path) -> None:
-    """Average what the workers send, step, and send every worker the same step."""
-    state = CODEC.init_state(NUMEL)
-    weights = resume(file, state).get("weights", np.zeros(NUMEL, np.float32))
-    links = {}
+def serve(listener: socket.socket, workers: int, file: Path) -> None:
+    """Average what the workers send, and send every worker the same step."""
+    weights, state, links = np.zeros(NUMEL, np.float32), CODEC.init_state(NUMEL), {}
+    if file.exists():  # its own file: never unpickle what others may have written
+        weights, state = pickle.loads(file.read_bytes())
     for _ in range(workers):
         link = listener.accept()[0].makefile("rwb")
-        links[link.read(1)[0]] = link
+        links[link.read(1)] = link
         send(link, DENSE.encode(weights))
-    for _ in range(steps):
+    for _ in range(STEPS):
         total = np.zeros(NUMEL, np.float32)
-        for rank in sorted(links):  # always in the same order, so that a run can be repeated
+        for rank in sorted(links):  # in the same order each time, so that a run can be repeated
             try:
                 gradwire.decode_add(receive(links[rank]), total)
-            except (gradwire.GradwireError, OSError) as error:
-                print(f"worker {rank} is left out: {type(error).__name__}: {error}", flush=True)
+            except (gradwire.GradwireError, OSError) as error:  # nothing was added
+                print(f"without worker {rank[0]}: {type(error).__name__}: {error}", flush=True)
                 links.pop(rank).close()
-        step = CODEC.encode(total * np.float32(-RATE / max(len(links), 1)), state)
+        step = CODEC.encode(total * (-RATE / np.float32(max(len(links), 1))), state)
         gradwire.decode_add(step, weights)
         for link in links.values():
-            send(link, step)
-    save(file, state, weights=weights)
+            with contextlib.suppress(OSError):  # a worker that is gone: the next round says so
+                send(link, step)
+    file.write_bytes(pickle.dumps((weights, state)))
 
 
-def work(address: tuple[str, int], rank: int, steps: int, file: Path) -> None:
+def work(address: tuple[str, int], rank: int, file: Path) -> None:
     """Train on batches of this worker's own."""
-    state = CODEC.init_state(NUMEL)
-    resume(file, state)
+    state = pickle.loads(file.read_bytes()) if file.exists() else CODEC.init_state(NUMEL)
     hidden = np.random.default_rng(0).standard_normal(NUMEL, dtype=np.float32)
     link = socket.create_connection(address).makefile("rwb")
     link.write(bytes([rank]))
     link.flush()
     weights = gradwire.decode(receive(link), max_numel=NUMEL)
-    for _ in range(steps):
+    for _ in range(STEPS):
         random = np.random.default_rng([1, rank, state.step])
         inputs = random.standard_normal((256, NUMEL), dtype=np.float32)
         errors = inputs @ (weights - hidden)
-        send(link, CODEC.encode(errors @ inputs / np.float32(len(inputs)), state))
+        send(link, CODEC.encode(errors @ inputs / np.float32(256), state))
         gradwire.decode_add(receive(link), weights)
     print(f"worker {rank}: step {state.step}, loss {np.mean(errors**2):.3f}", flush=True)
-    save(file, state)
-
-
-def main() -> None:
-    """Start a server and its workers on this machine."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--save", type=Path, default=Path("run"), metavar="DIR")
-    options = parser.parse_args()
-    options.save.mkdir(parents=True, exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ranks = [
-            multiprocessing.Process(
-                target=work,
-                args=(listener.getsockname(), r, options.steps, options.save / f"worker{r}.npz"),
-            )
-            for r in range(options.workers)
-        ]
-        for rank in ranks:
-            rank.start()
-        serve(listener, options.workers, options.steps, options.save / "server.npz")
-    for rank in ranks:
-        rank.join()
+    file.write_bytes(pickle.dumps(state))
 
 
 if __name__ == "__main__":
-    main()
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for rank in range(3):
+            arguments = listener.getsockname(), rank, folder / f"worker{rank}.pkl"
+            multiprocessing.Process(target=work, args=arguments).start()
+        serve(listener, 3, folder / "server.pkl")

@@ -47,6 +47,7 @@ def surroundings() -> dict[str, Any]:
         "loader": [(torch.randn(8, 64), torch.randint(10, (8,))) for _ in range(4)],
         "rank": 0,
         "step": 1000,
+        "old_world_size": 1,
         "folder": "checkpoint",
         "log_dir": "logs",
     }

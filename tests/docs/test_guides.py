@@ -6,7 +6,14 @@ import sys
 
 from tests.docs.test_pages import ROOT
 
-PAGES = ["report"]
+PAGES = [
+    "report",
+    "mixed-precision",
+    "checkpoints",
+    "from-powersgd",
+    "accuracy-drops",
+    "plain-bytes",
+]
 
 
 def test_the_blocks_of_the_guides_run():
