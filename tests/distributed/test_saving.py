@@ -132,7 +132,7 @@ def test_the_wrong_file_is_refused_on_every_rank(two: Ranks, tmp_path: Path) -> 
         assert "as a list on every rank, missing" in found["other world, own only"]
         assert "it lacks ['b', 'c']" in found["other model"]
         assert "version 2, got a dict with the key 'a'" in found["not a state_dict"]
-        assert 'only policy "keep" or "drop"' in found["nothing"]
+        assert 'only policy "keep", "drop" or "own"' in found["nothing"]
         assert found["other codec"]
         assert found["untouched"] == "True"
 

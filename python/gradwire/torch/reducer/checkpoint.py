@@ -158,7 +158,9 @@ class _Loading:
         by_rank = unpack(saved)
         if not by_rank:
             if policy == "sum-and-split":
-                raise ValueError('got no state_dict; only policy "keep" or "drop" allows that')
+                raise ValueError(
+                    'got no state_dict; only policy "keep", "drop" or "own" allows that'
+                )
             self._fresh()
             return
         for one in by_rank.values():
