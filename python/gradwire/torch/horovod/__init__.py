@@ -7,14 +7,15 @@
 The training loop does not change. See `DistributedOptimizer` and ``docs/horovod.md``.
 """
 
+from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
 from gradwire.torch.horovod.attachment import DistributedOptimizer
 from gradwire.torch.horovod.errors import LostRankError
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.pairing import PairingWarning
-from gradwire.torch.reducer.report import ParameterReport, Report
 
 __all__ = [
+    "BucketTimes",
     "DistributedOptimizer",
     "ExchangeError",
     "GradientError",
