@@ -25,7 +25,6 @@ NAMES = (
     "chromium-headless-shell",
     "chrome-headless-shell",
     "chromium",
-    "chromium-browser",
     "google-chrome",
 )
 PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core", "fontconfig-config")

@@ -17,6 +17,14 @@ def saved() -> list[Report]:
     return read(SAVED.read_text("utf-8"))
 
 
+def earlier() -> list[Report]:
+    """Reports of the first rank at earlier steps, with other figures."""
+    return [
+        replace(saved()[0], step=step, residual_norm=5.0 * step**0.5, wait_ms=900.0 / step)
+        for step in range(3, 30, 3)
+    ]
+
+
 def hostile() -> Report:
     """A report in which every text is hostile."""
     first = saved()[0]

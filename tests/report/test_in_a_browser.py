@@ -5,7 +5,7 @@ import pytest
 from gradwire.report import page
 from scripts import browser
 from tests.browser import Browser
-from tests.report.samples import empty, hostile, saved
+from tests.report.samples import earlier, empty, hostile, saved
 
 FOUND = browser.find()
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 LOOK = """(() => {
   const charts = [...document.querySelectorAll('svg[role=img]')].filter(e => !e.closest('details'));
   const boxes = charts.map(e => e.getBoundingClientRect());
-  const drawn = charts.map(e => [...e.querySelectorAll('rect')]
+  const drawn = charts.map(e => [...e.querySelectorAll('rect, polyline')]
     .filter(r => r.getBoundingClientRect().width > 0).length);
   const outside = charts.flatMap(e => [...e.querySelectorAll('text')].filter(t => {
     const [a, b] = [t.getBoundingClientRect(), e.getBoundingClientRect()];
@@ -59,7 +59,9 @@ def opened(tmp_path_factory):
 
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize(
-    "shown", [page(saved()), page([hostile()]), page([empty()])], ids=["ranks", "hostile", "empty"]
+    "shown",
+    [page([*earlier(), *saved()]), page([hostile()]), page([empty()])],
+    ids=["ranks", "hostile", "empty"],
 )
 def test_every_chart_is_drawn_and_fits(opened, shown, width):
     found = opened(shown, width)

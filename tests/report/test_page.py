@@ -148,6 +148,30 @@ def test_of_each_rank_the_last_report_is_shown_in_the_order_of_ranks():
     assert page([second, older, first]).count("3 steps") == 0
 
 
+def test_figures_of_several_steps_are_drawn_over_time():
+    first, second = saved()
+    before = replace(first, step=10, residual_norm=1.0, achieved=None)
+    between = replace(first, step=20, residual_norm=5.0)
+    assert "Over time" not in page([first, second])
+    assert "Over time" not in page([first, first])
+    shown = tree(page([between, first, before, second]))
+    charts = {
+        title.text: each
+        for each in shown.iter(f"{SVG}svg")
+        if (title := each.find(f"{SVG}title")) is not None and "over time" in str(title.text)
+    }
+    assert len(charts) == 4
+    (line,) = charts["Residual norm over time"].iter(f"{SVG}polyline")
+    points = [tuple(map(float, each.split(","))) for each in str(line.get("points")).split()]
+    most = first.residual_norm
+    assert most is not None
+    expected = [(0.0, 1.0), (50.0, 5.0), (100.0, most)]  # steps 10, 20 and 30
+    for (x, y), (across, value) in zip(points, expected, strict=True):
+        assert (x, y) == (across, pytest.approx(100 * (1 - value / most), abs=0.001))
+    (line,) = charts["Achieved ratio over time"].iter(f"{SVG}polyline")
+    assert len(str(line.get("points")).split()) == 2, "a report without the figure is left out"
+
+
 def test_without_a_report_there_is_no_page():
     with pytest.raises(ValueError, match="no report to show"):
         page([])

@@ -1,6 +1,6 @@
 """A page of reports: HTML in one file, with inline SVG, no script, and nothing from the network."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from gradwire.report.figures import Figures
@@ -19,7 +19,8 @@ def page(reports: Sequence[Figures]) -> str:
     Parameters
     ----------
     reports : sequence of Report
-        If a rank has several, as in a file that was appended to, its last one is shown.
+        If a rank has several, as in a file that was appended to, the one of the last step is shown,
+        and how figures changed from one to the next.
 
     Returns
     -------
@@ -33,8 +34,10 @@ def page(reports: Sequence[Figures]) -> str:
     """
     if not reports:
         raise ValueError("there is no report to show")
-    last = {each.rank: each for each in reports}
-    shown = [last[rank] for rank in sorted(last)]
+    every: dict[int, list[Figures]] = {}
+    for each in sorted(reports, key=lambda each: (each.rank, each.step)):
+        every.setdefault(each.rank, []).append(each)
+    shown = [group[-1] for group in every.values()]
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -44,7 +47,7 @@ def page(reports: Sequence[Figures]) -> str:
         element("title", _title(shown)),
         element("style", Markup(_style())),
     )
-    body = element("body", element("main", *_content(shown, len(reports))))
+    body = element("body", element("main", *_content(shown, every)))
     return "<!DOCTYPE html>\n" + element("html", head, body, lang="en") + "\n"
 
 
@@ -58,8 +61,8 @@ def _title(shown: Sequence[Figures]) -> str:
     return f"gradwire: {which} of {first.world_size}, {first.steps:,} steps"
 
 
-def _content(shown: Sequence[Figures], given: int) -> list[Markup]:
-    first = shown[0]
+def _content(shown: Sequence[Figures], every: Mapping[int, Sequence[Figures]]) -> list[Markup]:
+    first, given = shown[0], sum(map(len, every.values()))
     carried = f"Frames are carried by {first.carried_by}."
     older = f" Of {given} reports, the last of each rank is shown." if given > len(shown) else ""
     parts = [
@@ -68,18 +71,19 @@ def _content(shown: Sequence[Figures], given: int) -> list[Markup]:
         element("p", carried + older, class_="quiet"),
     ]
     if len(shown) == 1:
-        return [*parts, _one(first)]
+        return [*parts, _one(first, every)]
     parts += [element("h2", "Ranks"), sections.ranks(shown)]
-    parts += [element("h2", f"Rank {first.rank}"), _one(first)]
+    parts += [element("h2", f"Rank {first.rank}"), _one(first, every)]
     for each in shown[1:]:
         name = element("summary", element("b", f"Rank {each.rank}"))
-        parts.append(element("details", name, _one(each)))
+        parts.append(element("details", name, _one(each, every)))
     return parts
 
 
-def _one(report: Figures) -> Markup:
+def _one(report: Figures, every: Mapping[int, Sequence[Figures]]) -> Markup:
     return join(
         sections.summary(report),
+        sections.over_time(every[report.rank]),
         element("h2", "On the wire"),
         sections.wire(report),
         element("h2", "Time"),

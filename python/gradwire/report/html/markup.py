@@ -16,7 +16,7 @@ class Markup(str):
 Child: TypeAlias = str | None
 """What goes into an element: markup, text to be escaped, or nothing."""
 
-_VOID = {"br", "col", "line", "link", "meta", "rect"}
+_VOID = {"br", "col", "line", "link", "meta", "polyline", "rect"}
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 

@@ -7,10 +7,11 @@ from gradwire.report.html import tables
 from gradwire.report.html.charts import Bar, bars, legend
 from gradwire.report.html.markup import Child, Markup, element, join
 from gradwire.report.html.timeline import key, timeline
+from gradwire.report.html.trend import TRENDS, trend
 from gradwire.report.overlap import STAGES, Split, by_step, last_ready, split
 from gradwire.report.units import milliseconds, norm, ratio, size
 
-__all__ = ["layers", "ranks", "summary", "times", "wire"]
+__all__ = ["layers", "over_time", "ranks", "summary", "times", "wire"]
 
 _LAYERS = 20
 _STEPS = 3
@@ -200,6 +201,19 @@ def _chart(
     said = ", ".join(f"{row.label}: {row.value}" for row in rows[:3])
     drawn = bars(f"{title} by parameter", f"{len(rows)} parameters; {said}", rows, mark=mark)
     return _figure(title, note, drawn)
+
+
+def over_time(reports: Sequence[Figures]) -> Markup | None:
+    """Return the figures of a rank through its reports, if it has several of different steps."""
+    if len({each.step for each in reports}) < 2:
+        return None
+    ordered = sorted(reports, key=lambda each: each.step)
+    drawn = (
+        (title, note, trend(title, ordered, name, write))
+        for title, (name, note, write) in TRENDS.items()
+    )
+    figures = [_figure(title, note, chart) for title, note, chart in drawn if chart is not None]
+    return join(element("h2", "Over time"), _charts(*figures))
 
 
 def ranks(reports: Sequence[Figures]) -> Markup:

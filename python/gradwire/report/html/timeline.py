@@ -46,7 +46,7 @@ def timeline(buckets: Sequence[BucketTimes]) -> Markup:
     bottom = _TOP + len(shown) * _ROW
     shade = element("rect", x="0", y=0, width=percent(ready, whole), height=bottom, class_="pass")
     limit = percent(ready, whole)
-    line = element("line", x1=limit, x2=limit, y1=0, y2=bottom, class_="mark")
+    line = element("line", x1=limit, x2=limit, y1=_TOP, y2=bottom, class_="mark")
     name = element("text", "backward", x="0", y=14, dx=4, class_="note")
     waited = element(
         "text", f"then waits {milliseconds(whole - ready)}", x="100%", y=14, class_="value note"
