@@ -48,47 +48,44 @@ horovod: ## Build Horovod for its tests, once (HOROVOD_OPTIONAL=1: go on where t
 	@$(environment) test horovod
 	@$(python) scripts/build_horovod.py $(if $(HOROVOD_OPTIONAL),--optional)
 
-.PHONY: test-gpu
+.PHONY: soak
+soak: ## Train 2 000 steps under random faults, restarts and changes of the number of ranks (some minutes)
+	@$(environment) test
+	@$(python) -m pytest -q -s -m slow tests/distributed/test_soak.py $(PYTEST_ARGS)
+
+.PHONY: test-gpu bench-gpu test-races toy-parts
 test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="--tests -- -k Gloo")
 	@$(PYTHON) scripts/test_gpu.py $(ARGS)
 
-.PHONY: bench-gpu
 bench-gpu: ## Time the CUDA extension, a copy and what torch offers, with what PYTHON has installed (ARGS="--quick")
 	@$(PYTHON) -m benches.gpu $(ARGS)
 
-.PHONY: test-races
 test-races: ## The CUDA kernels' tests, all with the race detector (`make test`: a share; PYTEST_ARGS="-k name")
 	@$(environment) test cuda
 	@GRADWIRE_TEST_RACES=all $(python) -m pytest -q tests/csrc tests/torch/cuda $(PYTEST_ARGS)
 
-.PHONY: toy-parts
 toy-parts: ## Build the toy parts of CONTRIBUTING.md and run the suites that pick them up
 	@$(PYTHON) scripts/toy_parts.py
 
-.PHONY: neon
+.PHONY: neon fuzz miri oldest-rust lint format
 neon: ## The Rust tests on NEON, cross-compiled and run under qemu-aarch64
 	@scripts/neon.sh
 
-.PHONY: fuzz
 fuzz: SECONDS ?= 60
 fuzz: ## Fuzz every target for so long (SECONDS=3600 TARGETS="frame encode" SANITIZER=address)
 	@scripts/fuzz.sh $(SECONDS) $(TARGETS)
 
-.PHONY: miri
 miri: ## What packs, reads and writes bytes, and the kernels, under Miri (nightly)
 	@scripts/miri.sh
 
-.PHONY: oldest-rust
 oldest-rust: ## Build the crates with the oldest Rust that Cargo.toml declares
 	@$(environment) test
 	@scripts/oldest_rust.sh
 
-.PHONY: lint
 lint: ## Formatters in check mode, clippy, ruff, mypy --strict, stubtest
 	@$(environment) test trainers
 	@PATH="$(bin):$$PATH" scripts/lint.sh
 
-.PHONY: format
 format: ## Format Rust and Python
 	@$(environment) test
 	cargo fmt --all
@@ -115,29 +112,25 @@ bench-history: ## asv over the package's history (ARGS="NEW" for all new commits
 	@$(environment) bench
 	@PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
 
-.PHONY: docs
+.PHONY: docs wheel cuda lock clean
 docs: ## The documentation as HTML, under .cache/docs
 	@$(environment) docs
 	@$(python) -m sphinx -W --keep-going -b html docs .cache/docs
 
-.PHONY: wheel
 wheel: export VENV := .cache/wheel-env
 wheel: export PYO3_PYTHON := $(abspath .cache/wheel-env)/bin/python
 wheel: ## The abi3 wheel, in dist, tested without torch (ARGS="--target TRIPLE" to cross-compile)
 	@$(environment) wheel
 	@.cache/wheel-env/bin/python scripts/wheel.py $(ARGS)
 
-.PHONY: cuda
 cuda: ## The CUDA extension for all GPUs as the wheel gradwire-cuda, in dist; takes no GPU
 	@$(environment) demo cuda
 	@$(python) scripts/cuda_wheel.py $(ARGS)
 
-.PHONY: lock
 lock: ## Rewrite requirements/*.txt with the newest versions that the .in files allow
 	@$(environment) test
 	@PATH="$(bin):$$PATH" scripts/lock.sh
 
-.PHONY: clean
 clean: ## Remove everything these targets create: environment, caches, builds, results
 	rm -rf $(VENV) .cache target dist demo-results compare-results accuracy-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so

@@ -92,8 +92,12 @@ class Applying:
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
-        if self.last is not None:
-            self.last.applied = True
+        last = self.last
+        # Gradients of a pass that was not exchanged may have taken the place of those that were.
+        if last is not None and not (
+            last.finished and self.origins.replaced(last.encoded.values())
+        ):
+            last.applied = True
 
     # What the optimizer asks ------------------------------------------------------------------
 

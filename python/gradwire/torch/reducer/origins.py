@@ -166,6 +166,15 @@ class Origins:
         found = _read([held for _, held in there])
         return [each for (each, _), kept in zip(there, found, strict=True) if kept]
 
+    def replaced(self, parameters: Iterable[Parameter]) -> bool:
+        """Tell whether other gradients are in every ``.grad`` since these were decoded.
+
+        Does not wait for a device: what is still to be read there counts as decoded.
+        """
+        marks = [self._by_id[id(each.tensor)] for each in parameters]
+        marks = [self._by_id[id(each.tensor)] for each in parameters]
+        return bool(marks) and all(mark._origin < _SENT and mark._unread is None for mark in marks)
+
     def settle(self) -> None:
         """Read all origins that are still to be read, with one wait for a device."""
         unread = [(mark, mark._unread) for mark in self.marks if mark._unread is not None]

@@ -1,0 +1,87 @@
+"""What a soak drives: DDP with a codec."""
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire.torch.ddp
+from gradwire.torch.ddp import GradientError
+from tests.distributed.scenarios.common import SMALL_BUCKETS, Given, gradients_of, residuals
+from tests.distributed.scenarios.parity import preset
+from tests.distributed.scenarios.soak import CHANCES, Sums
+
+
+class Trainer:
+    """A `soak.Soaked` of DDP, with plain SGD."""
+
+    def __init__(self, codec: tuple[str, dict[str, Any]], *, scaled: bool) -> None:
+        name, options = codec
+        made = preset(name, **options)
+        not_taken = set() if scaled else {"loss scale"}
+        if made.memory.low_memory:
+            not_taken |= {"discarded", "dropped"}  # there is nothing to go back to
+        self.takes = frozenset(CHANCES) - not_taken
+        self.module = Given()
+        self._model = DistributedDataParallel(
+            self.module, bucket_cap_mb=SMALL_BUCKETS, find_unused_parameters=True
+        )
+        self._optimizer = torch.optim.SGD(self.module.parameters(), lr=2.0**-6)
+        self._scaler = torch.amp.GradScaler("cpu", 2.0**8, growth_interval=5, enabled=scaled)
+        self._handle = gradwire.torch.ddp.attach(
+            self._model,
+            made,
+            optimizer=self._optimizer,
+            grad_scaler=self._scaler if scaled else None,
+        )
+
+    def set_scale(self, scale: float) -> None:
+        self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale})
+
+    def paused(self) -> contextlib.AbstractContextManager[Any]:
+        return self._handle.paused()
+
+    def backward(self, gradients: dict[str, torch.Tensor], *, exchange: bool) -> bool:
+        with contextlib.nullcontext() if exchange else self._model.no_sync():
+            loss = self._scaler.scale(self._model(gradients))
+            try:
+                loss.backward()
+            except GradientError:
+                return False
+        return True
+
+    def discard(self) -> None:
+        self._handle.discard()
+
+    def step(self) -> Sums | None:
+        self._scaler.unscale_(self._optimizer)
+        averages = gradients_of(self.module)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        finite = all(np.isfinite(each).all() for each in averages.values())
+        return averages if finite else None
+
+    def clear(self) -> None:
+        self._optimizer.zero_grad()
+
+    def residuals(self) -> Sums:
+        return {name: each.astype(np.float64) for name, each in residuals(self._handle).items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "handle": self._handle.state_dict(),
+        }
+
+    def load(self, saved: list[dict[str, Any]]) -> None:
+        self.module.load_state_dict(saved[0]["model"])
+        self._optimizer.load_state_dict(saved[0]["optimizer"])
+        self._scaler.load_state_dict(saved[0]["scaler"])
+        self._handle.load_state_dict([each["handle"] for each in saved])
+
+    def close(self) -> None:
+        self._handle.detach()

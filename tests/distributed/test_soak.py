@@ -1,0 +1,51 @@
+"""Training under random faults, restarts and changes of the number of ranks. See `soak`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import Nursery, Ranks
+from tests.distributed.scenarios.soak import CHANCES
+from tests.distributed.soak import soak
+
+IN_ONE = {"kind": "residual", "low_memory": True, "decay": 1.0, "dtype": "float32"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "topk": {"codec": ("topk", {"ratio": 0.05}), "scaled": True},
+    "one-buffer": {"codec": ("topk", {"ratio": 0.05, "memory": IN_ONE}), "scaled": True},
+    "errors": {"codec": ("sidco", {"ratio": 0.05}), "scaled": False},
+    "rounded": {"codec": ("topk", {"ratio": 0.05, "quantize": "Ternary"}), "scaled": True},
+}
+NOT_TAKEN = {"one-buffer": {"discarded", "dropped"}, "errors": {"loss scale"}}
+
+
+def run(nursery: Nursery, folder: Path, name: str, steps: int, worlds: list[int]) -> None:
+    outcome = soak(
+        lambda world_size: Ranks(nursery, world_size),
+        folder,
+        steps,
+        worlds,
+        trainer="soak_ddp",
+        setting=SETTINGS[name],
+        exact=name != "rounded",
+    )
+    print(f"{name}: {outcome}")
+    assert outcome.events["steps"] == steps
+    assert outcome.largest_error <= (2e-5 if name == "rounded" else 0.0)
+    assert {each for each in CHANCES if outcome.events[each] < 2} == NOT_TAKEN.get(name, set())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_replicas_stay_equal_and_nothing_is_lost(
+    nursery: Nursery, tmp_path: Path, name: str
+) -> None:
+    run(nursery, tmp_path, name, 25, [3, 3, 2, 3])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_so_it_is_over_two_thousand_steps(nursery: Nursery, tmp_path: Path, name: str) -> None:
+    """Some minutes; run by ``make soak``."""
+    worlds = [3] * 6 + [2] * 3 + [3] * 5 + [2] * 3 + [3] * 3
+    run(nursery, tmp_path, name, 2000, worlds)
