@@ -11,10 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.schedule import Schedule
 from gradwire.torch.ddp import model as models
-from gradwire.torch.ddp.entry import HookEntry
-from gradwire.torch.reducer.assembly import SAME, Options, assemble
+from gradwire.torch.ddp.entry import HookEntry, check_ranks
+from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
+from gradwire.torch.reducer.options import SAME, Options
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport import Groups
 
@@ -124,7 +125,7 @@ def attach(
     )
     _check(ddp, grad_scaler)
     over = ddp.process_group if process_group is None else process_group
-    _check_ranks(ddp.process_group, over)
+    check_ranks(ddp.process_group, over)
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
     entry = HookEntry(ddp, over, whole=whole)
     entry.check()
@@ -171,15 +172,4 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
         raise ValueError(
             "grad_scaler= requires a known end of each step, which skip_all_reduce_unused_params "
             "hides; use find_unused_parameters instead"
-        )
-
-
-def _check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
-    """Refuse to average over other ranks than those whose replicas must stay equal."""
-    expected, given = (sorted(dist.get_process_group_ranks(group)) for group in (own, over))
-    if expected != given:
-        raise ValueError(
-            f"process_group= has ranks {given}, but the model has ranks {expected}: averaging over "
-            "other ranks would let the replicas drift apart; pass this group to "
-            "DistributedDataParallel(process_group=...) when you wrap the model"
         )

@@ -1,5 +1,7 @@
 """Where a DDP model gives its gradients: the one hook that it takes, switched on and off."""
 
+import weakref
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -7,8 +9,9 @@ import torch.distributed as dist
 from gradwire.torch.ddp.hook import Switch, gradwire_hook
 from gradwire.torch.ddp.submission import Submission
 from gradwire.torch.reducer.passes import Passes
+from gradwire.torch.transport import Groups
 
-__all__ = ["HookEntry"]
+__all__ = ["HookEntry", "check_ranks"]
 
 _SWITCH = "_gradwire_switch"
 
@@ -26,22 +29,22 @@ class HookEntry:
     """
 
     def __init__(self, model: Any, over: dist.ProcessGroup, *, whole: bool) -> None:
-        self._model: Any = model
+        self._model: Any = weakref.ref(model)  # the model keeps the switch, not the other way
         self._over = over
         self._whole = whole
         self._switch: Switch | None = None
 
     def check(self) -> None:
         """Raise a ValueError if the model has a hook already."""
-        switch = getattr(self._model, _SWITCH, None)
+        switch = getattr(self._model(), _SWITCH, None)
         if switch is not None and switch.submission is not None:
             raise ValueError("this model already has an attached codec; detach() its handle first")
-        if switch is None and any(hook is not gradwire_hook for hook, _ in _hooks(self._model)):
+        if switch is None and any(hook is not gradwire_hook for hook, _ in _hooks(self._model())):
             raise ValueError("the model already has a communication hook, and DDP takes only one")
 
     def register(self) -> None:
         """Find the model's switch; register the hook the first time."""
-        model, self._model = self._model, None  # the model keeps the switch, not the other way
+        model = self._model()
         switch: Switch | None = getattr(model, _SWITCH, None)
         if switch is None:
             # A copy of a model lists the hook of the original, but does not have it.
@@ -59,6 +62,16 @@ class HookEntry:
         assert self._switch is not None  # after register()
         self._switch.on(self._over, Submission(passes, whole=self._whole), holder)
 
+    def transport(self, ranks: Any, timeout: timedelta | None) -> Groups:
+        """Return what connects the ranks of another process group, which the model must have."""
+        model = self._model()
+        if model is None:
+            raise ValueError("the model does not exist any more")
+        over = model.process_group if ranks is None else ranks
+        check_ranks(model.process_group, over)
+        self._over = over
+        return Groups(over, timeout)
+
     def close(self) -> None:
         """Leave buckets to plain all-reduce from now on."""
         assert self._switch is not None
@@ -69,3 +82,14 @@ def _hooks(model: Any) -> list[tuple[Any, Any]]:
     """Return DDP's own list of hooks, each with its state."""
     hooks: list[tuple[Any, Any]] = getattr(model, "_comm_hooks", [])
     return hooks
+
+
+def check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
+    """Refuse to average over other ranks than those whose replicas must stay equal."""
+    expected, given = (sorted(dist.get_process_group_ranks(group)) for group in (own, over))
+    if expected != given:
+        raise ValueError(
+            f"process_group= has ranks {given}, but the model has ranks {expected}: averaging over "
+            "other ranks would let the replicas drift apart; pass this group to "
+            "DistributedDataParallel(process_group=...) when you wrap the model"
+        )

@@ -16,8 +16,9 @@ from gradwire.torch.horovod.groups import BUCKET, form
 from gradwire.torch.horovod.naming import name_all
 from gradwire.torch.horovod.wrapped import Distributed, wrap
 from gradwire.torch.reducer.agreement import checksum
-from gradwire.torch.reducer.assembly import SAME, Options, assemble
+from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
+from gradwire.torch.reducer.options import SAME, Options
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 

@@ -5,6 +5,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -94,6 +95,13 @@ class OptimizerEntry:
     def close(self) -> None:
         """Average gradients plainly from now on."""
         self._passes = self._holder = None
+
+    def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
+        """Raise a ValueError: Horovod forms its groups anew for all that use them."""
+        raise ValueError(
+            "the ranks of Horovod change by hvd.elastic: keep the optimizer in its state, whose "
+            "reset attaches the codec again"
+        )
 
     def remove(self) -> None:
         """Leave gradients alone from now on."""

@@ -3,15 +3,15 @@
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from gradwire.torch.reducer.applying import Applying
-from gradwire.torch.reducer.assignment import Assignment, Codecs
-from gradwire.torch.reducer.control import Control
-from gradwire.torch.reducer.exchange import Exchange
+from gradwire.torch.reducer.assignment import Codecs
+from gradwire.torch.reducer.connection import Connection
 from gradwire.torch.reducer.held import exchange_held, used_anywhere
 from gradwire.torch.reducer.layout import Layouts
-from gradwire.torch.reducer.passes import GradScaler, Passes
+from gradwire.torch.reducer.options import Options
+from gradwire.torch.reducer.passes import Passes
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.resources import Resources
 from gradwire.torch.reducer.scheduling import Scheduler
@@ -41,54 +41,74 @@ class Entry(Protocol):
     def close(self) -> None:
         """Give them gradients no longer."""
 
+    def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
+        """Return what connects other ranks than before, and average over them where it averages.
+
+        Parameters
+        ----------
+        ranks : object
+            What stands for the ranks: a process group of torch.distributed, for example.
+        timeout : datetime.timedelta, optional
+            Of all collectives; None for that of the given ranks.
+
+        Raises
+        ------
+        ValueError
+            The model is not replicated on these ranks.
+        """
+
 
 class Attached:
     """The worker, exchange and channels of one attachment, from its start to `detach`."""
 
     def __init__(
         self,
-        assignment: Assignment,
+        options: Options,
         parameters: Sequence[Parameter],
-        exchange: Exchange,
         scheduler: Scheduler,
-        transport: Transport,
-        control: Control,
+        connection: Connection,
+        connect: Callable[[Transport], Connection],
         *,
         entry: Entry,
-        grad_scaler: GradScaler | None,
         whole: bool,
         applying: Applying | None,
         joining: Callable[[], bool],
     ) -> None:
-        self.codec: Codecs = assignment.given
-        self._assignment = assignment
-        self.world_size = exchange.world_size
-        self.rank = exchange.rank
+        self.codec: Codecs = options.assignment.given
+        self._options = options
         self._parameters = {parameter.name: parameter for parameter in parameters}
-        self._entry: Entry | None = entry
-        scaled = grad_scaler is not None and grad_scaler.is_enabled()
-        self._exchange = exchange
         self._scheduler = scheduler
-        self._control = control
-        self._worker = Worker(exchange, scaled=scaled, whole=whole)
-        layouts = Layouts(parameters)
+        self._connect = connect
+        self._entry: Entry | None = entry
+        self._whole = whole
+        self._applying = applying
+        self._joining = joining
+        self._begin(connection, entry)
+        if applying is not None:
+            applying.connect(self._exchange_held)
+            weakref.finalize(self, applying.release).atexit = False
+
+    def _begin(self, connection: Connection, entry: Entry) -> None:
+        """Exchange over this connection from now on."""
+        exchange, scaled = connection.exchange, self._options.scaled
+        self.world_size = exchange.world_size
+        self.rank = self._scheduler.rank = exchange.rank
+        self._exchange = exchange
+        self._control = connection.control
+        self._worker = Worker(exchange, scaled=scaled, whole=self._whole)
+        layouts = Layouts(list(self._parameters.values()))
         self._tallies = layouts.tallies
         self._passes = Passes(
             self._worker,
             exchange,
             layouts,
-            scheduler,
-            grad_scaler if scaled else None,
-            applying=applying,
-            joining=joining,
-            control=control,
+            self._scheduler,
+            self._options.grad_scaler if scaled else None,
+            applying=self._applying,
+            joining=self._joining,
+            control=connection.control,
         )
-        self._scaled = scaled
-        self._applying = applying
-        if applying is not None:
-            applying.connect(self._exchange_held)
-            weakref.finalize(self, applying.release).atexit = False
-        self._resources = Resources(self._worker, exchange, transport, control)
+        self._resources = Resources(self._worker, connection)
         self._finalizer = weakref.finalize(self, self._resources.abandon)
         entry.open(self._passes, self)
 
@@ -146,7 +166,7 @@ class Attached:
 
     def _exchange_held(self) -> None:
         """Exchange the gradients that are in ``.grad``. A collective."""
-        if self._scaled:
+        if self._options.scaled:
             raise ValueError(
                 "with grad_scaler=, gradients must be exchanged in a backward pass, or the ranks "
                 "would not skip the same steps: run the last pass before step() without no_sync() "

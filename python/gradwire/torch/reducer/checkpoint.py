@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Policy", "Saved", "load", "save"]
 
-Policy = Literal["sum-and-split", "keep", "drop"]
+Policy = Literal["sum-and-split", "keep", "drop", "own"]
 """What to do with residuals if the number of ranks has changed."""
 
 Saved = Mapping[str, Any]
@@ -90,7 +90,9 @@ def load(
     every = _together(channel, read)
     (mine,) = loading
     known = {rank: summary for rank, (summary, *_) in enumerate(every) if summary is not None}
-    if len(set(known.values())) > 1:
+    # After a failure, some ranks may have ended a step that others have not.
+    compared = {(*each[:1], *each[2:]) if policy == "own" else each for each in known.values()}
+    if len(compared) > 1:
         raise ValueError(
             "the ranks were given checkpoints of different runs or steps (world size, step, "
             f"checksum of frame sizes and schedule, epoch): {known}"
@@ -170,7 +172,10 @@ class _Loading:
         old_size = first.world_size
         if any((one.world_size, one.step) != (old_size, first.step) for one in by_rank.values()):
             raise ValueError("the state_dicts come from different runs or steps")
-        if old_size == world_size:
+        if policy == "own":
+            self._own(by_rank)
+            rank = next(iter(by_rank))
+        elif old_size == world_size:
             self._same_size(by_rank, rank)
         else:
             self._other_size(by_rank, rank, world_size, old_size, policy)
@@ -188,6 +193,17 @@ class _Loading:
     def _fresh(self) -> None:
         for name, parameter in self._parameters.items():
             self.states[name] = fresh_state(parameter, self._rank)
+
+    def _own(self, by_rank: Mapping[int, RankState]) -> None:
+        if len(by_rank) > 1:
+            raise ValueError(
+                f'policy "own" takes the state_dict of one rank, got those of {len(by_rank)}'
+            )
+        (mine,) = by_rank.values()
+        self._fresh()
+        self._estimate([mine])
+        for name, entry in mine.entries.items():
+            self._restore(name, entry, entry.buffers)
 
     def _same_size(self, by_rank: Mapping[int, RankState], rank: int) -> None:
         if rank not in by_rank:

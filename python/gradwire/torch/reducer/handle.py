@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from gradwire import _validate
@@ -143,7 +144,7 @@ class Handle(Attached):
         self._passes.undo_unapplied()
         return checkpoint.save(
             self._compressed(),
-            self._assignment.get_config(),
+            self._options.assignment.get_config(),
             self.rank,
             self.world_size,
             self.step,
@@ -210,13 +211,15 @@ class Handle(Attached):
         state_dict : dict, list of dict or None
             This rank's own state, or the states of all old ranks: as a list in any order, or as
             returned by `gathered_state_dict`. None only with ``keep`` or ``drop``.
-        policy : {"sum-and-split", "keep", "drop"}
+        policy : {"sum-and-split", "keep", "drop", "own"}
             What to do if the world size has changed. ``sum-and-split`` sums the residuals of all
             old ranks (so it needs all states) and gives every rank an equal share; momentum
             (`gradwire.memory.MomentumCorrection`) is averaged. ``keep`` restores the residual of
             each old rank that still exists; new ranks start without. ``drop`` starts without
-            residuals. Second moments (`gradwire.memory.AdamCorrection`) are averaged with each of
-            them, over the states that any rank was given.
+            residuals. ``own`` restores what each rank passes, its own state or None, whatever its
+            rank and step were: for ranks that go on after a failure, under other numbers; the
+            highest step counts. Second moments (`gradwire.memory.AdamCorrection`) are averaged with
+            each of them, over the states that any rank was given.
 
         Raises
         ------
@@ -236,6 +239,50 @@ class Handle(Attached):
         self._passes.restart(step)
         if self._applying is not None:
             self._applying.resume(step, counted)
+
+    # Other ranks ------------------------------------------------------------------------------
+
+    def regroup(self, ranks: Any = None, timeout: timedelta | None = None) -> None:
+        """Go on with other ranks: without those that failed, or with new ones. A collective.
+
+        Call it on every rank of the new group; a rank that is new calls `attach` instead and then
+        ``load_state_dict(None, policy="own")``. A broken handle works again. Residuals stay on
+        their ranks, those of lost ranks are lost, and size limits and the report begin anew. All
+        parameters, buffers and the optimizer must be equal on all ranks, as after `attach`: if a
+        rank failed in the middle of a step, some of the others may have applied that step.
+
+        Parameters
+        ----------
+        ranks : object
+            What stands for the new ranks. With DDP a `torch.distributed.ProcessGroup`, the group
+            that the model was given by ``model._update_process_group(group)`` before; with Horovod
+            a process set.
+        timeout : datetime.timedelta, optional
+            As in `attach`.
+
+        Raises
+        ------
+        ValueError
+            The handle is detached, the model has other ranks, or the ranks disagree as in `attach`.
+            Nothing changes then.
+        UndoError, ExchangeError
+            As `state_dict`; or the new ranks could not be connected.
+        """
+        self._check_attached("attach() to the new group")
+        assert self._entry is not None  # it is attached
+        saved = self.state_dict()
+        transport = self._entry.transport(ranks, timeout)
+        try:
+            connection = self._connect(transport)
+        except BaseException:
+            transport.leave()
+            raise
+        self._finalizer.detach()
+        self._resources.abandon()
+        for parameter in self._compressed().values():
+            parameter.limit.reset()
+        self._begin(connection, self._entry)
+        self.load_state_dict(saved, policy="own")
 
     # Figures ----------------------------------------------------------------------------------
 

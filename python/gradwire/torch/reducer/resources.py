@@ -5,10 +5,8 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gradwire.torch.reducer.control import Control
-from gradwire.torch.reducer.exchange import Exchange
+from gradwire.torch.reducer.connection import Connection
 from gradwire.torch.reducer.worker import Worker
-from gradwire.torch.transport import Transport
 
 __all__ = ["Resources"]
 
@@ -21,9 +19,7 @@ class Resources:
     """What a handle must release. It keeps no reference to the handle, which may be collected."""
 
     worker: Worker
-    exchange: Exchange
-    transport: Transport
-    control: Control  # held until its channel is closed, which uses its tensors
+    connection: Connection  # held until its channels are closed, which use its tensors
 
     def leave(self, timeout: timedelta) -> None:
         """Release everything once the other ranks do too, or after the timeout."""
@@ -32,7 +28,7 @@ class Resources:
             self.worker.give_up()
         if self.worker.broken is None:
             left = max(deadline - time.monotonic(), 0.1)
-            self.control.leave("detach()", timedelta(seconds=left))
+            self.connection.control.leave("detach()", timedelta(seconds=left))
         self.abandon()
 
     def abandon(self) -> None:
@@ -52,5 +48,5 @@ class Resources:
         self._leave()
 
     def _leave(self) -> None:
-        self.exchange.close()
-        self.transport.leave()
+        self.connection.exchange.close()
+        self.connection.transport.leave()

@@ -60,6 +60,8 @@ class Scheduler:
         The current epoch.
     critical : dict of str to bool
         With `Accordion`, whether each parameter is in a critical regime.
+    rank : int
+        This rank; rank 0 measures and decides.
 
     Parameters
     ----------
@@ -79,7 +81,7 @@ class Scheduler:
         self._codecs: dict[str, Codec] = {
             name: parameter.codec for name, parameter in parameters.items()
         }
-        self._rank = rank
+        self.rank = rank
         self._apply()
 
     def advance(self, epoch: int, lr: float | None, control: Control) -> None:
@@ -118,7 +120,7 @@ class Scheduler:
         """End an epoch: rank 0 decides from its own gradients, and all ranks follow."""
         if schedule.is_measured(self.epoch):
             found: dict[str, float] = {}
-            if self._rank == 0:
+            if self.rank == 0:
                 found = {
                     name: float(np.linalg.norm(parameter.measured.astype(np.float64)))
                     for name, parameter in self._parameters.items()
@@ -153,7 +155,7 @@ class Scheduler:
     def _sums(self, epoch: int) -> bool:
         """Tell whether this rank sums gradients: only rank 0 does, which decides for all."""
         accordion = self.schedule if isinstance(self.schedule, Accordion) else None
-        return accordion is not None and accordion.is_measured(epoch) and self._rank == 0
+        return accordion is not None and accordion.is_measured(epoch) and self.rank == 0
 
     def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
         own = self._codecs[name]
@@ -192,7 +194,7 @@ class Scheduler:
         With `Accordion`, rank 0 returns one per parameter in every epoch, zero if nothing is
         measured: the keys of a checkpoint must not depend on when it is written.
         """
-        if not isinstance(self.schedule, Accordion) or self._rank != 0:
+        if not isinstance(self.schedule, Accordion) or self.rank != 0:
             return {}
         return {
             name: np.zeros(parameter.numel, np.float32)

@@ -1,0 +1,88 @@
+"""What every way in takes, and what all ranks must have in common."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradwire._part import check_part
+from gradwire.schedule import Constant, Schedule
+from gradwire.torch.reducer.agreement import checksum
+from gradwire.torch.reducer.assignment import Assignment, Codecs
+from gradwire.torch.reducer.given import check_memory
+from gradwire.torch.reducer.pairing import check_optimizer, facts_of
+from gradwire.torch.reducer.passes import GradScaler
+
+__all__ = ["SAME", "Options"]
+
+SAME = Constant()
+"""The schedule that changes nothing."""
+
+_COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Options:
+    """What every way in takes, as `gradwire.torch.ddp.attach` describes it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not what they have to be.
+    """
+
+    codec: Codecs
+    optimizer: torch.optim.Optimizer | None = None
+    schedule: Schedule = SAME
+    grad_scaler: GradScaler | None = None
+    min_numel: int = 1024
+    min_ndim: int = 1
+    assignment: Assignment = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "assignment", Assignment(self.codec))
+        check_part("schedule", self.schedule, Schedule)
+        check_optimizer(self.optimizer)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a loss scaler is in use."""
+        return self.grad_scaler is not None and self.grad_scaler.is_enabled()
+
+    def dense(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> set[str]:
+        """Return the parameters that are always sent dense."""
+        return {
+            name
+            for name, each in named.items()
+            if each.numel() < self.min_numel
+            or each.ndim < self.min_ndim
+            or each.dtype not in _COMPRESSIBLE
+            or id(each) in sparse
+        }
+
+    @property
+    def undoable(self) -> bool:
+        """Whether every codec's memory can go back."""
+        return all(codec.memory.undoable for codec in self.assignment.codecs)
+
+    def facts(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> dict[str, Any]:
+        """Return what all ranks must have in common."""
+        shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
+        return {
+            "codec": self.assignment.get_config(),
+            "schedule": self.schedule.get_config(),
+            "grad_scaler": self.scaled,
+            "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
+            "parameters": (len(shapes), checksum(shapes)),
+            "optimizer": facts_of(self.optimizer, named),
+        }
+
+    def check(self, named: Mapping[str, torch.Tensor], *, whole: bool) -> None:
+        """Raise a ValueError if they do not suit these parameters, or each other.
+
+        To be called once the ranks agree on them, so that all ranks refuse them or none does.
+        """
+        self.assignment.check(named)
+        for codec in self.assignment.codecs:
+            check_memory(codec, whole=whole)
