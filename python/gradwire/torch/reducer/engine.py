@@ -12,6 +12,7 @@ import torch
 from gradwire.torch import backends
 from gradwire.torch.errors import AgreementError, ExchangeError, fresh
 from gradwire.torch.reducer.agreement import agree, checksum
+from gradwire.torch.reducer.connection import Connection
 from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.exchange import Routed
 from gradwire.torch.reducer.jobs import Job, Step
@@ -107,7 +108,8 @@ class Engine:
             raise
         self.control = Control(messages)
         self.worker = Worker(self.exchange, scaled=False, whole=True)
-        self._resources = Resources(self.worker, self.exchange, transport, self.control)
+        connection = Connection(self.exchange, self.control, transport)
+        self._resources = Resources(self.worker, connection)
         self._finalizer = weakref.finalize(self, self._resources.abandon)
 
     @property
