@@ -114,7 +114,7 @@ bench-history: ## asv over the package's history (ARGS="NEW" for all new commits
 
 .PHONY: docs wheel cuda lock clean
 docs: ## The documentation as HTML, under .cache/docs
-	@$(environment) docs
+	@$(environment) docs trainers
 	@$(python) -m sphinx -W --keep-going -b html docs .cache/docs
 
 wheel: export VENV := .cache/wheel-env

@@ -28,6 +28,7 @@ TORCH = [
     {"ops", "optim", "tensors", "transport"},
     {"reducer"},
     {"collective", "ddp", "horovod"},
+    {"lightning"},
     {""},  # the package itself
 ]
 """Names below ``gradwire.torch``, in the same way."""
@@ -38,6 +39,7 @@ LAZY = {
         "gradwire.torch.collective",
         "gradwire.torch.ddp",
         "gradwire.torch.horovod",
+        "gradwire.torch.lightning",
         "gradwire.torch.optim",
     },
 }

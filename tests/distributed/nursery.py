@@ -2,6 +2,7 @@
 
 import datetime
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -23,8 +24,10 @@ CARRIER = "carrier"
 """A backend that takes tensors from where they are, which is not called Gloo."""
 
 
-def main(address: str) -> None:
+def main(address: str, scenarios: str, *imports: str) -> None:
     """Fork a rank for each request, until the pipe is closed."""
+    for name in imports:
+        importlib.import_module(name)
     assert threading.active_count() == 1, "a fork would lose the other threads"
     # Nobody waits for the ranks: their ids stay taken, so whoever kills one kills no stranger.
     with Client(address) as pipe:
@@ -39,18 +42,20 @@ def main(address: str) -> None:
                 choice._IN_PLACE = {"cpu": cpu, "host": host, "cuda": cuda}[backend]
                 if backend == "cuda":
                     emulate()
-                _be_rank(rank, world_size, timeout, Path(folder), transport)
+                _be_rank(rank, world_size, timeout, Path(folder), transport, scenarios)
             pipe.send(pid)
 
 
-def _be_rank(rank: int, world_size: int, timeout: float, folder: Path, transport: str) -> None:
+def _be_rank(
+    rank: int, world_size: int, timeout: float, folder: Path, transport: str, scenarios: str
+) -> None:
     status = 1
     try:
         log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-        _serve(rank, world_size, timeout, folder, transport)
+        _serve(rank, world_size, timeout, folder, transport, scenarios)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -59,7 +64,9 @@ def _be_rank(rank: int, world_size: int, timeout: float, folder: Path, transport
         os._exit(status)  # not back into the loop of the process that was forked
 
 
-def _serve(rank: int, world_size: int, timeout: float, folder: Path, transport: str) -> None:
+def _serve(
+    rank: int, world_size: int, timeout: float, folder: Path, transport: str, scenarios: str
+) -> None:
     pipe = Client(str(folder / "ranks"))
     torch.set_num_threads(1)
     if transport == "nccl":
@@ -74,8 +81,8 @@ def _serve(rank: int, world_size: int, timeout: float, folder: Path, transport: 
         world_size=world_size,
         timeout=datetime.timedelta(seconds=timeout),
     )
-    serve(pipe, f"{__package__}.scenarios", rank, world_size)
+    serve(pipe, scenarios, rank, world_size)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

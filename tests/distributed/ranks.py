@@ -39,15 +39,26 @@ class Origin(Protocol):
 
 
 class Nursery:
-    """The process that has torch imported, and forks ranks."""
+    """The process that has torch imported, and forks ranks.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    scenarios : str
+        The package whose modules have the scenarios.
+    *imports : str
+        What else is imported before the forks.
+    """
+
+    def __init__(self, scenarios: str = "tests.distributed.scenarios", *imports: str) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="gradwire-ranks-")
         self.path = Path(self._directory.name)
         self._sets = 0
         with Listener(str(self.path / "nursery"), "AF_UNIX") as listener:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.distributed.nursery", str(self.path / "nursery")],
+                [
+                    *(sys.executable, "-m", "tests.distributed.nursery"),
+                    *(str(self.path / "nursery"), scenarios, *imports),
+                ],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 env={

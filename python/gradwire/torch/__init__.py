@@ -9,7 +9,8 @@
 Tensors on other devices are taken too; `backend` tells how.
 
 `gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.horovod`
-those of Horovod; `gradwire.torch.optim` has optimizers for codecs that do a part of their work.
+those of Horovod; `gradwire.torch.lightning` has a callback for Lightning's Trainer, and
+`gradwire.torch.optim` optimizers for codecs that do a part of their work.
 `all_reduce` averages any tensors over the ranks of a process group. The operators
 ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gradwire.torch import collective as collective
     from gradwire.torch import ddp as ddp
     from gradwire.torch import horovod as horovod
+    from gradwire.torch import lightning as lightning
     from gradwire.torch import optim as optim
     from gradwire.torch.collective import Reducer as Reducer
     from gradwire.torch.collective import all_reduce as all_reduce
@@ -53,7 +55,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # PEP 562: torch.distributed is large, and absent from some builds of torch; Horovod is rare.
-    if name in ("collective", "ddp", "horovod", "optim"):
+    if name in ("collective", "ddp", "horovod", "lightning", "optim"):
         return importlib.import_module(f"gradwire.torch.{name}")
     if name in ("Reducer", "all_reduce"):
         return getattr(importlib.import_module("gradwire.torch.collective"), name)

@@ -1,0 +1,268 @@
+"""The callback: attaches a codec for the time of a fit, and follows the Trainer's hooks."""
+
+import contextlib
+import warnings
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.torch import ddp
+from gradwire.torch.lightning import pairing, saving
+from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
+from gradwire.torch.reducer.assembly import SAME, Options
+from gradwire.torch.reducer.assignment import Codecs
+from gradwire.torch.reducer.checkpoint import Policy
+
+if TYPE_CHECKING:
+    from gradwire.schedule import Schedule
+
+__all__ = ["Compress"]
+
+_PATIENCE = timedelta(seconds=5)
+
+
+class Compress(Callback):
+    """Compress the gradients of a Trainer that runs with a DDP strategy.
+
+    For the time of ``trainer.fit`` a codec is attached, as by `gradwire.torch.ddp.attach`, with the
+    Trainer's optimizer and the scaler of its precision plugin. The epochs of the Trainer are those
+    of the schedule. Residuals of all ranks go into the Trainer's checkpoints and come back from
+    them. The report's figures go to the Trainer's loggers.
+
+    With another strategy, or on a single device, there is a warning, and nothing is compressed.
+
+    Parameters
+    ----------
+    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
+        Codec of all compressed parameters, or codecs by names, as in the module's
+        ``named_parameters()``, or patterns of names.
+    schedule : gradwire.schedule.Schedule
+        Changes the compression from epoch to epoch.
+    optimizer : {"auto", None}
+        With ``"auto"``, the optimizer of the module is attached, too, if it has exactly one. It is
+        then checked, and gradients that it does not apply leave the residuals again. With None, no
+        optimizer is attached.
+    min_numel, min_ndim : int
+        Parameters with fewer entries, or fewer dimensions, are sent dense.
+    timeout : datetime.timedelta, optional
+        How long to wait for other ranks. Defaults to the timeout of the strategy.
+    exchange_in_step : bool
+        Exchange gradients in the optimizer's ``step()`` instead of the backward pass. The Trainer's
+        ``gradient_clip_val`` then clips each rank's own gradients, before they are compressed. It
+        takes an optimizer of `gradwire.torch.optim`, automatic optimization and no scaler.
+    policy : {"sum-and-split", "keep", "drop"}
+        What to do with the residuals of a checkpoint of another number of ranks, as in
+        `gradwire.torch.ddp.Handle.load_state_dict`.
+    checkpoints : bool
+        Write the residuals of all ranks into the Trainer's checkpoints, and read them from there.
+        Rank 0 needs memory for all of them while it writes, and each rank while it reads. If False,
+        a resumed run starts without.
+    rate : bool
+        Tell the schedule the learning rate of each epoch; `gradwire.schedule.Accordion` uses it.
+    log : bool
+        Log the figures of `gradwire.torch.ddp.Handle.metrics`, those of rank 0, every
+        ``log_every_n_steps`` steps, as ``gradwire/wire_bytes`` and so on.
+
+    Attributes
+    ----------
+    handle : gradwire.torch.ddp.Handle or None
+        The handle of the present fit, or, detached, of the last one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The codec, the schedule or an option is not one; and from ``trainer.fit``, all that
+        `gradwire.torch.ddp.attach` raises.
+    """
+
+    def __init__(
+        self,
+        codec: Codecs,
+        *,
+        schedule: "Schedule" = SAME,
+        optimizer: Literal["auto"] | None = "auto",
+        min_numel: int = 1024,
+        min_ndim: int = 1,
+        timeout: timedelta | None = None,
+        exchange_in_step: bool = False,
+        policy: Policy = "sum-and-split",
+        checkpoints: bool = True,
+        rate: bool = False,
+        log: bool = True,
+    ) -> None:
+        super().__init__()
+        options: dict[str, Any] = {
+            "schedule": schedule,
+            "min_numel": min_numel,
+            "min_ndim": min_ndim,
+        }
+        self._codecs = Options(codec=codec, **options).assignment.codecs
+        if optimizer not in ("auto", None):
+            raise TypeError(
+                'optimizer= takes "auto", for what configure_optimizers() returns, or None, got '
+                f"{optimizer!r}"
+            )
+        if policy not in get_args(Policy):
+            raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}")
+        if exchange_in_step and optimizer is None:
+            raise ValueError('exchange_in_step=True needs an optimizer: leave optimizer="auto"')
+        self.log_dict: Any  # the Trainer sets it
+        self.codec = codec
+        self.handle: ddp.Handle | None = None
+        self._options: dict[str, Any] = {**options, "timeout": timeout}
+        self._optimizer = optimizer
+        self._in_step = exchange_in_step
+        self._policy: Policy = policy
+        self._checkpoints = checkpoints
+        self._rate = rate
+        self._log = log
+        self._attached = False
+        self._interrupted = False
+        self._loaded: saving.Loaded | None = None
+        self._held = contextlib.ExitStack()
+
+    def report(self, *, reset: bool = False, residuals: bool = True) -> ddp.Report:
+        """Return the report of this rank, of the present fit or the last one.
+
+        Parameters
+        ----------
+        reset, residuals : bool
+            As in `gradwire.torch.ddp.Handle.report`.
+
+        Raises
+        ------
+        ValueError
+            Nothing has been compressed in this process.
+        """
+        if self.handle is None:
+            raise ValueError(
+                "there is no report: no fit with a DDP strategy has begun in this process. With "
+                '"ddp_spawn" and "ddp_fork", the report is in the processes that trained'
+            )
+        return self.handle.report(reset=reset, residuals=residuals)
+
+    @property
+    def state_key(self) -> str:
+        """The name in checkpoints by which Lightning notices that the callback is missing."""
+        return "gradwire.torch.lightning.Compress"
+
+    # A fit ------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Begin without what an earlier fit has loaded or left."""
+        self._loaded = None
+        self._interrupted = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attach. The model is wrapped by now, and there are optimizers."""
+        self.handle = None
+        model: Any = trainer.model
+        if not isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel):
+            pairing.warn_of_strategy(trainer)
+            return
+        given = pairing.find(trainer, pl_module, self._codecs, self._optimizer, self._in_step)
+        with warnings.catch_warnings():
+            if given.optimizer is None:  # either wanted, or said in other words
+                warnings.filterwarnings("ignore", "attach.. was given no", ddp.PairingWarning)
+            self.handle = ddp.attach(
+                model,
+                self.codec,
+                optimizer=given.optimizer,
+                grad_scaler=given.scaler,
+                **self._options,
+            )
+        self._attached = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore. The Trainer has restored everything else by now."""
+        loaded, self._loaded = self._loaded, None
+        if self.handle is None:
+            return
+        if loaded is not None:
+            loaded.into(self.handle, self._policy)
+        if self._in_step:
+            model: Any = trainer.model
+            self._held.enter_context(model.no_sync())
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Advance the schedule."""
+        if self.handle is not None:
+            rate = trainer.optimizers[0].param_groups[0]["lr"] if self._rate else None
+            self.handle.epoch(trainer.current_epoch, None if rate is None else float(rate))
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Log figures, in the steps in which the Trainer writes any."""
+        if self.handle is None or not self._log:
+            return
+        if trainer._logger_connector.should_update_logs:
+            figures = {f"gradwire/{name}": value for name, value in self.handle.metrics().items()}
+            self.log_dict(figures, on_step=True, on_epoch=False)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave backward passes alone."""
+        self._held.close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Let go of the other ranks, which may be waiting for this one."""
+        self._interrupted = True
+        self._detach()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Detach. What was not sent stays with the handle, for checkpoints after the fit."""
+        self._detach()
+
+    def _detach(self) -> None:
+        self._held.close()
+        attached, self._attached = self._attached, False
+        if attached and self.handle is not None:
+            self.handle.detach()
+
+    # Checkpoints ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a mark, so that Lightning warns if the callback is missing when it resumes."""
+        return {} if self.handle is None else {"codec": repr(self.codec)}
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Put the states of all ranks into the checkpoint, which rank 0 writes. A collective."""
+        if self.handle is None or not self._checkpoints:
+            return
+        if self._attached:
+            checkpoint[saving.KEY] = self.handle.gathered_state_dict()
+        elif not self._interrupted:
+            checkpoint[saving.KEY] = saving.gathered(self.handle.state_dict(), None)
+        else:
+            self._save_interrupted(self.handle, checkpoint)
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Take what belongs to this rank, for the start of the training."""
+        saved = checkpoint.get(saving.KEY)
+        if saved and self._checkpoints and trainer.state.fn == "fit":
+            self._loaded = saving.Loaded(saved, trainer.global_rank, trainer.world_size)
+
+    def _save_interrupted(self, handle: ddp.Handle, checkpoint: dict[str, Any]) -> None:
+        """Save after an exception, for which the other ranks may not be there."""
+        try:
+            checkpoint[saving.KEY] = saving.gathered(handle.state_dict(), _PATIENCE)
+        except (RuntimeError, ValueError, ddp.ExchangeError) as error:
+            warnings.warn(
+                "the checkpoint that is written after the exception has no residuals, because "
+                f"those of the other ranks could not be had ({error}): a run that resumes from it "
+                "starts without",
+                RuntimeWarning,
+                stacklevel=2,
+            )

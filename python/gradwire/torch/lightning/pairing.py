@@ -1,0 +1,114 @@
+"""What belongs to a codec among the parts of a Trainer: optimizer, scaler, clipping, strategy."""
+
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from gradwire.torch import optim
+from gradwire.torch.ddp import PairingWarning
+from gradwire.torch.lightning.framework import LightningModule, Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.optim import Optimizer
+
+    from gradwire.codec import Codec
+
+__all__ = ["Given", "find", "warn_of_strategy"]
+
+
+class Given(NamedTuple):
+    """What `gradwire.torch.ddp.attach` gets from the Trainer."""
+
+    optimizer: "Optimizer | None"
+    scaler: Any
+
+
+def find(
+    trainer: Trainer,
+    pl_module: LightningModule,
+    codecs: "Sequence[Codec]",
+    wanted: Literal["auto"] | None,
+    in_step: bool,
+) -> Given:
+    """Return the optimizer to attach and the scaler of the precision plugin.
+
+    Raises
+    ------
+    ValueError
+        They do not go with the codec, or not with an exchange in the optimizer's step.
+    """
+    if getattr(trainer.strategy, "_ddp_comm_hook", None) is not None:
+        raise ValueError(
+            "DDPStrategy(ddp_comm_hook=...) and the callback Compress are two communication hooks, "
+            "of which a model takes only one: leave out ddp_comm_hook"
+        )
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    optimizer = _choose(trainer, codecs, in_step) if wanted == "auto" else None
+    if in_step:
+        _check_in_step(pl_module, optimizer, scaler)
+    elif trainer.gradient_clip_val and any(
+        each.memory.updates or each.memory.corrects for each in codecs
+    ):
+        _warn(
+            f"gradient_clip_val={trainer.gradient_clip_val} clips what the codec has sent, which "
+            "is updates or momentum, not gradients. To clip gradients before they are compressed: "
+            "Compress(codec, exchange_in_step=True)"
+        )
+    return Given(optimizer, scaler)
+
+
+def _choose(trainer: Trainer, codecs: "Sequence[Codec]", in_step: bool) -> "Optimizer | None":
+    optimizers = trainer.optimizers
+    if len(optimizers) == 1:
+        return optimizers[0]
+    found = f"configure_optimizers() returns {len(optimizers)} optimizers"
+    updating = [each.memory for each in codecs if each.memory.updates]
+    if updating:
+        raise ValueError(
+            f"{updating[0]!r} sends steps of one gradwire.torch.optim.AdamW, but {found}: use one "
+            "with several parameter groups, or another codec, such as gradwire.topk(ratio=0.01)"
+        )
+    if any(each.memory.keeps for each in codecs) and not in_step:
+        _warn(
+            f"{found}, so Compress attaches none of them: it cannot check that they suit the "
+            "codec, and cannot notice gradients that are thrown away. Keep gradients that nobody "
+            "applies out of the backward pass, by toggle_optimizer(). If you have done so, "
+            "Compress(codec, optimizer=None) leaves out this warning"
+        )
+    return None
+
+
+def _check_in_step(
+    pl_module: LightningModule, optimizer: "Optimizer | None", scaler: object
+) -> None:
+    problem = None
+    if not pl_module.automatic_optimization:
+        problem = "the module has automatic_optimization = False"
+    elif optimizer is None:
+        problem = "there is not exactly one optimizer"
+    elif not isinstance(optimizer, optim.AdamW | optim.SGD):
+        kind = type(optimizer)
+        problem = f"the optimizer is {kind.__module__}.{kind.__qualname__}"
+    elif scaler is not None:
+        problem = "the precision plugin has a loss scaler; that of bf16-mixed has none"
+    if problem is not None:
+        raise ValueError(
+            "exchange_in_step=True needs gradwire.torch.optim.AdamW or SGD, automatic optimization "
+            f"and no loss scaler, but {problem}"
+        )
+
+
+def warn_of_strategy(trainer: Trainer) -> None:
+    """Warn that there is nothing to attach to."""
+    warnings.warn(
+        f"the Trainer runs with {type(trainer.strategy).__name__} on {trainer.world_size} "
+        "device(s), without a DistributedDataParallel model to which Compress could attach: "
+        'nothing is compressed. Use Trainer(strategy="ddp", devices=...) to compress',
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, PairingWarning, stacklevel=4)

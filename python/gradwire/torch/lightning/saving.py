@@ -1,0 +1,67 @@
+"""What checkpoints hold: the states of all ranks, in the form of `Handle.gathered_state_dict`."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from gradwire.torch.ddp import Handle
+from gradwire.torch.reducer.checkpoint import Policy
+
+__all__ = ["KEY", "Loaded", "gathered"]
+
+KEY = "gradwire"
+"""The entry of a checkpoint."""
+
+
+def gathered(state: Mapping[str, Any], timeout: timedelta | None) -> dict[str, Any]:
+    """Gather the states of handles that are detached. A collective.
+
+    Parameters
+    ----------
+    state : mapping
+        What `Handle.state_dict` returned on this rank.
+    timeout : datetime.timedelta, optional
+        How long to wait for the other ranks; by default, as long as torch does.
+
+    Returns
+    -------
+    dict
+        One entry per rank; empty on ranks other than 0.
+
+    Raises
+    ------
+    RuntimeError
+        Another rank did not call within the timeout.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group: Any = dist.new_group(backend="gloo", timeout=timeout)
+    try:
+        states: list[Any] | None = [None] * size if rank == 0 else None
+        dist.gather_object(dict(state), states, group=group)
+    finally:
+        dist.destroy_process_group(group)
+    return {key: value for each in states or () for key, value in each.items()}
+
+
+class Loaded:
+    """The states of a checkpoint, until there is a handle for them.
+
+    Parameters
+    ----------
+    saved : mapping
+        The states of all ranks that saved.
+    rank, world_size : int
+        This rank and the number of ranks: if it is that of the checkpoint, the states of the other
+        ranks are not kept.
+    """
+
+    def __init__(self, saved: Mapping[str, Any], rank: int, world_size: int) -> None:
+        own = f"rank{rank}"
+        alike = len(saved) == world_size and own in saved
+        self._states = {own: saved[own]} if alike else dict(saved)
+
+    def into(self, handle: Handle, policy: Policy) -> None:
+        """Load them. A collective."""
+        handle.load_state_dict(self._states, policy)

@@ -1,0 +1,167 @@
+"""Lightning's own Trainers in two processes, with and without the callback."""
+
+import csv
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.distributed.ranks import Nursery, Ranks
+
+ROOT = Path(__file__).parents[2]
+
+Find = Callable[[int], Ranks]
+
+
+@pytest.fixture
+def two(lightning_ranks: Find) -> Ranks:
+    return lightning_ranks(2)
+
+
+def test_training_is_that_of_ddp_if_nothing_is_lost(two: Ranks) -> None:
+    first, second = two.run("lightning.as_plain", limit=120.0)
+    assert first == second
+    passes = {name: compressed[1] for name, (_, compressed) in first.items()}
+    # The scaler skips a step, on both ranks, whose loss is not finite on one of them.
+    expected = dict.fromkeys(passes, 12) | {"accumulated": 4, "overflow": 11}
+    assert passes == expected
+    for name, (plain, compressed) in first.items():
+        assert plain[0] == compressed[0], name
+    assert len({compressed[0] for _, compressed in first.values()}) == 5
+
+
+def test_two_optimizers_by_hand_train_as_with_ddp(two: Ranks) -> None:
+    first, second = two.run("lightning.gan")
+    assert first == second
+    plain, compressed = first
+    assert plain[0] == compressed[0]
+    assert compressed[1] == 24
+
+
+def test_a_run_resumes_bit_for_bit_also_with_other_ranks(
+    lightning_ranks: Find, tmp_path: Path
+) -> None:
+    for found in lightning_ranks(2).run("lightning.resumed", folder=str(tmp_path), limit=120.0):
+        assert found["whole"][1] == 24
+        assert found["from within"] == found["whole"]
+        assert found["from the end"] == found["whole"]
+        assert found["first"] != found["whole"]
+
+    saved = torch.load(tmp_path / "end.ckpt", weights_only=True)["gradwire"]
+    assert sorted(saved) == ["rank0", "rank1"]
+    results = lightning_ranks(3).run("lightning.elsewhere", folder=str(tmp_path))
+    for found in results:
+        for name, total in found["sum-and-split"].items():
+            old = sum(each["residual"][name].double() for each in saved.values())
+            assert np.abs(total).max() > 0.0
+            np.testing.assert_allclose(total, old.numpy(), rtol=1e-5, atol=1e-9)
+            assert not found["drop"][name].any()
+        for policy in ("sum-and-split", "drop"):
+            assert found[f"{policy}, trained"] == results[0][f"{policy}, trained"]
+
+
+def test_figures_are_logged_and_each_fit_has_a_handle(two: Ranks, tmp_path: Path) -> None:
+    for rank, found in enumerate(two.run("lightning.logged", folder=str(tmp_path))):
+        # A metric that never falls below that of the first epoch ends the fit after the second.
+        assert found["steps"] == [24, 12]
+        assert found["detached"] == [True, True]
+        assert found["report"][0] == 12
+        assert f"rank {rank} of 2: 12 steps" in found["report"][1]
+    with open(tmp_path / "csv" / "metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["gradwire/steps"]]
+    assert [row["step"] for row in rows[:4]] == ["4", "9", "14", "19"]
+    assert [float(row["gradwire/steps"]) for row in rows[:4]] == [5.0, 10.0, 15.0, 20.0]
+    assert {float(row["gradwire/wire_bytes"]) for row in rows if float(row["gradwire/wire_bytes"])}
+    assert all(float(row["gradwire/compression"]) > 5.0 for row in rows)
+
+
+def test_gradients_are_clipped_before_they_are_exchanged(two: Ranks) -> None:
+    first, second = two.run("lightning.clipped")
+    assert first == second
+    trained, looped = first
+    assert trained == looped
+
+
+def test_what_cannot_work_is_refused_on_every_rank(two: Ranks) -> None:
+    first, second = two.run("lightning.refused")
+    assert first == second
+    assert "leave out ddp_comm_hook" in first["two hooks"]
+    assert "2 optimizers: use one with several parameter groups" in first["two optimizers"]
+    assert "the optimizer is torch.optim.adamw.AdamW" in first["torch's AdamW"]
+    assert "the precision plugin has a loss scaler" in first["a scaler"]
+    assert "automatic_optimization = False" in first["by hand"]
+    assert "use gradwire.torch.optim.AdamW" in first["no pair"]
+
+
+def test_what_is_not_compressed_or_checked_is_warned_of(two: Ranks) -> None:
+    for found in two.run("lightning.warned"):
+        (text,) = found["one device"]
+        assert text.startswith("RuntimeWarning: the Trainer runs with SingleDeviceStrategy on 1")
+        assert "nothing is compressed" in text
+        (text,) = found["two optimizers"]
+        assert "returns 2 optimizers, so Compress attaches none of them" in text
+        assert found["two optimizers, known"] == []
+        assert "Compress(codec, exchange_in_step=True)" in found["clipping"][0]
+        assert found["nothing"] == []
+
+
+def test_a_checkpoint_that_an_exception_leaves_resumes_bit_for_bit(
+    two: Ranks, tmp_path: Path
+) -> None:
+    for found in two.run("lightning.failing", folder=str(tmp_path), alone=False):
+        assert found["raised"] == "KeyError"
+        resumed, steps, whole = found["again"]
+        assert steps == 12
+        assert resumed == whole
+
+
+def test_a_rank_that_raises_alone_keeps_nobody_waiting(two: Ranks, tmp_path: Path) -> None:
+    first, second = two.run("lightning.failing", folder=str(tmp_path), alone=True)
+    assert first["raised"] == "ExchangeError"
+    assert second["raised"] == "KeyError"
+    assert max(first["seconds"], second["seconds"]) < 25.0  # less than the group's timeout
+    two.stop()
+
+
+def test_wrong_arguments_are_refused_before_there_is_a_trainer(two: Ranks) -> None:
+    for found in two.run("lightning.mistakes"):
+        expected = [
+            "TypeError: attach() takes a gradwire.Codec, such as gradwire.topk(ratio=0.01)",
+            "TypeError: schedule",
+            'TypeError: optimizer= takes "auto"',
+            "ValueError: policy must be one of",
+            "ValueError: exchange_in_step=True needs an optimizer",
+            "ValueError: there is no report",
+        ]
+        for text, start in zip(found, expected, strict=True):
+            assert text.startswith(start)
+
+
+def test_pytorch_lightning_on_its_own_will_do(lightning_nursery: Nursery) -> None:
+    ranks = Ranks(lightning_nursery, 2)  # with an interpreter of their own
+    first, second = ranks.run("pytorch_lightning.alone")
+    ranks.stop()
+    assert first == second
+    assert "pip install 'gradwire[lightning]'" in first["neither"]
+    assert first["base"].startswith("pytorch_lightning.callbacks")
+    assert first["steps"] == 6
+
+
+def test_the_example_trains_and_its_checkpoint_has_all_residuals(
+    two: Ranks, tmp_path: Path
+) -> None:
+    path = ROOT / "examples" / "lightning_callback.py"
+    assert len(path.read_text("utf-8").splitlines()) <= 40
+    for found in two.run("lightning.example", path=str(path), folder=str(tmp_path)):
+        assert found["steps"] > 0
+        assert found["saved"] == ["rank0", "rank1"]
+
+
+def test_the_guide_works_as_it_shows(two: Ranks, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "lightning.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = two.run("lightning.page", blocks=blocks, folder=str(tmp_path))
+    assert found == [[12, 12], [12, 12]]
