@@ -28,7 +28,9 @@ TORCH = [
     {"ops", "optim", "tensors", "transport"},
     {"reducer"},
     {"collective", "ddp", "horovod"},
-    {"lightning"},
+    {"lightning", "rank_files"},
+    {"accelerate"},
+    {"transformers"},
     {""},  # the package itself
 ]
 """Names below ``gradwire.torch``, in the same way."""
@@ -36,11 +38,13 @@ TORCH = [
 LAZY = {
     "gradwire": {"gradwire.torch"},
     "gradwire.torch": {
+        "gradwire.torch.accelerate",
         "gradwire.torch.collective",
         "gradwire.torch.ddp",
         "gradwire.torch.horovod",
         "gradwire.torch.lightning",
         "gradwire.torch.optim",
+        "gradwire.torch.transformers",
     },
 }
 """What a package offers and imports when it is asked for: PEP 562, for optional dependencies."""

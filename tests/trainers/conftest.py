@@ -30,3 +30,22 @@ def lightning_ranks(lightning_nursery: Nursery) -> Iterator[Callable[[int], Rank
     yield find
     for each in sets.values():
         each.stop()
+
+
+@pytest.fixture(scope="session")
+def hugging_face() -> Iterator[Callable[[int], Ranks]]:
+    """Sets of ranks for Accelerate and Transformers, by their number."""
+    nursery = Nursery(
+        SCENARIOS, "gradwire.torch.transformers", "transformers.models.llama.modeling_llama"
+    )
+    sets: dict[int, Ranks] = {}
+
+    def find(world_size: int) -> Ranks:
+        if world_size not in sets:
+            sets[world_size] = Ranks(nursery, world_size)
+        return sets[world_size]
+
+    yield find
+    for each in sets.values():
+        each.stop()
+    nursery.stop()

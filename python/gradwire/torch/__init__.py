@@ -9,10 +9,10 @@
 Tensors on other devices are taken too; `backend` tells how.
 
 `gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.horovod`
-those of Horovod; `gradwire.torch.lightning` has a callback for Lightning's Trainer, and
-`gradwire.torch.optim` optimizers for codecs that do a part of their work.
-`all_reduce` averages any tensors over the ranks of a process group. The operators
-``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
+those of Horovod; `gradwire.torch.lightning` and `gradwire.torch.transformers` have callbacks for
+Trainers, `gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim`
+optimizers for codecs that do a part of their work. `all_reduce` averages any tensors over the ranks
+of a process group. The operators ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
 
 import importlib
@@ -31,11 +31,13 @@ from gradwire.torch.cuda import build_cuda
 from gradwire.torch.tensors import decode, decode_add, encode, encode_into, init_state
 
 if TYPE_CHECKING:
+    from gradwire.torch import accelerate as accelerate
     from gradwire.torch import collective as collective
     from gradwire.torch import ddp as ddp
     from gradwire.torch import horovod as horovod
     from gradwire.torch import lightning as lightning
     from gradwire.torch import optim as optim
+    from gradwire.torch import transformers as transformers
     from gradwire.torch.collective import Reducer as Reducer
     from gradwire.torch.collective import all_reduce as all_reduce
 
@@ -53,9 +55,12 @@ __all__ = [
 ]
 
 
+_MODULES = ("accelerate", "collective", "ddp", "horovod", "lightning", "optim", "transformers")
+
+
 def __getattr__(name: str) -> Any:
     # PEP 562: torch.distributed is large, and absent from some builds of torch; Horovod is rare.
-    if name in ("collective", "ddp", "horovod", "lightning", "optim"):
+    if name in _MODULES:
         return importlib.import_module(f"gradwire.torch.{name}")
     if name in ("Reducer", "all_reduce"):
         return getattr(importlib.import_module("gradwire.torch.collective"), name)

@@ -130,6 +130,11 @@ class Attached:
         return self._passes.step
 
     @property
+    def attached(self) -> bool:
+        """Whether `detach` has not been called."""
+        return self._entry is not None
+
+    @property
     def error(self) -> BaseException | None:
         """The last error, including errors that a loss scaler handled."""
         return self._worker.broken or self._worker.last_error

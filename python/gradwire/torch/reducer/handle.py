@@ -26,6 +26,8 @@ class Handle(Attached):
         Size of the process group, and this process's rank in it.
     step : int
         Backward passes exchanged and not rolled back, including those before a resume.
+    attached : bool
+        Whether `detach` has not been called.
     error : BaseException or None
         The last `GradientError` or `ExchangeError`, including errors that a loss scaler handled.
     """

@@ -44,7 +44,10 @@ class PairingWarning(UserWarning):
 
 def check_optimizer(optimizer: object) -> None:
     """Raise a TypeError that says what to pass, unless the argument is an optimizer of torch."""
-    if optimizer is None or isinstance(optimizer, Optimizer):
+    if optimizer is None:
+        return
+    # Accelerate's is an Optimizer by name only, which takes no hooks.
+    if isinstance(optimizer, Optimizer) and hasattr(optimizer, "_optimizer_step_post_hooks"):
         return
     advice = ""
     if isinstance(getattr(optimizer, "optimizer", None), Optimizer):

@@ -1,0 +1,81 @@
+"""The states of all ranks as files in one folder: each rank writes its own."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.torch import ddp
+from gradwire.torch.reducer.checkpoint import Policy
+
+__all__ = ["load", "save"]
+
+
+def save(handle: ddp.Handle, folder: Path) -> None:
+    """Write this rank's state. Call it on every rank, between steps."""
+    path = _path(folder, handle.rank)
+    unfinished = path.with_suffix(".tmp")
+    torch.save(handle.state_dict(), unfinished)
+    os.replace(unfinished, path)  # a rank that is killed leaves a whole file or none
+
+
+def load(handle: ddp.Handle, folder: Path, policy: Policy) -> bool:
+    """Restore what `save` wrote, also for another number of ranks. A collective.
+
+    Returns
+    -------
+    bool
+        False if no rank finds a file: nothing changes then.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if files are missing, damaged or of different runs; nothing changes then.
+    """
+    found: list[dict[str, Any]] = []
+    problem = None
+    try:
+        found = _read(folder, handle.rank, handle.world_size)
+    except Exception as error:  # of any kind: the other ranks wait for the answer
+        problem = f"{type(error).__name__}: {error}"
+    answers: list[Any] = [None] * handle.world_size
+    dist.all_gather_object(answers, (bool(found), problem))
+    for rank, (_, problem) in enumerate(answers):
+        if problem is not None:
+            raise ValueError(
+                f"rank {rank} cannot read its residuals in {folder}, so no rank changes anything: "
+                f"{problem}. Resume from another checkpoint"
+            )
+    if not any(there for there, _ in answers):
+        return False
+    handle.load_state_dict(found or None, policy)
+    return True
+
+
+def _read(folder: Path, rank: int, world_size: int) -> list[dict[str, Any]]:
+    """Return this rank's state, or with another number of ranks those of all old ranks."""
+    for first in dict.fromkeys((rank, 0)):
+        path = _path(folder, first)
+        if not path.exists():
+            continue
+        saved = _load(path)
+        old = json.loads(saved[f"rank{first}"]["about"])["world_size"]
+        if old != world_size:
+            every = [_path(folder, each) for each in range(old)]
+            return [_load(each) for each in every if each.exists()]
+        if first == rank:
+            return [saved]
+        raise FileNotFoundError(f"there is no {_path(folder, rank).name}")
+    return []
+
+
+def _load(path: Path) -> dict[str, Any]:
+    saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return saved
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"gradwire_{rank}.pt"

@@ -1,0 +1,301 @@
+"""Gradient compression for the Trainer of Transformers.
+
+>>> from gradwire.torch.transformers import Compress, adamw
+>>> trainer = Trainer(
+...     model,
+...     arguments,
+...     train_dataset=dataset,
+...     optimizer_cls_and_kwargs=adamw(arguments),
+...     callbacks=[Compress(gradwire.adam(ratio=0.01))],
+... )
+
+See `Compress` and ``docs/transformers.md``.
+"""
+
+import contextlib
+import inspect
+import json
+import warnings
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.schedule import Constant
+from gradwire.torch import ddp, optim, rank_files
+from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
+from gradwire.torch.reducer.assignment import Codecs
+from gradwire.torch.reducer.checkpoint import Policy
+
+try:
+    from transformers import (
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+except ImportError as error:
+    raise ImportError(
+        "gradwire.torch.transformers needs Transformers: pip install 'gradwire[transformers]'"
+    ) from error
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Compress", "adamw"]
+
+
+def adamw(args: TrainingArguments) -> "tuple[type[torch.optim.Optimizer], dict[str, Any]]":
+    """Return what `Trainer` takes as ``optimizer_cls_and_kwargs``, for `gradwire.adam`.
+
+    Parameters
+    ----------
+    args : transformers.TrainingArguments
+        Learning rate, betas and epsilon are taken from here. Trainer itself adds weight decay.
+
+    Returns
+    -------
+    tuple of type and dict
+        `gradwire.torch.optim.AdamW` and its arguments.
+    """
+    kwargs = {
+        "lr": args.learning_rate,
+        "betas": (args.adam_beta1, args.adam_beta2),
+        "eps": args.adam_epsilon,
+    }
+    return optim.AdamW, kwargs
+
+
+class Compress(TrainerCallback):
+    """Compresses the gradients of a Trainer that runs DistributedDataParallel.
+
+    It attaches the codec when training begins, with Trainer's optimizer and loss scaler; writes the
+    state of every rank into each checkpoint, and reads it back when training resumes; calls
+    `gradwire.torch.ddp.Handle.epoch` for schedules; and adds figures to Trainer's logs.
+
+    If the codec sends updates or applies momentum, and ``max_grad_norm`` is not 0, each rank clips
+    its own gradients before they are exchanged, in the optimizer's step. Otherwise Trainer clips
+    what was exchanged.
+
+    Parameters
+    ----------
+    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
+        Codec of all compressed parameters, or codecs by name, as in `gradwire.torch.ddp.attach`.
+    policy : {"sum-and-split", "keep", "drop"}
+        What to do with residuals if training resumes with another number of processes; as in
+        `gradwire.torch.ddp.Handle.load_state_dict`.
+    log : bool
+        Add the figures of `gradwire.torch.ddp.Handle.metrics` to the logs of training steps, as
+        ``gradwire/compression`` and so on. They count from the beginning of this run.
+    **options
+        Further options of `gradwire.torch.ddp.attach`, such as ``schedule`` or ``min_numel``.
+
+    Attributes
+    ----------
+    handle : gradwire.torch.ddp.Handle or None
+        None before training, and if there is only one process. It stays attached after training,
+        so that another call of `Trainer.train` continues with its residuals.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The codec is none, or a dict that does not go together.
+
+    Warns
+    -----
+    RuntimeWarning
+        When training begins: there is only one process; the checkpoint has no residuals; or Trainer
+        writes checkpoints that this callback is not told of.
+
+    Notes
+    -----
+    `Trainer.train` raises what `gradwire.torch.ddp.attach` does, for example a ValueError if the
+    codec needs another optimizer.
+    """
+
+    def __init__(
+        self,
+        codec: Codecs,
+        *,
+        policy: Policy = "sum-and-split",
+        log: bool = True,
+        **options: Any,
+    ) -> None:
+        self.handle: ddp.Handle | None = None
+        self._codec = codec
+        self._computing = computes(codec)
+        self._policy = policy
+        self._log = log
+        self._options = options
+        self._trainer: Any = None  # weak references
+        self._attached_to: tuple[Any, ...] = ()
+        self._first_epoch = 0
+        self._clips = self._quiet = False
+        self._until_step = contextlib.ExitStack()
+
+    # What Trainer calls ------------------------------------------------------------------------
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Attach, and restore what a checkpoint holds."""
+        trainer, resumed_from = _caller()
+        callbacks = trainer.callback_handler.callbacks
+        callbacks.remove(self)
+        callbacks.insert(0, self)  # before those that write logs
+        self._until_step.close()
+        kept = self._attach(trainer)
+        if self.handle is None:
+            return
+        if args.enable_jit_checkpoint:
+            warnings.warn(
+                "with enable_jit_checkpoint, Trainer saves without telling its callbacks: such "
+                "checkpoints will have no residuals",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        restored = False
+        if resumed_from is not None:
+            restored = rank_files.load(self.handle, Path(resumed_from), self._policy)
+            if not restored:
+                warnings.warn(
+                    f"{resumed_from} has no residuals, because it was saved without Compress or "
+                    "with save_only_model: they start from zero",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        self._count_epochs(state, restored=restored, kept=kept)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Advance the schedule."""
+        self._quiet = not self._clips
+        if self.handle is not None and self._scheduled:
+            self.handle.epoch(self._first_epoch + int(state.epoch or 0))
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the gradients on this rank, if they have to be clipped before they are sent."""
+        if self._clips:
+            self._until_step.close()
+            self._until_step.enter_context(self._trainer().model_wrapped.no_sync())
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Have the optimizer exchange them."""
+        self._until_step.close()
+        if self.handle is not None and self._quiet:
+            # Without a limit, Trainer multiplies all gradients by 1, which is a change to be warned
+            # of once. It is ignored here and not in every step, which would repeat other warnings.
+            self._quiet = False
+            self._until_step.enter_context(warnings.catch_warnings())
+            text = "the program changed .grad"
+            warnings.filterwarnings("ignore", message=text, category=ddp.PairingWarning)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Show all warnings again."""
+        self._until_step.close()
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write this rank's state beside what Trainer has saved."""
+        if self.handle is None or args.save_only_model:
+            return
+        trainer = self._trainer()
+        run = Path(trainer._get_output_dir(getattr(trainer, "_trial", None)))
+        folder = run / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        try:
+            rank_files.save(self.handle, folder)
+        except (OSError, RuntimeError):
+            if folder.is_dir():
+                raise  # else Trainer has removed it already, for its save_total_limit
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add figures to the logs of training steps."""
+        if self.handle is None or not self._log or logs is None or "loss" not in logs:
+            return
+        figures = {f"gradwire/{name}": each for name, each in self.handle.metrics().items()}
+        logs.update(figures)
+        state.log_history[-1].update(figures)
+
+    # How it does that --------------------------------------------------------------------------
+
+    @property
+    def _scheduled(self) -> bool:
+        return not isinstance(self._options.get("schedule", Constant()), Constant)
+
+    def _attach(self, trainer: Trainer) -> bool:
+        """Attach, unless attached; return whether the handle of an earlier run is used further."""
+        clips = bool(self._computing) and trainer.args.max_grad_norm > 0
+        if is_ddp(trainer.model_wrapped):
+            self._check(trainer, clips=clips)
+        to = (weakref.ref(trainer.model_wrapped), weakref.ref(trainer.optimizer))
+        kept = self.handle is not None and self._attached_to == to
+        if self.handle is not None and not kept:
+            self.handle.detach()
+            self.handle = None
+        if not kept:
+            self.handle = attach_prepared(
+                trainer.accelerator,
+                trainer.model_wrapped,
+                self._codec,
+                trainer.optimizer,
+                **self._options,
+            )
+        self._trainer, self._attached_to = weakref.ref(trainer), to
+        self._clips = clips and self.handle is not None
+        return kept
+
+    def _check(self, trainer: Trainer, *, clips: bool) -> None:
+        """Raise a ValueError that says what to give Trainer."""
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+        for memory in self._computing:
+            if memory.updates and not isinstance(optimizer, optim.AdamW):
+                kind = type(optimizer)
+                raise ValueError(
+                    f"{memory!r} sends steps, which only gradwire.torch.optim.AdamW applies, and "
+                    f"this Trainer has {kind.__module__}.{kind.__qualname__}: Trainer(..., "
+                    "optimizer_cls_and_kwargs=gradwire.torch.transformers.adamw(args))"
+                )
+        if clips and trainer.accelerator.scaler is not None:
+            raise ValueError(
+                f"with {self._computing[0]!r}, gradients are clipped before they are exchanged, "
+                "which does not work with the loss scaler of fp16=True: use bf16=True, or "
+                "max_grad_norm=0.0"
+            )
+
+    def _count_epochs(self, state: TrainerState, *, restored: bool, kept: bool) -> None:
+        """Find the number of Trainer's first epoch: those of an earlier run go before it."""
+        self._first_epoch = 0
+        if self.handle is None or not self._scheduled or not (restored or kept):
+            return
+        (saved,) = self.handle.state_dict().values()
+        begun = int(json.loads(saved["about"])["schedule"]["epoch"])
+        position = float(state.epoch or 0.0)
+        within = restored and position % 1.0 != 0.0
+        self._first_epoch = begun - int(position) + (0 if within else 1)
+
+
+def _caller() -> tuple[Trainer, str | None]:
+    """Return the trainer that runs, and the checkpoint it resumes from. No callback is told."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        if isinstance(trainer, Trainer) and "resume_from_checkpoint" in frame.f_locals:
+            return trainer, frame.f_locals["resume_from_checkpoint"]
+        frame = frame.f_back
+    raise RuntimeError("Compress is a callback of Trainer: Trainer(..., callbacks=[Compress(...)])")

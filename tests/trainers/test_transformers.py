@@ -1,0 +1,93 @@
+"""Transformers' Trainer, unmodified: the callback does all of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distributed.ranks import Ranks
+
+pytest.importorskip("transformers", reason="these tests need Transformers")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "bf16": True, "eval_strategy": "steps", "eval_steps": 2},
+        {"max_grad_norm": 0.0, "num_train_epochs": 1.5, "max_steps": -1},
+    ],
+    ids=["clipped", "accumulated", "epochs"],
+)
+def test_training_resumes_bit_for_bit(
+    hugging_face: Callable[[int], Ranks], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    found = hugging_face(2).run("transformers.resume", folder=str(tmp_path), **options)
+    for each in found:
+        assert each["parameters"]
+        assert each["residuals"]
+        assert each["left"]
+        assert each["losses"][-1] < each["losses"][0] - 0.1
+        assert each["logs"]["gradwire/compression"] > 10
+    assert found[0]["fingerprint"] == found[1]["fingerprint"]
+    # What Trainer clips are gradients, of each rank its own, or the update that all have in common.
+    clipped = options.get("max_grad_norm") != 0.0
+    assert (found[0]["norms"] != found[1]["norms"]) == clipped
+
+
+def test_a_codec_that_sends_everything_trains_as_without(
+    hugging_face: Callable[[int], Ranks], tmp_path: Path
+) -> None:
+    for plain, compressed in hugging_face(2).run("transformers.dense", folder=str(tmp_path)):
+        assert plain == compressed
+
+
+def test_training_again_goes_on_with_residuals_and_epochs(
+    hugging_face: Callable[[int], Ranks], tmp_path: Path
+) -> None:
+    found = hugging_face(2).run("transformers.again", folder=str(tmp_path))
+    for each in found:
+        assert each["same"]  # handle
+        assert each["steps"] == (8, 16)
+        assert each["kept"] == ["checkpoint-8/gradwire_0.pt", "checkpoint-8/gradwire_1.pt"]
+        assert each["resumed"]
+        assert each["after"] == 20
+        # Two epochs, two more, the last of them again, and one more.
+        assert each["epochs"] == [1, 3, 3, 4]
+    assert {"train/loss", "train/gradwire/compression"} <= found[0]["written"]
+
+
+def test_three_processes_continue_with_the_residuals_of_two(
+    hugging_face: Callable[[int], Ranks], tmp_path: Path
+) -> None:
+    old = hugging_face(2).run("transformers.save", folder=str(tmp_path))
+    new = hugging_face(3).run("transformers.load", folder=str(tmp_path))
+    for name in old[0]:
+        total = sum(each[name].astype(np.float64) for each in old)
+        assert total.any()
+        for left, *_ in new:
+            np.testing.assert_array_equal(left[name], (total / 3).astype(np.float32))
+    assert [each[1] for each in new] == [5, 5, 5]
+    assert len({each[2] for each in new}) == 1
+
+
+def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path) -> None:
+    for said in hugging_face(2).run("transformers.mistakes", folder=str(tmp_path)):
+        assert "TypeError: attach() takes a gradwire.Codec" in said["no codec"]
+        assert "only gradwire.torch.optim.AdamW applies" in said["callback alone"]
+        assert (
+            "optimizer_cls_and_kwargs=gradwire.torch.transformers.adamw(args)"
+            in (said["callback alone"])
+        )
+        assert said["topk"].startswith(" PairingWarning: torch.optim.AdamW has a first moment")
+        assert "ValueError: with gradwire.memory.AdamCorrection()" in said["scaler"]
+        assert said["not finite"].startswith("GradientError: the gradient of 'model.embed_tokens")
+        assert said["after it"] == ""
+        assert "ValueError: rank 1 cannot read its residuals" in said["a file is missing"]
+        assert "there is no gradwire_1.pt" in said["a file is missing"]
+        assert "RuntimeWarning: with enable_jit_checkpoint" in said["no residuals"]
+        assert "checkpoint-3 has no residuals" in said["no residuals"]
+        assert said["one process"].startswith(" RuntimeWarning: there is one process")
+        assert said["one process"].endswith(" None")
