@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.torch import ddp
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
-from gradwire.torch.reducer.assembly import SAME, Options
+from gradwire.torch.lightning.saving import Policy
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.checkpoint import Policy
+from gradwire.torch.reducer.options import SAME, Options
 
 if TYPE_CHECKING:
     from gradwire.schedule import Schedule

@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 
 from gradwire.torch.ddp import Handle
-from gradwire.torch.reducer.checkpoint import Policy
 
-__all__ = ["KEY", "Loaded", "gathered"]
+__all__ = ["KEY", "Loaded", "Policy", "gathered"]
 
 KEY = "gradwire"
 """The entry of a checkpoint."""
+
+Policy = Literal["sum-and-split", "keep", "drop"]
+"""Those of `Handle.load_state_dict` that fit the states of all ranks."""
 
 
 def gathered(state: Mapping[str, Any], timeout: timedelta | None) -> dict[str, Any]:
