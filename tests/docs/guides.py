@@ -11,6 +11,8 @@ import re
 import sys
 import tempfile
 import warnings
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,16 @@ DOCS = Path(__file__).parents[2] / "docs"
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def network() -> nn.Module:
+    """Return a network with names as in a language model."""
+    layers = {"embed": nn.Linear(64, 128), "body": nn.Linear(128, 128), "head": nn.Linear(128, 10)}
+    return nn.Sequential(OrderedDict(layers))
+
+
 def surroundings() -> dict[str, Any]:
     """Return what a guide may use without saying where it comes from."""
     torch.manual_seed(0)
-    model = DistributedDataParallel(
-        nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    )
+    model = DistributedDataParallel(network())
     optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=1e-3)
     codec = gradwire.adam(ratio=0.1)
     return {
@@ -38,7 +44,7 @@ def surroundings() -> dict[str, Any]:
         "gradwire": gradwire,
         "nn": nn,
         "DistributedDataParallel": DistributedDataParallel,
-        "module": nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)),
+        "module": network(),
         "model": model,
         "optimizer": optimizer,
         "handle": gradwire.torch.ddp.attach(model, codec, optimizer=optimizer),
@@ -53,6 +59,53 @@ def surroundings() -> dict[str, Any]:
     }
 
 
+def of_a_gan() -> dict[str, Any]:
+    """Return a generator, a discriminator that is attached, and batches for them."""
+    generator = DistributedDataParallel(nn.Linear(8, 64))
+    discriminator = DistributedDataParallel(network())
+    optimizer = gradwire.torch.optim.AdamW(discriminator.parameters(), lr=1e-3)
+    return {
+        "generator": generator,
+        "discriminator": discriminator,
+        "generator_optimizer": torch.optim.SGD(generator.parameters(), lr=0.1),
+        "discriminator_optimizer": optimizer,
+        "discriminator_handle": gradwire.torch.ddp.attach(
+            discriminator, gradwire.adam(ratio=0.1), optimizer=optimizer
+        ),
+        "noise": torch.randn(4, 8),
+        "real": torch.randn(4, 64),
+        "fake": torch.randn(4, 64),
+        "ones": torch.ones(4, dtype=torch.long),
+        "zeros": torch.zeros(4, dtype=torch.long),
+    }
+
+
+def beside(page: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Return what one page takes for granted beside `surroundings`."""
+    weights = names["model"].parameters()
+    optimizer = names["optimizer"]
+    pages: dict[str, Callable[[], dict[str, Any]]] = {
+        "quickstart": lambda: {"model": network()},
+        "choosing": lambda: {"lr": 1e-3},
+        "ddp": lambda: {
+            "model": network(),
+            "survivors": [0],
+            "train": lambda model, handle: None,
+            **of_a_gan(),
+        },
+        "exchanges": lambda: {
+            "optimizer": torch.optim.SGD(weights, lr=0.1),
+            "train_for_a_while": lambda: None,
+        },
+        "schedules": lambda: {
+            "epochs": 2,
+            "train_one_epoch": lambda: None,
+            "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1),
+        },
+    }
+    return pages[page]() if page in pages else {}
+
+
 def run(page: str) -> int:
     """Run a page's blocks in a folder of their own; return how many there were."""
     text = (DOCS / f"{page}.md").read_text("utf-8")
@@ -62,8 +115,11 @@ def run(page: str) -> int:
         names["loss"](names["model"](inputs), targets).backward()
         names["optimizer"].step()
         names["optimizer"].zero_grad()
+    names |= beside(page, names)
     blocks = list(FENCED.finditer(text))
     for block in blocks:
+        if "attach(" in block[1]:  # a page says once that a model is attached to one codec
+            names["handle"].detach()
         lines = text.count("\n", 0, block.start(1))
         code = "\n" * lines + block[1]  # so that a traceback has the line of the page
         exec(compile(code, f"docs/{page}.md", "exec"), names)

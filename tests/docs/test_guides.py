@@ -7,6 +7,12 @@ import sys
 from tests.docs.test_pages import ROOT
 
 PAGES = [
+    "quickstart",
+    "ddp",
+    "choosing",
+    "accuracy",
+    "schedules",
+    "exchanges",
     "report",
     "mixed-precision",
     "checkpoints",
