@@ -60,7 +60,7 @@ def test_the_page_on_gpus_shows_what_is_answered(monkeypatch):
 
 
 def test_every_report_field_is_explained():
-    page = (DOCS / "report.md").read_text("utf-8") + (DOCS / "ddp.md").read_text("utf-8")
+    page = (DOCS / "report.md").read_text("utf-8")
     fields = gradwire.torch.ddp.Report.__dataclass_fields__
     unexplained = {name for name in fields if f"`{name}`" not in page}
     assert unexplained <= {"rank", "world_size", "codec", "steps", "collectives"}
