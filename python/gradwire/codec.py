@@ -86,6 +86,7 @@ class Codec(Part):
         if not isinstance(self.indices, extension.IndexCoding):
             _validate.choice("indices", self.indices, _CODINGS)
         self.exchange.check(self.sparsify, self.quantize)
+        self.exchange.check_memory(self.memory)
         _compose.check(self.sparsify, self.quantize, self.memory)
         native = self._compiled()
         self._set("_codec", native)

@@ -1,9 +1,11 @@
 """What every exchange is."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 from gradwire._part import Part
+from gradwire.memory.base import Memory
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
@@ -26,3 +28,17 @@ class Exchange(Part):
             The parts do not fit.
         """
         raise NotImplementedError
+
+    def check_memory(self, memory: Memory) -> None:
+        """Refuse a codec whose memory does not go with this. Most take every memory.
+
+        Raises
+        ------
+        ValueError
+            It does not.
+        """
+
+    def suits(self, shape: Sequence[int]) -> bool:
+        """Tell whether a tensor of this shape is sent in this way, and not dense."""
+        del shape
+        return True

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire.torch.reducer.agreement import checksum
+from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.order import BUFFERS, to_logical, to_memory
 from gradwire.torch.reducer.parameters import fresh_state
 from gradwire.torch.reducer.record import Parameter
@@ -153,7 +154,7 @@ class _Loading:
         self._measured: dict[str, Any] = {}
         self.schedule: dict[str, Any] | None = None
         self.moments: dict[str, tuple[NDArray[np.float32], int]] = {}
-        self.states: dict[str, State] = {}
+        self.states: dict[str, State | LowRankState] = {}
         self.sizes: dict[str, list[int]] = {}
         self.summary: tuple[int, int, int, int] | None = None
         self.optimizer_step: int | None = None

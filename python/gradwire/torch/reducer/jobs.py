@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.marks import Marks
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Work
@@ -76,6 +77,10 @@ class Step:
         kinds: dict[str, tuple[Backend, list[Parameter]]] = {}
         for parameter in parameters:
             del self.encoded[parameter.name]
+            if isinstance(parameter.state, LowRankState):
+                parameter.state.rollback()
+                parameter.unmeasure()
+                continue
             backend = backends.of(parameter.tensor)
             kinds.setdefault(backend.name, (backend, []))[1].append(parameter)
         for backend, members in kinds.values():

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gradwire.exchange import LowRank
 from gradwire.torch import backends
 from gradwire.torch.reducer.capacity import SizeLimit
+from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.record import Parameter
 
 if TYPE_CHECKING:
@@ -44,15 +46,19 @@ def make(
     for name, tensor in named.items():
         parameter = Parameter(name, tensor, turn=turns[name])
         codec = None if name in dense else codec_of(name)
-        if codec is not None:
+        if codec is not None and codec.exchange.suits(tensor.shape):
             use(parameter, codec.for_shape(tensor.shape))
             parameter.state = fresh_state(parameter, rank)
         parameters.append(parameter)
     return parameters
 
 
-def fresh_state(parameter: Parameter, rank: int) -> "State":
+def fresh_state(parameter: Parameter, rank: int) -> "State | LowRankState":
     """Return a new state. With stochastic rounding, every rank draws different numbers."""
+    exchange = parameter.codec.exchange
+    if isinstance(exchange, LowRank):
+        shape, keeps = tuple(parameter.tensor.shape), parameter.codec.memory.keeps
+        return LowRankState(exchange, shape, parameter.name, keeps=keeps)
     init = backends.of(parameter.tensor).init_state
     return init(parameter.codec, parameter.numel, parameter.name, rank)
 

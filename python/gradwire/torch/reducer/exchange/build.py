@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from gradwire.exchange import AllGather, AllReduce
+from gradwire.exchange import AllGather, AllReduce, LowRank
 from gradwire.exchange import Exchange as Part
 from gradwire.torch.reducer.exchange.all_gather import Gathered
 from gradwire.torch.reducer.exchange.all_reduce import Reduced
 from gradwire.torch.reducer.exchange.base import Exchange
 from gradwire.torch.reducer.exchange.leader_indices import Led
+from gradwire.torch.reducer.exchange.low_rank import Factored
 from gradwire.torch.reducer.exchange.postponed import Postponed
 from gradwire.torch.transport import Channel
 
@@ -38,5 +39,7 @@ def build(
     if isinstance(part, AllGather):
         kind = Postponed if postpones else Gathered
         return kind(channel, carriers, check_result=check_result, mean=part.mean)
+    if isinstance(part, LowRank):
+        return Factored(channel, another(), carriers, check_result=check_result, rank=part.rank)
     summed = Reduced if isinstance(part, AllReduce) else Led
     return summed(channel, another(), carriers, check_result=check_result)

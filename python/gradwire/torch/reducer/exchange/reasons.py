@@ -8,15 +8,31 @@ import torch
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.reducer.exchange.pieces import raise_bad, reason_of
 from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.transport import Channel
 
-__all__ = ["pack_reason", "raise_first"]
+__all__ = ["share_reasons"]
 
 _NBYTES = 1024
 _HEAD = struct.Struct("<B3xI")  # kind, bytes of text
 _NONE, _BAD, _FAILED = range(3)
 
 
-def pack_reason(layout: Layout, error: BaseException | None) -> torch.Tensor:
+def share_reasons(channel: Channel, layout: Layout, error: BaseException | None) -> None:
+    """Send this rank's reason to the other ranks, and raise that of the first failing rank.
+
+    Every rank calls this for the same buckets in the same order, and no other thread uses the
+    channel.
+    """
+    mine = _pack(layout, error)
+    every = mine.new_empty(channel.size * mine.numel())
+    try:
+        channel.all_gather(every, mine).wait()
+    except RuntimeError as failure:
+        raise ExchangeError(f"a rank failed without reporting why ({failure})") from failure
+    _raise_first(layout, every.view(channel.size, -1))
+
+
+def _pack(layout: Layout, error: BaseException | None) -> torch.Tensor:
     """Return a message with this rank's reason, or with none."""
     mine = bytearray(_NBYTES)
     if isinstance(error, GradientError):
@@ -31,14 +47,14 @@ def pack_reason(layout: Layout, error: BaseException | None) -> torch.Tensor:
     return torch.frombuffer(mine, dtype=torch.uint8)
 
 
-def raise_first(layout: Layout, every: torch.Tensor) -> None:
+def _raise_first(layout: Layout, every: torch.Tensor) -> None:
     """Raise the reason of the first rank that has one; other failures precede non-finite gradients.
 
     Parameters
     ----------
     layout : Layout
     every : torch.Tensor
-        What `pack_reason` returned on each rank, one row per rank.
+        What `_pack` returned on each rank, one row per rank.
     """
     found: dict[int, list[tuple[int, str]]] = {_NONE: [], _BAD: [], _FAILED: []}
     for rank, row in enumerate(every.numpy()):

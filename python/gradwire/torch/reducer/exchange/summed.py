@@ -20,7 +20,7 @@ from gradwire.torch.reducer.exchange.pieces import (
     pack_dense,
     unpack_dense,
 )
-from gradwire.torch.reducer.exchange.reasons import pack_reason, raise_first
+from gradwire.torch.reducer.exchange.reasons import share_reasons
 from gradwire.torch.reducer.exchange.vectors import Chosen, Vectors, wire_dtype
 from gradwire.torch.reducer.jobs import Buffers, Flight, Job
 from gradwire.torch.reducer.layout import Layout
@@ -204,7 +204,8 @@ class Summed(Exchange):
 
     def _take_over(self, job: Job, vectors: Vectors, sums: Sums, sequence: int) -> None:
         if sums.failed or sums.bad:
-            self._raise_failure(job.layout, vectors.error)
+            assert self._reasons is not None
+            share_reasons(self._reasons, job.layout, vectors.error)
         if not sums.in_step:
             raise ExchangeError(
                 f"another rank summed other parameters than this rank at bucket {sequence}: the "
@@ -246,21 +247,6 @@ class Summed(Exchange):
         """Return the mean of summed values, in float32 and times the loss scale."""
         mean = mean_of(total.float(), self.world_size)
         return mean if job.scale == 1.0 else mean.mul_(job.scale)
-
-    def _raise_failure(self, layout: Layout, error: BaseException | None) -> None:
-        """Send this rank's reason to the other ranks, and raise that of the first failing rank.
-
-        Every rank calls this for the same buckets in the same order, and no other collective uses
-        the channel.
-        """
-        assert self._reasons is not None
-        mine = pack_reason(layout, error)
-        every = mine.new_empty(self.world_size * mine.numel())
-        try:
-            self._reasons.all_gather(every, mine).wait()
-        except RuntimeError as failure:
-            raise ExchangeError(f"a rank failed without reporting why ({failure})") from failure
-        raise_first(layout, every.view(self.world_size, -1))
 
 
 def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -> torch.Tensor:

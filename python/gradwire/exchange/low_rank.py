@@ -1,0 +1,94 @@
+"""PowerSGD: two factors of low rank are summed on the wire."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from gradwire import _validate
+from gradwire.exchange.base import Exchange
+from gradwire.memory import Memory, NoMemory, Residual
+from gradwire.quantize.base import Quantizer
+from gradwire.quantize.floats import Float32
+from gradwire.sparsify.all import All
+from gradwire.sparsify.base import Sparsifier
+
+__all__ = ["LowRank"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class LowRank(Exchange):
+    """Average an approximation of low rank: PowerSGD.
+
+    A gradient plus residual is a matrix M of n rows, the first dimension, and m columns. One step
+    of power iteration, with two all-reduces, replaces the average of M over the ranks by ``P Q^T``,
+    with ``rank`` columns in P and Q. What a rank sends does not grow with the number of ranks: a
+    step takes ``(2 n + m) rank`` float32 numbers in all-reduces. Parameters for which that is not
+    less than ``n m``, and those of one dimension, are sent dense.
+
+    The codec has `gradwire.sparsify.All`, values in float32, and `gradwire.memory.Residual` for
+    error feedback, or `gradwire.memory.NoMemory`. It works in DDP alone, and computes on the host:
+    frames are not involved.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the approximation, at least 1. The authors use 1 to 4.
+    warm_start : bool
+        Begin with the last step's Q. Otherwise every step draws another one.
+
+    References
+    ----------
+    Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+    Optimization", NeurIPS 2019, algorithms 1 and 2.
+    """
+
+    rank: int = 2
+    warm_start: bool = True
+    kind: ClassVar[str] = "low_rank"
+
+    def __post_init__(self) -> None:
+        self._set("rank", _validate.integer("rank", self.rank, low=1, high=1024))
+        self._set("warm_start", _validate.boolean("warm_start", self.warm_start))
+
+    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
+        """Refuse a codec that does anything else to the values.
+
+        Raises
+        ------
+        ValueError
+            It selects entries, or codes values.
+        """
+        if not isinstance(sparsify, All) or not isinstance(quantize, Float32):
+            raise ValueError(
+                "LowRank sends the factors of whole matrices in float32: use sparsify="
+                f"gradwire.sparsify.All() and quantize=gradwire.quantize.Float32(), got "
+                f"{sparsify!r} and {quantize!r}"
+            )
+
+    def check_memory(self, memory: Memory) -> None:
+        """Refuse memories other than plain error feedback, or none."""
+        if memory != Residual() and not isinstance(memory, NoMemory):
+            raise ValueError(
+                "LowRank keeps what its approximation misses: use gradwire.memory.Residual() or "
+                f"gradwire.memory.NoMemory(), got {memory!r}"
+            )
+
+    def suits(self, shape: Sequence[int]) -> bool:
+        """Tell whether factors are smaller than a tensor of this shape."""
+        if len(shape) < 2 or 0 in shape:
+            return False
+        rows, columns = self.matrix(shape)
+        return (2 * rows + columns) * self.rank < rows * columns
+
+    @staticmethod
+    def matrix(shape: Sequence[int]) -> tuple[int, int]:
+        """Return the rows and columns that a tensor of two dimensions or more is taken for."""
+        columns = 1
+        for length in shape[1:]:
+            columns *= length
+        return shape[0], columns
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(), cls(rank=4, warm_start=False))

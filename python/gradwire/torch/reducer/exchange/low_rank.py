@@ -1,0 +1,254 @@
+"""The exchange of PowerSGD: the factors of low rank are summed, first P and then Q.
+
+Vogels et al., "PowerSGD", NeurIPS 2019, algorithms 1 and 2. The receiving thread sums Q when P has
+arrived, over a channel of its own: buckets arrive in the same order on all ranks. Rank 0's P goes
+along with the Q: matrix products and orthogonalization may differ in their last bits between
+processors, and all that is applied must not.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.reducer.exchange.base import Exchange
+from gradwire.torch.reducer.exchange.heads import Head, check_word, read
+from gradwire.torch.reducer.exchange.pieces import (
+    accumulator,
+    mean_of,
+    pack_dense,
+    unpack_dense,
+    wait,
+)
+from gradwire.torch.reducer.exchange.reasons import share_reasons
+from gradwire.torch.reducer.jobs import Flight, Job
+from gradwire.torch.reducer.low_rank import LowRankState
+from gradwire.torch.reducer.record import Piece
+from gradwire.torch.reducer.report import Outcomes
+from gradwire.torch.transport import Channel
+
+__all__ = ["Factored"]
+
+_EPSILON = 1e-8
+
+
+@dataclass(slots=True, eq=False)
+class _Factors:
+    """What this rank sums of one bucket.
+
+    Attributes
+    ----------
+    vector : torch.Tensor
+        The head, the dense parameters, and P of each piece.
+    dense, ps : torch.Tensor
+        Where these are in the vector.
+    matrices : list of torch.Tensor
+        Gradient plus residual of each piece.
+    error : BaseException or None
+        Why this rank sums nothing but the head.
+    """
+
+    vector: torch.Tensor
+    dense: torch.Tensor
+    ps: torch.Tensor
+    matrices: list[torch.Tensor]
+    error: BaseException | None = None
+
+
+class Factored(Exchange):
+    """Sums factors of low rank.
+
+    Parameters
+    ----------
+    channel, carriers, check_result
+        As in `Exchange`.
+    second : Channel
+        Another channel, for what the receiving thread sums.
+    rank : int
+        Of the approximation.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        second: Channel,
+        carriers: Mapping[str, str],
+        *,
+        check_result: bool,
+        rank: int,
+    ) -> None:
+        super().__init__(channel, carriers, check_result=check_result)
+        self._second: Channel | None = second
+        self._columns = rank
+
+    def close(self) -> None:
+        """Release both channels, without closing them."""
+        super().close()
+        self._second = None
+
+    # The sending thread -----------------------------------------------------------------------
+
+    def send(self, job: Job, sequence: int) -> Flight:
+        """Compute P of each piece, and start their sum."""
+        start = time.perf_counter()
+        factors = self._factors(job)
+        word = check_word(job.layout.digest, sequence, job.step.number)
+        head = Head(job.layout, word)
+        try:
+            self._fill(job, factors, head)
+        except BaseException as error:  # of any kind: the other ranks wait for the vector
+            factors.error = error
+            factors.vector.zero_()
+            head = Head(job.layout, 0)  # the check word is ignored after a failure
+            head.fail(bad=isinstance(error, GradientError))
+        front = factors.vector.view(torch.uint8)
+        job.bucket.put(front, head.bytes_of(factors.vector.dtype))
+        self.times.add("encode", start)
+        second = sum(self._columns * (each.rows + each.columns) for each in _states(job))
+        room = factors.vector.nbytes + 4 * second
+        return Flight(
+            job,
+            sequence,
+            works=(self.channel.all_reduce(factors.vector),),
+            collectives=2 if second else 1,
+            contents=factors,
+            room=room,
+            wire=2 * room * (self.world_size - 1) / self.world_size,
+        )
+
+    def _factors(self, job: Job) -> _Factors:
+        layout, bucket = job.layout, job.bucket
+        front = Head.numel(layout) + layout.dense_numel
+        numel = self._columns * sum(each.rows for each in _states(job))
+        dtype = accumulator(layout.dtype)
+        vector = torch.zeros(front + numel, dtype=dtype, device=bucket.frames_on)
+        dense, ps = vector[Head.numel(layout) : front], vector[front:]
+        return _Factors(vector, dense, ps, [])
+
+    def _fill(self, job: Job, factors: _Factors, head: Head) -> None:
+        layout = job.layout
+        at = 0
+        table = []
+        for index, (piece, state) in enumerate(zip(layout.pieces, _states(job), strict=True)):
+            begin = time.perf_counter_ns()
+            gradient = self._gradient(job, piece)
+            _check_finite(gradient, piece)
+            zero = not gradient.any()
+            if not zero:
+                head.use(index)
+            matrix = state.matrix(gradient)
+            factors.matrices.append(matrix)
+            p = matrix @ state.first()
+            factors.ps[at : at + p.numel()] = p.view(-1)
+            at += p.numel()
+            nbytes = 4 * self._columns * (2 * state.rows + state.columns)
+            table.append([nbytes, 0, -1, 0, int(zero), time.perf_counter_ns() - begin])
+        if table:
+            outcomes = Outcomes.of(np.array(table, np.int64))
+            layout.tallies.encoded(layout.rows, outcomes, outcomes.nbytes)
+        if layout.runs:
+            pack_dense(job, factors.dense)
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    def _look(self, flight: Flight) -> NDArray[np.uint8]:
+        factors = flight.contents
+        assert isinstance(factors, _Factors)
+        nbytes = Head.numel(flight.job.layout) * factors.vector.element_size()
+        return flight.job.bucket.look(factors.vector.view(torch.uint8).view(1, -1), nbytes)
+
+    def _combine(self, flight: Flight, fronts: NDArray[np.uint8]) -> None:
+        factors, job = flight.contents, flight.job
+        assert isinstance(factors, _Factors)
+        assert self._second is not None
+        sums = read(fronts[0], factors.vector.dtype)
+        if sums.failed or sums.bad:
+            share_reasons(self._second, job.layout, factors.error)
+        if not sums.in_step:
+            raise ExchangeError(
+                f"another rank summed other parameters than this rank at bucket {flight.sequence}: "
+                "the ranks did not run the same backward passes"
+            )
+        start = time.perf_counter()
+        if factors.matrices:
+            self._approximate(job, factors, sums.used, flight.sequence)
+            share = round(1e9 * (time.perf_counter() - start) / len(factors.matrices))
+            job.layout.tallies.decoded(job.layout.rows, np.full(len(factors.matrices), share))
+        start = time.perf_counter()
+        if job.layout.runs:
+            unpack_dense(job, mean_of(factors.dense, self.world_size), start)
+
+    def _approximate(
+        self, job: Job, factors: _Factors, used: Sequence[bool], sequence: int
+    ) -> None:
+        """Sum Q, and write the approximation of the average to its place."""
+        states, width = _states(job), self._columns
+        ps = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
+        rows = sum(each.rows for each in states)
+        second = torch.zeros(width * (rows + sum(each.columns for each in states)))
+        shared = _parts(second[: width * rows], [each.rows for each in states], width)
+        qs = _parts(second[width * rows :], [each.columns for each in states], width)
+        for p, q, matrix, out in zip(ps, qs, factors.matrices, shared, strict=True):
+            basis = _orthogonal(p)
+            torch.matmul(matrix.T, basis, out=q)
+            if self.rank == 0:
+                out.copy_(basis)
+        assert self._second is not None
+        vector = second.to(job.bucket.frames_on)
+        wait(self._second.all_reduce(vector), sequence)
+        second.copy_(vector)
+        for piece, state, p, q, matrix, sent in zip(
+            job.layout.pieces, states, shared, qs, factors.matrices, used, strict=True
+        ):
+            if not sent:  # as far as the ranks can tell it is unused: nothing leaves the residual
+                job.bucket.clear(piece.start, piece.stop)
+                continue
+            mean = mean_of(q.clone(), self.world_size)
+            approximation = _product(p, mean)
+            state.take(matrix, approximation, mean)
+            self._encoded(job, piece)
+            if job.scale != 1.0:
+                approximation = approximation.mul_(job.scale)
+            values = approximation.view(-1).to(job.bucket.frames_on)
+            job.bucket.unpack([(piece.start, piece.stop)], values)
+
+
+def _states(job: Job) -> list[LowRankState]:
+    return [piece.parameter.state for piece in job.layout.pieces]
+
+
+def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[torch.Tensor]:
+    """Return the matrices that are one after another in a vector; views of it."""
+    parts = torch.split(vector, [width * length for length in lengths])
+    return [part.view(-1, width) for part in parts]
+
+
+def _orthogonal(p: torch.Tensor) -> torch.Tensor:
+    """Return an orthonormal basis of the columns: Gram-Schmidt, as the authors do it."""
+    basis = p.clone()
+    for at in range(basis.shape[1]):
+        column = basis[:, at]
+        column.div_(torch.linalg.vector_norm(column) + _EPSILON)
+        if at + 1 < basis.shape[1]:
+            rest = basis[:, at + 1 :]
+            rest.sub_(torch.outer(column, column @ rest))
+    return basis
+
+
+def _product(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Return ``p q^T``, added up in a fixed order: the same bits on every processor."""
+    total = p[:, :1] * q[:, 0]
+    for at in range(1, p.shape[1]):
+        total += p[:, at : at + 1] * q[:, at]
+    return total
+
+
+def _check_finite(gradient: NDArray[np.floating], piece: Piece) -> None:
+    finite = np.isfinite(gradient)
+    if not finite.all():
+        bad = np.flatnonzero(~finite)
+        raise GradientError(bad.size, int(bad[0]), piece.parameter.name, -1)

@@ -1,0 +1,135 @@
+"""The state of a parameter that is sent as factors of low rank."""
+
+import base64
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire import _validate
+from gradwire.exchange.low_rank import LowRank
+
+__all__ = ["LowRankState"]
+
+
+class LowRankState:
+    """A residual and the last Q, each as it is and as it was before the last step.
+
+    It has the attributes and methods of `gradwire.State` that the reducer uses.
+
+    Parameters
+    ----------
+    exchange : LowRank
+    shape : tuple of int
+        Of the parameter.
+    name : str
+        Determines the first Q.
+    keeps : bool
+        Keep a residual.
+    """
+
+    def __init__(
+        self, exchange: LowRank, shape: tuple[int, ...], name: str, *, keeps: bool
+    ) -> None:
+        self.rows, self.columns = exchange.matrix(shape)
+        self.numel = self.rows * self.columns
+        self.step = 0
+        self._exchange = exchange
+        self._seed = zlib.crc32(name.encode())
+        self._residual = torch.zeros(self.numel) if keeps else None
+        self._spare = torch.zeros(self.numel) if keeps else None
+        self._q: torch.Tensor | None = None
+        self._before: tuple[int, torch.Tensor | None] | None = None
+
+    def matrix(self, gradient: NDArray[Any]) -> torch.Tensor:
+        """Return gradient plus residual: float32, shape (rows, columns)."""
+        values = torch.from_numpy(np.ascontiguousarray(gradient, np.float32))
+        # A copy in any case: the gradient's memory is used for other things soon.
+        values = values.clone() if self._residual is None else values + self._residual
+        return values.view(self.rows, self.columns)
+
+    def first(self) -> torch.Tensor:
+        """Return the Q to begin with, shape (columns, rank)."""
+        if self._q is not None and self._exchange.warm_start:
+            return self._q
+        random = torch.Generator().manual_seed(self._seed + self.step)
+        return torch.randn(self.columns, self._exchange.rank, generator=random)
+
+    def take(self, matrix: torch.Tensor, sent: torch.Tensor, q: torch.Tensor) -> None:
+        """End a step: keep what was not sent."""
+        self._before = self.step, self._q
+        if self._spare is not None:
+            torch.sub(matrix.view(-1), sent.view(-1), out=self._spare)
+            self._residual, self._spare = self._spare, self._residual
+        self._q = q
+        self.step += 1
+
+    def rollback(self) -> None:
+        """Undo the last step; without effect if there is none to undo."""
+        if self._before is None:
+            return
+        (self.step, self._q), self._before = self._before, None
+        self._residual, self._spare = self._spare, self._residual
+
+    @property
+    def residual(self) -> NDArray[np.float32] | None:
+        """What was not sent, flat; None without error feedback."""
+        return None if self._residual is None else self._residual.numpy().copy()
+
+    @property
+    def residual_norm(self) -> float | None:
+        """The Euclidean norm of the residual."""
+        if self._residual is None:
+            return None
+        return float(torch.linalg.vector_norm(self._residual, dtype=torch.float64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept between steps."""
+        kept = (self._residual, self._spare, self._q, self._before and self._before[1])
+        return sum(each.nbytes for each in kept if isinstance(each, torch.Tensor))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that `load_state_dict` needs: arrays, numbers and text."""
+        return {
+            "step": self.step,
+            "q": None if self._q is None else base64.b64encode(self._q.numpy().tobytes()).decode(),
+            "residual": self.residual,
+            "momentum": None,
+            "second_moment": None,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises
+        ------
+        ValueError, TypeError
+            It is not what `state_dict` returned for such a parameter; nothing changes.
+        """
+        if not state_dict.keys() >= {"step", "q", "residual"}:
+            raise ValueError(
+                f"a state of LowRank has step, q and residual, got {sorted(state_dict)}"
+            )
+        step = _validate.integer("step", state_dict["step"], low=0, high=2**53)
+        q = None if state_dict["q"] is None else self._read(state_dict["q"])
+        residual = state_dict["residual"]
+        if (residual is None) != (self._residual is None):
+            raise ValueError("only one of the codec and the saved state has a residual")
+        if residual is not None:
+            loaded = torch.from_numpy(np.array(residual, np.float32).ravel())
+            if loaded.numel() != self.numel:
+                raise ValueError(f"a residual has {loaded.numel()} entries, expected {self.numel}")
+            self._residual = loaded
+        self.step, self._q, self._before = step, q, None
+
+    def _read(self, text: object) -> torch.Tensor:
+        if not isinstance(text, str):
+            raise TypeError(f"q must be text, got {text!r}")
+        data = base64.b64decode(text, validate=True)
+        if len(data) != 4 * self.columns * self._exchange.rank:
+            raise ValueError(f"q has {len(data)} bytes, expected those of another rank or shape")
+        return torch.frombuffer(bytearray(data), dtype=torch.float32).view(self.columns, -1)
