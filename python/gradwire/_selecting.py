@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gradwire import _native, extension
 from gradwire._keys import selection_key
+from gradwire.state import held_on_host
 
 __all__ = ["Selecting"]
 
@@ -52,7 +53,7 @@ class Selecting:
 
     def positions(self, x: NDArray[Any], state: Any, bfloat16: bool = False) -> NDArray[np.uint32]:
         """Return the positions that the sparsifier selects, after checking them."""
-        values = self._codec.preview(x, state, bfloat16)
+        values = self._codec.preview(x, held_on_host(state), bfloat16)
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)
         chosen = np.asarray(self._sparsify.select(values, step=step, key=selection_key(name, step)))

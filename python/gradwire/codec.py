@@ -11,7 +11,7 @@ from gradwire.exchange import AllGather, Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.quantize import Float32, Quantizer
 from gradwire.sparsify import Sparsifier
-from gradwire.state import Copied, State
+from gradwire.state import State, held_on_host
 
 if TYPE_CHECKING:
     import numpy as np
@@ -272,7 +272,7 @@ class Codec(Part):
         """
         if self._open:
             self._check_shape(x)
-        held = state if type(state) is State else _held(state)
+        held = state if type(state) is State else held_on_host(state)
         kept: list[Any] = [None]
         try:
             return self._codec.encode_at(x, held, positions, kept=kept)
@@ -309,7 +309,7 @@ class Codec(Part):
         """
         if self._open:
             self._check_shape(x)
-        held = state if type(state) is State else _held(state)
+        held = state if type(state) is State else held_on_host(state)
         kept: list[Any] = [None]
         try:
             return self._codec.encode_at_into(x, held, positions, out, kept=kept)
@@ -337,7 +337,7 @@ class Codec(Part):
         NonFiniteError, StateInUseError, ValueError, TypeError
             As `encode`.
         """
-        return self._codec.preview(x, _held(state))
+        return self._codec.preview(x, held_on_host(state))
 
     def flush(self, state: State) -> _native.Frame:
         """Encode the whole residual exactly, and set it to zero.
@@ -365,7 +365,7 @@ class Codec(Part):
         TypeError
             Not a state.
         """
-        held = state if type(state) is State else _held(state)
+        held = state if type(state) is State else held_on_host(state)
         kept: list[Any] = [None]
         try:
             return self._codec.flush(held, kept)
@@ -389,7 +389,7 @@ class Codec(Part):
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         if self._open:
             self._check_shape(x)
-        held = state if type(state) is State else _held(state)
+        held = state if type(state) is State else held_on_host(state)
         kept: list[Any] = [None]
         try:
             return self._encoder.encode(x, held, max_nbytes, bfloat16, kept)
@@ -409,7 +409,7 @@ class Codec(Part):
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         if self._open:
             self._check_shape(x)
-        held = state if type(state) is State else _held(state)
+        held = state if type(state) is State else held_on_host(state)
         kept: list[Any] = [None]
         try:
             return self._encoder.encode_into(x, held, out, max_nbytes, bfloat16, kept)
@@ -484,13 +484,6 @@ def _known(name: str, config: object) -> dict[str, type[Part]]:
     if name in _FROM_OUTSIDE and isinstance(config, dict) and config.get("kind") not in kinds:
         _plugins.search(config.get("kind"), kinds)
     return kinds
-
-
-def _held(state: Any) -> Any:
-    """Return a state where the core takes it: one that lies on a device is moved to the host."""
-    if state is None or not isinstance(state, Copied):
-        return state
-    return state.on_host()
 
 
 def _numel(value: object) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gradwire.codec import Codec
 
-__all__ = ["State"]
+__all__ = ["State", "held_on_host"]
 
 VERSION = 1
 """Version of the dict that `State.state_dict` returns."""
@@ -236,3 +236,8 @@ def _rebuild(
     state = kind(codec, state_dict["numel"], name=name, stream=stream)
     state.load_state_dict(state_dict)
     return state
+
+
+def held_on_host(state: Any) -> Any:
+    """Return a state where the core takes it: one that lies on a device is moved to the host."""
+    return state.on_host() if isinstance(state, Copied) else state

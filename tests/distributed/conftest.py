@@ -25,6 +25,7 @@ CARRIED = (
     "test_exchanges",
     "test_models",
     "test_modes",
+    "test_one_buffer",
     "test_saving",
     "test_scaling",
     "test_schedules",
