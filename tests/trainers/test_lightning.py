@@ -85,8 +85,8 @@ def test_gradients_are_clipped_before_they_are_exchanged(two: Ranks) -> None:
     assert trained == looped
 
 
-def test_what_cannot_work_is_refused_on_every_rank(two: Ranks) -> None:
-    first, second = two.run("lightning.refused")
+def test_what_cannot_work_is_refused_on_every_rank(two: Ranks, tmp_path: Path) -> None:
+    first, second = two.run("lightning.refused", folder=str(tmp_path))
     assert first == second
     assert "leave out ddp_comm_hook" in first["two hooks"]
     assert "2 optimizers: use one with several parameter groups" in first["two optimizers"]
@@ -94,6 +94,13 @@ def test_what_cannot_work_is_refused_on_every_rank(two: Ranks) -> None:
     assert "the precision plugin has a loss scaler" in first["a scaler"]
     assert "automatic_optimization = False" in first["by hand"]
     assert "use gradwire.torch.optim.AdamW" in first["no pair"]
+    assert "residuals of the checkpoint do not fit" in first["another codec"]
+    assert "Compress(..., checkpoints=False)" in first["another codec"]
+    assert "on rank 1 has" in first["not finite"]
+
+
+def test_lightning_ignores_a_hook_on_a_cpu(two: Ranks) -> None:
+    assert two.run("lightning.hook_on_a_cpu") == [0, 0]  # as the guide says
 
 
 def test_what_is_not_compressed_or_checked_is_warned_of(two: Ranks) -> None:

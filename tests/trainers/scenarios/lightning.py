@@ -222,7 +222,7 @@ def elsewhere(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
 def logged(rank: int, world_size: int, folder: str) -> Any:
     """Fit twice with a logger, and with a callback that stops early."""
-    callback = Compress(ADAM)
+    callback = Compress(ADAM, schedule=gradwire.schedule.Accordion(0.25, 0.05), rate=True)
     made = trainer(
         rank,
         world_size,
@@ -271,18 +271,24 @@ def clipped(rank: int, world_size: int) -> Any:
     return fingerprint(module.net), fingerprint(looped)
 
 
-def refused(rank: int, world_size: int) -> dict[str, str]:
+def refused(rank: int, world_size: int, folder: str) -> dict[str, str]:
     """Fits that cannot do what they are asked to, and what they say."""
 
-    def steps(module: pl.LightningModule, callback: Compress, **options: Any) -> str:
+    def steps(
+        module: pl.LightningModule, callback: Compress, ckpt_path: Any = None, **options: Any
+    ) -> str:
         try:
-            trainer(rank, world_size, callback, **options).fit(module)
+            trainer(rank, world_size, callback, **options).fit(module, ckpt_path=ckpt_path)
         except ValueError as error:
             return str(error)
         return "trained"
 
     hook = {"strategy": DDPStrategy(ddp_comm_state=None, ddp_comm_hook=allreduce_hook)}
+    other = {"ckpt_path": f"{folder}/end.ckpt", "max_epochs": 2}
     unused = {"strategy": "ddp_find_unused_parameters_true"}
+    made = trainer(rank, world_size, Compress(ADAM), max_steps=2)
+    made.fit(Regression(optim.AdamW, lr=2e-3))
+    made.save_checkpoint(f"{folder}/end.ckpt")
     in_step = Compress(ADAM, exchange_in_step=True)
     by_hand = Regression(optim.AdamW)
     by_hand.automatic_optimization = False
@@ -292,8 +298,22 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
         "torch's AdamW": steps(Regression(torch.optim.AdamW), in_step),
         "a scaler": steps(Regression(optim.AdamW), in_step, plugins=half()),
         "by hand": steps(by_hand, in_step),
+        "another codec": steps(Regression(optim.AdamW), Compress(EVERYTHING), **other),
+        "not finite": steps(Regression(bad=(1, 5)), Compress(EVERYTHING)),
         "no pair": steps(Regression(torch.optim.AdamW), Compress(ADAM)),
     }
+
+
+def hook_on_a_cpu(rank: int, world_size: int) -> int:
+    """Pass a communication hook to Lightning's strategy; return how often it was called."""
+    calls = []
+
+    def counting(state: object, bucket: Any) -> Any:
+        calls.append(bucket.index())
+        return allreduce_hook(None, bucket)  # type: ignore[arg-type]
+
+    trainer(rank, world_size, strategy=DDPStrategy(ddp_comm_hook=counting)).fit(Regression())
+    return len(calls)
 
 
 def mistakes(rank: int, world_size: int) -> list[str]:

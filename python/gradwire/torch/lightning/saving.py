@@ -65,5 +65,17 @@ class Loaded:
         self._states = {own: saved[own]} if alike else dict(saved)
 
     def into(self, handle: Handle, policy: Policy) -> None:
-        """Load them. A collective."""
-        handle.load_state_dict(self._states, policy)
+        """Load them. A collective.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if they do not fit the model, the codec or the policy.
+        """
+        try:
+            handle.load_state_dict(self._states, policy)
+        except ValueError as error:
+            raise ValueError(
+                f"the residuals of the checkpoint do not fit: {error}. To resume without them, "
+                f"pass Compress(..., checkpoints=False), or remove its entry {KEY!r}"
+            ) from error
