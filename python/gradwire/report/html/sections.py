@@ -134,7 +134,8 @@ def _overlap(steps: Sequence[Sequence[object]]) -> Markup:
         rows.append(Bar(stage, value, (("within", mean.within), ("after", mean.after))))
     return _figure(
         "What overlapped",
-        f"Of the last {len(steps)} steps: how much of each stage lay within the backward pass.",
+        f"Means of the last {len(steps)} steps, summed over buckets: how much of each stage lay "
+        "within the backward pass.",
         bars("What overlapped", ", ".join(f"{row.label}: {row.value}" for row in rows), rows),
         legend(("within", "within the backward pass"), ("after", "after it")),
     )

@@ -46,9 +46,11 @@ class Marks:
 
 def timeline(steps: Iterable[list[Marks]]) -> tuple[BucketTimes, ...]:
     """Return the marks of these steps, each step with a clock of its own."""
-    return tuple(
-        _times(each, index, marks[0].ready) for marks in steps for index, each in enumerate(marks)
-    )
+    found: list[BucketTimes] = []
+    for marks in steps:
+        zero = min((each.ready for each in marks), default=0.0)
+        found += (_times(each, index, zero) for index, each in enumerate(marks))
+    return tuple(found)
 
 
 def _times(each: Marks, index: int, zero: float) -> BucketTimes:
