@@ -49,6 +49,11 @@ def test_a_run_resumes_bit_for_bit_also_with_other_ranks(
         assert found["from within"] == found["whole"]
         assert found["from the end"] == found["whole"]
         assert found["first"] != found["whole"]
+        assert found["from files"] == found["whole"]
+        assert "pass the folder" in found["without files"]
+    assert sorted(torch.load(tmp_path / "files.ckpt", weights_only=True)["gradwire"]) == ["folder"]
+    (last,) = (tmp_path / "files").glob("step=12-*")
+    assert sorted(path.name for path in last.iterdir()) == ["gradwire_0.pt", "gradwire_1.pt"]
 
     saved = torch.load(tmp_path / "end.ckpt", weights_only=True)["gradwire"]
     assert sorted(saved) == ["rank0", "rank1"]

@@ -180,10 +180,13 @@ def resumed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """Save in and after an epoch, resume from there, and compare with the run that went on."""
     found: dict[str, Any] = {}
 
-    def run(name: str, checkpoint: str | None = None, epochs: int = 2) -> pl.Trainer:
+    def run(
+        name: str, checkpoint: str | None = None, epochs: int = 2, checkpoints: Any = True
+    ) -> pl.Trainer:
         module = Regression(optim.AdamW, lr=2e-3)
         writer = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=5, save_top_k=-1)
-        callback = Compress({"*": ADAM}, schedule=gradwire.schedule.WarmUp((0.25, 0.05)))
+        warm_up = gradwire.schedule.WarmUp((0.25, 0.05))
+        callback = Compress({"*": ADAM}, schedule=warm_up, checkpoints=checkpoints)
         made = trainer(rank, world_size, callback, writer, strategy=buckets(), max_epochs=epochs)
         made.fit(module, ckpt_path=checkpoint)
         handle = callback.handle
@@ -197,6 +200,13 @@ def resumed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     first.save_checkpoint(f"{folder}/end.ckpt")
     first.test(Regression(), ckpt_path=f"{folder}/whole/epoch=1-step=20.ckpt", verbose=False)
     run("from the end", f"{folder}/end.ckpt")
+    files = f"{folder}/files"
+    run("first, in files", epochs=1, checkpoints=files).save_checkpoint(f"{folder}/files.ckpt")
+    run("from files", f"{folder}/files.ckpt", checkpoints=files)
+    try:
+        run("without files", f"{folder}/files.ckpt")
+    except ValueError as error:
+        found["without files"] = str(error)
     return found
 
 

@@ -1,8 +1,11 @@
 """The callback: attaches a codec for the time of a fit, and follows the Trainer's hooks."""
 
 import contextlib
+import os
+import secrets
 import warnings
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch.nn.parallel import DistributedDataParallel
@@ -54,10 +57,11 @@ class Compress(Callback):
     policy : {"sum-and-split", "keep", "drop"}
         What to do with the residuals of a checkpoint of another number of ranks, as in
         `gradwire.torch.ddp.Handle.load_state_dict`.
-    checkpoints : bool
-        Write the residuals of all ranks into the Trainer's checkpoints, and read them from there.
-        Rank 0 needs memory for all of them while it writes, and each rank while it reads. If False,
-        a resumed run starts without.
+    checkpoints : bool, str or pathlib.Path
+        Whether the residuals of all ranks go into the Trainer's checkpoints, and come from there.
+        Rank 0 needs memory for all of them while it writes, and each rank while it reads. With a
+        folder, each rank writes its own into a file there, and the checkpoint has only its name.
+        Files are not removed with their checkpoints. If False, a resumed run starts without.
     rate : bool
         Tell the schedule the learning rate of each epoch; `gradwire.schedule.Accordion` uses it.
     log : bool
@@ -87,7 +91,7 @@ class Compress(Callback):
         timeout: timedelta | None = None,
         exchange_in_step: bool = False,
         policy: Policy = "sum-and-split",
-        checkpoints: bool = True,
+        checkpoints: bool | str | os.PathLike[str] = True,
         rate: bool = False,
         log: bool = True,
     ) -> None:
@@ -114,7 +118,9 @@ class Compress(Callback):
         self._optimizer = optimizer
         self._in_step = exchange_in_step
         self._policy: Policy = policy
-        self._checkpoints = checkpoints
+        self._checkpoints = checkpoints is not False
+        self._folder = None if isinstance(checkpoints, bool) else Path(checkpoints).absolute()
+        self._run = ""
         self._rate = rate
         self._log = log
         self._attached = False
@@ -173,6 +179,8 @@ class Compress(Callback):
                 **self._options,
             )
         self._attached = True
+        if self._folder is not None:
+            self._run = trainer.strategy.broadcast(secrets.token_hex(4))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore. The Trainer has restored everything else by now."""
@@ -239,7 +247,10 @@ class Compress(Callback):
         """Put the states of all ranks into the checkpoint, which rank 0 writes. A collective."""
         if self.handle is None or not self._checkpoints:
             return
-        if self._attached:
+        if self._folder is not None:
+            name = f"step={trainer.global_step}-{self._run}"
+            checkpoint[saving.KEY] = saving.written(self.handle, self._folder, name)
+        elif self._attached:
             checkpoint[saving.KEY] = self.handle.gathered_state_dict()
         elif not self._interrupted:
             checkpoint[saving.KEY] = saving.gathered(self.handle.state_dict(), None)
@@ -252,7 +263,8 @@ class Compress(Callback):
         """Take what belongs to this rank, for the start of the training."""
         saved = checkpoint.get(saving.KEY)
         if saved and self._checkpoints and trainer.state.fn == "fit":
-            self._loaded = saving.Loaded(saved, trainer.global_rank, trainer.world_size)
+            rank, size = trainer.global_rank, trainer.world_size
+            self._loaded = saving.Loaded(saved, rank, size, self._folder)
 
     def _save_interrupted(self, handle: ddp.Handle, checkpoint: dict[str, Any]) -> None:
         """Save after an exception, for which the other ranks may not be there."""

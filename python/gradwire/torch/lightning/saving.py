@@ -1,17 +1,21 @@
-"""What checkpoints hold: the states of all ranks, in the form of `Handle.gathered_state_dict`."""
+"""What checkpoints hold: the states of all ranks, or the name of the folder that has them."""
 
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import torch.distributed as dist
 
+from gradwire.torch import rank_files
 from gradwire.torch.ddp import Handle
 
-__all__ = ["KEY", "Loaded", "Policy", "gathered"]
+__all__ = ["KEY", "Loaded", "Policy", "gathered", "written"]
 
 KEY = "gradwire"
 """The entry of a checkpoint."""
+
+_FOLDER = "folder"
 
 Policy = Literal["sum-and-split", "keep", "drop"]
 """Those of `Handle.load_state_dict` that fit the states of all ranks."""
@@ -47,22 +51,47 @@ def gathered(state: Mapping[str, Any], timeout: timedelta | None) -> dict[str, A
     return {key: value for each in states or () for key, value in each.items()}
 
 
+def written(handle: Handle, folder: Path, name: str) -> dict[str, Any]:
+    """Write this rank's state into a folder of this name; return what the checkpoint holds."""
+    there = folder / name
+    there.mkdir(parents=True, exist_ok=True)
+    rank_files.save(handle, there)
+    return {_FOLDER: name}
+
+
 class Loaded:
     """The states of a checkpoint, until there is a handle for them.
 
     Parameters
     ----------
     saved : mapping
-        The states of all ranks that saved.
+        What `Handle.gathered_state_dict`, `gathered` or `written` returned.
     rank, world_size : int
         This rank and the number of ranks: if it is that of the checkpoint, the states of the other
         ranks are not kept.
+    folder : pathlib.Path, optional
+        Where the files are.
+
+    Raises
+    ------
+    ValueError
+        The states are in files, and there is no folder.
     """
 
-    def __init__(self, saved: Mapping[str, Any], rank: int, world_size: int) -> None:
+    def __init__(
+        self, saved: Mapping[str, Any], rank: int, world_size: int, folder: Path | None
+    ) -> None:
         own = f"rank{rank}"
         alike = len(saved) == world_size and own in saved
         self._states = {own: saved[own]} if alike else dict(saved)
+        self._files: Path | None = None
+        if _FOLDER in saved:
+            if folder is None:
+                raise ValueError(
+                    "the residuals of the checkpoint are in files of their own: pass the folder, "
+                    f"which has {saved[_FOLDER]!r}, as Compress(..., checkpoints=folder)"
+                )
+            self._files = folder / saved[_FOLDER]
 
     def into(self, handle: Handle, policy: Policy) -> None:
         """Load them. A collective.
@@ -70,10 +99,13 @@ class Loaded:
         Raises
         ------
         ValueError
-            On every rank, if they do not fit the model, the codec or the policy.
+            On every rank, if they are missing, or do not fit the model, the codec or the policy.
         """
         try:
-            handle.load_state_dict(self._states, policy)
+            if self._files is None:
+                handle.load_state_dict(self._states, policy)
+            elif not rank_files.load(handle, self._files, policy):
+                raise ValueError(f"there are none in {self._files}")
         except ValueError as error:
             raise ValueError(
                 f"the residuals of the checkpoint do not fit: {error}. To resume without them, "
