@@ -1,6 +1,7 @@
 """Sphinx configuration: Markdown by MyST, the API from numpydoc docstrings."""
 
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 
 project = "gradwire"
 author = "the gradwire authors"
@@ -18,6 +19,8 @@ myst_heading_anchors = 3
 # Code fences in guides may elide with an ellipsis.
 suppress_warnings = ["misc.highlighting_failure"]
 
+# Horovod has to be built, which not every machine can; the pages do not depend on it.
+autodoc_mock_imports = [] if find_spec("horovod") else ["horovod"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}

@@ -10,6 +10,8 @@ The training loop does not change. See `DistributedOptimizer` and ``docs/horovod
 from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
 from gradwire.torch.horovod.attachment import DistributedOptimizer
+from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broadcast_parameters
+from gradwire.torch.horovod.elastic import ElasticState
 from gradwire.torch.horovod.errors import LostRankError
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.pairing import PairingWarning
@@ -17,6 +19,7 @@ from gradwire.torch.reducer.pairing import PairingWarning
 __all__ = [
     "BucketTimes",
     "DistributedOptimizer",
+    "ElasticState",
     "ExchangeError",
     "GradientError",
     "Handle",
@@ -26,4 +29,6 @@ __all__ = [
     "Report",
     "UndoError",
     "UpdateError",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
 ]

@@ -22,7 +22,7 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
     TypeError
         It is not an optimizer of torch, or LBFGS.
     ValueError
-        It is distributed already.
+        Horovod's own has distributed it already.
     """
     if optimizer is None:
         raise TypeError("DistributedOptimizer() takes a torch.optim.Optimizer, got None")
@@ -33,9 +33,8 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
             "LBFGS is not supported: it decides by this rank's own loss how often it computes "
             "gradients, which must be the same on all ranks"
         )
-    if isinstance(optimizer, Distributed):
-        raise ValueError("this optimizer is distributed already, by gradwire")
-    if type(optimizer).__module__ == library.DistributedOptimizer.__module__:
+    theirs = type(optimizer).__module__ == library.DistributedOptimizer.__module__
+    if theirs and not isinstance(optimizer, Distributed):
         raise ValueError(
             "this optimizer is distributed already, by hvd.DistributedOptimizer: pass the one that "
             "it was made from"
@@ -49,7 +48,8 @@ def check_compression(compression: object) -> None:
         return
     raise ValueError(
         f"compression={compression!r} is not supported, because codec= says how values are sent; "
-        "for Compression.fp16 pass codec=gradwire.Codec(quantize=gradwire.quantize.Float16())"
+        "for Compression.fp16 pass codec=gradwire.Codec(sparsify=gradwire.sparsify.All(), "
+        "quantize=gradwire.quantize.Float16())"
     )
 
 

@@ -1,5 +1,6 @@
 """Makes an optimizer distributed: checks the arguments, and that all ranks agree on them."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -64,7 +65,8 @@ def DistributedOptimizer(  # as Horovod's
     ``codec=`` is required. Gradients are exchanged in buckets while the backward pass goes on, each
     by one all-gather of frames, in an order that all ranks share; ``step()`` waits for them. What
     is not sent stays in residuals, which ``optimizer.handle`` saves and restores. A collective:
-    call it on every rank of the process set.
+    call it on every rank of the process set. In an elastic run it is none, and the codec is
+    attached by `ElasticState`.
 
     Parameters
     ----------
@@ -146,7 +148,9 @@ def DistributedOptimizer(  # as Horovod's
         process_set=members,
         timeout=timeout,
     )
-    if members.included():
+    wrapped._settings = settings
+    # Where ranks may join at any time, only ElasticState.sync() brings all of them together.
+    if members.included() and os.environ.get("HOROVOD_ELASTIC") != "1":
         attach(wrapped, settings)
     return wrapped
 
@@ -180,4 +184,3 @@ def attach(optimizer: Distributed, settings: _Settings) -> None:
     )
     optimizer._entry = entry
     optimizer._scaled = settings.options.scaled
-    optimizer._settings = settings

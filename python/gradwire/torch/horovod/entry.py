@@ -111,6 +111,11 @@ class OptimizerEntry:
     # What the optimizer calls -----------------------------------------------------------------
 
     @property
+    def is_open(self) -> bool:
+        """Whether the ranks are still connected as they were."""
+        return self._plain is not None and self._plain.is_open
+
+    @property
     def begun(self) -> bool:
         """Whether gradients are being exchanged, or are about to be."""
         return bool(self._flying) or (self._turn is not None and self._turn.begun)
@@ -139,8 +144,8 @@ class OptimizerEntry:
                 self._flying.clear()
             self.synchronized = True
 
-    def forget(self) -> None:
-        """Forget the gradients that have come so far: they are about to be cleared.
+    def forget(self, act: str) -> None:
+        """Forget the gradients that have come so far, for this act.
 
         Raises
         ------
@@ -150,7 +155,7 @@ class OptimizerEntry:
         with self._lock:
             if self.begun:
                 raise UpdateError(
-                    "gradients cannot be cleared while they are being exchanged: call "
+                    f"{act} while gradients are being exchanged: call optimizer.step() or "
                     "optimizer.synchronize() first, also for a pass that you throw away"
                 )
             self._turn = None
@@ -290,7 +295,8 @@ def _write(flat: Flat, factor: float, result: torch.Tensor) -> None:
 def _empty(tensor: torch.Tensor) -> torch.Tensor:
     """Return the gradient of an embedding that was not used, as a sparse tensor."""
     places = torch.empty(1, 0, dtype=torch.int64, device=tensor.device)
-    return torch.sparse_coo_tensor(places, tensor.new_empty(0, *tensor.shape[1:]), tensor.shape)
+    values = tensor.new_empty(0, *tensor.shape[1:])
+    return torch.sparse_coo_tensor(places, values, tensor.shape, check_invariants=False)
 
 
 def _stopped(first: BaseException) -> BaseException:

@@ -40,7 +40,7 @@ class Distributed:
         if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
             raise ValueError(f"backward_passes_per_step must be a positive integer, got {passes!r}")
         if self._entry is not None:
-            self._entry.forget()
+            self._entry.forget("set_backward_passes_per_step()")
             self._entry.passes_per_step = passes
 
     def synchronize(self) -> None:
@@ -54,7 +54,9 @@ class Distributed:
         GradientError, ExchangeError, UpdateError, UndoError
             As described in `gradwire.torch.ddp`.
         """
-        if self._entry is not None:
+        if self._entry is None:
+            self._check_included()
+        else:
             self._entry.synchronize()
 
     @contextlib.contextmanager
@@ -66,10 +68,24 @@ class Distributed:
         finally:
             self._skips = False
 
+    @property
+    def _in_place(self) -> bool:
+        """Whether gradients are averaged by the ranks that there are now."""
+        return self._entry is not None and self._entry.is_open
+
+    def _let_go(self) -> None:
+        """Leave gradients alone from now on: the ranks change, or other options follow."""
+        if self._entry is not None:
+            self._entry.remove()
+        if self.handle is not None:
+            self.handle.detach()
+        self._entry = self.handle = None
+
     def _before_step(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
         """Have gradients averaged, now or after the closure, which this returns."""
         entry = self._entry
         if entry is None:
+            self._check_included()
             return closure
         if self._skips:
             if entry.begun:
@@ -95,6 +111,15 @@ class Distributed:
 
         return averaged
 
+    def _check_included(self) -> None:
+        """Raise a ValueError if this rank has to take part, and does not."""
+        if self._settings is not None and self._settings.process_set.included():
+            raise ValueError(
+                "this optimizer is not attached, because ranks may come and go: put it into a "
+                "gradwire.torch.horovod.ElasticState, whose sync() attaches it, as "
+                "hvd.elastic.run does before it calls the function"
+            )
+
     def _after_step(self) -> None:
         if self._entry is not None:
             self._entry.synchronized = False
@@ -112,10 +137,18 @@ def wrap(optimizer: Optimizer) -> Any:
     """Return an optimizer of a class of its own, which shares everything with the given one.
 
     So schedulers of either change the same groups.
+
+    Raises
+    ------
+    ValueError
+        It is distributed already.
     """
-    kind: Any = _class_of(type(optimizer))
+    kind: Any = _class_of(getattr(optimizer, "wrapped_class", type(optimizer)))
     wrapped = kind.__new__(kind)
     wrapped.__dict__ = optimizer.__dict__
+    if wrapped.handle is not None and wrapped.handle.attached:
+        raise ValueError("this optimizer is distributed already: detach() its handle first")
+    wrapped._let_go()
     # What a scheduler has put there would bypass the class.
     wrapped.__dict__.pop("step", None)
     return wrapped
@@ -144,13 +177,13 @@ def _class_of(kind: Any) -> type:
         def zero_grad(self, set_to_none: bool = True) -> None:
             """Clear all gradients. Not while they are being exchanged."""
             if self._entry is not None:
-                self._entry.forget()
+                self._entry.forget("zero_grad()")
             super().zero_grad(set_to_none)
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             """Load what `state_dict` of this or of the optimizer it was made from returned."""
             if self._entry is not None:
-                self._entry.forget()
+                self._entry.forget("load_state_dict()")
             super().load_state_dict(state_dict)
 
         def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from gradwire.torch.reducer import checkpoint, figures
 from gradwire.torch.reducer.attached import Attached
 from gradwire.torch.reducer.checkpoint import Policy
 from gradwire.torch.reducer.gathering import Resharded, gather
+from gradwire.torch.reducer.merging import merge
 
 __all__ = ["Handle"]
 
@@ -185,6 +186,37 @@ class Handle(Attached):
         mine = self.state_dict()
         with self._control.act(f"gathered_state_dict({rank})") as channel:
             return gather(mine, channel, rank)
+
+    def merged_state_dict(self, state_dict: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return one state with the residuals of all ranks added up. A collective.
+
+        It needs no more memory than the state of one rank, and `load_state_dict` with
+        ``sum-and-split``, on any number of ranks, gives each of them its share: what all residuals
+        hold together is conserved, what each rank held is not.
+
+        Parameters
+        ----------
+        state_dict : dict, optional
+            This rank's own state, as of an earlier step; a rank may have none and pass an empty
+            dict. The present one by default.
+
+        Returns
+        -------
+        dict
+            The same on every rank; empty if no rank has a state.
+
+        Raises
+        ------
+        ValueError
+            A state is damaged or not that of one rank, they are of different steps or models, or
+            the handle is detached.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_attached("save each rank's state_dict()")
+        mine = self.state_dict() if state_dict is None else state_dict
+        with self._control.act("merged_state_dict()") as channel:
+            return merge(channel, mine)
 
     def resharded(self, world_size: int, policy: Policy = "sum-and-split") -> Resharded:
         """Return an object for `torch.distributed.checkpoint` to load another world size's save.

@@ -15,7 +15,7 @@ from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
 
 try:
     import horovod.torch as hvd
-    from horovod.common.exceptions import HorovodInternalError
+    from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
     from horovod.torch import mpi_ops
 except ImportError as error:
     raise ImportError(
@@ -23,13 +23,23 @@ except ImportError as error:
         f"against today's torch only with the changes that docs/horovod.md describes ({error})"
     ) from error
 
-__all__ = ["HorovodChannel", "HorovodTransport", "InternalError", "check_initialized", "library"]
+__all__ = [
+    "HorovodChannel",
+    "HorovodTransport",
+    "HostsUpdated",
+    "InternalError",
+    "check_initialized",
+    "library",
+]
 
 library: Any = hvd
 """Horovod for torch, which has no types."""
 
 InternalError: Any = HorovodInternalError
 """What Horovod raises when it has lost a rank, or was shut down."""
+
+HostsUpdated: Any = HostsUpdatedInterrupt
+"""What Horovod raises when ranks are to join or leave."""
 
 _NAMES = 64
 """Names of a channel, used in turn: new ones would fill Horovod's response cache."""
@@ -244,6 +254,7 @@ class HorovodChannel:
                 places.view(indices.dtype).view(-1, indices.shape[1]).t(),
                 numbers.view(values.dtype).view(-1, *values.shape[1:]),
                 tensor.shape,
+                check_invariants=False,
             )
             total = every.coalesce()
             # In place: the caller has this tensor.

@@ -1,0 +1,104 @@
+"""Elastic training: residuals go through a change of ranks."""
+
+from typing import Any
+
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.horovod.attachment import attach
+from gradwire.torch.horovod.errors import recognized
+from gradwire.torch.horovod.wrapped import Distributed
+from gradwire.torch.transport.horovod import HostsUpdated, library
+
+__all__ = ["ElasticState"]
+
+_TorchState: Any = library.elastic.TorchState
+
+
+class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
+    """The state of an elastic run, with the residuals of its distributed optimizers.
+
+    Takes the place of ``hvd.elastic.TorchState``, with the same arguments and methods, under
+    ``hvd.elastic.run``. ``commit()`` keeps a copy of this rank's residuals, too. When ranks have
+    joined or left, their sum is divided among all ranks; of a rank that has died, what it held is
+    lost.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, optional
+    optimizer : torch.optim.Optimizer, optional
+        Made by `DistributedOptimizer`, or any other.
+    **kwargs
+        More models and optimizers, and what else is to be kept: attributes of the state.
+    """
+
+    def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
+        # By place in `_distributed`, for those that have any.
+        self._residuals: dict[int, dict[str, Any]] = {}
+        self._merged: dict[int, dict[str, Any]] = {}
+        super().__init__(model=model, optimizer=optimizer, **kwargs)
+
+    def save(self) -> None:
+        """Keep a copy of everything. Call `commit`, which does."""
+        super().save()
+        self._merged = {}
+        self._residuals = {
+            at: each.handle.state_dict()
+            for at, each in enumerate(self._distributed())
+            if each.handle is not None
+        }
+
+    def restore(self) -> None:
+        """Return to what was saved last. Residuals follow in `sync`."""
+        for each in self._distributed():
+            each._let_go()
+        super().restore()
+
+    def sync(self) -> None:
+        """Let all ranks go on from the state of rank 0, with their share of all residuals."""
+        super().sync()
+        for at, each in enumerate(self._distributed()):
+            self._sync_residuals(at, each)
+        self._merged = {}
+
+    def check_host_updates(self) -> None:
+        """Raise Horovod's interrupt if ranks are to join or leave."""
+        try:
+            super().check_host_updates()
+        except HostsUpdated as interrupt:
+            self._hand_over()
+            # All ranks have to meet in sync(), also if some have only left.
+            raise HostsUpdated(False) from interrupt
+
+    def _hand_over(self) -> None:
+        """Add up all residuals while all ranks are there, those that are about to leave, too."""
+        try:
+            for at, each in enumerate(self._distributed()):
+                if each.handle is not None and each.handle.attached:
+                    self._merged[at] = each.handle.merged_state_dict()
+                each._let_go()
+        except ExchangeError as error:
+            raise recognized(error) from error
+
+    def _sync_residuals(self, at: int, optimizer: Distributed) -> None:
+        if not optimizer._settings.process_set.included():
+            return
+        if not optimizer._in_place:
+            optimizer._let_go()
+            attach(optimizer, optimizer._settings)
+        handle = optimizer.handle
+        assert handle is not None  # since it is attached
+        # The sum of all is in several places, and counts once.
+        has = at in self._merged
+        holders = [rank for rank, each in enumerate(library.allgather_object(has)) if each]
+        if holders:
+            mine = self._merged[at] if library.rank() == holders[0] else {}
+        else:
+            mine = self._residuals.get(at, {})
+        found = handle.merged_state_dict(mine)
+        if found:
+            handle.load_state_dict(found)
+            self._residuals[at] = handle.state_dict()
+
+    def _distributed(self) -> list[Distributed]:
+        """Return the optimizers of this state that gradwire has distributed."""
+        values = [each.value for each in self._handlers.values()]
+        return [each for each in values if isinstance(each, Distributed) and each._settings]

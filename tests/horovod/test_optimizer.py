@@ -1,0 +1,132 @@
+"""`gradwire.torch.horovod.DistributedOptimizer` trains as Horovod's own, and compresses."""
+
+import re
+
+from tests.horovod.launcher import HorovodRanks as Ranks
+
+
+def test_all_sent_it_is_horovods_own_optimizer(ranks: Ranks) -> None:
+    # Two numbers have one sum; Horovod multiplies that of three by a rounded third.
+    limit = 0.0 if ranks.world_size == 2 else 2e-6
+    for found in ranks.run("training.parity"):
+        assert max(found.values()) <= limit, found
+
+
+def test_replicas_stay_bit_identical_with_every_exchange(ranks: Ranks) -> None:
+    first, *others = ranks.run("training.replicas")
+    assert len(first) == 7
+    assert all(each == first for each in others)
+
+
+def test_every_dtype_and_sparse_gradients_are_taken(ranks: Ranks) -> None:
+    first, *others = ranks.run("training.dtypes")
+    assert all(each == first for each in others)
+
+
+def test_averages_may_be_clipped_and_closures_are_averaged(two: Ranks) -> None:
+    first, second = two.run("training.clipping")
+    assert first["apart"] == 0.0
+    assert first["print"] == second["print"]
+
+
+def test_mistakes_are_told_and_leave_no_trace(two: Ranks) -> None:
+    first, second = two.run("training.mistakes")
+    assert first == second
+    assert first["steps"] == 2
+    said = first["said"]
+    for name in ("clears in flight", "loads in flight", "skips in flight"):
+        assert said[name].startswith("UpdateError: "), name
+        assert "synchronize()" in said[name]
+    assert "more than backward_passes_per_step=1 times" in said["too many passes"]
+    assert said["adds a group"].startswith("ValueError: add_param_group()")
+    assert said["no passes"].startswith("ValueError: backward_passes_per_step")
+
+
+REFUSED = {
+    "compression": "ValueError: compression=.*codec= says",
+    "adasum": "ValueError: op=hvd.Adasum is not supported",
+    "min": "ValueError: op must be hvd.Average or hvd.Sum",
+    "sum of steps": "ValueError: op=hvd.Sum does not go with a codec that sends steps",
+    "predivide": "ValueError: gradient_predivide_factor is only for",
+    "passes": "ValueError: backward_passes_per_step",
+    "groups": "ValueError: groups= takes a positive number",
+    "groups of names": "TypeError: groups= must consist of lists of parameters",
+    "groups twice": "ValueError: a parameter can only be in one",
+    "process set": "ValueError: Horovod does not know",
+    "no process set": "TypeError: process_set= takes a hvd.ProcessSet",
+    "no optimizer": "TypeError: .*takes a torch.optim.Optimizer",
+    "lbfgs": "TypeError: LBFGS is not supported",
+    "horovod's": "ValueError: this optimizer is distributed already, by hvd",
+    "no codec": "TypeError: .*gradwire.topk",
+    "name missing": "ValueError: named_parameters= lacks 1 parameters",
+    "name twice": "ValueError: names of parameters must be unique",
+    "no names": "TypeError: named_parameters= takes pairs",
+    "no AdamW": "ValueError: .*use gradwire.torch.optim.AdamW",
+    "ranks differ": "ValueError: rank 1 and rank 0 attached with different groups",
+    "again": "ValueError: this optimizer is distributed already",
+    "its original": "ValueError: this optimizer is distributed already",
+}
+
+
+def test_what_is_not_supported_is_refused_by_name(two: Ranks) -> None:
+    for found in two.run("training.refused"):
+        assert found.keys() == REFUSED.keys()
+        for name, said in found.items():
+            assert re.match(REFUSED[name], said, re.DOTALL), (name, said)
+
+
+def test_a_gradient_that_is_not_finite_leaves_no_trace_on_any_rank(ranks: Ranks) -> None:
+    last = ranks.world_size - 1
+    for found in ranks.run("training.bad_gradients"):
+        assert found["scaled apart"] == 0.0
+        assert found["scales"] == [1024.0, 512.0]
+        assert found["scaled steps"] == [4, 4]
+        assert f"on rank {last}" in found["scaled error"]
+        assert "optimizer.synchronize() before scaler" in found["unsynchronized"]
+        assert found["error"][1] == last
+        assert found["restored"]
+        assert found["same"]
+
+
+def test_parameters_may_be_unused_or_frozen_or_ready_in_any_order(ranks: Ranks) -> None:
+    results = ranks.run("training.unused")
+    for found in results:
+        assert found["zero"]
+        assert found["kept"] == {"a": False, "b": True, "c": True}
+        assert found["frozen"]
+        assert found["print"] == results[0]["print"]
+
+
+def test_a_process_set_trains_by_itself(three: Ranks) -> None:
+    outside, *members = three.run("training.process_sets")
+    assert outside["alone"]
+    for found in members:
+        assert (found["alone"], found["size"], found["apart"]) == (False, 2, 0.0)
+        assert found["print"] == members[0]["print"] != outside["print"]
+
+
+def test_schedulers_and_broadcasts_go_on_as_with_horovods_own(two: Ranks) -> None:
+    first, second = two.run("training.surroundings")
+    assert first == second
+    assert first["apart"] == 0.0
+    assert first["rates"][0] == first["rates"][1]
+
+
+def test_the_handle_saves_resumes_pauses_discards_and_lets_go(ranks: Ranks) -> None:
+    for found in ranks.run("training.controls"):
+        assert found["gathered"] == [f"rank{each}" for each in range(ranks.world_size)]
+        assert found["resumed"]
+        assert found["discarded"]
+        assert found["paused"] < 1e-6
+        assert found["detached"] < 1e-6
+        assert found["steps"] == 7
+
+
+def test_a_rank_that_is_killed_is_an_error_on_the_others(short_lived: Ranks) -> None:
+    (kind, found), other = short_lived.try_run("training.killed", limit=60.0)
+    assert other[0] == "died"
+    assert kind == "returned", found
+    assert list(found) == ["2", "3"]
+    for said, lost in found.values():
+        assert "another rank has stopped" in said
+        assert lost, "so that Horovod's elastic mode goes on"
