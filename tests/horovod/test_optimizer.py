@@ -123,7 +123,7 @@ def test_the_handle_saves_resumes_pauses_discards_and_lets_go(ranks: Ranks) -> N
 
 
 def test_a_rank_that_is_killed_is_an_error_on_the_others(short_lived: Ranks) -> None:
-    (kind, found), other = short_lived.try_run("training.killed", limit=60.0)
+    (kind, found), other = short_lived.try_run("training.killed", limit=120.0)
     assert other[0] == "died"
     assert kind == "returned", found
     assert list(found) == ["2", "3"]

@@ -1,16 +1,18 @@
 """The transport of Horovod: collectives with names, negotiated by its background thread."""
 
+import contextlib
 import pickle
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
 
 try:
@@ -194,13 +196,15 @@ class HorovodChannel:
         bf16 = tensor.dtype == torch.bfloat16
         wire = tensor.float() if bf16 else tensor
         name = self._name()
-        handle = hvd.allreduce_async_(wire, name=name, op=hvd.Sum, process_set=self._set)
+        with _starting():
+            handle = hvd.allreduce_async_(wire, name=name, op=hvd.Sum, process_set=self._set)
         return self._follow(handle, tensor.copy_ if bf16 else _nothing)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
         """Start to replace a tensor by that of one rank."""
         root, name = self._set.ranks[source], self._name()
-        handle = hvd.broadcast_async_(_bytes(tensor), root, name=name, process_set=self._set)
+        with _starting():
+            handle = hvd.broadcast_async_(_bytes(tensor), root, name=name, process_set=self._set)
         return self._follow(handle, _nothing)
 
     def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
@@ -237,7 +241,8 @@ class HorovodChannel:
     def _gather(self, mine: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> Work:
         """Start to concatenate bytes of all ranks, of any number."""
         name = self._name()
-        handle = hvd.allgather_async(mine, name=name, process_set=self._set)
+        with _starting():
+            handle = hvd.allgather_async(mine, name=name, process_set=self._set)
         return self._follow(handle, finish)
 
     def _sum_sparse(self, tensor: torch.Tensor) -> Work:
@@ -265,7 +270,7 @@ class HorovodChannel:
 
     def _name(self) -> str:
         if not self.is_open:
-            raise RuntimeError("Horovod was shut down since this optimizer was made")
+            raise ExchangeError("Horovod was shut down since this optimizer was made")
         if len(self._latest) == _NAMES:  # the name of the oldest one is used again
             self._latest[0].wait()
         name = f"gradwire.{self._number}.{self._started % _NAMES}"
@@ -309,6 +314,18 @@ class HorovodTransport:
 
     def leave(self) -> None:
         """Return: there is nothing to close."""
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """Say what it means that Horovod starts no collective any more."""
+    try:
+        yield
+    except HorovodInternalError as error:
+        raise ExchangeError(
+            "Horovod exchanges nothing any more: another rank has stopped or failed, or Horovod "
+            f"was shut down ({str(error).strip()})"
+        ) from error
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
