@@ -14,8 +14,10 @@ from pathlib import Path
 
 import horovod.torch as hvd
 import torch
+import torch._dynamo  # the first step of an optimizer imports it
 
-import gradwire.torch.ddp  # noqa: F401
+import gradwire.torch.ddp
+import gradwire.torch.horovod  # noqa: F401
 from tests.distributed.serving import serve
 
 
