@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -84,7 +85,8 @@ def test_the_parameter_server_learns_and_goes_on_where_it_was(tmp_path):
 
 
 def loss(said: str) -> float:
-    return max(float(line.rpartition(" ")[2]) for line in said.splitlines())
+    # Unbuffered, the lines of several processes may run into each other.
+    return max(map(float, re.findall(r"loss ([\d.]+)", said)))
 
 
 def flipped(frame: bytes) -> bytes:
