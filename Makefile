@@ -26,6 +26,12 @@ demo: ## Train two models over a slow link, with and without compression (ARGS="
 	@$(environment) demo
 	@$(bin)/gradwire demo $(ARGS)
 
+.PHONY: horovod-demo
+horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS="--task text" for the other task)
+	@$(environment) horovod
+	@$(python) scripts/build_horovod.py
+	@$(bin)/gradwire demo --horovod --task digits $(ARGS)
+
 .PHONY: test
 test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
 	@$(environment) test cuda trainers horovod

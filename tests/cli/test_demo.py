@@ -156,5 +156,5 @@ def test_a_rank_that_fails_ends_the_demo_with_its_traceback():
         ):
             for _ in ranks.events("trained"):
                 pass
-        processes = list(ranks._processes)
+        processes = [each.process for each in ranks._started]
     assert all(process.poll() is not None for process in processes)

@@ -73,7 +73,7 @@ class _Session:
     def run(self) -> Comparison:
         found = versions()
         for _, event in self._ranks.events("ready"):
-            found |= {"torch": event["torch"], "simd": event["simd"]}
+            found |= event["versions"]
         self._began = time.monotonic()
         entries = list(self._entries())
         ranks = self._plan.ranks

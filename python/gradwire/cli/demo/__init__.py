@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.cli.training import horovodrun
 from gradwire.cli.training.command import conduct, console, folder, learning_rate
 from gradwire.cli.training.link import parse_rate
 from gradwire.cli.training.namespaces import MAX_RANKS
@@ -16,7 +17,8 @@ from gradwire.cli.training.presets import unfit
 if TYPE_CHECKING:
     from gradwire.cli.demo.runner import Plan
 
-_BASELINES = ("none", "bf16")
+_BASELINES = {False: ("none", "bf16"), True: ("none", "fp16")}
+"""What is compared with the codecs: DDP's own methods, or Horovod's."""
 
 _DESCRIPTION = """\
 Train two small models on real data in several processes over a slow link and compare methods
@@ -123,6 +125,12 @@ def parser() -> argparse.ArgumentParser:
         help="of all methods (default: for each method the best of one grid)",
     )
     made.add_argument(
+        "--horovod",
+        action="store_true",
+        help="train with Horovod instead of DDP: horovodrun starts the ranks, and the baselines "
+        "are Horovod's own DistributedOptimizer, none and fp16",
+    )
+    made.add_argument(
         "--loopback",
         action="store_true",
         help="use the loopback device even if a shaped link is possible",
@@ -145,16 +153,18 @@ def parser() -> argparse.ArgumentParser:
 def _plan(arguments: argparse.Namespace) -> Plan:
     from gradwire.cli.demo.runner import Plan
 
-    asked = [name for name in dict.fromkeys(arguments.codec) if name not in _BASELINES]
+    baselines = _BASELINES[arguments.horovod]
+    asked = [name for name in dict.fromkeys(arguments.codec) if name not in baselines]
     return Plan(
         tasks=arguments.task,
-        methods=[*_BASELINES, *asked],
+        methods=[*baselines, *asked],
         rates=list(dict.fromkeys(arguments.bandwidth)),
         ratio=arguments.ratio,
         ranks=arguments.ranks,
         steps=arguments.steps,
         loopback=arguments.loopback,
         learning_rate=arguments.learning_rate,
+        horovod=arguments.horovod,
     )
 
 
@@ -163,8 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = parser()
     arguments = made.parse_args(argv)
     for name in arguments.codec:
-        if name not in _BASELINES and (why := unfit(name)):
+        if name not in _BASELINES[arguments.horovod] and (why := unfit(name)):
             made.error(f"argument --codec: {why}")
+    if arguments.horovod and (why := horovodrun.missing()):
+        made.error(f"argument --horovod: {why}: run `make horovod`")
     return conduct("gradwire demo", lambda: _run(arguments))
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gradwire.cli.demo.results import HALF, PLAIN
+from gradwire.cli.demo.results import HALVES, PLAIN
 
 SECONDS = 260.0  # for all runs, so that the demo ends within five minutes, start-up included
 MIN_STEPS = 60  # with fewer steps the models learn too little to compare
@@ -105,6 +105,6 @@ class Budget:
     def _predict(self, job: Job) -> float:
         kind = KINDS[job.task]
         steps = self._settled.get((job.task, job.rate), self._asked or kind.steps)
-        share = {PLAIN: 1.0, HALF: 0.5}.get(job.method, 1.5 * self._ratio)
+        share = {PLAIN: 1.0, **dict.fromkeys(HALVES, 0.5)}.get(job.method, 1.5 * self._ratio)
         transfer = 8 * 4 * kind.parameters * share / job.rate if job.rate else 0.0
         return steps * (self.compute[job.task] + transfer + 0.003) + _FIXED

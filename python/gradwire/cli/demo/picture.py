@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results
+from gradwire.cli.demo.results import HALVES, PLAIN, Comparison, Results
 from gradwire.cli.demo.table import format_bytes
 from gradwire.cli.training.link import format_rate
 
@@ -20,7 +20,7 @@ from gradwire.cli.training.link import format_rate
 # the same information.
 _STYLES: dict[str, dict[str, Any]] = {
     PLAIN: {"color": "#000000", "linestyle": "-", "marker": "o"},
-    HALF: {"color": "#E69F00", "linestyle": "--", "marker": "s"},
+    **{half: {"color": "#E69F00", "linestyle": "--", "marker": "s"} for half in HALVES},
 }
 _OTHERS: list[dict[str, Any]] = [
     {"color": "#0072B2", "linestyle": "-", "marker": "^"},

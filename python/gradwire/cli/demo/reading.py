@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results, Run
+from gradwire.cli.demo.results import BASELINES, LABELS, PLAIN, Comparison, Results, Run
 from gradwire.cli.training.link import format_rate
 
 # On a shared machine a difference in time below this factor is noise, and counts as a draw.
@@ -23,8 +23,8 @@ def reading(results: Results) -> list[str]:
 
 def _line(comparison: Comparison) -> str:
     where = f"{comparison.task}, {format_rate(comparison.rate) if comparison.rate else 'loopback'}"
-    ours = [run for run in comparison.runs if run.method not in (PLAIN, HALF)]
-    rivals = [run for run in comparison.runs if run.method in (PLAIN, HALF)]
+    ours = [run for run in comparison.runs if run.method not in BASELINES]
+    rivals = [run for run in comparison.runs if run.method in BASELINES]
     if not ours or not rivals:
         return f"{where}: {_said(comparison.fastest)} has the shortest steps."
     best = min(ours, key=lambda run: _reached(comparison, run))
@@ -65,7 +65,7 @@ def _why_not(best: Run, rival: Run) -> str:
 
 
 def _said(run: Run) -> str:
-    return {PLAIN: "no compression", HALF: "bf16"}.get(run.method, run.method)
+    return LABELS[PLAIN] if run.method == PLAIN else run.method
 
 
 def _reached(comparison: Comparison, run: Run) -> float:

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Self
 
-# The two baselines.
-PLAIN, HALF = "none", "bf16"
-LABELS = {PLAIN: "no compression", HALF: "bf16 hook"}
+PLAIN = "none"
+HALVES = ("bf16", "fp16")  # DDP's, and Horovod's
+BASELINES = (PLAIN, *HALVES)
+LABELS = {PLAIN: "no compression", "bf16": "bf16 hook", "fp16": "Compression.fp16"}
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,11 @@ class Comparison:
     def run(self, method: str) -> Run | None:
         """Return the run of one method."""
         return next((run for run in self.runs if run.method == method), None)
+
+    @property
+    def half(self) -> str:
+        """The baseline in 16 bits."""
+        return next((run.method for run in self.runs if run.method in HALVES), HALVES[0])
 
     @property
     def fastest(self) -> Run:

@@ -9,10 +9,12 @@ from statistics import median
 from typing import Any, Protocol
 
 from gradwire.cli.demo.budget import KINDS, Budget, Job
-from gradwire.cli.demo.results import HALF, PLAIN, Results, Run
+from gradwire.cli.demo.results import HALVES, PLAIN, Results, Run
+from gradwire.cli.training import horovodrun
 from gradwire.cli.training.link import Link, Loopback, format_rate, open_link
 from gradwire.cli.training.machine import machine, threads_per_rank, versions
 from gradwire.cli.training.processes import Ranks
+from gradwire.cli.training.starting import start
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools
 PROBE_SECONDS = 0.4
@@ -23,13 +25,14 @@ class Plan:
     """The runs to make."""
 
     tasks: Sequence[str] = ("digits", "text")
-    methods: Sequence[str] = (PLAIN, HALF, "topk", "sidco")
+    methods: Sequence[str] = (PLAIN, HALVES[0], "topk", "sidco")
     rates: Sequence[int] = (100_000_000, 1_000_000_000)
     ratio: float = 0.02
     ranks: int = 2
     steps: int | None = None  # None: the task's default, or as many as fit into the time
     loopback: bool = False
     learning_rate: float | None = None  # None: the one measured for the method
+    horovod: bool = False  # instead of DDP
 
 
 class Progress(Protocol):
@@ -62,7 +65,10 @@ def run(plan: Plan, progress: Progress) -> Results:
         )
         stack.enter_context(link)
         progress.note(_describe(link, why_not, plan.ranks))
-        ranks = stack.enter_context(Ranks(link, plan.ranks))
+        if plan.horovod:
+            progress.note("Ranks: started by horovodrun.")
+        begin = horovodrun.start if plan.horovod else start
+        ranks = stack.enter_context(Ranks(link, plan.ranks, begin))
         return _Session(plan, link, why_not, ranks, progress).run()
 
 
@@ -104,7 +110,7 @@ class _Session:
     def run(self) -> Results:
         found = versions()
         for _, event in self.ranks.events("ready"):
-            found |= {"torch": event["torch"], "simd": event["simd"]}
+            found |= event["versions"]
         measured = {
             format_rate(rate) if rate else "loopback": self._probe(rate) for rate in self.rates
         }
@@ -115,6 +121,7 @@ class _Session:
                 "ratio": self.plan.ratio,
                 "learning_rate": self.plan.learning_rate,
                 "ranks": self.plan.ranks,
+                "framework": "horovod" if self.plan.horovod else "ddp",
                 "threads_per_rank": threads_per_rank(self.plan.ranks),
             },
             machine=machine(),

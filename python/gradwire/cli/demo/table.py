@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradwire.cli.demo.reading import reading
-from gradwire.cli.demo.results import HALF, PLAIN, Comparison, Results, Run
+from gradwire.cli.demo.results import PLAIN, Comparison, Results, Run
 from gradwire.cli.training.link import format_rate
 from gradwire.cli.training.trained import about, training_table
 
@@ -60,7 +60,10 @@ def _speed_columns(comparison: Comparison) -> list[_Column]:
         _Column("sent per\nstep", lambda run: format_bytes(run.sent_per_step)),
         _Column("ratio", lambda run: format_times(run.ratio)),
         _Column("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
-        _Column("speed\nvs bf16", lambda run: format_times(comparison.speed_up(run, HALF))),
+        _Column(
+            f"speed\nvs {comparison.half}",
+            lambda run: format_times(comparison.speed_up(run, comparison.half)),
+        ),
     ]
 
 
@@ -138,8 +141,8 @@ def _key(results: Results) -> str:
         "ms per step: median. compute %: the duration of a step without any exchange, as a share "
         "of the step; the rest is coding, sending and waiting. sent per step: bytes that a rank "
         f"sends, {counted}. ratio: bytes of plain float32 divided by those of the method, payload "
-        "only. speed: relative to no compression and to bf16. loss, acc. (accuracy): on held-out "
-        "data, after the same number of steps (st.) and after the same time, namely when the "
-        "fastest method finishes; evaluation time is excluded. s to loss: seconds of training "
+        "only. speed: relative to no compression and to 16 bits. loss, acc. (accuracy): on held-"
+        "out data, after the same number of steps (st.) and after the same time, namely when the"
+        " fastest method finishes; evaluation time is excluded. s to loss: seconds of training "
         "until the lowest loss that every method reached."
     )

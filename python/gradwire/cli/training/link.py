@@ -48,8 +48,11 @@ class Link(Protocol):
     shaped: bool
     interface: str
 
-    def command_prefix(self, rank: int) -> list[str]:
-        """Return the prefix that makes a command run in the rank's network namespace."""
+    def command_prefix(self, rank: int, *, inside: bool = False) -> list[str]:
+        """Return the prefix that makes a command run in the rank's network namespace.
+
+        With ``inside``, for a command that is given in another rank's namespace.
+        """
 
     def address(self, rank: int) -> str:
         """Return the rank's own address."""
@@ -77,7 +80,7 @@ class Loopback:
     shaped: bool = False
     interface: str = "lo" if sys.platform.startswith("linux") else "lo0"
 
-    def command_prefix(self, rank: int) -> list[str]:
+    def command_prefix(self, rank: int, *, inside: bool = False) -> list[str]:
         """Return an empty prefix: all ranks share this namespace."""
         return []
 

@@ -67,9 +67,13 @@ class _Namespace:
             _, complaint = self.process.communicate()
             raise LinkUnavailableError(complaint.strip() or "unshare created no network namespace")
 
-    def enter(self) -> list[str]:
-        """Return the prefix that runs a command in this namespace."""
-        user = ["--user", "--preserve-credentials"] if self._tools.user_namespace else []
+    def enter(self, *, inside: bool = False) -> list[str]:
+        """Return the prefix that runs a command in this namespace.
+
+        ``inside`` another one, the command is in the user namespace already.
+        """
+        outside = self._tools.user_namespace and not inside
+        user = ["--user", "--preserve-credentials"] if outside else []
         return [self._tools.nsenter, f"--target={self.pid}", *user, "--net", "--"]
 
     def run(self, *command: str) -> None:
@@ -189,9 +193,12 @@ class NamespaceLink:
         ends = [DEVICE, "type", "veth", "peer", "name", there_name, "netns", str(there.pid)]
         here.run(self._tools.ip, "link", "add", *ends)
 
-    def command_prefix(self, rank: int) -> list[str]:
-        """Return the prefix that makes a command run in the rank's namespace."""
-        return self._spaces[rank].enter()
+    def command_prefix(self, rank: int, *, inside: bool = False) -> list[str]:
+        """Return the prefix that makes a command run in the rank's namespace.
+
+        With ``inside``, for a command that is given in another rank's namespace.
+        """
+        return self._spaces[rank].enter(inside=inside)
 
     def address(self, rank: int) -> str:
         """Return the address of the rank's end of the link."""

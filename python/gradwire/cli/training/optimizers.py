@@ -16,7 +16,7 @@ from gradwire.codec import Codec
 from gradwire.memory import AdamCorrection, MomentumCorrection
 from gradwire.torch import optim
 
-__all__ = ["Recipe", "recipe_for"]
+__all__ = ["Recipe", "recipe_for", "scheduled"]
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,21 @@ class Recipe:
     def build(
         self, parameters: Iterable[torch.nn.Parameter], learning_rate: float, steps: int
     ) -> tuple[torch.optim.Optimizer, LRScheduler]:
-        """Return the optimizer and its schedule: warm-up, then cosine decay."""
+        """Return the optimizer and its schedule."""
+        optimizer = self.optimizer(parameters, learning_rate)
+        return optimizer, scheduled(optimizer, steps)
+
+    def optimizer(
+        self, parameters: Iterable[torch.nn.Parameter], learning_rate: float
+    ) -> torch.optim.Optimizer:
+        """Return the optimizer."""
         made: Any
         if self.kind == "sgd":
             made = optim.SGD if self.own else torch.optim.SGD
         else:
             made = optim.AdamW if self.own else torch.optim.AdamW
-        optimizer = made(parameters, lr=learning_rate, **self.options)
-        return optimizer, LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
+        optimizer: torch.optim.Optimizer = made(parameters, lr=learning_rate, **self.options)
+        return optimizer
 
     def __str__(self) -> str:
         """Return the optimizer in a few words, such as ``AdamW(0.9, 0.999)``."""
@@ -55,6 +62,11 @@ class Recipe:
             return f"{own}SGD({self.options['momentum']:g})"
         # With gradwire's, parameters that are sent dense alone have a first moment.
         return f"{own}AdamW({', '.join(f'{beta:g}' for beta in self.options['betas'])})"
+
+
+def scheduled(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
+    """Return the schedule of the learning rate: warm-up, then cosine decay."""
+    return LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
 
 
 def recipe_for(usual: str, codec: Codec | None) -> Recipe:

@@ -2,16 +2,17 @@
 
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import torch.distributed as dist
 
 _WARM_UP = 0.05  # seconds until the token bucket is empty and the congestion window open
 _PATIENCE = 30.0  # seconds to wait for the other end
 
 
-def one_way(rank: int, ends: tuple[int, int], address: str, seconds: float) -> float:
+def one_way(
+    rank: int, ends: tuple[int, int], address: str, seconds: float, tell: Callable[[Any, int], Any]
+) -> float:
     """Return the bits per second of a TCP stream from one rank to another. A collective.
 
     Parameters
@@ -24,26 +25,21 @@ def one_way(rank: int, ends: tuple[int, int], address: str, seconds: float) -> f
         Address of this rank.
     seconds : float
         Duration of the transfer.
+    tell : callable
+        Returns the value of the rank, both its arguments, on every rank.
     """
     source, sink = ends
     rate = 0.0
     if rank == sink:
         with socket.create_server((address, 0)) as server:
             server.settimeout(_PATIENCE)
-            _tell(sink, server.getsockname())
+            tell(server.getsockname(), sink)
             rate = _receive(server.accept()[0])
     else:
-        there = _tell(sink)
+        there = tell(None, sink)
         if rank == source:
             _send(there, seconds)
-    return float(_tell(sink, rate))
-
-
-def _tell(source: int, what: Any = None) -> Any:
-    """Broadcast an object from one rank; return it on every rank."""
-    said = [what]
-    dist.broadcast_object_list(said, src=source)
-    return said[0]
+    return float(tell(rate, sink))
 
 
 def _send(there: tuple[str, int], seconds: float) -> None:

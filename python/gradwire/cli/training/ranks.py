@@ -7,27 +7,19 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 import gradwire
 from gradwire.cli.training import methods, probe
-from gradwire.cli.training.optimizers import recipe_for
+from gradwire.cli.training.framework import Framework, Prepared
+from gradwire.cli.training.optimizers import recipe_for, scheduled
 from gradwire.cli.training.rates import Rate, rate_for
 from gradwire.cli.training.tasks import Batch, Task, loss_sum
 
-TIMEOUT = timedelta(seconds=120)
 EVALUATIONS = 12
-# The same buckets for every method: two per model, so that DDP can overlap the first with the rest
-# of the backward pass.
-BUCKET_MB = 1
 
 Say = Callable[..., None]
 
@@ -64,6 +56,7 @@ class Rank:
     address: str
     shaped: bool
     say: Say
+    framework: Framework
 
     def __post_init__(self) -> None:
         self._tasks: dict[str, Task] = {}
@@ -77,7 +70,8 @@ class Rank:
     def probe(self, seconds: float) -> None:
         """Measure the speed of a plain TCP stream between the first two ranks, each way."""
         ways = ((0, 1), (1, 0))
-        rates = [probe.one_way(self.rank, ends, self.address, seconds) for ends in ways]
+        tell = self.framework.broadcast
+        rates = [probe.one_way(self.rank, ends, self.address, seconds, tell) for ends in ways]
         self.say("probed", rates=rates)
 
     # -- training
@@ -101,9 +95,7 @@ class Rank:
         optimizer is the one recommended for the codec, the learning rate by default the measured.
         """
         todo = self.task(task)
-        model = DistributedDataParallel(
-            todo.model(seed), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
-        )
+        module = todo.model(seed)
         made = methods.codec_of(method, ratio, codec)
         recipe = recipe_for(todo.usual, made)
         rate = (
@@ -111,25 +103,28 @@ class Rank:
             if learning_rate is None
             else Rate(learning_rate, "given")
         )
-        optimizer = recipe.build(model.parameters(), rate.value, steps)
-        exchange = methods.attach(method, model, made, optimizer[0], schedule)
+        optimizer = recipe.optimizer(module.parameters(), rate.value)
+        prepared = self.framework.prepare(
+            module, optimizer, method, made, methods.schedule_of(schedule)
+        )
+        exchange = prepared.exchange
         begin_epoch = None if schedule is None else exchange.epoch
         try:
             batches = todo.batches(self.rank, self.ranks, seed)
-            record = self._train(todo, batches, model, optimizer, steps, evaluate, begin_epoch)
+            record = self._train(todo, batches, module, prepared, steps, evaluate, begin_epoch)
             traffic = exchange.traffic()
         finally:
             exchange.detach()
         record["bytes_per_step"] = traffic.bytes_per_step
-        record["dense_bytes_per_step"] = methods.dense_bytes(model)
+        record["dense_bytes_per_step"] = methods.dense_bytes(module.parameters(), self.ranks)
         record["achieved"] = traffic.achieved
         record["detail"] = traffic.detail or {}
-        record["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-        record["replicas_identical"] = self._identical(model)
+        record["parameters"] = sum(parameter.numel() for parameter in module.parameters())
+        record["replicas_identical"] = self._identical(module)
         record["optimizer"] = str(recipe)
         record["learning_rate"], record["rate_source"] = rate.value, rate.source
         record["facts"] = todo.facts()
-        del model, exchange
+        del module, optimizer, prepared, exchange
         gc.collect()
         self.say("trained", record=record)
 
@@ -137,13 +132,14 @@ class Rank:
         self,
         task: Task,
         batches: Iterator[Batch],
-        model: DistributedDataParallel,
-        optimizer_and_schedule: tuple[Optimizer, LRScheduler],
+        module: nn.Module,
+        prepared: Prepared,
         steps: int,
         evaluate: bool,
         begin_epoch: Callable[[int], None] | None,
     ) -> dict[str, Any]:
-        optimizer, schedule = optimizer_and_schedule
+        model, optimizer = prepared.model, prepared.optimizer
+        schedule = scheduled(optimizer, steps)
         pauses = evaluation_steps(steps) if evaluate else [0, steps]
         held_out = task.held_out(self.rank, self.ranks) if evaluate else []
         seconds: list[float] = []
@@ -152,11 +148,11 @@ class Rank:
         wire, told = 0, 0.0
         for begin, end in zip(pauses, [*pauses[1:], steps], strict=True):
             if evaluate:
-                loss, accuracy = self._evaluate(model, held_out)
+                loss, accuracy = self._evaluate(module, held_out)
                 curve.append(
                     {"step": begin, "seconds": sum(seconds), "loss": loss, "accuracy": accuracy}
                 )
-            dist.barrier()
+            self.framework.barrier()
             before = probe.sent_bytes(self.interface)
             for step in range(begin, end):
                 start = time.perf_counter()
@@ -174,7 +170,7 @@ class Rank:
                 if now - told > 0.1 and self.rank == 0:
                     told = now
                     self.say("step", step=step + 1, loss=losses[-1], seconds=sum(seconds))
-            dist.barrier()
+            self.framework.barrier()
             after = probe.sent_bytes(self.interface)
             wire += after - before if after is not None and before is not None else 0
         return {
@@ -185,9 +181,8 @@ class Rank:
             "wire_bytes_per_step": wire / steps if self.shaped else None,
         }
 
-    def _evaluate(self, model: DistributedDataParallel, held_out: list[Any]) -> tuple[float, float]:
+    def _evaluate(self, module: nn.Module, held_out: list[Any]) -> tuple[float, float]:
         """Return loss and accuracy on the held-out data; every rank evaluates its share."""
-        module: nn.Module = model.module
         module.eval()
         sums = torch.zeros(3, dtype=torch.float64)
         with torch.no_grad():
@@ -195,7 +190,7 @@ class Rank:
                 loss, right, count = loss_sum(module, batch)
                 sums += torch.tensor([loss.item(), right.item(), count], dtype=torch.float64)
         module.train()
-        dist.all_reduce(sums)
+        sums = self.framework.total(sums)
         return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
     def _identical(self, model: nn.Module) -> bool:
@@ -203,23 +198,23 @@ class Rank:
         digest = hashlib.sha256()
         for parameter in model.parameters():
             digest.update(parameter.detach().numpy().tobytes())
-        digests: list[Any] = [None] * self.ranks
-        dist.all_gather_object(digests, digest.hexdigest())
-        return len(set(digests)) == 1
+        return len(set(self.framework.gather(digest.hexdigest()))) == 1
 
 
 def join(setup: dict[str, Any], say: Say) -> Rank:
     """Join the other ranks."""
     torch.set_num_threads(setup["threads"])
     gradwire.set_num_threads(setup["threads"])
-    # A file, not a port: it works across namespaces, and no socket is open to strangers.
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{setup['folder']}/store",
-        rank=setup["rank"],
-        world_size=setup["ranks"],
-        timeout=TIMEOUT,
-    )
+    framework: Framework
+    if setup["horovodrun"]:
+        from gradwire.cli.training.with_horovod import Horovod
+
+        framework = Horovod()
+    else:
+        from gradwire.cli.training.with_ddp import DDP
+
+        framework = DDP(setup)
     here = {key: setup[key] for key in ("rank", "ranks", "interface", "address", "shaped")}
-    say("ready", torch=torch.__version__, simd=str(gradwire.simd_level()))
-    return Rank(**here, say=say)
+    versions = {"torch": torch.__version__, "simd": str(gradwire.simd_level())}
+    say("ready", versions=versions | framework.versions)
+    return Rank(**here, say=say, framework=framework)
