@@ -34,11 +34,18 @@ def bytes_per_entry(codec: gradwire.Codec) -> float:
     return codec.for_shape(SHAPE).init_state(numel).nbytes / numel
 
 
-def stored(memory: Memory) -> Iterator[Memory | None]:
-    """Return a memory stored in each of the ways, None for those that it does not have."""
-    names = {field.name for field in dataclasses.fields(memory)}
+def stored(codec: gradwire.Codec) -> Iterator[Memory | None]:
+    """Return a codec's memory stored in each of the ways, None for those that it cannot have."""
+    names = {field.name for field in dataclasses.fields(codec.memory)}
     for options in STORAGE.values():
-        yield dataclasses.replace(memory, **options) if options.keys() <= names else None
+        memory = None
+        if options.keys() <= names:
+            memory = dataclasses.replace(codec.memory, **options)
+            try:
+                codec.exchange.check_memory(memory)
+            except ValueError:
+                memory = None
+        yield memory
 
 
 def table() -> list[str]:
@@ -52,7 +59,7 @@ def table() -> list[str]:
 def _row(title: str, codec: gradwire.Codec) -> str:
     cells = [
         "" if memory is None else f"{bytes_per_entry(dataclasses.replace(codec, memory=memory)):g}"
-        for memory in stored(codec.memory)
+        for memory in stored(codec)
     ]
     return f"| {' | '.join([title, f'`{type(codec.memory).__name__}`', *cells])} |"
 

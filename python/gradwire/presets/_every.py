@@ -11,6 +11,7 @@ from gradwire.presets._sidco import sidco as sidco
 from gradwire.presets._dgc import dgc as dgc
 from gradwire.presets._scalecom import scalecom as scalecom
 from gradwire.presets._threshold import threshold as threshold
+from gradwire.presets._powersgd import powersgd as powersgd
 from gradwire.presets._randomk import randomk as randomk
 from gradwire.presets._dense import dense as dense
 from gradwire.presets._natural import natural as natural

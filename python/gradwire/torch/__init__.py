@@ -11,8 +11,8 @@ Tensors on other devices are taken too; `backend` tells how.
 `gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.horovod`
 those of Horovod; `gradwire.torch.lightning` and `gradwire.torch.transformers` have callbacks for
 Trainers, `gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim`
-optimizers for codecs that do a part of their work. `all_reduce` averages any tensors over the ranks
-of a process group. The operators ``torch.ops.gradwire.*`` decode inside compiled or exported
+optimizers for codecs that do a part of their work. `all_reduce` averages any tensors over the
+ranks of a process group. The operators ``torch.ops.gradwire.*`` decode inside compiled or exported
 graphs.
 """
 

@@ -1,0 +1,42 @@
+"""PowerSGD."""
+
+from gradwire.codec import Codec
+from gradwire.exchange import LowRank
+from gradwire.presets._preset import DROP, KEEP, preset
+from gradwire.sparsify import All
+
+__all__ = ["powersgd"]
+
+
+@preset(
+    summary="two factors of low rank in place of each matrix, summed by two all-reduces",
+    paper="Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for "
+    "Distributed Optimization, NeurIPS 2019",
+    example={},
+)
+def powersgd(rank: int = 2, *, warm_start: bool = True, error_feedback: bool = True) -> Codec:
+    """Send two factors of low rank in place of each matrix, summed by two all-reduces.
+
+    What a rank sends does not grow with the number of ranks. The factors are made where ranks are
+    averaged: in DDP and with Horovod. A frame of this codec, as `gradwire.Codec.encode` returns it,
+    has every entry.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the approximation. The authors use 1 to 4.
+    warm_start : bool
+        Begin each step with the last one's second factor.
+    error_feedback : bool
+        Keep what the approximation misses, and add it to the next gradient.
+
+    References
+    ----------
+    Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+    Optimization", NeurIPS 2019.
+    """
+    return Codec(
+        sparsify=All(),
+        memory=KEEP if error_feedback else DROP,
+        exchange=LowRank(rank, warm_start=warm_start),
+    )
