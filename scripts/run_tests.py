@@ -1,9 +1,12 @@
-"""Run every test: Rust at each SIMD level of this CPU, then Python; close with a summary.
+"""Run every test: Rust at each SIMD level of this CPU, and Python; close with a summary.
 
     .venv/bin/python scripts/run_tests.py [rust] [python]
 
+Two suites run at a time, or as many as ``JOBS`` says: many tests wait for processes, and few use
+more than one processor. Every line of the output begins with the name of its suite.
+
 All suites run even if an early one fails; the exit status says whether all passed.
-``PYTEST_ARGS`` is passed to pytest.
+``PYTEST_ARGS`` is passed to pytest, which is one suite then.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,10 +28,23 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS = {"scalar": ["scalar"], "avx2": ["scalar", "avx2"], "neon": ["scalar", "neon"]}
 LEVELS["avx512"] = [*LEVELS["avx2"], "avx512"]
 
+# Files of Rust that count entries and bytes of frames, which `digest` holds equal at every level.
+COUNTED = {"achieved_ratio", "index_cost"}
+# Folders whose tests run together, in a process of their own: those that start ranks, and those of
+# the CUDA kernels. All others are the third.
+GROUPS = {
+    "ranks": ("cli", "distributed", "docs", "examples", "horovod", "trainers"),
+    "kernels": ("csrc", "torch"),
+}
+# Threads of torch that wait for each other are not to keep a processor from the other suite.
+PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+
 # The closing lines of libtest, "3 passed; 0 failed; 1 ignored", and pytest, "3 passed, 1 skipped".
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|ignored|skipped)\b")
 CLOSING = re.compile(r"^(test result: |=* ?\d+ [a-z]+.* in [\d.]+s)")
 KINDS = {"error": "failed", "errors": "failed", "ignored": "skipped"}
+
+PRINTING = threading.Lock()
 
 
 @dataclass
@@ -43,7 +61,7 @@ class Suite:
     status: int = 0
 
     def run(self) -> None:
-        print(f"\n==> {self.name}: {shlex.join(self.command)}", flush=True)
+        self._say(f"==> {shlex.join(self.command)}\n")
         began = time.monotonic()
         with subprocess.Popen(
             self.command,
@@ -56,10 +74,14 @@ class Suite:
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                print(line, end="", flush=True)
+                self._say(line)
                 self._count(line)
         self.status = process.returncode
         self.seconds = time.monotonic() - began
+
+    def _say(self, line: str) -> None:
+        with PRINTING:
+            print(f"{self.name:<15} | {line}", end="", flush=True)
 
     def _count(self, line: str) -> None:
         plain = re.sub(r"\x1b\[[\d;]*m", "", line)
@@ -81,21 +103,45 @@ def level() -> str:
 
 
 def rust_suites() -> list[Suite]:
-    """Return the core's tests once per level; the documentation's examples only at the best one.
+    """Return the core's tests once per level.
 
-    The Python tests cover the bindings: building them for ``cargo test`` would test nothing.
+    Those of `COUNTED` and the documentation's examples run only at the best one. The Python tests
+    cover the bindings: building them for ``cargo test`` would test nothing.
     """
     suites = []
+    files = {each.stem for each in (ROOT / "rust/core/tests").glob("*.rs")}
+    below = ["--lib", *(f"--test={name}" for name in sorted(files - COUNTED))]
     for name in LEVELS[level()]:
-        targets = [] if name == level() else ["--lib", "--tests"]
+        targets = [] if name == level() else below
         command = ["cargo", "test", "--locked", "--package", "gradwire-core", *targets]
         suites.append(Suite(f"rust, {name}", command, {"GRADWIRE_SIMD": name}))
     return suites
 
 
-def python_suite() -> Suite:
-    arguments = shlex.split(os.environ.get("PYTEST_ARGS", ""))
-    return Suite("python", [sys.executable, "-m", "pytest", *arguments])
+def build_rust() -> None:
+    """Compile the core's tests before any suite begins: the compiler needs all processors."""
+    command = ["cargo", "test", "--locked", "--package", "gradwire-core", "--no-run"]
+    subprocess.run(command, cwd=ROOT, check=False)  # what fails here fails in the suites, too
+
+
+def python_suites() -> list[Suite]:
+    """Return the Python tests, in as many processes as there are groups."""
+    command = [sys.executable, "-m", "pytest"]
+    if arguments := shlex.split(os.environ.get("PYTEST_ARGS", "")):
+        return [Suite("python", [*command, *arguments])]
+    folders = {
+        group: [f"tests/{name}" for name in names if (ROOT / "tests" / name).is_dir()]
+        for group, names in GROUPS.items()
+    }
+    others = [f"--ignore={folder}" for grouped in folders.values() for folder in grouped]
+    return [
+        Suite(
+            f"python, {group}",
+            [*command, "-o", f"cache_dir=.pytest_cache/{group}", *chosen],
+            PATIENT,
+        )
+        for group, chosen in {**folders, "others": ["tests", *others]}.items()
+    ]
 
 
 def summarise(suites: list[Suite]) -> None:
@@ -103,19 +149,21 @@ def summarise(suites: list[Suite]) -> None:
     for suite in suites:
         verdict = "ok" if suite.passed else "FAILED"
         numbers = ", ".join(f"{count} {kind}" for kind, count in suite.counts.items())
-        print(f"    {suite.name:<14} {verdict:<7} {suite.seconds:7.1f} s   {numbers}")
+        print(f"    {suite.name:<15} {verdict:<7} {suite.seconds:7.1f} s   {numbers}")
     total = {kind: sum(suite.counts[kind] for suite in suites) for kind in suites[0].counts}
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
 
 
 def main(asked: list[str]) -> int:
+    # The longest first.
     suites: list[Suite] = []
-    if not asked or "rust" in asked:
-        suites += rust_suites()
     if not asked or "python" in asked:
-        suites.append(python_suite())
-    for suite in suites:
-        suite.run()
+        suites += python_suites()
+    if not asked or "rust" in asked:
+        build_rust()
+        suites += reversed(rust_suites())
+    with ThreadPoolExecutor(int(os.environ.get("JOBS") or 2)) as lanes:
+        list(lanes.map(Suite.run, suites))
     summarise(suites)
     return 0 if all(suite.passed for suite in suites) else 1
 
