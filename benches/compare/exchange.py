@@ -36,8 +36,17 @@ ROOT = Path(__file__).resolve().parents[2]
 class Rank:
     """A rank's process: one line of JSON in, one out."""
 
-    def __init__(self, link: Link, number: int, folder: str, module: str = "exchange_rank") -> None:
-        setup = {"rank": number, "ranks": RANKS, "folder": folder}
+    def __init__(
+        self,
+        link: Link,
+        number: int,
+        folder: str,
+        module: str = "exchange_rank",
+        *,
+        ranks: int = RANKS,
+        end: int | None = None,
+    ) -> None:
+        setup = {"rank": number, "ranks": ranks, "folder": folder}
         environment = os.environ | {
             "GLOO_SOCKET_IFNAME": link.interface,
             "OMP_NUM_THREADS": "1",
@@ -45,7 +54,7 @@ class Rank:
         }
         self.process = subprocess.Popen(
             [
-                *link.command_prefix(number),
+                *link.command_prefix(number if end is None else end),
                 sys.executable,
                 "-m",
                 f"{__package__}.{module}",

@@ -100,6 +100,12 @@ def three(kept: Callable[[int, str], Ranks], backend: str) -> Ranks:
     return kept(3, backend)
 
 
+@pytest.fixture
+def four(kept: Callable[[int, str], Ranks], backend: str) -> Ranks:
+    """Four ranks that serve all tests, as two nodes of two."""
+    return kept(4, backend)
+
+
 @pytest.fixture(params=["two", "three"])
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     """Two ranks, then three."""

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import torch
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(*options: str) -> str:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+def run(*options: str, example: str = "train.py", ranks: int = 2) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     # A free port, so that two of these may run at once.
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(EXAMPLE), *options]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command += [str(EXAMPLES / example), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -33,3 +34,14 @@ def test_the_example_learns_reports_and_goes_on_where_it_was(tmp_path):
 
 def test_the_example_runs_without_compression_too():
     assert "step 50: loss" in run("--steps", "50", "--ratio", "1")
+
+
+def test_the_example_of_a_hierarchy_compresses_between_nodes_only():
+    out = run("2", example="hierarchy.py", ranks=4)
+    assert "gradwire, rank 0 of 4: 30 steps" in out
+    assert "inside the node" in out
+
+
+def test_the_example_of_fsdp_compresses_between_nodes_only():
+    out = run("2", example="fsdp2.py", ranks=4)
+    assert "gradwire, rank 0 of 4: 30 steps" in out

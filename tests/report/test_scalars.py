@@ -46,7 +46,7 @@ def test_every_figure_that_there_is_becomes_a_scalar():
         for name in (
             *("step", "steps", "collectives", "wire_bytes", "dense_wire_bytes", "compression"),
             *("slot_use", "achieved", "encode_ms", "exchange_ms", "decode_ms", "wait_ms"),
-            *("residual_norm", "state_bytes"),
+            *("residual_norm", "state_bytes", "node_wire_bytes", "node_ms"),
         )
     }
     dense = next(each for each in report.parameters if each.dense)

@@ -109,6 +109,8 @@ class Figures:
     state_bytes: int
     parameters: tuple[ParameterReport, ...]
     timeline: tuple[BucketTimes, ...] = ()
+    node_wire_bytes: float = 0.0
+    node_ms: float = 0.0
 
     def bytes_per_entry(self) -> float:
         """Return the bytes kept per entry of the parameters that have a state."""

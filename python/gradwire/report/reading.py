@@ -14,6 +14,9 @@ MARK = "gradwire_report"
 """The key of the format's version, which marks an object as a report."""
 VERSION = 1
 
+_LATER = {"node_wire_bytes": 0.0, "node_ms": 0.0}
+"""Fields that the first reports of this version do not have."""
+
 _LARGEST = 2**63
 """No figure of a report reaches it, and no float is lost below it."""
 
@@ -79,6 +82,7 @@ def _check(found: Any, kind: type[Any], where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{where or 'the report'} is {_kind(found)}, not an object")
     names = {field.name for field in fields(kind)}
+    found = _LATER | found if kind is Figures else found
     missing, unknown = sorted(names - found.keys()), sorted(found.keys() - names)
     if missing or unknown:
         what = f"lacks {missing[0]!r}" if missing else f"has an unknown {_short(unknown[0])}"

@@ -62,6 +62,9 @@ class Report(Figures):
     parameters : tuple of ParameterReport
     timeline : tuple of BucketTimes
         When the buckets of the last steps were encoded, exchanged and decoded.
+    node_wire_bytes, node_ms : float
+        Bytes that this rank sends per step to other ranks of its node, dense, and mean milliseconds
+        of that; 0 without a hierarchy. The other bytes are of what it sends to other nodes.
     """
 
     def to_json(self) -> str:

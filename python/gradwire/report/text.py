@@ -12,6 +12,14 @@ _HEADINGS = (
 )
 
 
+def _inside(report: Figures) -> list[str]:
+    """Return what is said of the node, if there is a hierarchy."""
+    if not report.node_wire_bytes:
+        return []
+    sent = f"{size(report.node_wire_bytes)} per step, dense, {report.node_ms:.2f} ms"
+    return [f"  inside the node {sent}"]
+
+
 def as_text(report: Figures) -> str:
     """Return a summary and a table of the largest parameters."""
     wire, dense = size(report.wire_bytes), size(report.dense_wire_bytes)
@@ -24,6 +32,7 @@ def as_text(report: Figures) -> str:
         f"gradwire, rank {report.rank} of {report.world_size}: {report.steps} steps",
         f"  codec           {report.codec}",
         f"  bytes sent      {wire} per step, plain DDP {dense}: {report.compression:.1f}x less",
+        *_inside(report),
         f"  collectives     {buckets:.1f} per step {carried}",
         f"  achieved ratio  {ratio(report.achieved)}",
         f"  ms per step     {each_ms}; backward waited {report.wait_ms:.2f}",

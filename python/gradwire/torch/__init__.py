@@ -8,12 +8,12 @@
 
 Tensors on other devices are taken too; `backend` tells how.
 
-`gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.horovod`
-those of Horovod; `gradwire.torch.lightning` and `gradwire.torch.transformers` have callbacks for
-Trainers, `gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim`
-optimizers for codecs that do a part of their work. `all_reduce` averages any tensors over the
-ranks of a process group. The operators ``torch.ops.gradwire.*`` decode inside compiled or exported
-graphs.
+`gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.fsdp`
+those of FSDP2 between nodes, and `gradwire.torch.horovod` those of Horovod;
+`gradwire.torch.lightning` and `gradwire.torch.transformers` have callbacks for Trainers,
+`gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim` optimizers for
+codecs that do a part of their work. `all_reduce` averages any tensors over the ranks of a process
+group. The operators ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
 
 import importlib
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gradwire.torch import accelerate as accelerate
     from gradwire.torch import collective as collective
     from gradwire.torch import ddp as ddp
+    from gradwire.torch import fsdp as fsdp
     from gradwire.torch import horovod as horovod
     from gradwire.torch import lightning as lightning
     from gradwire.torch import optim as optim
@@ -56,7 +57,16 @@ __all__ = [
 ]
 
 
-_MODULES = ("accelerate", "collective", "ddp", "horovod", "lightning", "optim", "transformers")
+_MODULES = (
+    "accelerate",
+    "collective",
+    "ddp",
+    "fsdp",
+    "horovod",
+    "lightning",
+    "optim",
+    "transformers",
+)
 
 
 def __getattr__(name: str) -> Any:

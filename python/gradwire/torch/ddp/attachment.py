@@ -1,7 +1,7 @@
 """Attaches a codec to a DDP model: checks the arguments, and that all ranks agree on them."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.options import SAME, Options
 from gradwire.torch.reducer.passes import GradScaler
-from gradwire.torch.transport import Groups
+from gradwire.torch.transport import Groups, Hierarchy, Levels, Transport, levels
 
 __all__ = ["attach"]
 
@@ -33,6 +33,7 @@ def attach(
     min_ndim: int = 1,
     process_group: dist.ProcessGroup | None = None,
     timeout: timedelta | None = None,
+    hierarchy: Levels | None = None,
 ) -> Handle:
     """Compress the gradients of a DDP model. A collective: call it on every rank.
 
@@ -73,6 +74,12 @@ def attach(
         Group to use instead of the model's own; it must consist of the same ranks.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the process group.
+    hierarchy : int, "node", DeviceMesh or tuple of ProcessGroup, optional
+        Compress between nodes only. Inside a node gradients are summed dense, each rank a share of
+        every parameter, which it then exchanges with its partners in the other nodes. The number of
+        ranks per node, of which a node has consecutive ones; ``"node"`` for that which torchrun
+        sets, ``LOCAL_WORLD_SIZE``; a mesh with the dimensions (nodes, ranks per node); or two
+        groups, of this rank's node and of its partners. See ``docs/hierarchy.md``.
 
     Returns
     -------
@@ -89,7 +96,8 @@ def attach(
         Parameters have no values, the model has another hook, the process group consists of other
         ranks than the model's, options are incompatible, the schedule does not fit the codec, the
         codec has ``low_memory=True`` and an exchange or parts that do not go with it, a pattern of
-        names matches no parameter, codecs have several exchanges, the optimizer
+        names matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size
+        or gradients are sparse with it, codecs have several exchanges, the optimizer
         would not apply what the codec sends, or the ranks disagree on the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
@@ -129,12 +137,19 @@ def attach(
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
     entry = HookEntry(ddp, over, whole=whole)
     entry.check()
+    sparse = models.sparse(ddp.module)
+    transport: Transport = Groups(over, timeout)
+    if hierarchy is not None:
+        inside, across = levels(hierarchy, over)
+        _check_dense(models.known(ddp), sparse)
+        if len(inside) > 1:  # else every rank is a node
+            transport = Hierarchy(over, inside, across, timeout)
     return assemble(
         models.known(ddp),
         options,
-        Groups(over, timeout),
+        transport,
         entry,
-        sparse=models.sparse(ddp.module),
+        sparse=sparse,
         whole=whole,
         bucket_nbytes=getattr(ddp, "bucket_bytes_cap", None),
         joining=_joining(ddp),
@@ -173,3 +188,13 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
             "grad_scaler= requires a known end of each step, which skip_all_reduce_unused_params "
             "hides; use find_unused_parameters instead"
         )
+
+
+def _check_dense(known: Mapping[str, torch.Tensor], sparse: set[int]) -> None:
+    """Refuse gradients that cannot be divided."""
+    for name, each in known.items():
+        if id(each) in sparse:
+            raise ValueError(
+                f"the gradient of {name!r} is sparse, which hierarchy= cannot divide among the "
+                "ranks of a node: make the embedding with sparse=False, or leave hierarchy= out"
+            )

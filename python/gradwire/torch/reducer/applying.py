@@ -268,12 +268,13 @@ class Applying:
 def _start(parameter: Parameter, moments: Mapping[str, Any]) -> None:
     found: dict[str, Any] = {}
     if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
-        found["second_moment"] = to_memory(moments["exp_avg_sq"], parameter)
+        found["second_moment"] = to_memory(parameter.own(moments["exp_avg_sq"]), parameter)
         found["step"] = int(moments["step"])
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
         # With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
         factor = parameter.codec.memory.momentum if parameter.codec.memory.nesterov else 1.0
-        found["momentum"] = to_memory(factor * moments["momentum_buffer"], parameter)
+        own = parameter.own(moments["momentum_buffer"])
+        found["momentum"] = to_memory(factor * own, parameter)
     if found:
         parameter.state.load_state_dict(parameter.state.state_dict() | found)
 

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradwire.exchange import LowRank
 from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.applying import Applying
 from gradwire.torch.reducer.assignment import Assignment
 from gradwire.torch.reducer.attached import Entry
-from gradwire.torch.reducer.connection import NO_FACTS, connect
+from gradwire.torch.reducer.connection import NO_FACTS, ShareOf, connect
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.options import Options
 from gradwire.torch.reducer.pairing import check_pairing, warn_of_pairing
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.scheduling import Scheduler
-from gradwire.torch.transport import Transport
+from gradwire.torch.reducer.shares import Share, cut
+from gradwire.torch.transport import Place, Transport
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -31,6 +33,7 @@ def assemble(
     entry: Entry,
     *,
     sparse: set[int],
+    share_of: ShareOf | None = None,
     whole: bool = True,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
@@ -48,6 +51,9 @@ def assemble(
     entry : Entry
     sparse : set of int
         The ids of parameters whose gradients are sparse.
+    share_of : callable, optional
+        Returns what this rank is given of a parameter's gradient, summed inside the node already.
+        By default it is given all of it; with a `Hierarchy`, the node then divides it.
     whole : bool
         As in `Worker`.
     bucket_nbytes : int, optional
@@ -65,13 +71,20 @@ def assemble(
         The ranks could not be connected.
     """
     assignment, optimizer = options.assignment, options.optimizer
-    join = functools.partial(connect, options, named, sparse, facts)
+    join = functools.partial(connect, options, named, sparse, facts, share_of)
     try:
         connection = join(transport)
         options.check(named, whole=whole)
-        rank = connection.exchange.rank
+        place = connection.place
+        rank = place.rank
+        if place.shares > 1 and isinstance(assignment.exchange, LowRank):
+            raise ValueError(
+                f"{assignment.exchange!r} factors whole matrices, of which each rank of a node has "
+                "some rows: use another codec, or leave the hierarchy out"
+            )
         dense = options.dense(named, sparse)
-        parameters = making.make(named, dense, assignment.of, rank, bucket_nbytes)
+        divide = share_of or functools.partial(_divide, place)
+        parameters = making.make(named, dense, assignment.of, rank, bucket_nbytes, divide)
         compressed = {each.name: each for each in parameters if each.state is not None}
         for codec, theirs in _by_codec(assignment, compressed):
             check_pairing(codec, optimizer, theirs)
@@ -98,6 +111,11 @@ def assemble(
         applying=applying,
         joining=joining,
     )
+
+
+def _divide(place: Place, name: str, tensor: torch.Tensor) -> Share | None:
+    """Return this rank's share of a parameter; None if its node has no other rank."""
+    return None if place.shares == 1 else cut(name, tensor, place.share, place.shares)
 
 
 def _by_codec(

@@ -91,12 +91,17 @@ class Attached:
     def _begin(self, connection: Connection, entry: Entry) -> None:
         """Exchange over this connection from now on."""
         exchange, scaled = connection.exchange, self._options.scaled
-        self.world_size = exchange.world_size
-        self.rank = self._scheduler.rank = exchange.rank
+        place = self._place = connection.place
+        self.world_size = place.size
+        self.rank = self._scheduler.rank = place.rank
+        self._between = connection.between
         self._exchange = exchange
         self._control = connection.control
-        self._worker = Worker(exchange, scaled=scaled, whole=self._whole)
-        layouts = Layouts(list(self._parameters.values()))
+        self._worker = Worker(
+            exchange, scaled=scaled, whole=self._whole, confirm=connection.confirm
+        )
+        divided = place if connection.divides else None
+        layouts = Layouts(list(self._parameters.values()), divided)
         self._tallies = layouts.tallies
         self._passes = Passes(
             self._worker,

@@ -15,9 +15,10 @@ from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.order import BUFFERS, to_logical, to_memory
 from gradwire.torch.reducer.parameters import fresh_state
 from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.redividing import of_share
 from gradwire.torch.reducer.saved import Entry, RankState, pack, unpack
 from gradwire.torch.reducer.scheduling import Scheduler
-from gradwire.torch.transport import Channel
+from gradwire.torch.transport import Channel, Place
 
 if TYPE_CHECKING:
     from gradwire.state import State
@@ -35,16 +36,18 @@ T = TypeVar("T")
 def save(
     parameters: Mapping[str, Parameter],
     codec: Any,
-    rank: int,
-    world_size: int,
+    place: Place,
     step: int,
     scheduler: Scheduler,
     optimizer_step: int | None,
 ) -> dict[str, Any]:
     """Return the checkpoint of one rank: plain tensors and one text."""
     state = RankState(
-        rank=rank,
-        world_size=world_size,
+        rank=place.rank,
+        world_size=place.size,
+        node=place.node,
+        share=place.share,
+        shares=place.shares,
         step=step,
         schedule=scheduler.state_dict(),
         entries={name: _save(parameter) for name, parameter in parameters.items()},
@@ -68,11 +71,23 @@ def _save(parameter: Parameter) -> Entry:
 def load(
     parameters: Mapping[str, Parameter],
     scheduler: Scheduler,
+    place: Place,
     channel: Channel,
+    between: Channel,
     saved: Saved | Sequence[Saved] | None,
     policy: Policy,
 ) -> tuple[int, int | None]:
     """Restore all parameters on all ranks, or none on any.
+
+    Parameters
+    ----------
+    parameters : mapping of str to Parameter
+    scheduler : Scheduler
+    place : Place
+    channel, between : Channel
+        Channels of all ranks, and of those with this rank's share, in which nothing is under way.
+    saved, policy : object
+        As in `Handle.load_state_dict`.
 
     Returns
     -------
@@ -82,7 +97,7 @@ def load(
     loading: list[_Loading] = []
 
     def read() -> Any:
-        loading.append(_Loading(parameters, channel.rank, channel.size, saved, policy, scheduler))
+        loading.append(_Loading(parameters, place, saved, policy, scheduler))
         mine = loading[0]
         steps = {name: state.step for name, state in mine.states.items()}
         made_in = {name: step for name, (_, step) in mine.moments.items()}
@@ -92,15 +107,18 @@ def load(
     (mine,) = loading
     known = {rank: summary for rank, (summary, *_) in enumerate(every) if summary is not None}
     # After a failure, some ranks may have ended a step that others have not.
-    compared = {(*each[:1], *each[2:]) if policy == "own" else each for each in known.values()}
-    if len(compared) > 1:
+    steps = {} if policy == "own" else {rank: each[1] for rank, each in known.items()}
+    runs = {(each[0], each[3], steps.get(rank)) for rank, each in known.items()}
+    # Sizes of frames are the same on the ranks that exchange them: those with one share.
+    sizes = {(place.grid[rank][1], each[2]) for rank, each in known.items()}
+    if len(runs) > 1 or len(sizes) > len({share for share, _ in sizes}):
         raise ValueError(
             "the ranks were given checkpoints of different runs or steps (world size, step, "
             f"checksum of frame sizes and schedule, epoch): {known}"
         )
     schedules = [schedule for _, schedule, *_ in every if schedule is not None]
     _together(channel, lambda: mine.complete([steps for _, _, steps, _ in every], schedules))
-    mine.share_moments(channel, [made_in for *_, made_in in every])
+    mine.share_moments(between, [every[rank][-1] for rank in place.partners])
     mine.apply()
     return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
 
@@ -140,8 +158,7 @@ class _Loading:
     def __init__(
         self,
         parameters: Mapping[str, Parameter],
-        rank: int,
-        world_size: int,
+        place: Place,
         saved: object,
         policy: Policy,
         scheduler: Scheduler,
@@ -149,7 +166,7 @@ class _Loading:
         if policy not in get_args(Policy):
             raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}")
         self._parameters = parameters
-        self._rank = rank
+        self._rank = place.rank
         self._scheduler = scheduler
         self._measured: dict[str, Any] = {}
         self.schedule: dict[str, Any] | None = None
@@ -159,6 +176,9 @@ class _Loading:
         self.summary: tuple[int, int, int, int] | None = None
         self.optimizer_step: int | None = None
         by_rank = unpack(saved)
+        redivided = any(each.shares != place.shares for each in by_rank.values())
+        by_rank = of_share(by_rank, parameters, place)
+        rank, world_size = place.node, place.nodes
         if not by_rank:
             if policy == "sum-and-split":
                 raise ValueError(
@@ -176,7 +196,7 @@ class _Loading:
         if policy == "own":
             self._own(by_rank)
             rank = next(iter(by_rank))
-        elif old_size == world_size:
+        elif old_size == world_size and not redivided:
             self._same_size(by_rank, rank)
         else:
             self._other_size(by_rank, rank, world_size, old_size, policy)
@@ -329,7 +349,7 @@ def _check(saved: RankState, parameters: Mapping[str, Parameter]) -> None:
             f"{sorted(missing)} and has the extra parameters {sorted(unknown)}"
         )
     for name, entry in saved.entries.items():
-        shape = parameters[name].tensor.shape
+        shape = torch.Size(parameters[name].shape)
         measured = saved.measured.get(name)
         for values in (*entry.buffers.values(), *([] if measured is None else [measured])):
             if values.shape != shape:

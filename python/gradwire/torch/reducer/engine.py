@@ -19,7 +19,7 @@ from gradwire.torch.reducer.jobs import Job, Step
 from gradwire.torch.reducer.layout import Layout
 from gradwire.torch.reducer.resources import Resources
 from gradwire.torch.reducer.worker import Worker
-from gradwire.torch.transport import Transport
+from gradwire.torch.transport import Place, Transport
 
 __all__ = ["Call", "Engine", "Started"]
 
@@ -108,7 +108,8 @@ class Engine:
             raise
         self.control = Control(messages)
         self.worker = Worker(self.exchange, scaled=False, whole=True)
-        connection = Connection(self.exchange, self.control, transport)
+        place = Place.alone(self.rank, self.size)
+        connection = Connection(self.exchange, self.control, transport, place)
         self._resources = Resources(self.worker, connection)
         self._finalizer = weakref.finalize(self, self._resources.abandon)
 

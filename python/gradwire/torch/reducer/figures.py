@@ -6,14 +6,15 @@ from typing import Any
 
 from gradwire.report import ParameterReport, Report
 from gradwire.torch.reducer import marks
-from gradwire.torch.reducer.exchange import Exchange
+from gradwire.torch.reducer.exchange import Exchanging
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.report import StepTimes, Tallies, Tally
+from gradwire.torch.transport import Place
 
 __all__ = ["clear", "figures", "report"]
 
 
-def figures(exchange: Exchange, tallies: Tallies, step: int) -> dict[str, Any]:
+def figures(exchange: Exchanging, tallies: Tallies, step: int) -> dict[str, Any]:
     """Return the figures over all parameters, by their names in `Report`; none read a residual."""
     times, sums = exchange.times, tallies.total()
     steps = max(times.steps, 1)
@@ -26,6 +27,7 @@ def figures(exchange: Exchange, tallies: Tallies, step: int) -> dict[str, Any]:
         "wire_bytes": wire,
         "dense_wire_bytes": dense,
         "compression": dense / wire if wire else 1.0,
+        "node_wire_bytes": times.node_bytes / steps,
         "slot_use": sums.nbytes / max(times.slot_bytes, 1),
         "achieved": sums.count / sums.target if sums.target else None,
         **{f"{stage}_ms": 1e3 * total / steps for stage, total in times.seconds.items()},
@@ -35,7 +37,8 @@ def figures(exchange: Exchange, tallies: Tallies, step: int) -> dict[str, Any]:
 def report(
     codec: object,
     parameters: Iterable[Parameter],
-    exchange: Exchange,
+    exchange: Exchanging,
+    place: Place,
     tallies: Tallies,
     step: int,
     *,
@@ -48,7 +51,9 @@ def report(
     codec : object
         What was attached, for its repr.
     parameters : iterable of Parameter
-    exchange : Exchange
+    exchange : Exchanging
+    place : Place
+        Of this rank.
     tallies : Tallies
     step : int
         Backward passes that counted, ever.
@@ -59,8 +64,8 @@ def report(
     norms = [_norm(each) if residuals else None for each in parameters]
     known = [norm for norm in norms if norm is not None]
     return Report(
-        rank=exchange.rank,
-        world_size=exchange.world_size,
+        rank=place.rank,
+        world_size=place.size,
         codec=repr(codec),
         carried_by=", ".join(sorted(set(exchange.carriers.values()))) or "gloo",
         **figures(exchange, tallies, step),
@@ -71,7 +76,7 @@ def report(
     )
 
 
-def clear(exchange: Exchange, tallies: Tallies) -> None:
+def clear(exchange: Exchanging, tallies: Tallies) -> None:
     """Start all running sums from zero, except the count of steps."""
     exchange.times = StepTimes(steps_ever=exchange.times.steps_ever)
     tallies.clear()

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from gradwire.torch.reducer.shares import as_gradient, local
+
 __all__ = ["Flat"]
 
 
@@ -15,7 +17,7 @@ class Flat:
     Attributes
     ----------
     tensors : list of torch.Tensor
-        The parameters.
+        The parameters; of a DTensor, what this rank has of it.
     buffer : torch.Tensor
         shape (entries,).
 
@@ -30,13 +32,14 @@ class Flat:
     def __init__(self, tensors: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
         first = tensors[0]
         self.tensors = list(tensors)
+        here = list(map(local, tensors))
         values = torch.empty(
-            sum(each.numel() for each in tensors), dtype=first.dtype, device=first.device
+            sum(each.numel() for each in here), dtype=first.dtype, device=first.device
         )
-        parts = torch.split(values, [each.numel() for each in tensors])
+        parts = torch.split(values, [each.numel() for each in here])
         self._parts = [
             part.as_strided(each.shape, stride, part.storage_offset())
-            for part, each, stride in zip(parts, tensors, strides, strict=True)
+            for part, each, stride in zip(parts, here, strides, strict=True)
         ]
         self.buffer = torch.view_as_real(values).flatten() if first.is_complex() else values
 
@@ -48,7 +51,7 @@ class Flat:
             if gradient is None:
                 part.zero_()
             else:
-                part.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+                part.copy_(gradient.to_dense() if gradient.is_sparse else local(gradient))
 
     @torch.no_grad()
     def write(self, factor: float = 1.0) -> None:
@@ -56,11 +59,11 @@ class Flat:
         for tensor, part in zip(self.tensors, self._parts, strict=True):
             gradient = tensor.grad
             if gradient is None:
-                gradient = tensor.grad = part.clone()
+                gradient = tensor.grad = as_gradient(part.clone(), tensor)
             elif gradient.is_sparse:
                 gradient.zero_()
                 gradient.add_(part.to_sparse(gradient.sparse_dim()))
             else:
-                gradient.copy_(part)
+                local(gradient).copy_(part)
             if factor != 1.0:
                 gradient.mul_(factor)

@@ -26,22 +26,28 @@ def gather(saved: Saved, channel: Channel, to: int | None) -> dict[str, Any]:
     rank, size = channel.rank, channel.size
     mine = saved[f"rank{rank}"]
     kinds = [kind for kind in mine if kind in BUFFERS]  # every rank has these
-    texts = channel.all_gather_object((mine["about"], sorted(mine["measured"])))
+    shapes = {name: values.shape for kind in kinds for name, values in mine[kind].items()}
+    texts = channel.all_gather_object((mine["about"], sorted(mine["measured"]), shapes))
     wanted = to is None or rank == to
     everything: dict[str, Any] = {
         f"rank{each}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
-        for each, (text, _) in enumerate(texts)
+        for each, (text, *_) in enumerate(texts)
     }
     for kind in kinds:
         for name, values in mine[kind].items():
+            # The shares of the ranks of a node may differ by a row.
+            theirs = [shape[name] for _, _, shape in texts]
+            longest = max(shape.numel() for shape in theirs)
+            flat = torch.cat([values.flatten(), values.new_zeros(longest - values.numel())])
             if to is None:
-                every = values.new_empty(size * values.numel())
-                channel.all_gather(every, values.flatten()).wait()
-                parts = [part.view_as(values).clone() for part in every.chunk(size)]
+                every = values.new_empty(size * longest)
+                channel.all_gather(every, flat).wait()
+                parts = list(every.view(size, longest))
             else:
-                parts = channel.gather(values, to)
+                parts = channel.gather(flat, to)
             for each, part in enumerate(parts):
-                everything[f"rank{each}"][kind][name] = part
+                found = part[: theirs[each].numel()].view(theirs[each]).clone()
+                everything[f"rank{each}"][kind][name] = found
     for name in texts[0][1]:
         values = mine["measured"].get(name)
         if to != 0:
@@ -58,6 +64,8 @@ class _Checkpointed(Protocol):
 
     rank: int
 
+    def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]: ...
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: Mapping[str, Any], policy: Policy) -> None: ...
@@ -70,23 +78,30 @@ class Resharded:
     what the policy needs from the old ranks.
     """
 
-    def __init__(self, handle: _Checkpointed, world_size: int, policy: Policy) -> None:
+    def __init__(
+        self, handle: _Checkpointed, world_size: int, policy: Policy, shares: int, same: bool
+    ) -> None:
         self._handle = handle
         self._policy = policy
         self._world_size = world_size
+        self._shares = shares
+        self._same = same
 
     def state_dict(self) -> dict[str, Any]:
         """Return what to read: checkpoints of old ranks, filled with zeros."""
-        own = self._handle.rank
+        own, shares = self._handle.rank, self._shares
         if self._policy == "sum-and-split":
             ranks = list(range(self._world_size))
-        else:
-            ranks = [own if self._policy == "keep" and own < self._world_size else 0]
+        elif self._same:
+            ranks = [own if self._policy == "keep" and own < self._world_size else own % shares]
+        else:  # whatever the node keeps is divided anew
+            ranks = list(range(self._world_size if self._policy == "keep" else shares))
         (mine,) = self._handle.state_dict().values()
+        shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]
         # Only rank 0 has sums of gradients, and only rank 0 restores them.
         return {
             f"rank{old}": {
-                kind: {name: torch.zeros_like(each) for name, each in values.items()}
+                kind: {name: values[name].new_zeros(shapes[old % shares][name]) for name in values}
                 if isinstance(values, Mapping) and (kind != "measured" or old == own == 0)
                 else {}
                 for kind, values in mine.items()

@@ -12,6 +12,7 @@ from gradwire.torch.reducer.attached import Attached
 from gradwire.torch.reducer.checkpoint import Policy
 from gradwire.torch.reducer.gathering import Resharded, gather
 from gradwire.torch.reducer.merging import merge
+from gradwire.torch.reducer.shares import cut
 
 __all__ = ["Handle"]
 
@@ -148,8 +149,7 @@ class Handle(Attached):
         return checkpoint.save(
             self._compressed(),
             self._options.assignment.get_config(),
-            self.rank,
-            self.world_size,
+            self._place,
             self.step,
             self._scheduler,
             None if self._applying is None else self._applying.optimizer_step(),
@@ -214,11 +214,22 @@ class Handle(Attached):
             Another rank called something else, or did not call within the timeout.
         """
         self._check_attached("save each rank's state_dict()")
+        if self._place.shares > 1:
+            raise ValueError(
+                "merged_state_dict() adds up whole residuals, and each rank has a share of them: "
+                "use gathered_state_dict()"
+            )
         mine = self.state_dict() if state_dict is None else state_dict
         with self._control.act("merged_state_dict()") as channel:
             return merge(channel, mine)
 
-    def resharded(self, world_size: int, policy: Policy = "sum-and-split") -> Resharded:
+    def resharded(
+        self,
+        world_size: int,
+        policy: Policy = "sum-and-split",
+        *,
+        ranks_per_node: int | None = None,
+    ) -> Resharded:
         """Return an object for `torch.distributed.checkpoint` to load another world size's save.
 
         Pass it instead of the handle: ``load({"gradwire": handle.resharded(8)}, ...)`` loads what
@@ -230,8 +241,26 @@ class Handle(Attached):
             Number of ranks that saved.
         policy : {"sum-and-split", "keep", "drop"}
             As in `load_state_dict`.
+        ranks_per_node : int, optional
+            That of the run that saved, if it had a hierarchy with another one than this run; 1 if
+            it had none. Consecutive ranks were one node.
         """
-        return Resharded(self, _validate.integer("world_size", world_size, low=1), policy)
+        size = _validate.integer("world_size", world_size, low=1)
+        shares = self._place.shares
+        if ranks_per_node is not None:
+            shares = _validate.integer("ranks_per_node", ranks_per_node, low=1, high=size)
+        if size % shares:
+            raise ValueError(f"{size} ranks cannot have been nodes of {shares} ranks each")
+        return Resharded(self, size, policy, shares, shares == self._place.shares)
+
+    def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what a rank with this share keeps of each parameter."""
+        if shares == 1:
+            return {name: tuple(each.tensor.shape) for name, each in self._compressed().items()}
+        return {
+            name: cut(name, each.tensor, share, shares).shape
+            for name, each in self._compressed().items()
+        }
 
     def load_state_dict(
         self,
@@ -268,7 +297,13 @@ class Handle(Attached):
         self._worker.settle()
         with self._control.act("load_state_dict()") as channel:
             step, counted = checkpoint.load(
-                self._compressed(), self._scheduler, channel, state_dict, policy
+                self._compressed(),
+                self._scheduler,
+                self._place,
+                channel,
+                self._between or channel,
+                state_dict,
+                policy,
             )
         self._passes.restart(step)
         if self._applying is not None:
@@ -303,6 +338,11 @@ class Handle(Attached):
             As `state_dict`; or the new ranks could not be connected.
         """
         self._check_attached("attach() to the new group")
+        if self._place.shares > 1:
+            raise ValueError(
+                "regroup() cannot divide nodes anew: save gathered_state_dict(), detach(), and "
+                "attach() and load_state_dict() in the new group"
+            )
         assert self._entry is not None  # it is attached
         saved = self.state_dict()
         transport = self._entry.transport(ranks, timeout)
@@ -363,6 +403,7 @@ class Handle(Attached):
                 self.codec,
                 self._parameters.values(),
                 self._exchange,
+                self._place,
                 self._tallies,
                 self.step,
                 residuals=residuals,

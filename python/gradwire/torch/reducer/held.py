@@ -8,6 +8,7 @@ from gradwire.torch.reducer.flat import Flat
 from gradwire.torch.reducer.order import strides_of
 from gradwire.torch.reducer.passes import Passes
 from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.shares import laid_out, local
 from gradwire.torch.transport import Channel
 
 __all__ = ["exchange_held", "used_anywhere"]
@@ -54,7 +55,7 @@ def exchange_held(passes: Passes, parameters: Sequence[Parameter]) -> None:
         As in a backward pass. No ``.grad`` has changed then.
     """
     buckets = [
-        Flat([each.tensor for each in members], list(map(strides_of, members)))
+        Flat([each.tensor for each in members], list(map(_strides, members)))
         for members in _buckets(parameters)
     ]
     for each in buckets:
@@ -70,12 +71,19 @@ def _kind(gradient: torch.Tensor | None) -> str:
     return "dense" if gradient.layout == torch.strided else "sparse"
 
 
+def _strides(parameter: Parameter) -> tuple[int, ...]:
+    """Return the strides of what this rank has of the gradient."""
+    if parameter.share is not None:
+        return laid_out(local(parameter.tensor))
+    return strides_of(parameter)
+
+
 def _buckets(parameters: Iterable[Parameter]) -> Iterator[list[Parameter]]:
     """Divide parameters into buckets of one dtype each."""
     by_dtype: dict[torch.dtype, list[Parameter]] = {}
     for each in parameters:
         bucket = by_dtype.setdefault(each.tensor.dtype, [])
         bucket.append(each)
-        if sum(one.tensor.nbytes for one in bucket) >= _BUCKET:
+        if sum(local(one.tensor).nbytes for one in bucket) >= _BUCKET:
             yield by_dtype.pop(each.tensor.dtype)
     yield from by_dtype.values()

@@ -9,6 +9,8 @@ import torch
 from gradwire.torch.reducer.order import observe
 from gradwire.torch.reducer.record import Parameter, Piece
 from gradwire.torch.reducer.report import Tallies
+from gradwire.torch.reducer.shares import Cut, cut
+from gradwire.torch.transport import Place
 
 __all__ = ["Layout", "Layouts"]
 
@@ -44,6 +46,9 @@ class Layout:
         Rows of the tallies for the pieces, and for the dense parameters.
     dense_numels : numpy.ndarray
         Number of entries of each dense parameter.
+    cut : Cut or None
+        Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
+        this rank's share.
 
     Parameters
     ----------
@@ -57,10 +62,13 @@ class Layout:
         Row of each of these parameters in the tallies. Counts from 0 by default.
     sparse : bool
         The bucket is a sparse tensor.
+    cut : Cut, optional
+        The attribute.
     """
 
     __slots__ = (
         "compressed",
+        "cut",
         "dense",
         "dense_numel",
         "dense_numels",
@@ -84,8 +92,10 @@ class Layout:
         rows: Sequence[int] | None = None,
         *,
         sparse: bool = False,
+        cut: Cut | None = None,
     ) -> None:
         self.sparse = sparse
+        self.cut = cut
         pieces: list[Piece] = []
         dense: list[Piece] = []
         runs: list[tuple[int, int]] = []
@@ -131,9 +141,16 @@ class Layouts:
     ----------
     tallies : Tallies
         One row per parameter, in the given order, and one for all parameters that were replaced.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+    place : Place, optional
+        This rank's, if the ranks of a node divide every bucket.
     """
 
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
+    def __init__(self, parameters: Sequence[Parameter], place: Place | None = None) -> None:
+        self._place = place
         # The parameters are kept alive here, which keeps their ids valid.
         self._parameters = list(parameters)
         self._replaced = len(self._parameters)
@@ -163,16 +180,25 @@ class Layouts:
                 # The model had this parameter when it was wrapped, and has since replaced it. DDP
                 # still averages the old one; it is sent dense.
                 name = f"(replaced, shape {tuple(tensor.shape)})"
+                share = None
+                if self._place is not None:
+                    share = cut(name, tensor, self._place.share, self._place.shares)
                 self._by_id[id_] = len(self._parameters)
-                self._parameters.append(Parameter(name, tensor))
+                self._parameters.append(Parameter(name, tensor, share=share))
         rows = [self._by_id[id_] for id_ in key]
         parameters = [self._parameters[row] for row in rows]
         # Replaced parameters are counted together.
         rows = [min(row, self._replaced) for row in rows]
         sparse = buffer.layout != torch.strided
-        layout = Layout(parameters, buffer.dtype, self.tallies, rows, sparse=sparse)
-        if layout.numel != buffer.numel():
+        shares, dtype = None, buffer.dtype
+        if self._place is not None:
+            named = [(each.name, each.tensor) for each in parameters]
+            shares = Cut(named, self._place.shares)
+            dtype = torch.promote_types(dtype, torch.float32)  # of sums inside the node
+        layout = Layout(parameters, dtype, self.tallies, rows, sparse=sparse, cut=shares)
+        numel = layout.numel if shares is None else sum(shares.numels)
+        if numel != buffer.numel():
             raise RuntimeError(
-                f"a bucket has {buffer.numel()} entries, its parameters have {layout.numel}"
+                f"a bucket has {buffer.numel()} entries, its parameters have {numel}"
             )
         return layout

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.shares import laid_out
 
 __all__ = ["BUFFERS", "laid_out", "observe", "strides_of", "to_logical", "to_memory"]
 
@@ -22,7 +23,7 @@ def to_logical(flat: NDArray[Any], parameter: Parameter) -> torch.Tensor:
     values = torch.from_numpy(flat)
     if values.dtype == torch.uint16:
         values = values.view(torch.bfloat16)
-    shape = parameter.tensor.shape
+    shape = parameter.shape
     return values.as_strided(shape, strides_of(parameter)).clone().contiguous()
 
 
@@ -31,7 +32,7 @@ def to_memory(
 ) -> NDArray[Any]:
     """Return values of the parameter's shape in memory order; the inverse of `to_logical`."""
     flat = torch.empty(parameter.numel, dtype=dtype, device="cpu")
-    flat.as_strided(parameter.tensor.shape, strides_of(parameter)).copy_(values)
+    flat.as_strided(parameter.shape, strides_of(parameter)).copy_(values)
     return (flat.view(torch.uint16) if dtype == torch.bfloat16 else flat).numpy()
 
 
@@ -40,6 +41,8 @@ def observe(parameter: Parameter) -> None:
 
     If it has changed, the state's arrays are reordered. The state must not be in use.
     """
+    if parameter.share is not None:  # its rows were divided by the order in which they were
+        return
     strides = laid_out(parameter.tensor)
     if parameter.strides is not None and not _same(
         parameter.tensor.shape, strides, parameter.strides
@@ -56,15 +59,9 @@ def observe(parameter: Parameter) -> None:
 
 def strides_of(parameter: Parameter) -> tuple[int, ...]:
     """Return the strides of a parameter's gradient in memory order."""
+    if parameter.share is not None:
+        return parameter.share.strides
     return parameter.strides or laid_out(parameter.tensor)
-
-
-def laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return a gradient's strides in a bucket: its parameter's, or row-major if those have gaps."""
-    dense = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format)
-    if dense.stride() == tensor.stride():
-        return tensor.stride()
-    return torch.empty(tensor.shape, device="meta").stride()
 
 
 def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ import torch
 
 from gradwire.torch import backends
 from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.shares import local
 
 __all__ = ["Mark", "Origin", "Origins"]
 
@@ -75,7 +76,7 @@ class Mark:
     @property
     def _gradient(self) -> torch.Tensor | None:
         tensor = self._tensor()
-        return None if tensor is None else tensor.grad
+        return None if tensor is None or tensor.grad is None else local(tensor.grad)
 
     def sent(self) -> torch.Tensor | None:
         """Return whether what was decoded last is in ``.grad``, as a tensor; None if it is not.
@@ -191,7 +192,7 @@ class Origins:
             if mark.origin is Origin.SENT and mark.parameter.computed:
                 gradient = mark.parameter.tensor.grad
                 if gradient is not None:
-                    self._seen = (mark, _version(gradient))
+                    self._seen = (mark, _version(local(gradient)))
                     return
 
     def changed(self) -> bool:
@@ -200,7 +201,7 @@ class Origins:
             return False
         mark, version = self._seen
         gradient = mark.parameter.tensor.grad
-        return gradient is not None and _version(gradient) != version
+        return gradient is not None and _version(local(gradient)) != version
 
 
 def _read(flags: Sequence[torch.Tensor]) -> list[bool]:

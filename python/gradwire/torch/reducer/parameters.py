@@ -10,6 +10,7 @@ from gradwire.torch import backends
 from gradwire.torch.reducer.capacity import SizeLimit
 from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.shares import Share
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -26,6 +27,7 @@ def make(
     codec_of: "Callable[[str], Codec | None]",
     rank: int,
     bucket_nbytes: int | None,
+    share_of: Callable[[str, torch.Tensor], Share | None],
 ) -> list[Parameter]:
     """Return the records of all parameters, in their order.
 
@@ -40,14 +42,16 @@ def make(
         This rank, which selects the random numbers of the states.
     bucket_nbytes : int, optional
         Capacity of the buckets.
+    share_of : callable
+        Returns the part of a parameter that this rank encodes; None for all of it.
     """
     turns = _turns(named, bucket_nbytes or _BUCKET)
     parameters = []
     for name, tensor in named.items():
-        parameter = Parameter(name, tensor, turn=turns[name])
+        parameter = Parameter(name, tensor, turn=turns[name], share=share_of(name, tensor))
         codec = None if name in dense else codec_of(name)
         if codec is not None and codec.exchange.suits(tensor.shape):
-            use(parameter, codec.for_shape(tensor.shape))
+            use(parameter, codec.for_shape(parameter.shape))
             parameter.state = fresh_state(parameter, rank)
         parameters.append(parameter)
     return parameters

@@ -12,7 +12,7 @@ from gradwire.torch.errors import ExchangeError, UndoError, fresh
 from gradwire.torch.reducer.agreement import agree
 from gradwire.torch.reducer.applying import Applying, set_rates
 from gradwire.torch.reducer.control import Control
-from gradwire.torch.reducer.exchange import Exchange
+from gradwire.torch.reducer.exchange import Exchanging
 from gradwire.torch.reducer.jobs import Job, Step
 from gradwire.torch.reducer.layout import Layout, Layouts
 from gradwire.torch.reducer.origins import Origin
@@ -38,7 +38,7 @@ class Passes:
     Parameters
     ----------
     worker : Worker
-    exchange : Exchange
+    exchange : Exchanging
     layouts : Layouts
     scheduler : Scheduler
     grad_scaler : GradScaler or None
@@ -53,7 +53,7 @@ class Passes:
     def __init__(
         self,
         worker: Worker,
-        exchange: Exchange,
+        exchange: Exchanging,
         layouts: Layouts,
         scheduler: Scheduler,
         grad_scaler: GradScaler | None,
@@ -72,6 +72,7 @@ class Passes:
         self._joining = joining
         self._steps_before = 0
         self._last: Step | None = None
+        self._submitted: list[Layout] = []  # in the last pass
         self._pauses = 0
         self._read_scale = _one
 
@@ -178,6 +179,24 @@ class Passes:
         layout = self._layouts.of(tensors, buffer)
         return self._enqueue(layout, buffer, self._read_scale, last=last, placed=placed)
 
+    def end(self) -> BaseException | None:
+        """End a pass of which no bucket was the last; return the error it has to raise.
+
+        Its futures are resolved then.
+        """
+        step = self._last
+        assert step is not None  # begun
+        self._worker.end(step)
+        return self._worker.verdict(step)
+
+    def placed(self) -> None:
+        """Record that the averages of the pass are in ``.grad`` now, if they are only now."""
+        if self._applying is None:
+            return
+        for layout in self._submitted:
+            self._mark(layout)
+        self._applying.watch()
+
     def ending(self) -> Callable[[Step], BaseException | None]:
         """Return what tells, once a pass is complete, which error it has to raise.
 
@@ -194,6 +213,7 @@ class Passes:
         return verdict
 
     def _begin(self, *, shadow: bool = False) -> BaseException | None:
+        self._submitted.clear()
         applying = self._applying
         if applying is None:
             self._advance(_nothing)
@@ -263,10 +283,9 @@ class Passes:
     ) -> "tuple[torch.futures.Future[torch.Tensor], Step]":
         step = self._last
         assert step is not None
-        if self._applying is not None and placed:
-            origins = self._applying.origins
-            origins.exchanged(layout.compressed, Origin.SENT)
-            origins.exchanged((piece.parameter for piece in layout.dense), Origin.AVERAGED)
+        if placed:
+            self._mark(layout)
+        self._submitted.append(layout)
         carried = buffer.device.type in self._exchange.carriers
         bucket = backends.of(buffer).bucket(buffer, carried)
         self._worker.submit(
@@ -280,6 +299,13 @@ class Passes:
             )
         )
         return bucket.future, step
+
+    def _mark(self, layout: Layout) -> None:
+        """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
+        if self._applying is not None:
+            origins = self._applying.origins
+            origins.exchanged(layout.compressed, Origin.SENT)
+            origins.exchanged((piece.parameter for piece in layout.dense), Origin.AVERAGED)
 
     def _scale(self) -> Callable[[], float]:
         """Return what reads the loss scale of this pass."""

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.torch.reducer.shares import Share
+
 __all__ = ["Parameter", "Piece"]
 
 
@@ -32,6 +34,8 @@ class Parameter:
         The same sum without the last gradient.
     strides : tuple of int or None
         Strides of its gradient in the bucket, and of its residual. None before the first bucket.
+    share : Share or None
+        The part of it that this rank encodes, and keeps a state of; None for all of it.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Parameter:
     measured: NDArray[np.float32] | None = None
     measured_before: NDArray[np.float32] | None = None
     strides: tuple[int, ...] | None = None
+    share: Share | None = None
 
     @property
     def compressed(self) -> bool:
@@ -71,8 +76,17 @@ class Parameter:
 
     @property
     def numel(self) -> int:
-        """Number of entries."""
-        return self.tensor.numel()
+        """Number of entries of which this rank keeps a state."""
+        return self.tensor.numel() if self.share is None else self.share.numel
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what this rank keeps a state of."""
+        return tuple(self.tensor.shape) if self.share is None else self.share.shape
+
+    def own(self, values: torch.Tensor) -> torch.Tensor:
+        """Return what this rank keeps a state of, from values of the parameter's shape."""
+        return values if self.share is None else self.share.of(values)
 
     @property
     def nbytes(self) -> int:

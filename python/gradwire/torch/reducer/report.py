@@ -129,6 +129,9 @@ class Tallies:
         return np.column_stack((self._sums, self._encode_ns, self._decode_ns))
 
 
+_STAGES = ("encode", "exchange", "decode", "wait", "node")
+
+
 @dataclass(slots=True)
 class StepTimes:
     """Running sums over all buckets.
@@ -144,10 +147,8 @@ class StepTimes:
     slot_bytes: int = 0
     wire_bytes: float = 0.0
     dense_bytes: int = 0
-    seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("encode", "exchange", "decode", "wait"), 0.0)
-    )
-
+    node_bytes: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STAGES, 0.0))
     recent: deque[list[Marks]] = field(default_factory=lambda: deque(maxlen=STEPS))
 
     def add(self, stage: str, start: float) -> float:

@@ -47,6 +47,8 @@ class RankState:
 
     Attributes
     ----------
+    node, share, shares : int
+        The rank's node, the share of every parameter that it has there, and their number.
     measured : dict of str to torch.Tensor
         Of the parameters' shapes.
     optimizer_step : int or None
@@ -59,6 +61,9 @@ class RankState:
     schedule: dict[str, Any]
     entries: dict[str, Entry]
     measured: dict[str, torch.Tensor]
+    node: int
+    share: int = 0
+    shares: int = 1
     optimizer_step: int | None = None
 
 
@@ -81,6 +86,8 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
             for name, entry in state.entries.items()
         },
     }
+    if state.shares > 1:  # earlier releases know of none
+        about |= {"node": state.node, "share": state.share, "shares": state.shares}
     if state.optimizer_step is not None:
         about["optimizer_step"] = state.optimizer_step
     tensors = {
@@ -136,6 +143,15 @@ def _unpack(packed: object, key: str) -> RankState:
     rank = _integer(key, about, "rank", low=0)
     if f"rank{rank}" != key or rank >= world_size:
         raise ValueError(f"{key} holds the state of rank {rank} of {world_size}")
+    shares, share, node = 1, 0, rank
+    if "shares" in about:
+        shares = _integer(key, about, "shares", low=1)
+        share = _integer(key, about, "share", low=0)
+        node = _integer(key, about, "node", low=0)
+        if share >= shares or world_size % shares or node >= world_size // shares:
+            raise ValueError(
+                f"{key} has share {share} of {shares} in node {node}, of {world_size} ranks"
+            )
     tensors = {
         kind: _tensors(f"{key}.{kind}", kind, packed.get(kind, {}))
         for kind in (*BUFFERS, "measured")
@@ -154,6 +170,9 @@ def _unpack(packed: object, key: str) -> RankState:
             for name, found in parameters.items()
         },
         measured=tensors["measured"],
+        node=node,
+        share=share,
+        shares=shares,
         optimizer_step=(
             None
             if about.get("optimizer_step") is None

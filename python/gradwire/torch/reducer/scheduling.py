@@ -160,7 +160,7 @@ class Scheduler:
     def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
         own = self._codecs[name]
         if isinstance(self.schedule, Accordion):
-            shape = self._parameters[name].tensor.shape
+            shape = self._parameters[name].shape
             return self.schedule.codec_for(own, critical=critical[name], shape=shape)
         return self.schedule.codec_at(own, epoch)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
-from gradwire.torch.reducer.exchange import Exchange
+from gradwire.torch.reducer.exchange import Exchanging
 from gradwire.torch.reducer.jobs import Flight, Job, Step
 
 __all__ = ["Worker"]
@@ -32,7 +32,7 @@ class Worker:
 
     Parameters
     ----------
-    exchange : Exchange
+    exchange : Exchanging
         If it postpones, the buckets of a step are completed together, once all are good.
     scaled : bool
         A loss scaler skips steps that are not finite. The futures of a step are resolved together,
@@ -40,12 +40,23 @@ class Worker:
         the scaler skips the step.
     whole : bool
         Treat a step whose last bucket never arrives as a failed backward pass.
+    confirm : callable, optional
+        Tells other ranks the error of a step, or that there is none, and raises theirs. No bucket
+        is then the last: steps end by `end`.
     """
 
-    def __init__(self, exchange: Exchange, *, scaled: bool, whole: bool) -> None:
+    def __init__(
+        self,
+        exchange: Exchanging,
+        *,
+        scaled: bool,
+        whole: bool,
+        confirm: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
         self._exchange = exchange
         self._scaled = scaled
-        self._hold = scaled or exchange.postpones
+        self._confirm = confirm
+        self._hold = scaled or exchange.postpones or confirm is not None
         self._whole = whole
         self._jobs: queue.Queue[Job | Callable[[], None] | None] = queue.Queue()
         self._flights: queue.Queue[Flight | None] = queue.Queue()
@@ -116,6 +127,12 @@ class Worker:
             return False
         self.between(lambda: self._close(None))
         return True
+
+    def end(self, step: Step) -> None:
+        """End a step when all its buckets are done, and resolve their futures."""
+        start = time.perf_counter()
+        self.between(lambda: self._end(step))
+        self._exchange.times.add("wait", start)
 
     def discard(self, step: Step) -> None:
         """Undo the last step, if it counted. Call it once, after `settle`."""
@@ -213,6 +230,18 @@ class Worker:
             previous.undo_all()
         else:
             self._finish(previous)
+
+    def _end(self, step: Step) -> None:
+        """End a step; the receiving thread has nothing to do."""
+        try:
+            if self._confirm is not None:
+                self._confirm(step.error)
+        except GradientError as error:
+            self.last_error = step.error = error
+        except BaseException as error:
+            self._break(step, error)
+        self._finish(step)
+        self._resolve(step)
 
     # The receiving thread ---------------------------------------------------------------------
 

@@ -5,6 +5,26 @@ every rank. It does not know which library moves the bytes.
 """
 
 from gradwire.torch.transport.groups import Group, Groups
-from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Transport, Work
+from gradwire.torch.transport.hierarchy import Hierarchy, Place
+from gradwire.torch.transport.interface import (
+    NO_CARRIERS,
+    Channel,
+    LocalChannel,
+    Transport,
+    Work,
+)
+from gradwire.torch.transport.nodes import Levels, levels
 
-__all__ = ["NO_CARRIERS", "Channel", "Group", "Groups", "Transport", "Work"]
+__all__ = [
+    "NO_CARRIERS",
+    "Channel",
+    "Group",
+    "Groups",
+    "Hierarchy",
+    "Levels",
+    "LocalChannel",
+    "Place",
+    "Transport",
+    "Work",
+    "levels",
+]

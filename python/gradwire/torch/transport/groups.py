@@ -1,7 +1,7 @@
 """The transport of torch.distributed: makes and destroys the process groups of one attachment."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -43,6 +43,10 @@ class Group:
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> dist.Work:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
         return _started(dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True))
+
+    def all_to_all(self, out: torch.Tensor, mine: torch.Tensor) -> dist.Work:
+        """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs."""
+        return _started(dist.all_to_all_single(out, mine, group=self.group, async_op=True))
 
     def all_reduce(self, tensor: torch.Tensor) -> dist.Work:
         """Start to replace a tensor by its sum over all ranks."""
@@ -98,11 +102,20 @@ class Groups:
         A group of these ranks.
     timeout : datetime.timedelta, optional
         Timeout of all collectives in the new groups. Defaults to that of ``over``.
+    ranks : sequence of int, optional
+        The global ranks of the new groups, if they are not all of ``over``.
     """
 
-    def __init__(self, over: dist.ProcessGroup, timeout: timedelta | None) -> None:
+    def __init__(
+        self,
+        over: dist.ProcessGroup,
+        timeout: timedelta | None,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
         self._given: dist.ProcessGroup | None = over
         self._timeout = timeout
+        self._ranks = dist.get_process_group_ranks(over) if ranks is None else list(ranks)
+        self._whole = over is dist.group.WORLD and len(self._ranks) == over.size()
         self._made: list[dist.ProcessGroup] = []
 
     @property
@@ -124,7 +137,7 @@ class Groups:
         group off, for which every rank is needed.
         """
         world = dist.group.WORLD
-        if self._over is not world and getattr(world, "bound_device_id", None) is not None:
+        if not self._whole and getattr(world, "bound_device_id", None) is not None:
             return {}
         found = [(each.device.type, backends.of(each).carries) for each in tensors]
         # One device of a kind may not run the kernels.
@@ -150,10 +163,10 @@ class Groups:
             kinds.setdefault(bound.type, "gloo")
         try:
             group = dist.new_group(
-                dist.get_process_group_ranks(self._over),
+                self._ranks,
                 timeout=timeout,
                 backend=",".join(f"{kind}:{by}" for kind, by in kinds.items()),
-                use_local_synchronization=self._over is not dist.group.WORLD,
+                use_local_synchronization=not self._whole,
                 group_desc="gradwire",
             )
         except RuntimeError as error:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["NO_CARRIERS", "Channel", "Transport", "Work"]
+__all__ = ["NO_CARRIERS", "Channel", "LocalChannel", "Transport", "Work"]
 
 NO_CARRIERS: Mapping[str, str] = MappingProxyType({})
 """Frames are on the host."""
@@ -76,6 +76,19 @@ class Channel(Protocol):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Wait no longer than this from now on, where the transport can end a wait."""
+
+
+class LocalChannel(Channel, Protocol):
+    """Collectives inside a node, which also exchange shares."""
+
+    def all_to_all(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
+        """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs.
+
+        Parameters
+        ----------
+        out, mine : torch.Tensor
+            shape (size * n,): the parts from and for every rank, in rank order.
+        """
 
 
 class Transport(Protocol):

@@ -1,0 +1,28 @@
+"""Gradient compression for FSDP2: the level between nodes of hybrid sharding (HSDP).
+
+>>> for block in model.layers:
+...     fully_shard(block, mesh=mesh["shard"])
+>>> fully_shard(model, mesh=mesh["shard"])
+>>> handle = gradwire.torch.fsdp.attach(model, gradwire.topk(ratio=0.01), mesh=mesh["replicate"])
+
+Parameters are sharded inside a node, and replicated between nodes. See `attach` and
+``docs/fsdp.md``.
+"""
+
+from gradwire.report import ParameterReport, Report
+from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
+from gradwire.torch.fsdp.attachment import attach
+from gradwire.torch.reducer.handle import Handle
+from gradwire.torch.reducer.pairing import PairingWarning
+
+__all__ = [
+    "ExchangeError",
+    "GradientError",
+    "Handle",
+    "PairingWarning",
+    "ParameterReport",
+    "Report",
+    "UndoError",
+    "UpdateError",
+    "attach",
+]

@@ -1,0 +1,175 @@
+"""Attaches a codec to a model of FSDP2: checks the arguments, and finds nodes and replicas."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from gradwire.schedule import Schedule
+from gradwire.torch.fsdp.entry import ShardedEntry
+from gradwire.torch.fsdp.model import Group, groups_of, names_of
+from gradwire.torch.reducer.assembly import assemble
+from gradwire.torch.reducer.assignment import Codecs
+from gradwire.torch.reducer.handle import Handle
+from gradwire.torch.reducer.options import SAME, Options
+from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.reducer.shares import divided
+from gradwire.torch.transport import Hierarchy
+
+__all__ = ["attach"]
+
+
+def attach(
+    model: torch.nn.Module,
+    codec: Codecs,
+    *,
+    mesh: DeviceMesh | dist.ProcessGroup,
+    optimizer: torch.optim.Optimizer | None = None,
+    schedule: Schedule = SAME,
+    grad_scaler: GradScaler | None = None,
+    min_numel: int = 1024,
+    min_ndim: int = 1,
+    timeout: timedelta | None = None,
+) -> Handle:
+    """Average the gradients of an FSDP2 model between nodes, compressed. A collective.
+
+    `torch.distributed.fsdp.fully_shard` shards the model inside a node, over a mesh with one
+    dimension, and averages gradients there. This averages each rank's shards with those of the same
+    rank in the other nodes: together they are hybrid sharding (HSDP). Residuals and moments are as
+    large as a rank's shard.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model on which ``fully_shard`` was called, with all its modules, over the ranks of this
+        node alone. Call ``attach`` on all ranks of all nodes. All nodes must start with the same
+        parameters.
+    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
+        As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
+    mesh : DeviceMesh or torch.distributed.ProcessGroup
+        The replicas of this rank's shards: a mesh with one dimension, one with the dimensions
+        (replicas, shards), or a process group.
+    optimizer : torch.optim.Optimizer, optional
+        As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
+    schedule, grad_scaler, min_numel, min_ndim, timeout
+        As in `gradwire.torch.ddp.attach`. Sizes are those of the whole parameter.
+
+    Returns
+    -------
+    Handle
+        Saves, restores, reports and detaches. After ``detach()``, gradients go on being averaged
+        between the nodes, without compression.
+
+    Raises
+    ------
+    TypeError
+        The model has no FSDP, ``mesh`` is no mesh or group, or as in `gradwire.torch.ddp.attach`.
+    ValueError
+        FSDP averages over replicas itself (a mesh of two dimensions), shards over other dimensions
+        too, has a hook already, or is of a torch that keeps gradients otherwise; the mesh does not
+        fit the model; or as in `gradwire.torch.ddp.attach`.
+    ExchangeError
+        Gloo, which carries messages between the ranks, could not connect them.
+
+    Warns
+    -----
+    PairingWarning
+        As in `gradwire.torch.ddp.attach`.
+
+    Notes
+    -----
+    The backward pass does not wait for the exchange. FSDP's hook only enqueues what a module has
+    reduced, and the averages are put into ``.grad`` when the pass has ended. So hooks of
+    ``register_post_accumulate_grad_hook``, and optimizers within the backward pass, are refused.
+
+    `attach` makes five process groups (six for exchanges that sum on the wire): two between the
+    nodes and inside this one, and one over all ranks. Memory: one copy of this rank's shards of the
+    gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for so many entries.
+    """
+    groups = groups_of(model)
+    options = Options(
+        codec=codec,
+        optimizer=optimizer,
+        schedule=schedule,
+        grad_scaler=grad_scaler,
+        min_numel=min_numel,
+        min_ndim=min_ndim,
+    )
+    inside = _check_groups(groups)
+    named = names_of(model, groups)
+    _check_parameters(named)
+    over = _replicas(mesh, inside)
+    known = {id(each) for each in named.values()}
+    entry = ShardedEntry(model, groups, known, over)
+    entry.check()
+    across = dist.get_process_group_ranks(over)
+    everyone: list[Any] = [None] * len(inside)
+    dist.all_gather_object(everyone, list(across), group=groups[0].shards)
+    union = sorted({rank for ranks in everyone for rank in ranks})
+    own, shares = inside.index(dist.get_rank()), len(inside)
+    return assemble(
+        named,
+        options,
+        Hierarchy(over, inside, across, timeout, union),
+        entry,
+        sparse=set(),
+        share_of=lambda name, tensor: divided(name, tensor, own, shares),
+    )
+
+
+def _check_groups(groups: Sequence[Group]) -> list[int]:
+    """Return the ranks that share the parameters."""
+    if any(each.is_replicated for each in groups):
+        raise ValueError(
+            "fully_shard() was given a mesh of two dimensions: FSDP then averages over replicas "
+            "itself, dense, before anything can be compressed. Give it the dimension of the shards "
+            'alone, fully_shard(module, mesh=mesh["shard"]), and the replicas to attach(..., '
+            'mesh=mesh["replicate"])'
+        )
+    found = {tuple(sorted(dist.get_process_group_ranks(each.shards))) for each in groups}
+    if len(found) > 1:
+        raise ValueError(f"all FSDP modules must have the same mesh, got ranks {sorted(found)}")
+    return list(found.pop())
+
+
+def _check_parameters(named: dict[str, Any]) -> None:
+    if not named:
+        raise ValueError("the model has no parameter that FSDP shards and that requires gradients")
+    for name, each in named.items():
+        if each.device_mesh.ndim > 1:
+            raise ValueError(
+                f"parameter {name!r} is sharded over {each.device_mesh.ndim} dimensions: gradwire "
+                "takes models that FSDP alone shards"
+            )
+        if each.is_meta:
+            raise ValueError(f"parameter {name!r} is on meta: it has no values")
+
+
+def _replicas(mesh: Any, inside: Sequence[int]) -> dist.ProcessGroup:
+    """Return the group of the replicas of this rank's shards."""
+    group: Any = mesh
+    if isinstance(mesh, DeviceMesh):
+        if mesh.ndim > 2:
+            raise ValueError(f"mesh= has {mesh.ndim} dimensions, expected (replicas, shards)")
+        group = mesh.get_group(0)
+        if mesh.ndim == 2:
+            shards = sorted(dist.get_process_group_ranks(mesh.get_group(1)))
+            if shards != list(inside):
+                raise ValueError(
+                    f"mesh= has {shards} as ranks of a node, but the model is sharded over {inside}"
+                )
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(
+            "mesh= takes the DeviceMesh of the replicas or their process group, got "
+            f"{type(mesh).__name__}"
+        )
+    ranks = dist.get_process_group_ranks(group)
+    if set(ranks) & set(inside) != {dist.get_rank()}:
+        raise ValueError(
+            f"mesh= has the ranks {sorted(ranks)}, the model is sharded over {inside}: they must "
+            "have this rank in common, and no other one"
+        )
+    return group

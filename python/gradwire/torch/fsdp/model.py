@@ -1,0 +1,164 @@
+"""What FSDP2 keeps of a model: groups of parameters, and where each is in what a group reduces.
+
+All that is read of FSDP beyond its public methods is read here. It was the same in torch 2.11 to
+2.15 as far as it is used; `groups_of` says so where it is not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+__all__ = ["Group", "groups_of", "names_of", "states_of"]
+
+
+class Group:
+    """The parameters of one FSDP module, which it reduces together.
+
+    Parameters
+    ----------
+    module : FSDPModule
+    inner : FSDPParamGroup
+        What FSDP keeps of it.
+    """
+
+    def __init__(self, module: FSDPModule, inner: Any) -> None:
+        self.module = module
+        self.inner = inner
+
+    @property
+    def shards(self) -> dist.ProcessGroup:
+        """The ranks that share the parameters."""
+        group: dist.ProcessGroup = self.inner.mesh_info.shard_process_group
+        return group
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether FSDP itself averages over replicas."""
+        return getattr(self.inner.mesh_info, "replicate_process_group", None) is not None
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The sharded parameters, in FSDP's order."""
+        return [each.sharded_param for each in self.inner.fsdp_params]
+
+    @property
+    def hook(self) -> Callable[..., Any] | None:
+        """The hook that runs after the reduce-scatter."""
+        hook: Callable[..., Any] | None = self.inner._all_reduce_hook
+        return hook
+
+    @hook.setter
+    def hook(self, hook: Callable[..., Any] | None) -> None:
+        self.inner._all_reduce_hook = hook
+
+    @property
+    def reduces_all(self) -> bool:
+        """What `set_requires_all_reduce` has set."""
+        return bool(self.inner.all_reduce_grads)
+
+    def follow(self, seen: list[Any]) -> None:
+        """Record in a list the parameters of each reduction, in their order, before its hook."""
+        original = self.inner._prepare_reduce_scatter_inputs
+
+        def prepare(fsdp_params: list[Any], *given: Any, **named: Any) -> Any:
+            seen[:] = fsdp_params
+            return original(fsdp_params, *given, **named)
+
+        self.inner._prepare_reduce_scatter_inputs = prepare
+
+    def unfollow(self) -> None:
+        """Record nothing any more."""
+        prepare = self.inner._prepare_reduce_scatter_inputs
+        if prepare.__closure__ is not None:
+            cells = dict(zip(prepare.__code__.co_freevars, prepare.__closure__, strict=True))
+            self.inner._prepare_reduce_scatter_inputs = cells["original"].cell_contents
+
+    def factor(self, dtype: torch.dtype, nodes: int) -> float:
+        """Return by what a reduced gradient is to be multiplied to be the node's mean.
+
+        FSDP divides before its hook, or a part of it after: in float16, or where it only sums. With
+        a divisor of the user's, that of all ranks, it never divides by the number of nodes.
+        """
+        inner, size = self.inner, float(self.shards.size())
+        divisor = size if inner.gradient_divide_factor is None else inner.gradient_divide_factor
+        times = 1.0 if inner.gradient_divide_factor is None else float(nodes)
+        if dtype in (torch.float32, torch.bfloat16):
+            return times / divisor if inner.force_sum_reduction_for_comms else times
+        before = 1
+        while divisor % before == 0 and divisor / before > before:
+            before *= 2
+        return times * before / divisor
+
+
+def groups_of(model: nn.Module) -> list[Group]:
+    """Return the groups of all FSDP modules of a model.
+
+    Raises
+    ------
+    TypeError
+        The model is not an FSDP module.
+    ValueError
+        This torch lays out FSDP differently, or a module has several groups.
+    """
+    if not isinstance(model, FSDPModule):
+        raise TypeError(
+            "attach() takes a model on which torch.distributed.fsdp.fully_shard() was called, got "
+            f"{type(model).__name__}; for DistributedDataParallel use gradwire.torch.ddp"
+        )
+    found = []
+    for name, module in model.named_modules():
+        if not isinstance(module, FSDPModule):
+            continue
+        inner = _inner(module)
+        if len(inner) > 1:
+            raise ValueError(
+                f"the FSDP module {name!r} has several parameter groups, by shard_placement_fn on "
+                "meshes of their own: FSDP takes no hook for it"
+            )
+        found += [Group(module, each) for each in inner]
+    return found
+
+
+def _inner(module: FSDPModule) -> list[Any]:
+    try:
+        groups = list(_state(module)._fsdp_param_groups)
+        for each in groups:
+            assert callable(each._prepare_reduce_scatter_inputs)
+            assert hasattr(each, "_all_reduce_hook")
+            assert hasattr(each, "gradient_divide_factor")
+            assert hasattr(each.mesh_info, "shard_process_group")
+            assert all(hasattr(one, "padded_sharded_param_size") for one in each.fsdp_params)
+    except (AttributeError, AssertionError) as error:
+        raise ValueError(
+            f"gradwire does not know how torch {torch.__version__} keeps the gradients of FSDP "
+            f"modules ({error}); it was tested with torch 2.15"
+        ) from error
+    return groups
+
+
+def _state(module: FSDPModule) -> Any:
+    return module._get_fsdp_state()
+
+
+def states_of(groups: Sequence[Group]) -> list[Any]:
+    """Return what FSDP keeps of each module: any of them may call its callback."""
+    return list({id(state): state for state in (_state(each.module) for each in groups)}.values())
+
+
+def names_of(model: nn.Module, groups: Sequence[Group]) -> dict[str, nn.Parameter]:
+    """Return the sharded parameters that are trained, by name; wrappers' prefixes are removed."""
+    for each in groups:
+        each.module.reshard()  # a forward pass may have left a module unsharded
+    sharded = {id(each) for group in groups for each in group.parameters}
+    named = dict(_named(model))
+    plain = {name: each for name, each in named.items() if id(each) in sharded}
+    return {name: each for name, each in plain.items() if each.requires_grad}
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for name, each in model.named_parameters():
+        yield name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", ""), each

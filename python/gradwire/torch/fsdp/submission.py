@@ -1,0 +1,209 @@
+"""The backward passes of FSDP: what modules have reduced is submitted, and placed at the end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.fsdp.model import Group
+from gradwire.torch.reducer.origins import Mark
+from gradwire.torch.reducer.passes import Passes
+from gradwire.torch.reducer.shares import as_gradient, local
+
+__all__ = ["Submission"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A group whose average is not there yet.
+
+    Attributes
+    ----------
+    members : list of torch.Tensor
+        Its sharded parameters.
+    fresh : set of int
+        The ids of those that had no ``.grad`` before this pass.
+    used : set of int
+        The ids of those that got a gradient in this pass.
+    future : Future
+        Of the averages of this rank's shards, one after another.
+    """
+
+    members: list[torch.Tensor]
+    fresh: set[int]
+    used: set[int]
+    future: "torch.futures.Future[torch.Tensor]"
+
+
+class Submission:
+    """Submits the groups of FSDP's backward passes, and places their averages.
+
+    FSDP uses what it has reduced as soon as its hook returns. So that it need not wait there, it is
+    left with zeros. When the pass ends, after all buckets of it, the averages are added.
+
+    Parameters
+    ----------
+    passes : Passes
+    known : set of int
+        The ids of the sharded parameters that are known by name.
+    nodes : int
+        Number of replicas.
+    """
+
+    def __init__(self, passes: Passes, known: set[int], nodes: int) -> None:
+        self._passes = passes
+        self._known = known
+        self._nodes = nodes
+        self._partial: dict[int, tuple[torch.Tensor, set[int]]] = {}
+        self._open = False
+        self._close()
+
+    def forget(self) -> None:
+        """Forget a pass that never ended, and what was to be added to it."""
+        if self._open:
+            self._partial.clear()
+        self._close()
+
+    def _close(self) -> None:
+        self._open = False
+        self._refusal: BaseException | None = None
+        self._averaged: list[torch.Tensor] = []
+        self._pending: dict[int, _Pending] = {}
+
+    def keep(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
+        """Keep what is reduced inside the node only, for the next pass that goes between nodes."""
+        self._partial[id(group)] = self._gather(group, seen, output)
+        output.zero_()
+
+    def submit(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> bool:
+        """Submit what a group has reduced, and leave zeros; False if it is not to be compressed."""
+        passes = self._passes
+        members = self._members(group)
+        if passes.broken is None and not self._open and (passes.are_paused or passes.are_stale()):
+            self._averaged += members
+            self._add_kept(group, seen, output)
+            return False
+        if self._averaged:  # the rest of such a pass
+            self._averaged += members
+            self._add_kept(group, seen, output)
+            return False
+        if not self._open:
+            self._open = True
+            self._refusal = self._broken() or passes.begin()
+        if self._refusal is not None:
+            output.fill_(torch.inf)
+            return True
+        if id(group) in self._pending:
+            raise ValueError(
+                "an FSDP module has reduced its gradients twice in one backward pass, as one that "
+                "is called twice in a forward pass: apply fully_shard() to a module around both "
+                "calls"
+            )
+        for each in seen:
+            _check_hooks(each.sharded_param)
+        buffer, used = self._gather(group, seen, output)
+        fresh = {id(each) for each in members if each.grad is None}
+        output.zero_()
+        future, _ = passes.submit(members, buffer, last=False, placed=False)
+        self._pending[id(group)] = _Pending(members, fresh, used, future)
+        return True
+
+    def end(self) -> None:
+        """Place the averages of a pass, and raise what it has to raise."""
+        passes, refusal = self._passes, self._refusal
+        averaged, pending, was_open = self._averaged, self._pending, self._open
+        self._close()
+        if averaged:
+            passes.averaged(averaged)
+        if refusal is not None:
+            raise refusal
+        if not was_open:
+            return
+        error = passes.end()
+        for each in pending.values():
+            _place(each, each.future.wait())
+        passes.placed()
+        if error is not None:
+            raise error
+
+    def _broken(self) -> BaseException | None:
+        first = self._passes.broken
+        if first is None:
+            return None
+        text = f"gradwire stopped after an earlier error: {first}"
+        return ExchangeError(text, getattr(first, "rank", None))
+
+    def _members(self, group: Group) -> list[torch.Tensor]:
+        return [each for each in group.parameters if id(each) in self._known]
+
+    def _gather(
+        self, group: Group, seen: Sequence[Any], output: torch.Tensor
+    ) -> tuple[torch.Tensor, set[int]]:
+        """Return the mean of the node, of all members without padding; and who has a gradient."""
+        members = self._members(group)
+        dtype = output.dtype
+        for each in members:
+            dtype = torch.promote_types(dtype, each.dtype)
+        numels = [local(each).numel() for each in members]
+        kept, used = self._partial.pop(id(group), (None, set()))
+        buffer = torch.zeros(sum(numels), dtype=dtype, device=output.device)
+        parts = dict(zip(map(id, members), torch.split(buffer, numels), strict=True))
+        at = 0
+        for each in seen:
+            parameter = each.sharded_param
+            if id(parameter) not in parts:
+                raise ValueError(
+                    f"the parameter {each._param_fqn!r} was frozen at attach(), and has a gradient "
+                    "now: detach(), and attach() again"
+                )
+            part = parts[id(parameter)]
+            part.copy_(output[at : at + part.numel()])
+            at += each.padded_sharded_param_size.numel()
+            used = used | {id(parameter)}
+        factor = group.factor(output.dtype, self._nodes)
+        if factor != 1.0:
+            buffer.mul_(factor)
+        return (buffer if kept is None else buffer.add_(kept)), used
+
+    def _add_kept(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
+        """Add to a plain average what was kept inside the node."""
+        kept, _ = self._partial.pop(id(group), (None, set()))
+        if kept is None:
+            return
+        members = self._members(group)
+        numels = [local(each).numel() for each in members]
+        parts = dict(zip(map(id, members), torch.split(kept, numels), strict=True))
+        factor, at = group.factor(output.dtype, self._nodes), 0
+        for each in seen:
+            part = parts[id(each.sharded_param)]
+            output[at : at + part.numel()] += part / factor
+            at += each.padded_sharded_param_size.numel()
+
+
+def _check_hooks(parameter: torch.Tensor) -> None:
+    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+    if any(not isinstance(getattr(each, "__self__", None), Mark) for each in hooks.values()):
+        raise ValueError(
+            "a parameter has a hook of register_post_accumulate_grad_hook(), as of an optimizer "
+            "that makes its step within the backward pass: averages come only at the end of it"
+        )
+
+
+def _place(pending: _Pending, averages: torch.Tensor) -> None:
+    """Add averages to what FSDP has left in ``.grad``."""
+    numels = [local(each).numel() for each in pending.members]
+    for parameter, flat in zip(pending.members, torch.split(averages, numels), strict=True):
+        here = local(parameter)
+        average = flat.view(here.shape)
+        if parameter.grad is None:
+            if id(parameter) in pending.used or bool(average.any()):
+                copied = average.to(here.device, here.dtype, copy=True)
+                parameter.grad = as_gradient(copied, parameter)
+            continue
+        gradient = local(parameter.grad)
+        if id(parameter) in pending.fresh:
+            gradient.copy_(average)
+        else:
+            gradient.add_(average.to(gradient.device))

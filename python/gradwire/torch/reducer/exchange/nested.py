@@ -1,0 +1,220 @@
+"""The exchange in two levels: dense inside a node, by frames between the nodes."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from gradwire.torch import backends
+from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.reducer.exchange.base import Exchange
+from gradwire.torch.reducer.exchange.outcome import NBYTES, Outcome, of_all_ranks, raise_first
+from gradwire.torch.reducer.exchange.pieces import accumulator, mean_of, overflow, wait
+from gradwire.torch.reducer.jobs import Flight, Job
+from gradwire.torch.reducer.report import StepTimes
+from gradwire.torch.transport import Channel, LocalChannel, Place
+
+__all__ = ["Nested"]
+
+
+@dataclass(slots=True, eq=False)
+class _Contents:
+    """The share of a bucket: its own flight, and what was sent inside the node before it.
+
+    Tensors are kept, because a collective may still hold them.
+    """
+
+    flight: Flight
+    held: list[torch.Tensor]
+    nbytes: int
+    seconds: float
+
+
+class Nested:
+    """Sums buckets inside a node, exchanges shares of them between nodes, and puts them together.
+
+    The ranks of a node divide every bucket. Each sends the others their shares, and adds up its own
+    in rank order, in float32: one all-to-all. It exchanges the mean with the ranks of the other
+    nodes that have the same share, by the exchange that was given, as if there were no others. At
+    last the ranks of a node send each other how that went, and the result: one all-gather. So all
+    ranks have the same bits, and know of an error on any of them.
+
+    Parameters
+    ----------
+    between : Exchange
+        The exchange between the nodes, of shares.
+    scatter, gather : LocalChannel, Channel
+        Channels inside the node with no other user, one for each thread.
+    place : Place
+    check_result : bool
+        As in `Exchange`.
+    """
+
+    def __init__(
+        self,
+        between: Exchange,
+        scatter: LocalChannel,
+        gather: Channel,
+        place: Place,
+        *,
+        check_result: bool,
+    ) -> None:
+        self._between = between
+        self._scatter: LocalChannel | None = scatter
+        self._gather: Channel | None = gather
+        self._place = place
+        self._check_result = check_result
+
+    @property
+    def times(self) -> StepTimes:
+        """Running sums of the exchange between the nodes, and of what goes inside the node."""
+        return self._between.times
+
+    @times.setter
+    def times(self, times: StepTimes) -> None:
+        self._between.times = times
+
+    @property
+    def postpones(self) -> bool:
+        """As the exchange between the nodes."""
+        return self._between.postpones
+
+    @property
+    def carriers(self) -> Mapping[str, str]:
+        """As the exchange between the nodes."""
+        return self._between.carriers
+
+    @property
+    def world_size(self) -> int:
+        """Number of nodes."""
+        return self._between.world_size
+
+    def close(self) -> None:
+        """Release the channels, without closing them."""
+        self._scatter = self._gather = None
+        self._between.close()
+
+    # The sending thread -----------------------------------------------------------------------
+
+    def start(self, job: Job, sequence: int) -> Flight:
+        """Sum this rank's share of a bucket inside the node, and start its exchange."""
+        start = time.perf_counter()
+        with job.bucket.sending():
+            share, held = self._sum(job, sequence)
+            share = share.to(job.bucket.buffer.device)
+            bucket = backends.of(share).bucket(share, share.device.type in self.carriers)
+        seconds = time.perf_counter() - start
+        nbytes = held[0].nbytes // self._place.shares * (self._place.shares - 1)
+        flight = self._between.start(replace(job, bucket=bucket), sequence)
+        return Flight(job, sequence, contents=_Contents(flight, held, nbytes, seconds))
+
+    def _sum(self, job: Job, sequence: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return the mean of this rank's share over the node; and tensors to be kept."""
+        cut, bucket, place = job.layout.cut, job.bucket, self._place
+        assert cut is not None
+        assert self._scatter is not None
+        mine = torch.empty((place.shares, cut.room), dtype=bucket.dtype, device=bucket.frames_on)
+        for row, runs, numel in zip(mine, cut.runs, cut.numels, strict=True):
+            bucket.pack(runs, row[:numel])
+        every = torch.empty_like(mine)
+        sent, got = (each.view(-1).view(torch.uint8) for each in (mine, every))
+        wait(self._scatter.all_to_all(got, sent), sequence)
+        numel = cut.numels[place.share]
+        total = every.new_zeros(numel, dtype=accumulator(bucket.dtype))
+        for part in every[:, :numel]:
+            total += part
+        return mean_of(total, place.shares), [mine, every]
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    def receive(self, flight: Flight) -> None:
+        """Receive this rank's share, and gather the shares of the node.
+
+        Raises
+        ------
+        GradientError, ExchangeError
+            As in `Exchange.receive`: of any share, and thus of any rank.
+        """
+        error, values = flight.error, None
+        contents = flight.contents
+        if isinstance(contents, _Contents):
+            self.times.node_bytes += contents.nbytes
+            self.times.seconds["node"] += contents.seconds
+            try:
+                self._between.receive(contents.flight)
+                if not self.postpones:
+                    values = self._values(flight.job, contents.flight.job)
+            except BaseException as raised:  # of any kind: the other ranks of the node wait
+                error = raised
+        with flight.job.bucket.receiving():
+            self._share(flight, error, values)
+
+    def complete(self, flight: Flight) -> None:
+        """Complete this rank's share, and gather the shares of the node."""
+        if not self.postpones:
+            return
+        contents = flight.contents
+        assert isinstance(contents, _Contents)
+        error, values = None, None
+        try:
+            self._between.complete(contents.flight)
+            values = self._values(flight.job, contents.flight.job)
+        except BaseException as raised:  # of any kind: the other ranks of the node wait
+            error = raised
+        with flight.job.bucket.receiving():
+            self._share(flight, error, values, whole=True)
+
+    def _values(self, job: Job, share: Job) -> torch.Tensor:
+        """Return the averages of this rank's share in the bucket's dtype."""
+        found = share.bucket.buffer
+        values = found.to(job.bucket.dtype)
+        if self._check_result and values.dtype != found.dtype and not _finite(values):
+            share.bucket.buffer.copy_(values)
+            raise overflow(share)
+        return values
+
+    def _share(
+        self,
+        flight: Flight,
+        error: BaseException | None,
+        values: torch.Tensor | None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """Tell the node how this share fared, and learn it of the others, with their averages."""
+        start = time.perf_counter()
+        job, place, cut = flight.job, self._place, flight.job.layout.cut
+        assert cut is not None
+        assert self._gather is not None
+        room = cut.room * job.bucket.itemsize if whole or not self.postpones else 0
+        mine = torch.zeros(NBYTES + room, dtype=torch.uint8, device=job.bucket.frames_on)
+        if error is not None:
+            error = of_all_ranks(error, _starts(job), place)
+        Outcome(error).write(mine)
+        if values is not None:
+            mine[NBYTES : NBYTES + values.nbytes] = values.view(torch.uint8).to(mine.device)
+        every = mine.new_empty((place.shares, mine.numel()))
+        wait(self._gather.all_gather(every.view(-1), mine), flight.sequence)
+        flight.contents = (flight.contents, mine, every)  # which the collective may still hold
+        self.times.node_bytes += mine.numel() * (place.shares - 1)
+        if error is not None and not isinstance(error, ExchangeError | GradientError):
+            raise error
+        raise_first([Outcome.read(each) for each in every])
+        if room:
+            for row, runs, numel in zip(every, cut.runs, cut.numels, strict=True):
+                part = row[NBYTES : NBYTES + numel * job.bucket.itemsize]
+                job.bucket.unpack(runs, part.view(job.bucket.dtype))
+            job.bucket.store()
+        flight.contents = flight.contents[0] if self.postpones and not whole else None
+        self.times.add("node", start)
+
+
+def _starts(job: Job) -> dict[str, int]:
+    """Return where this rank's share of each parameter of a bucket starts."""
+    every = [piece.parameter for piece in (*job.layout.pieces, *job.layout.dense)]
+    return {each.name: each.share.start for each in every if each.share is not None}
+
+
+def _finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values).all())

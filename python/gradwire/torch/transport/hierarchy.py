@@ -1,0 +1,144 @@
+"""Ranks in two levels: channels inside a node, between the nodes, and over all ranks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from gradwire.torch.transport.groups import Group, Groups
+from gradwire.torch.transport.interface import NO_CARRIERS, Channel
+
+__all__ = ["Hierarchy", "Place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is: it owns one share of every gradient, and so does one rank of each node.
+
+    Attributes
+    ----------
+    rank : int
+        Among all ranks.
+    node, share : int
+        The rank's node, and its share in that node.
+    grid : tuple of tuple of int
+        Node and share of every rank.
+    """
+
+    rank: int
+    node: int
+    share: int
+    grid: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def alone(cls, rank: int, size: int) -> "Place":
+        """Return the place of a rank that is a node by itself."""
+        return cls(rank, rank, 0, tuple((each, 0) for each in range(size)))
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.grid)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return max(node for node, _ in self.grid) + 1
+
+    @property
+    def shares(self) -> int:
+        """Number of ranks in each node, and of shares."""
+        return max(share for _, share in self.grid) + 1
+
+    @property
+    def partners(self) -> list[int]:
+        """The ranks that have this rank's share, in the order of nodes."""
+        return [self.grid.index((node, self.share)) for node in range(self.nodes)]
+
+    def rank_of(self, node: int | None, share: int) -> int | None:
+        """Return the rank that has a share in a node; None for an unknown node."""
+        return None if node is None or node < 0 else self.grid.index((node, share))
+
+
+class Hierarchy:
+    """A transport whose frames go between the nodes, each rank's among those with its share.
+
+    Parameters
+    ----------
+    over : torch.distributed.ProcessGroup
+        A group of all ranks.
+    inside, across : sequence of int
+        The global ranks of this node, and those with this rank's share, one per node.
+    timeout : datetime.timedelta, optional
+        As in `Groups`.
+    everyone : sequence of int, optional
+        The global ranks of all nodes, if they are not all of ``over``.
+
+    Attributes
+    ----------
+    nodes, shares : int
+        Number of nodes, and of ranks in each of them.
+    """
+
+    def __init__(
+        self,
+        over: dist.ProcessGroup,
+        inside: Sequence[int],
+        across: Sequence[int],
+        timeout: timedelta | None,
+        everyone: Sequence[int] | None = None,
+    ) -> None:
+        self.nodes, self.shares = len(across), len(inside)
+        self._everyone = Groups(over, timeout, everyone)
+        self._inside = Groups(over, timeout, inside)
+        self._across = Groups(over, timeout, across)
+
+    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+        """Return what moves frames on the device of these tensors, as `Groups` does."""
+        return self._across.carriers(tensors)
+
+    def messages(self) -> Group:
+        """Make a channel over all ranks. A collective."""
+        return self._everyone.make()
+
+    def local(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Group:
+        """Make a channel inside this node. A collective of its ranks."""
+        return self._inside.make(carriers)
+
+    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Group:
+        """Make a channel between the nodes. A collective of the ranks with this share."""
+        return self._across.make(carriers)
+
+    def connect(
+        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """Connect the ranks of a channel on the devices of these tensors, as `Groups` does."""
+        self._across.connect(channel, carriers, tensors)
+
+    def place(self, messages: Channel, across: Channel, inside: Channel) -> Place:
+        """Return this rank's place. A collective of all ranks.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if nodes have different numbers of ranks, or the groups do not fit.
+        """
+        mine = across.rank, inside.rank, across.size, inside.size
+        every = messages.all_gather_object(mine)
+        grid = tuple((node, share) for node, share, _, _ in every)
+        sizes = {(nodes, shares) for _, _, nodes, shares in every}
+        whole = [(node, share) for node in range(across.size) for share in range(inside.size)]
+        if len(sizes) > 1 or sorted(grid) != whole:
+            raise ValueError(
+                f"{messages.size} ranks must form nodes of equal size, in which each rank has a "
+                "partner in every other node; (node, share, nodes, ranks per node) of each rank is "
+                f"{every}"
+            )
+        return Place(messages.rank, across.rank, inside.rank, grid)
+
+    def leave(self) -> None:
+        """Destroy all groups. A second call has no effect."""
+        for each in (self._across, self._inside, self._everyone):
+            each.leave()

@@ -1,0 +1,72 @@
+"""FSDP2 inside two nodes of two ranks, compressed between the nodes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.ranks import Ranks
+
+
+def test_what_sends_everything_trains_as_hybrid_sharding_of_torch(four: Ranks) -> None:
+    for found in four.run("sharded.against_hsdp"):
+        assert found["plain"] == found["factor"] == found["sums"] == 0.0
+        # torch sums replicas in 16 bits, this in the parameters' 32.
+        assert found["bf16"] < 1e-4
+        assert found["f16"] < 1e-5
+
+
+def test_replicas_are_alike_by_every_exchange_and_without_compression(four: Ranks) -> None:
+    for found in four.run("sharded.replicas"):
+        assert found["alike"] == [True] * 4
+        assert found["plain"] == 0.0
+
+
+def test_accumulated_gradients_are_exchanged_once(four: Ranks) -> None:
+    for found in four.run("sharded.accumulation"):
+        for how, steps in (("gradient", 2), ("all-reduce", 2), ("each", 6)):
+            assert found[how] < 1e-7
+            assert found[f"{how} steps"] == steps
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_leaves_no_trace_on_any(four: Ranks) -> None:
+    results = four.run("sharded.bad_gradients")
+    assert all(each == results[0] for each in results)
+    assert results[0] == {
+        "error": (True, True, 2),  # of the second node, a rank whose shard shows it
+        "kept": True,
+        "steps": 4,
+        "alike": True,
+        "scale": 32.0,
+        "scaled steps": 3,
+        "scaled alike": True,
+    }
+
+
+def test_an_exception_in_a_backward_pass_leaves_no_trace(four: Ranks) -> None:
+    for found in four.run("sharded.interrupted"):
+        assert found == {"raised": True, "kept": True, "step": 2, "alike": True, "steps": 4}
+
+
+def test_resume_through_dcp_is_bit_for_bit_and_ddp_takes_over(four: Ranks, tmp_path: Path) -> None:
+    for found in four.run("sharded.resume", folder=str(tmp_path)):
+        assert found["alike"]
+        assert found["parameters"]
+        assert found["states"]
+        assert found["sums"][1] == pytest.approx(found["sums"][0], rel=1e-5)
+
+
+def test_what_cannot_be_attached_is_refused_and_said(four: Ranks) -> None:
+    said = [
+        "TypeError: attach() takes a model on which torch.distributed.fsdp.fully_shard()",
+        "a mesh of two dimensions",
+        "they must have this rank in common",
+        "TypeError: mesh= takes the DeviceMesh of the replicas",
+        "already has a hook",
+        "nothing",
+        "already has an attached codec",
+        "nothing",
+    ]
+    for told in four.run("sharded.refusals"):
+        assert len(told) == len(said)
+        for text, expected in zip(told, said, strict=True):
+            assert expected in text
