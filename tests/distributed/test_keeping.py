@@ -19,6 +19,13 @@ def test_torch_distributed_checkpoint_resumes_bit_for_bit(
         assert found == {"same": [True] * 3, "stateful": True}
 
 
+def test_a_checkpoint_that_is_written_while_training_goes_on_is_of_its_step(
+    two: Ranks, tmp_path: Path
+) -> None:
+    for found in two.run("keeping.resume_from_async_save", folder=str(tmp_path)):
+        assert found == {"same": True, "steps": True}
+
+
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2)])
 def test_torch_distributed_checkpoint_into_another_number_of_ranks(
     two: Ranks, three: Ranks, tmp_path: Path, old: int, new: int

@@ -16,6 +16,7 @@ PAGES = [
     "report",
     "mixed-precision",
     "checkpoints",
+    "torchrun",
     "from-powersgd",
     "accuracy-drops",
     "plain-bytes",

@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 pytest.importorskip("transformers", reason="these tests need Transformers and Accelerate")
 
 
-@pytest.mark.parametrize("name", ["accelerate_train", "transformers_train"])
+@pytest.mark.parametrize("name", ["accelerate_train", "transformers_train", "torchrun_elastic"])
 def test_an_example_has_at_most_forty_lines(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()) <= 40
 

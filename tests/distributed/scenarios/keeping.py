@@ -1,5 +1,6 @@
 """Checkpoints in other places: torch.distributed.checkpoint, one file, another memory format."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,6 +17,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, WarmUp
 from gradwire.torch.ddp import Handle
+from gradwire.torch.optim import AdamW
 from gradwire.torch.reducer.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -69,6 +71,35 @@ def resume_by_dcp(rank: int, world_size: int, folder: str, schedule: str) -> dic
             _go(model, handle, rank, range(epoch + 1, 4))
             same.append((fingerprint(model), plain(handle.state_dict())) == whole)
     return {"same": same, "stateful": isinstance(handle, Stateful)}
+
+
+def resume_from_async_save(rank: int, world_size: int, folder: str) -> dict[str, bool]:
+    """Train 6 steps, and write what there was after 3 while the last 3 go on; resume from it."""
+    codec = gradwire.adam(ratio=0.05)
+    group: Any = dist.new_group(backend="gloo")  # of the thread that writes
+    seen: list[Any] = []
+    kept: Any = None
+    for resumed in (False, True):
+        module = network(seed=99 if resumed else 0)
+        model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)
+        optimizer = AdamW(model.parameters(), lr=0.01)
+        with gradwire.torch.ddp.attach(model, codec, optimizer=optimizer) as handle:
+            if resumed:
+                module.load_state_dict(kept[0])
+                optimizer.load_state_dict(kept[1])
+                load({"gradwire": handle}, checkpoint_id=folder)
+            else:
+                train(model, rank, range(3), optimizer=optimizer)
+                kept = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
+                written: Any = async_save(
+                    {"gradwire": handle}, checkpoint_id=folder, process_group=group
+                )
+            train(model, rank, range(3, 6), optimizer=optimizer)
+            if not resumed:
+                written.result()
+            seen.append((fingerprint(model), plain(handle.state_dict()), handle.step))
+    dist.destroy_process_group(group)
+    return {"same": seen[0] == seen[1], "steps": seen[0][2] == 6}
 
 
 def save_by_dcp(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
