@@ -106,6 +106,12 @@ def test_bars_are_as_long_as_their_figures():
     assert widths == pytest.approx([100 * each / expected[2] for each in expected], abs=0.001)
 
 
+def test_with_a_hierarchy_the_bytes_inside_the_node_are_shown():
+    shown = replace(saved()[0], node_wire_bytes=2.5e6, node_ms=1.5).to_html()
+    assert "inside the node, dense: 2.5 MB, 1.5 ms" in shown
+    assert "inside the node" not in PAGES["one"]
+
+
 def test_pieces_of_a_timeline_lie_where_their_times_do():
     report = saved()[0]
     *_, last = by_step(report.timeline)

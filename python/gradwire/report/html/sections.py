@@ -47,6 +47,9 @@ def wire(report: Figures) -> Markup:
         _bytes("dense, bfloat16", 2 * ring * numel, sent, "plain"),
         _bytes("dense, float32", 4 * ring * numel, sent, "plain"),
     ]
+    if report.node_wire_bytes:
+        inside = f"{size(report.node_wire_bytes)}, {milliseconds(report.node_ms)}"
+        rows.insert(1, Bar("inside the node, dense", inside, (("plain", report.node_wire_bytes),)))
     full = Bar("room in slots that was used", f"{report.slot_use:.1%}", (("bar", report.slot_use),))
     return _charts(
         _figure(
