@@ -130,3 +130,11 @@ def test_a_rank_that_is_killed_is_an_error_on_the_others(short_lived: Ranks) -> 
     for said, lost in found.values():
         assert "another rank has stopped" in said
         assert lost, "so that Horovod's elastic mode goes on"
+
+
+def test_an_elastic_state_returns_to_its_commit_and_divides_residuals(ranks: Ranks) -> None:
+    results = ranks.run("training.elastic_state")
+    for found in results:
+        assert (found["at"], found["back"], found["step"], found["attached"]) == (3, True, 3, True)
+        assert "ElasticState, whose sync() attaches it" in found["between"]
+        assert found["print"] == results[0]["print"]

@@ -514,3 +514,28 @@ def killed(rank: int, world_size: int) -> dict[str, Any]:
             found[f"{step}"] = [str(error), isinstance(error, gh.LostRankError)]
     run.handle.detach()
     return found
+
+
+def elastic_state(rank: int, world_size: int) -> dict[str, Any]:
+    """Commit, go on, return to the commit and meet again, as after an error of Horovod."""
+    run = Run(SPARSE).train(rank, range(3))
+    state = gh.ElasticState(model=run.model, optimizer=run.optimizer, at=3)
+    state.commit()
+    before, prints = residuals(run.handle), fingerprint(run.model)
+    run.train(rank, range(3, 5))
+    state.at = 5
+    state.restore()
+    found: dict[str, Any] = {"at": state.at, "back": fingerprint(run.model) == prints}
+    try:
+        run.optimizer.step()
+    except ValueError as error:
+        found["between"] = str(error)
+    state.sync()
+    handle = run.optimizer.handle
+    found |= {"step": handle.step, "attached": handle.attached}
+    for name, mine in residuals(handle).items():
+        every = hvd.allreduce(torch.from_numpy(before[name]).double(), op=hvd.Sum, name=name)
+        torch.testing.assert_close(torch.from_numpy(mine).double(), every / world_size)
+    run.handle = handle
+    run.train(rank, range(3, 5))
+    return found | {"print": run.end()}
