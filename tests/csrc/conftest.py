@@ -13,7 +13,7 @@ SANITIZED = bool(os.environ.get("GRADWIRE_TEST_SANITIZED"))
 RACES = os.environ.get("GRADWIRE_TEST_RACES", "")
 """``some`` or ``all``: which cases of a test run, with the race detector."""
 
-SHARE = 7
+SHARE = 11
 """Of the cases of a test, one in so many runs under the sanitizers, which take three times as long,
 and with the race detector.
 
