@@ -262,9 +262,7 @@ def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         weights, moments = get_state_dict(model, optimizer)
         return {"model": weights, "optimizer": moments, "gradwire": handle}
 
-    dcp.save(  # type: ignore[attr-defined]  # it exists, unlisted
-        everything(model, optimizer, handle), checkpoint_id=Path(folder) / "dcp"
-    )
+    dcp.save(everything(model, optimizer, handle), checkpoint_id=Path(folder) / "dcp")
     states = handle.gathered_state_dict(None)
     steps(model, rank, range(4, 7), optimizer)
     whole = {name: each.numpy().tobytes() for name, each in full(model).items()}
@@ -274,9 +272,7 @@ def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
     model, optimizer, handle = make(seed=3)
     loaded = everything(model, optimizer, handle)
-    dcp.load(  # type: ignore[attr-defined]
-        loaded, checkpoint_id=Path(folder) / "dcp"
-    )
+    dcp.load(loaded, checkpoint_id=Path(folder) / "dcp")
     set_state_dict(
         model,
         optimizer,
