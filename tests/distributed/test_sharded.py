@@ -65,6 +65,7 @@ def test_what_cannot_be_attached_is_refused_and_said(four: Ranks) -> None:
         "nothing",
         "already has an attached codec",
         "nothing",
+        "set_manual_backward_finalization(True) is not supported",
     ]
     for told in four.run("sharded.refusals"):
         assert len(told) == len(said)

@@ -334,5 +334,10 @@ def refusals(rank: int, world_size: int) -> list[str]:
         attempt(twice, both)
         twice._gradwire_switch._holder.detach()
         attempt(twice, both["replicate"].get_group())
+        twice.set_manual_backward_finalization(True)
+        try:
+            twice(torch.ones(2, 32)).sum().backward()
+        except ValueError as error:
+            told.append(f"{type(error).__name__}: {error}")
         twice._gradwire_switch._holder.detach()
     return told

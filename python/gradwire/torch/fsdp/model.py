@@ -1,7 +1,7 @@
 """What FSDP2 keeps of a model: groups of parameters, and where each is in what a group reduces.
 
-All that is read of FSDP beyond its public methods is read here. It was the same in torch 2.11 to
-2.15 as far as it is used; `groups_of` says so where it is not.
+All that is read of FSDP beyond its public methods is read here and in `switch`: as it is in torch
+2.15, with which it is tested. `groups_of` raises a ValueError where it is not so.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +34,12 @@ class Group:
         """The ranks that share the parameters."""
         group: dist.ProcessGroup = self.inner.mesh_info.shard_process_group
         return group
+
+    @property
+    def is_ended_by_hand(self) -> bool:
+        """Whether the program ends backward passes itself."""
+        shared = getattr(self.module._get_fsdp_state(), "_state_ctx", None)
+        return bool(getattr(shared, "manual_backward_finalization", False))
 
     @property
     def is_replicated(self) -> bool:

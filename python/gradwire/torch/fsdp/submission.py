@@ -90,6 +90,11 @@ class Submission:
             self._add_kept(group, seen, output)
             return False
         if not self._open:
+            if group.is_ended_by_hand:
+                raise ValueError(
+                    "set_manual_backward_finalization(True) is not supported: averages are put "
+                    "into .grad when FSDP ends the backward pass itself"
+                )
             self._open = True
             self._refusal = self._broken() or passes.begin()
         if self._refusal is not None:
