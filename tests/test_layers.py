@@ -28,7 +28,7 @@ TORCH = [
     {"ops", "optim", "tensors", "transport"},
     {"reducer"},
     {"collective", "ddp", "fsdp", "horovod"},
-    {"lightning", "rank_files"},
+    {"diloco", "lightning", "rank_files"},
     {"accelerate"},
     {"transformers"},
     {""},  # the package itself
@@ -41,6 +41,7 @@ LAZY = {
         "gradwire.torch.accelerate",
         "gradwire.torch.collective",
         "gradwire.torch.ddp",
+        "gradwire.torch.diloco",
         "gradwire.torch.fsdp",
         "gradwire.torch.horovod",
         "gradwire.torch.lightning",

@@ -20,6 +20,7 @@ PAGES = [
     "from-powersgd",
     "accuracy-drops",
     "plain-bytes",
+    "diloco",
 ]
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gradwire.torch import accelerate as accelerate
     from gradwire.torch import collective as collective
     from gradwire.torch import ddp as ddp
+    from gradwire.torch import diloco as diloco
     from gradwire.torch import fsdp as fsdp
     from gradwire.torch import horovod as horovod
     from gradwire.torch import lightning as lightning
@@ -61,6 +62,7 @@ _MODULES = (
     "accelerate",
     "collective",
     "ddp",
+    "diloco",
     "fsdp",
     "horovod",
     "lightning",

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from gradwire.exchange import AllGather, LowRank
 from gradwire.torch.collective.work import Op
-from gradwire.torch.reducer.given import check_codec, check_memory
+from gradwire.torch.reducer.given import check_codec, check_frames, check_memory
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -51,6 +51,7 @@ def pairs(
         They are not what they have to be, or do not go together.
     """
     check_codec(codec, "all_reduce()")
+    check_frames(codec, "all_reduce()")
     check_memory(codec)
     if isinstance(codec.exchange, LowRank):
         raise ValueError(

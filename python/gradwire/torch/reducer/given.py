@@ -2,11 +2,11 @@
 
 from gradwire._part import Part
 from gradwire.codec import Codec
-from gradwire.exchange import AllGather
+from gradwire.exchange import AllGather, LowRank
 from gradwire.extension import IndexCoding, Quantizer
 from gradwire.presets import PRESETS
 
-__all__ = ["check_codec", "check_memory"]
+__all__ = ["check_codec", "check_frames", "check_memory"]
 
 
 def check_codec(codec: object, call: str = "attach()") -> None:
@@ -25,6 +25,15 @@ def check_codec(codec: object, call: str = "attach()") -> None:
         given = f"one part of a codec, {codec!r}"
         advice = "gradwire.Codec(sparsify=..., quantize=..., memory=...)"
     raise TypeError(f"{call} takes a gradwire.Codec, such as {advice}; got {given}")
+
+
+def check_frames(codec: Codec, call: str) -> None:
+    """Raise a `ValueError` for a codec whose exchange is not one of frames."""
+    if isinstance(codec.exchange, LowRank):
+        raise ValueError(
+            f"{call} takes codecs that encode frames, and {codec.exchange!r} sums factors of the "
+            "gradients of a model: use it with attach()"
+        )
 
 
 def check_memory(codec: Codec, *, whole: bool = True) -> None:

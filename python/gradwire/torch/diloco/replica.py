@@ -1,0 +1,164 @@
+"""The parameters of one rank, and what it knows of those that all ranks share."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradwire.torch.diloco.checkpoint import Shared
+from gradwire.torch.diloco.part import Outer, Part
+from gradwire.torch.reducer import parameters as making
+from gradwire.torch.reducer.agreement import checksum
+from gradwire.torch.reducer.given import check_codec, check_frames, check_memory
+from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.reducer.options import SAME, Options
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.report import Tallies
+from gradwire.torch.reducer.scheduling import Scheduler
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["Replica"]
+
+
+class Replica:
+    """Parameters in fragments, each with its shared parameters and outer momentum.
+
+    Attributes
+    ----------
+    records : list of Parameter
+    compressed : dict of str to Parameter
+        Those that are sent as frames.
+    fragments : list of list of Part
+        The parts of each fragment, one for each device.
+    settings : dict
+        What has to be the same on all ranks, by name.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        named: Mapping[str, torch.nn.Parameter],
+        groups: Sequence[Sequence[str]],
+        codec: "Codec",
+        outer: Outer,
+        *,
+        min_numel: int,
+        min_ndim: int,
+    ) -> None:
+        check_codec(codec, "DiLoCo()")
+        check_frames(codec, "DiLoCo()")
+        check_memory(codec)
+        if codec.memory.updates:
+            raise ValueError(
+                f"{codec.memory!r} makes steps of gradients, and what inner steps add up to is one "
+                "already: choose a codec with a Residual"
+            )
+        self.outer = outer
+        self.buffers = list(model.buffers())
+        options = Options(codec=codec, min_numel=min_numel, min_ndim=min_ndim)
+        dense = options.dense(named, set())
+        self.records = making.make(named, dense, options.assignment.of, 0, None, lambda *_: None)
+        for each in self.records:  # pseudo-gradients are in the order of the tensor's indices
+            each.strides = torch.empty(each.tensor.shape, device="meta").stride()
+        by_name = {each.name: each for each in self.records}
+        self.compressed = {each.name: each for each in self.records if each.state is not None}
+        self.scheduler = Scheduler(SAME, self.compressed, 0)
+        tallies = Tallies(len(self.records))
+        rows = {each.name: row for row, each in enumerate(self.records)}
+        self.fragments: list[list[Part]] = []
+        for names in groups:
+            devices: dict[torch.device, list[Parameter]] = {}
+            for name in names:
+                devices.setdefault(by_name[name].tensor.device, []).append(by_name[name])
+            self.fragments.append(
+                [
+                    Part(
+                        Layout(
+                            members, torch.float32, tallies, [rows[one.name] for one in members]
+                        ),
+                        momentum=outer.momentum > 0,
+                    )
+                    for members in devices.values()
+                ]
+            )
+        shapes = [
+            (each.name, tuple(each.tensor.shape), str(each.tensor.dtype)) for each in self.records
+        ]
+        self.settings: dict[str, Any] = {
+            "codec": codec.get_config(),
+            "parameters": (len(shapes), checksum(shapes)),
+            "fragments": checksum([list(names) for names in groups]),
+            "min_numel or min_ndim": checksum(sorted(dense)),
+            "outer optimizer": (outer.lr, outer.momentum, outer.nesterov),
+        }
+
+    @staticmethod
+    def named(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+        """Return the parameters that are trained, by name.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is no plain module, or parameters cannot be averaged.
+        """
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            raise TypeError(
+                "DiLoCo() takes the plain module: DistributedDataParallel would average every "
+                "gradient; pass model.module"
+            )
+        named = {
+            name.replace("_orig_mod.", ""): each
+            for name, each in model.named_parameters()
+            if each.requires_grad
+        }
+        if not named:
+            raise ValueError("the model has no parameters that require gradients")
+        for name, each in named.items():
+            if each.is_meta:
+                raise ValueError(f"parameter {name!r} is on {each.device}: it has no values")
+            if not each.is_floating_point():
+                raise TypeError(f"parameter {name!r} is {each.dtype}, expected real numbers")
+        return named
+
+    @property
+    def parts(self) -> list[Part]:
+        """All parts of all fragments."""
+        return [part for fragment in self.fragments for part in fragment]
+
+    def shared(self) -> list[torch.Tensor]:
+        """Return the tensors that all ranks share."""
+        found = [part.shared for part in self.parts]
+        return found + [part.velocity for part in self.parts if part.velocity is not None]
+
+    def start(self, rank: int) -> None:
+        """Begin with new residuals, and random numbers of this rank's own."""
+        for each in self.compressed.values():
+            each.state = making.fresh_state(each, rank)
+
+    def load(self, tensors: Shared) -> None:
+        """Take over shared parameters and momentum of a checkpoint."""
+        for part in self.parts:
+            for kind, flat in (("shared", part.shared), ("velocity", part.velocity)):
+                if flat is not None:
+                    for record, values in part.split(flat):
+                        values.copy_(tensors[kind][record.name])
+
+    def limits(self) -> list[list[int]]:
+        """Return what sizes of frames the ranks have seen."""
+        return [each.limit.state() for each in self.compressed.values()]
+
+    def load_limits(self, limits: Sequence[list[int]]) -> None:
+        """Take over what `limits` returned on another rank."""
+        for each, limit in zip(self.compressed.values(), limits, strict=True):
+            each.limit.load(limit)
+
+    def residual_norm(self) -> float | None:
+        """Return the norm over all residuals."""
+        norms = [each.state.residual_norm for each in self.compressed.values()]
+        known = [norm for norm in norms if norm is not None]
+        return math.hypot(*known) if known else None

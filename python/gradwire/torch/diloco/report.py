@@ -1,0 +1,60 @@
+"""What DiLoCo sent and waited for."""
+
+import dataclasses
+import json
+
+__all__ = ["Report"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """What one rank did since it was made.
+
+    Attributes
+    ----------
+    rank, world_size : int
+    codec : str
+    inner_steps : int
+        Steps of the inner optimizer.
+    exchanges : int
+        Exchanges of a fragment that were sent, with those that failed.
+    wire_bytes : float
+        Bytes that this rank sends per inner step, as `gradwire.torch.ddp.Report` counts them, with
+        the messages by which the ranks meet.
+    dense_wire_bytes : float
+        Bytes that plain DDP sends per step: a ring all-reduce of all gradients in their own dtype.
+    compression : float
+        ``dense_wire_bytes / wire_bytes``.
+    wait_ms : float
+        Mean milliseconds that `DiLoCo.step` waited for an exchange.
+    residual_norm : float or None
+        Euclidean norm over all residuals.
+    """
+
+    rank: int
+    world_size: int
+    codec: str
+    inner_steps: int
+    exchanges: int
+    wire_bytes: float
+    dense_wire_bytes: float
+    compression: float
+    wait_ms: float
+    residual_norm: float | None
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def __str__(self) -> str:
+        norm = "-" if self.residual_norm is None else f"{self.residual_norm:.4g}"
+        head = f"gradwire DiLoCo, rank {self.rank} of {self.world_size}"
+        wire, dense = f"{self.wire_bytes:,.0f}", f"{self.dense_wire_bytes:,.0f}"
+        lines = (
+            f"{head}: {self.inner_steps} inner steps, {self.exchanges} exchanges",
+            f"  codec           {self.codec}",
+            f"  bytes sent      {wire} per step, plain DDP {dense}: {self.compression:,.0f}x less",
+            f"  waited          {self.wait_ms:.2f} ms per exchange",
+            f"  residual norm   {norm}",
+        )
+        return "\n".join(lines)

@@ -1,0 +1,338 @@
+"""DiLoCo: inner steps on every rank by itself, and outer steps on what they have in common."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+import torch.distributed as dist
+
+from gradwire import _validate
+from gradwire.torch.collective.given import group
+from gradwire.torch.diloco import checkpoint
+from gradwire.torch.diloco.flights import Flights
+from gradwire.torch.diloco.fragments import Timetable, divide
+from gradwire.torch.diloco.part import Outer
+from gradwire.torch.diloco.replica import Replica
+from gradwire.torch.diloco.report import Report
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.reducer import checkpoint as residuals
+from gradwire.torch.reducer.checkpoint import Policy
+from gradwire.torch.reducer.engine import Engine
+from gradwire.torch.transport import Groups, Place
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["DiLoCo"]
+
+_PATIENCE = timedelta(seconds=5)
+
+
+class DiLoCo:
+    """Train a model on ranks that are far apart. Making one is a collective.
+
+    Every rank trains by itself with an inner optimizer. Every ``inner_steps`` steps, the ranks
+    exchange by what they have moved the parameters, compressed; the mean of it is the gradient of
+    an outer step on shared parameters, from which all ranks go on. What a codec leaves out stays in
+    a residual of each rank, and is sent later.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A plain module, not one wrapped for DDP. All ranks begin with the parameters and buffers of
+        rank 0. Afterwards buffers, such as the statistics of BatchNorm, are each rank's own.
+    codec : gradwire.Codec
+        Of the pseudo-gradients, such as `gradwire.sparseloco`.
+    optimizer : torch.optim.Optimizer, optional
+        The inner optimizer: `step` is then called after each of its steps.
+    inner_steps : int
+        Inner steps from one exchange of a parameter to the next.
+    outer_lr, outer_momentum : float
+        Of the outer optimizer, SGD.
+    nesterov : bool
+        Nesterov's momentum.
+    fragments : int or sequence of sequence of str
+        Divide the layers into so many fragments, in strides, which are exchanged in turn; or names,
+        or beginnings of names, of the parameters of each fragment. 1 is DiLoCo, more are Streaming
+        DiLoCo.
+    delay : int
+        Inner steps during which an exchange is under way: it overlaps them. With 0 every exchange
+        is waited for.
+    mixing : float, optional
+        Share of a rank's own parameters that remains when a fragment is applied, 0 <= mixing < 1.
+        By default 0 without a delay, and else 0.5, as in the paper: 0 would throw the steps away
+        that the rank has made since.
+    min_numel, min_ndim : int
+        Parameters with fewer entries or dimensions are sent dense.
+    process_group : torch.distributed.ProcessGroup, optional
+        Who takes part; all ranks by default.
+    timeout : datetime.timedelta, optional
+        How long to wait for other ranks. Defaults to that of the group.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments that are wrong, or differ between the ranks.
+    ExchangeError
+        The ranks could not be connected.
+
+    References
+    ----------
+    Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv
+    2311.08105, 2023, algorithm 1.
+
+    Douillard et al., "Streaming DiLoCo with overlapping communication: Towards a Distributed Free
+    Lunch", arXiv 2501.18512, 2025, section 2.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        codec: "Codec",
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        inner_steps: int = 30,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+        nesterov: bool = True,
+        fragments: int | Sequence[Sequence[str]] = 1,
+        delay: int = 0,
+        mixing: float | None = None,
+        min_numel: int = 1024,
+        min_ndim: int = 1,
+        process_group: dist.ProcessGroup | None = None,
+        timeout: timedelta | None = None,
+    ) -> None:
+        named = Replica.named(model)
+        groups = divide(named, fragments)
+        self._timetable = Timetable(inner_steps, len(groups), delay)
+        if _validate.positive("outer_lr", outer_lr) == 0.0:
+            raise ValueError("outer_lr must be above 0: no parameter would be trained")
+        outer = Outer(
+            float(outer_lr),
+            _share("outer_momentum", outer_momentum),
+            nesterov,
+            (0.5 if delay else 0.0) if mixing is None else _share("mixing", mixing),
+        )
+        self.codec = codec
+        self._replica = Replica(
+            model, named, groups, codec, outer, min_numel=min_numel, min_ndim=min_ndim
+        )
+        self._replica.settings |= {"inner_steps": inner_steps, "delay": delay}
+        self._position = {"inner_step": 0, "sent": 0, "applied": 0}
+        self._flights = Flights(
+            lambda like: Engine(Groups(group(process_group), timeout), like),
+            self._replica,
+            self._position,
+        )
+        self._steps = 0
+        self._closed = False
+        self._hook: Any = None
+        if optimizer is not None:
+            self._hook = optimizer.register_step_post_hook(lambda *_: self._hooked())
+
+    # Training ---------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Place of this process among the ranks."""
+        return self._flights.engine.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._flights.engine.size
+
+    @property
+    def inner_step(self) -> int:
+        """Inner steps made, with those before a resume."""
+        return self._position["inner_step"]
+
+    @property
+    def rounds(self) -> int:
+        """Exchanges of a fragment that were applied."""
+        return self._position["applied"]
+
+    def step(self) -> int:
+        """Count an inner step, and exchange what is due. Call it after the inner optimizer's.
+
+        Not with ``optimizer=``, which calls it.
+
+        Returns
+        -------
+        int
+            Fragments whose outer step was made.
+
+        Raises
+        ------
+        TensorError
+            A parameter is NaN or infinite on some rank. All ranks raise it, and the round is left
+            out: shared parameters and residuals are as before it. `restore` brings this rank back
+            to them.
+        ExchangeError
+            Another rank has stopped, or did not come in time. `state_dict` still works, and every
+            later exchange raises it again.
+        """
+        if self._closed:
+            raise ExchangeError("this DiLoCo is closed")
+        position, flights = self._position, self._flights
+        position["inner_step"] += 1
+        self._steps += 1
+        before = position["applied"]
+        while True:
+            now = position["inner_step"]
+            first = flights.first
+            if first is not None and self._timetable.applied_at(first) <= now:
+                flights.apply()
+            elif self._timetable.sent_at(position["sent"]) <= now:
+                flights.send()
+            else:
+                return position["applied"] - before
+
+    def _hooked(self) -> None:
+        if not self._closed:
+            self.step()
+
+    def restore(self) -> None:
+        """Set this rank's parameters to the shared ones: its inner steps since are lost."""
+        for part in self._replica.parts:
+            part.write()
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Put the shared parameters into the model in this block: to evaluate or export them.
+
+        They are the same bits on every rank. Between exchanges, a rank's own are others. Do not
+        train in the block.
+        """
+        kept = [each.tensor.detach().clone() for each in self._replica.records]
+        self.restore()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for each, values in zip(self._replica.records, kept, strict=True):
+                    each.tensor.copy_(values)
+
+    # Checkpoints ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return shared parameters, outer momentum, residuals and position, to resume bit for bit.
+
+        Call it between steps on every rank, and save all of the results, beside each rank's model
+        and inner optimizer. It waits for what is under way. Tensors and text only, so that
+        ``torch.load(weights_only=True)`` reads it.
+
+        Returns
+        -------
+        dict
+            One entry, ``rank0`` on rank 0: ``shared``, ``velocity``, ``pending`` (averages to be
+            applied), ``residual`` and ``momentum``, each a dict of tensors by the names of
+            parameters; and JSON texts ``outer`` and ``about``.
+        """
+        pending = self._flights.settled()
+        replica = self._replica
+        saved = residuals.save(
+            replica.compressed,
+            self.codec.get_config(),
+            Place.alone(self.rank, self.world_size),
+            self._position["inner_step"],
+            replica.scheduler,
+            None,
+        )
+        return checkpoint.pack(saved, replica.parts, pending, self._position)
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        policy: Policy = "sum-and-split",
+    ) -> None:
+        """Restore what `state_dict` returned. A collective: call it on every rank.
+
+        The model's own parameters are not touched: load each rank's as well, or call `restore`.
+
+        Parameters
+        ----------
+        state_dict : dict or list of dict
+            This rank's, or those of all old ranks, in any order.
+        policy : {"sum-and-split", "keep", "drop"}
+            What to do with residuals if the number of ranks has changed, as in
+            `gradwire.torch.ddp.Handle.load_state_dict`.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if any rank was given something else, or the ranks were given different
+            rounds. Nothing changes then.
+        ExchangeError
+            Another rank called something else, or did not call in time.
+        """
+        self._flights.settled()
+        replica, engine = self._replica, self._flights.engine
+        problem: str | None = None
+        with engine.control.act("load_state_dict()") as channel:
+            try:
+                tensors, position = checkpoint.unpack(state_dict, replica.parts)
+            except (ValueError, TypeError, KeyError) as error:
+                problem = f"{type(error).__name__}: {error}"
+            told = channel.all_gather_object((problem, None if problem else json.dumps(position)))
+            for rank, (text, where) in enumerate(told):
+                if text is not None or where != told[0][1]:
+                    text = text or f"it is at {where}, that of rank 0 at {told[0][1]}"
+                    raise ValueError(f"rank {rank} cannot load its state_dict: {text}")
+            place = Place.alone(self.rank, self.world_size)
+            residuals.load(
+                replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy
+            )
+        replica.load(tensors)
+        self._position.update(position)
+        self._flights.load(tensors["pending"])
+
+    # Its end ----------------------------------------------------------------------------------
+
+    def report(self) -> Report:
+        """Return what this rank has sent and waited for; it reads all residuals once."""
+        sent, seconds, exchanges = self._flights.figures()
+        steps = max(self._steps, 1)
+        world = self.world_size
+        dense = 2 * (world - 1) / world * sum(each.tensor.nbytes for each in self._replica.records)
+        return Report(
+            rank=self.rank,
+            world_size=world,
+            codec=repr(self.codec),
+            inner_steps=self._steps,
+            exchanges=exchanges,
+            wire_bytes=sent / steps,
+            dense_wire_bytes=dense,
+            compression=dense / (sent / steps) if sent else 1.0,
+            wait_ms=1e3 * seconds / max(exchanges, 1),
+            residual_norm=self._flights.engine.worker.between(self._replica.residual_norm),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close(timedelta(0) if raised[0] is not None else _PATIENCE)
+
+    def close(self, timeout: timedelta = _PATIENCE) -> None:
+        """Take part no longer. A second call has no effect.
+
+        Waits so long for the other ranks to do the same, so that none is cut off. What is under way
+        is not applied.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._hook is not None:
+            self._hook.remove()
+        self._flights.close(timeout)
+
+
+def _share(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{name} must be a number from 0 to below 1, got {value!r}")
+    return float(value)

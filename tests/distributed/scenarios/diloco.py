@@ -1,0 +1,202 @@
+"""Training across sites over real processes."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import gradwire
+from gradwire.torch import diloco
+from gradwire.torch.errors import ExchangeError, TensorError
+from tests.distributed.scenarios.common import batch, bits, fingerprint, network, plain
+
+WAYS: dict[str, dict[str, Any]] = {
+    "diloco": {"inner_steps": 4},
+    "streaming": {"inner_steps": 4, "fragments": 2, "delay": 3},
+    "no momentum": {"inner_steps": 3, "outer_momentum": 0.0, "outer_lr": 1.0},
+}
+
+
+def made(model: nn.Module, way: str, **options: Any) -> diloco.DiLoCo:
+    """A small DiLoCo."""
+    codec = gradwire.sparseloco(k=16, tile=(16, 16), chunk=256)
+    return diloco.DiLoCo(model, codec, min_numel=65, **WAYS[way], **options)
+
+
+def advance(model: nn.Module, optimizer: Any, rank: int, steps: range, outer: Any = None) -> None:
+    """Inner steps; with a handle that is not hooked to the optimizer, its steps as well."""
+    for step in steps:
+        inputs, targets = batch(rank, step)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        if outer is not None:
+            outer.step()
+
+
+def replicas(rank: int, world_size: int, way: str) -> dict[str, Any]:
+    """What ranks share is the same on all of them; what they own is not, between rounds."""
+    model = network(seed=rank)  # other parameters on each rank: those of rank 0 count
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with made(model, way, optimizer=optimizer) as outer:
+        begun = fingerprint(model)
+        advance(model, optimizer, rank, range(14))
+        own = fingerprint(model)
+        with outer.shared():
+            common = fingerprint(model)
+        found = {
+            "begun": begun,
+            "common": common,
+            "own": own,
+            "restored": fingerprint(model) == own,
+            "rounds": outer.rounds,
+            "steps": outer.inner_step,
+            "report": outer.report(),
+        }
+    advance(model, optimizer, rank, range(14, 30))  # closed: the optimizer is on its own
+    return found
+
+
+def against_plain(rank: int, world_size: int) -> dict[str, bool]:
+    """With every entry sent, it is what the paper's algorithm computes with a plain all-reduce."""
+    model, other = network(), network()
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    shared = [each.detach().clone() for each in other.parameters()]
+    outer_steps = torch.optim.SGD(shared, lr=0.5, momentum=0.9, nesterov=True)
+    inner_other = torch.optim.SGD(other.parameters(), lr=0.05)
+    same = []
+    with diloco.DiLoCo(
+        model, gradwire.topk(1.0), inner_steps=3, outer_lr=0.5, min_numel=65
+    ) as outer:
+        for turn in range(4):
+            steps = range(3 * turn, 3 * turn + 3)
+            advance(model, inner, rank, steps, outer)
+            advance(other, inner_other, rank, steps)
+            with torch.no_grad():
+                for each, own in zip(shared, other.parameters(), strict=True):
+                    change = each - own
+                    torch.distributed.all_reduce(change)
+                    each.grad = change.div_(world_size)
+                outer_steps.step()
+                for each, own in zip(shared, other.parameters(), strict=True):
+                    own.copy_(each)
+            pairs = zip(model.parameters(), other.parameters(), strict=True)
+            same.append(all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs))
+    return {"same": all(same)}
+
+
+def resume(rank: int, world_size: int, way: str, folder: str) -> dict[str, Any]:
+    """Train, save in the middle, and train on; then load and train the same steps again."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with made(model, way) as outer:
+        advance(model, optimizer, rank, range(9), outer)
+        file = Path(folder) / f"{way}{rank}.pt"
+        saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save({**saved, "outer": outer.state_dict()}, file)
+        advance(model, optimizer, rank, range(9, 18), outer)
+        expected = plain_of(outer.state_dict()), fingerprint(model)
+    model = network(seed=5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with made(model, way) as outer:
+        read = torch.load(file, weights_only=True)
+        model.load_state_dict(read["model"])
+        optimizer.load_state_dict(read["optimizer"])
+        outer.load_state_dict(read["outer"])
+        steps = outer.inner_step
+        advance(model, optimizer, rank, range(9, 18), outer)
+        found = plain_of(outer.state_dict()), fingerprint(model)
+    return {"same": found == expected, "steps": steps}
+
+
+def plain_of(saved: dict[str, Any]) -> list[Any]:
+    """The bits of a checkpoint."""
+    return plain(saved)
+
+
+def other_size(rank: int, world_size: int, folder: str, old: int) -> dict[str, Any]:
+    """Load what another number of ranks has saved: shared parameters as they were, residuals."""
+    model = network(seed=7)
+    files = [Path(folder) / f"streaming{each}.pt" for each in range(old)]
+    every = [torch.load(each, weights_only=True)["outer"] for each in files]
+    with made(model, "streaming") as outer:
+        try:
+            outer.load_state_dict(every[0] if rank else {}, "drop")
+        except ValueError as error:
+            refused = str(error)
+        outer.load_state_dict(every)
+        outer.restore()
+        mine = outer.state_dict()[f"rank{rank}"]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        advance(model, optimizer, rank, range(9, 15), outer)
+        with outer.shared():
+            common = fingerprint(model)
+    first = every[0]["rank0"]["shared"]
+    total = {
+        name: sum(one[f"rank{each}"]["residual"][name] for each, one in enumerate(every))
+        for name in mine["residual"]
+    }
+    return {
+        "refused": refused,
+        "shared": all(torch.equal(mine["shared"][name], each) for name, each in first.items()),
+        "residuals": all(
+            torch.allclose(mine["residual"][name] * world_size, each, atol=1e-6)
+            for name, each in total.items()
+        ),
+        "common": common,
+    }
+
+
+def failures(rank: int, world_size: int) -> dict[str, Any]:
+    """NaN on one rank is an error on all, and the next round goes on."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    found: dict[str, Any] = {}
+    with made(model, "diloco") as outer:
+        advance(model, optimizer, rank, range(7), outer)
+        before = {name: bits(each) for name, each in first_of(outer, "shared").items()}
+        if rank == 1:
+            with torch.no_grad():
+                dict(model.named_parameters())["0.weight"][1, 2] = float("inf")
+        try:
+            advance(model, optimizer, rank, range(7, 8), outer)
+        except TensorError as error:
+            found["error"] = error.name, error.rank
+        after = {name: bits(each) for name, each in first_of(outer, "shared").items()}
+        found["unchanged"] = before == after
+        outer.restore()
+        advance(model, optimizer, rank, range(8, 12), outer)
+        found["rounds"] = outer.rounds
+        found["finite"] = all(bool(torch.isfinite(each).all()) for each in model.parameters())
+        found["shared"] = fingerprint(model)
+    try:
+        diloco.DiLoCo(model, gradwire.topk(0.1 + rank / 10))
+    except ValueError as error:
+        found["disagree"] = str(error)
+    return found
+
+
+def first_of(outer: diloco.DiLoCo, kind: str) -> dict[str, torch.Tensor]:
+    """One kind of tensors in this rank's checkpoint."""
+    ((_, saved),) = outer.state_dict().items()
+    tensors: dict[str, torch.Tensor] = saved[kind]
+    return tensors
+
+
+def stops(rank: int, world_size: int) -> str:
+    """One rank leaves its loop: the others get an error, and can still save."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    outer = made(model, "streaming", timeout=timedelta(seconds=3))
+    advance(model, optimizer, rank, range(5), outer)
+    if rank == 1:
+        outer.close(timedelta(0))
+        return ""
+    try:
+        advance(model, optimizer, rank, range(5, 20), outer)
+    except ExchangeError as error:
+        assert set(outer.state_dict()["rank0"]["pending"]) <= set(dict(model.named_parameters()))
+        return str(error)
+    return "no error"

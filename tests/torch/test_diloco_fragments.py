@@ -1,0 +1,72 @@
+"""How a model is divided, and when its fragments are exchanged."""
+
+import pytest
+import torch
+
+import gradwire
+from gradwire.torch.diloco import DiLoCo, sparseloco
+from gradwire.torch.diloco.fragments import Timetable, divide
+
+NAMES = dict.fromkeys(
+    ["embed.weight", "blocks.0.a", "blocks.0.norm.b", "blocks.1.a", "blocks.2.a", "head.weight"]
+)
+
+
+def test_layers_go_to_fragments_in_strides():
+    assert divide(NAMES, 1) == (tuple(NAMES),)
+    assert divide(NAMES, 2) == (
+        ("embed.weight", "blocks.1.a", "head.weight"),
+        ("blocks.0.a", "blocks.0.norm.b", "blocks.2.a"),
+    )
+    given = [["blocks"], ["embed.weight", "head"]]
+    assert [len(each) for each in divide(NAMES, given)] == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("fragments", "text"),
+    [
+        (6, "the model has 5 layers, got 6 fragments"),
+        (0, "fragments"),
+        ([["blocks"]], "parameter 'embed.weight' is in 0 fragments instead of one"),
+        ([list(NAMES), ["head"]], "parameter 'head.weight' is in 2 fragments instead of one"),
+        ([list(NAMES), []], "a fragment has no parameters"),
+    ],
+)
+def test_what_cannot_be_divided_is_explained(fragments, text):
+    with pytest.raises(ValueError, match=text):
+        divide(NAMES, fragments)
+
+
+def test_every_fragment_is_sent_once_in_so_many_steps_and_applied_later():
+    table = Timetable(10, 3, 4)
+    assert [table.sent_at(number) for number in range(7)] == [3, 6, 10, 13, 16, 20, 23]
+    assert [table.applied_at(number) for number in range(3)] == [7, 10, 14]
+    with pytest.raises(ValueError, match="delay"):
+        Timetable(10, 1, 10)
+    with pytest.raises(ValueError, match="3 fragments cannot be sent in 2 inner steps"):
+        Timetable(2, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"codec": gradwire.adam(0.1)}, "makes steps of gradients"),
+        ({"codec": gradwire.sparseloco}, "the function sparseloco itself; call it"),
+        ({"codec": gradwire.powersgd()}, "codecs that encode frames"),
+        ({"outer_lr": 0.0}, "outer_lr"),
+        ({"outer_momentum": 1.0}, "outer_momentum must be a number from 0 to below 1"),
+        ({"mixing": -0.1}, "mixing must be a number from 0 to below 1"),
+        ({"model": torch.zeros(3)}, "model must be a torch.nn.Module, got Tensor"),
+        ({"model": torch.nn.Flatten()}, "no parameters that require gradients"),
+        ({}, "init_process_group"),
+    ],
+)
+def test_wrong_arguments_are_explained(options, text):
+    options = {"model": torch.nn.Linear(9, 9), "codec": gradwire.sparseloco(), **options}
+    with pytest.raises((TypeError, ValueError), match=text):
+        DiLoCo(options.pop("model"), options.pop("codec"), **options)
+
+
+def test_the_preset_keeps_its_recipe():
+    with pytest.raises(TypeError, match=r"sparseloco\(\) sets outer_momentum itself"):
+        sparseloco(torch.nn.Linear(9, 9), outer_momentum=0.9)
