@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 import torch.distributed as dist
 
-from gradwire.exchange import AllGather, LowRank
+from gradwire.exchange import AllGather
 from gradwire.torch.collective.work import Op
 from gradwire.torch.reducer.given import check_codec, check_frames, check_memory
 
@@ -53,11 +53,6 @@ def pairs(
     check_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")
     check_memory(codec)
-    if isinstance(codec.exchange, LowRank):
-        raise ValueError(
-            "all_reduce() takes codecs whose state is a gradwire.State; factors of low rank are "
-            "made in DDP and with Horovod alone"
-        )
     alone = isinstance(tensor, torch.Tensor)
     if not alone and not isinstance(tensor, list | tuple):
         raise TypeError(f"tensor must be a tensor or a list of tensors, got {_kind(tensor)}")

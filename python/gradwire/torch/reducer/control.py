@@ -106,6 +106,7 @@ class Control:
     def _meet(self, name: str, told: str = "") -> list[str]:
         mine = self._mine.numpy()
         mine[:] = 0
+        name = name.encode()[:_NBYTES].decode(errors="ignore")  # as the others read it
         data = f"{name}\0{told}".encode()[:_NBYTES]
         mine[: len(data)] = np.frombuffer(data, np.uint8)
         try:
