@@ -25,7 +25,7 @@ optimizer = AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 handle = attach(accelerator, model, gradwire.adam(ratio=0.01), optimizer=optimizer)
 
-saved = sorted(folder.glob("epoch-*"))
+saved = sorted(each.parent for each in folder.glob("epoch-*/custom_checkpoint_0.pkl"))  # whole
 if saved:
     accelerator.load_state(str(saved[-1]))
 for epoch in range(len(saved), epochs):

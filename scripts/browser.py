@@ -95,7 +95,12 @@ def _has_lists(apt: list[str]) -> bool:
 
 
 def _run(command: list[str], cwd: Path | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, check=False, timeout=600
+        )
+    except subprocess.TimeoutExpired:
+        raise NoBrowserError(f"{' '.join(command[:2])} took more than ten minutes") from None
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise NoBrowserError(f"{' '.join(command[:2])} failed: {lines[-1]}")
@@ -106,7 +111,7 @@ def main(arguments: list[str]) -> int:
     """Print the browser's path."""
     try:
         print(find() or fetch())
-    except NoBrowserError as error:
+    except (NoBrowserError, OSError) as error:
         print(f"no browser for the tests of pages: {error}", file=sys.stderr)
         return 0 if "--optional" in arguments else 1
     return 0

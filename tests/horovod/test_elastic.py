@@ -31,7 +31,7 @@ def run_elastic(folder: Path, limit: float = 240.0) -> str:
         run = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=variables(30.0),
+            env=variables(200.0),
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("lightning", reason="these tests need Lightning")
+
 from tests.distributed.ranks import Nursery, Ranks
 
 ROOT = Path(__file__).parents[2]

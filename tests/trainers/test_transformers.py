@@ -82,6 +82,8 @@ def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path)
             in (said["callback alone"])
         )
         assert said["topk"].startswith(" PairingWarning: torch.optim.AdamW has a first moment")
+        assert "gradients are clipped before they are exchanged" in said["not exchanged"]
+        assert "gradwire.torch.optim.SGD, {...}" in said["not exchanged"]
         assert "ValueError: with gradwire.memory.AdamCorrection()" in said["scaler"]
         assert said["not finite"].startswith("GradientError: the gradient of 'model.embed_tokens")
         assert said["after it"] == ""

@@ -26,8 +26,8 @@ class LowRank(Exchange):
     less than ``n m``, and those of one dimension, are sent dense.
 
     The codec has `gradwire.sparsify.All`, values in float32, and `gradwire.memory.Residual` for
-    error feedback, or `gradwire.memory.NoMemory`. It works in DDP alone, and computes on the host:
-    frames are not involved.
+    error feedback, or `gradwire.memory.NoMemory`. It works in DDP without a hierarchy, and computes
+    on the host: frames are not involved.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ class BySteps(Schedule):
     """Another schedule, with a number of steps in place of an epoch.
 
     For training that has no epochs, or has very long ones. It advances by itself: ``handle.epoch``
-    need not be called, and changes nothing.
+    need not be called, and changes no compression.
 
     Parameters
     ----------

@@ -172,6 +172,9 @@ class _Registered:
         self.handle = handle
         self.policy = policy
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unregistered, ()  # a copy of the model is not attached
+
     def state_dict(self) -> dict[str, Any]:
         if self.handle is None:
             return {}
@@ -190,6 +193,10 @@ class _Registered:
             _warn_of_loss("the checkpoint is of one process: residuals start from zero")
         elif state_dict:
             _warn_of_loss(f"the residuals of {len(state_dict)} ranks are not loaded by one process")
+
+
+def _unregistered() -> None:
+    """Return what a copied model has registered: nothing."""
 
 
 def _warn_of_loss(text: str) -> None:

@@ -57,7 +57,8 @@ def load(handle: ddp.Handle, folder: Path, policy: Policy) -> bool:
 
 def _read(folder: Path, rank: int, world_size: int) -> list[dict[str, Any]]:
     """Return this rank's state, or with another number of ranks those of all old ranks."""
-    for first in dict.fromkeys((rank, 0)):
+    # Rank 0 first: files of further ranks may be left of an earlier save into this folder.
+    for first in dict.fromkeys((0, rank)):
         path = _path(folder, first)
         if not path.exists():
             continue
@@ -68,7 +69,8 @@ def _read(folder: Path, rank: int, world_size: int) -> list[dict[str, Any]]:
             return [_load(each) for each in every if each.exists()]
         if first == rank:
             return [saved]
-        raise FileNotFoundError(f"there is no {_path(folder, rank).name}")
+        if not _path(folder, rank).exists():
+            raise FileNotFoundError(f"there is no {_path(folder, rank).name}")
     return []
 
 

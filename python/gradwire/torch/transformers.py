@@ -130,7 +130,7 @@ class Compress(TrainerCallback):
         self._options = options
         self._trainer: Any = None  # weak references
         self._attached_to: tuple[Any, ...] = ()
-        self._first_epoch = 0
+        self._first_epoch = self._next_epoch = 0
         self._clips = self._quiet = False
         self._until_step = contextlib.ExitStack()
 
@@ -148,7 +148,7 @@ class Compress(TrainerCallback):
         kept = self._attach(trainer)
         if self.handle is None:
             return
-        if args.enable_jit_checkpoint:
+        if getattr(args, "enable_jit_checkpoint", False):
             warnings.warn(
                 "with enable_jit_checkpoint, Trainer saves without telling its callbacks: such "
                 "checkpoints will have no residuals",
@@ -166,6 +166,7 @@ class Compress(TrainerCallback):
                     stacklevel=2,
                 )
         self._count_epochs(state, restored=restored, kept=kept)
+        self._next_epoch = self._first_epoch + int(state.epoch or 0)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -173,7 +174,9 @@ class Compress(TrainerCallback):
         """Advance the schedule."""
         self._quiet = not self._clips
         if self.handle is not None and self._scheduled:
-            self.handle.epoch(self._first_epoch + int(state.epoch or 0))
+            # Counted, because the epoch of data without a length is a fraction of all steps.
+            self.handle.epoch(self._next_epoch)
+            self._next_epoch += 1
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -200,6 +203,16 @@ class Compress(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Show all warnings again."""
+        self._until_step.close()
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Leave backward passes alone: training may have ended within a step."""
         self._until_step.close()
 
     def on_save(
@@ -271,6 +284,14 @@ class Compress(TrainerCallback):
                     f"this Trainer has {kind.__module__}.{kind.__qualname__}: Trainer(..., "
                     "optimizer_cls_and_kwargs=gradwire.torch.transformers.adamw(args))"
                 )
+        if clips and not isinstance(optimizer, optim.AdamW | optim.SGD):
+            kind = type(optimizer)
+            raise ValueError(
+                f"with {self._computing[0]!r} and max_grad_norm, gradients are clipped before they "
+                "are exchanged, in the step of gradwire.torch.optim.SGD or AdamW, and this Trainer "
+                f"has {kind.__module__}.{kind.__qualname__}: Trainer(..., optimizer_cls_and_kwargs="
+                "(gradwire.torch.optim.SGD, {...})), or max_grad_norm=0.0"
+            )
         if clips and trainer.accelerator.scaler is not None:
             raise ValueError(
                 f"with {self._computing[0]!r}, gradients are clipped before they are exchanged, "

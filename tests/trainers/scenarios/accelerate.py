@@ -1,6 +1,7 @@
 """Accelerate's own loop, with gradwire after ``prepare``."""
 
 import contextlib
+import copy
 import os
 import warnings
 from collections.abc import Callable
@@ -181,6 +182,8 @@ def attached_again(rank: int, world_size: int, folder: str) -> int:
     )
     assert handle is not None
     run.handle = handle
+    copied = copy.deepcopy(run.model)  # as for an average of its weights
+    assert copied.module is not run.model.module
     run.train(0, 2)
     run.accelerator.save_state(folder)
     run.train(2, 3)

@@ -223,6 +223,9 @@ def mistakes(rank: int, world_size: int, folder: str) -> dict[str, str]:
     tried("topk", lambda: trainer(folder, topk, adam=False, max_steps=1).train())
     topk.handle.detach()
 
+    dgc = Compress(gradwire.dgc(ratio=0.02))
+    tried("not exchanged", lambda: trainer(folder, dgc, adam=False).train())
+
     scaled = trainer(folder, Compress(adam))
     scaled.accelerator.scaler = torch.amp.GradScaler("cpu")  # on a CPU, fp16=True makes none
     tried("scaler", scaled.train)

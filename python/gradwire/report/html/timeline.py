@@ -119,5 +119,6 @@ def _axis(whole: float, top: int) -> list[Markup]:
 
 def _round_step(least: float) -> float:
     """Return the smallest of 1, 2 and 5 times a power of ten that is not below."""
+    least = max(least, 1e-12)  # a report of any origin may underflow to 0
     unit = 10.0 ** math.floor(math.log10(least))
     return next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= least * (1 - 1e-9))

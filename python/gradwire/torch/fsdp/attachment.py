@@ -85,9 +85,9 @@ def attach(
     reduced, and the averages are put into ``.grad`` when the pass has ended. So hooks of
     ``register_post_accumulate_grad_hook``, and optimizers within the backward pass, are refused.
 
-    `attach` makes five process groups (six for exchanges that sum on the wire): two between the
-    nodes and inside this one, and one over all ranks. Memory: one copy of this rank's shards of the
-    gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for so many entries.
+    `attach` makes three process groups: one between the nodes (two for exchanges that sum on the
+    wire), one inside this node, and one over all ranks. Memory: a copy of this rank's shards of
+    the gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for as many.
     """
     groups = groups_of(model)
     options = Options(

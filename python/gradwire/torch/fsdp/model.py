@@ -76,13 +76,6 @@ class Group:
 
         self.inner._prepare_reduce_scatter_inputs = prepare
 
-    def unfollow(self) -> None:
-        """Record nothing any more."""
-        prepare = self.inner._prepare_reduce_scatter_inputs
-        if prepare.__closure__ is not None:
-            cells = dict(zip(prepare.__code__.co_freevars, prepare.__closure__, strict=True))
-            self.inner._prepare_reduce_scatter_inputs = cells["original"].cell_contents
-
     def factor(self, dtype: torch.dtype, nodes: int) -> float:
         """Return by what a reduced gradient is to be multiplied to be the node's mean.
 
@@ -131,11 +124,17 @@ def groups_of(model: nn.Module) -> list[Group]:
 
 def _inner(module: FSDPModule) -> list[Any]:
     try:
-        groups = list(_state(module)._fsdp_param_groups)
+        state = _state(module)
+        assert hasattr(state._state_ctx, "manual_backward_finalization")
+        assert callable(state._root_post_backward_final_callback)
+        assert callable(state._reset_iter_state)
+        groups = list(state._fsdp_param_groups)
         for each in groups:
             assert callable(each._prepare_reduce_scatter_inputs)
             assert hasattr(each, "_all_reduce_hook")
             assert hasattr(each, "gradient_divide_factor")
+            assert hasattr(each, "all_reduce_grads")
+            assert hasattr(each, "force_sum_reduction_for_comms")
             assert hasattr(each.mesh_info, "shard_process_group")
             assert all(hasattr(one, "padded_sharded_param_size") for one in each.fsdp_params)
     except (AttributeError, AssertionError) as error:

@@ -66,6 +66,11 @@ class Submission:
             self._partial.clear()
         self._close()
 
+    def reset(self) -> None:
+        """Forget everything that is not exchanged yet."""
+        self._partial.clear()
+        self._close()
+
     def _close(self) -> None:
         self._open = False
         self._refusal: BaseException | None = None

@@ -15,6 +15,7 @@ from gradwire.torch.fsdp.submission import Submission
 __all__ = ["Switch"]
 
 _CALLBACK = "_root_post_backward_final_callback"
+_RESET = "_reset_iter_state"
 
 
 class Switch:
@@ -42,6 +43,7 @@ class Switch:
             group.hook = functools.partial(self._reduced, group, seen)
         for state in states_of(groups):
             setattr(state, _CALLBACK, functools.partial(self._ended, getattr(state, _CALLBACK)))
+            setattr(state, _RESET, functools.partial(self._lost, getattr(state, _RESET)))
         model.register_forward_pre_hook(functools.partial(_forward, weakref.ref(self)))
 
     def on(self, submission: Submission, over: dist.ProcessGroup, holder: object) -> None:
@@ -68,6 +70,12 @@ class Switch:
         original()
         if self.submission is not None:
             self.submission.end()
+
+    def _lost(self, original: Any) -> None:
+        """Forget what was kept inside the node, as FSDP forgets all of a failed iteration."""
+        original()
+        if self.submission is not None:
+            self.submission.reset()
 
 
 def _forward(switch: "weakref.ref[Switch]", module: nn.Module, inputs: Any) -> None:

@@ -127,6 +127,8 @@ def DistributedOptimizer(  # as Horovod's
     members = arguments.process_set_of(process_set)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     named = name_all(parameters, named_parameters)
+    if os.environ.get("HOROVOD_ELASTIC") == "1" and members is not library.global_process_set:
+        raise ValueError("process_set= does not go with an elastic run, whose sets change")
     wrapped = wrap(optimizer)
     options = Options(
         codec=codec,

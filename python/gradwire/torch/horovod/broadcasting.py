@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 
 from gradwire import _validate
 from gradwire.torch.transport.horovod import check_initialized, library
@@ -80,6 +81,7 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
     """
     check_initialized()
     root = _validate.integer("root_rank", root_rank, low=0, high=library.size() - 1)
-    state = library.broadcast_object(optimizer.state_dict(), root, name="gradwire.optimizer")
-    if library.rank() != root:
-        optimizer.load_state_dict(state)
+    # By the host: ranks have devices of their own.
+    mine = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict())
+    state = library.broadcast_object(mine, root, name="gradwire.optimizer")
+    optimizer.load_state_dict(state)  # on the root, too: loading may change types

@@ -1,9 +1,13 @@
 """Elastic training: residuals go through a change of ranks."""
 
+import functools
 from typing import Any
+
+import torch
 
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.horovod.attachment import attach
+from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broadcast_parameters
 from gradwire.torch.horovod.errors import recognized
 from gradwire.torch.horovod.wrapped import Distributed
 from gradwire.torch.transport.horovod import HostsUpdated, library
@@ -35,6 +39,12 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         self._residuals: dict[int, dict[str, Any]] = {}
         self._merged: dict[int, dict[str, Any]] = {}
         super().__init__(model=model, optimizer=optimizer, **kwargs)
+        # Horovod's own make a step on ranks without a state, after the model was copied.
+        for each in self._handlers.values():
+            if isinstance(each.value, torch.nn.Module):
+                each.sync = functools.partial(_sync_model, each)
+            elif isinstance(each.value, torch.optim.Optimizer):
+                each.sync = functools.partial(_sync_optimizer, each)
 
     def save(self) -> None:
         """Keep a copy of everything. Call `commit`, which does."""
@@ -55,8 +65,11 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
     def sync(self) -> None:
         """Let all ranks go on from the state of rank 0, with their share of all residuals."""
         super().sync()
-        for at, each in enumerate(self._distributed()):
-            self._sync_residuals(at, each)
+        try:
+            for at, each in enumerate(self._distributed()):
+                self._sync_residuals(at, each)
+        except ExchangeError as error:
+            raise recognized(error) from error
         self._merged = {}
 
     def check_host_updates(self) -> None:
@@ -102,3 +115,13 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         """Return the optimizers of this state that gradwire has distributed."""
         values = [each.value for each in self._handlers.values()]
         return [each for each in values if isinstance(each, Distributed) and each._settings]
+
+
+def _sync_model(handler: Any) -> None:
+    """Copy a model from rank 0."""
+    broadcast_parameters(handler.value.state_dict(), 0)
+
+
+def _sync_optimizer(handler: Any) -> None:
+    """Copy the state of an optimizer from rank 0."""
+    broadcast_optimizer_state(handler.value, 0)

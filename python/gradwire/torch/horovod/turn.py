@@ -84,5 +84,6 @@ class Turn:
         A bucket of which some gradient has not come is due only if all of them are asked for.
         """
         while self._next < len(self.buckets) and (all_of_them or not self._missing[self._next]):
-            self._next += 1
-            yield self.buckets[self._next - 1], self._next == len(self.buckets)
+            at = self._next
+            yield self.buckets[at], at + 1 == len(self.buckets)
+            self._next = at + 1  # not if it could not be submitted: it fails again

@@ -1,6 +1,7 @@
 """The class of a distributed optimizer: that of the user's optimizer, with what Horovod's adds."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,8 @@ class Distributed:
         if self._entry is not None:
             self._entry.forget("set_backward_passes_per_step()")
             self._entry.passes_per_step = passes
+        if self._settings is not None:
+            self._settings = dataclasses.replace(self._settings, passes_per_step=passes)
 
     def synchronize(self) -> None:
         """Wait until ``.grad`` holds averages. A collective.
@@ -178,6 +181,7 @@ def _class_of(kind: Any) -> type:
             """Clear all gradients. Not while they are being exchanged."""
             if self._entry is not None:
                 self._entry.forget("zero_grad()")
+                self._entry.synchronized = False  # what was averaged is gone
             super().zero_grad(set_to_none)
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,11 +1,14 @@
 """Checks that the ranks agree before they read each other's bytes."""
 
 import zlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from gradwire.torch.transport import Channel
 
-__all__ = ["agree", "checksum"]
+__all__ = ["agree", "checksum", "together"]
+
+T = TypeVar("T")
 
 
 def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
@@ -31,6 +34,37 @@ def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
                     f"rank {rank} and rank 0 {act} with different {what}: "
                     f"{value!r} and {every[0][what]!r}"
                 )
+
+
+def together(channel: Channel, act: Callable[[], T], verb: str) -> list[T]:
+    """Call a function on every rank and return all results. If it raises on one, all raise.
+
+    Parameters
+    ----------
+    channel : Channel
+    act : callable
+    verb : str
+        What it does with a ``state_dict``, for the message.
+
+    Raises
+    ------
+    ValueError
+        It has raised on some rank.
+    """
+    raised: BaseException | None = None
+    mine: tuple[str | None, Any] = (None, None)
+    try:
+        mine = (None, act())
+    except BaseException as error:  # of any kind: the other ranks wait for the answer
+        raised = error
+        mine = (f"{type(error).__name__}: {error}", None)
+    answers = channel.all_gather_object(mine)
+    if raised is not None and not isinstance(raised, Exception):
+        raise raised
+    for rank, (text, _) in enumerate(answers):
+        if text is not None:
+            raise ValueError(f"rank {rank} cannot {verb} its state_dict: {text}") from raised
+    return [answer for _, answer in answers]
 
 
 def checksum(value: object) -> int:

@@ -213,16 +213,19 @@ class Applying:
         if step is self.last:
             step.applied = True  # nothing is left to undo
 
-    def dropped(self) -> tuple[Step, list[Parameter]] | None:
+    def dropped(self) -> tuple[Step, list[Parameter], bool] | None:
         """Return the last pass if it was not applied, and its parameters that were cleared since.
+
+        Also whether all were cleared that were compressed, on this rank or on others.
 
         Gradients that are still there, as the start of an accumulation, are applied later.
         """
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None
-        kept = {each.name for each in self.origins.kept(last.encoded.values())}
-        return last, [each for name, each in last.encoded.items() if name not in kept]
+        kept = {each.name for each in self.origins.kept(last.asked)}
+        cleared = [each for name, each in last.encoded.items() if name not in kept]
+        return last, cleared, bool(last.asked) and not kept
 
     def take_over(self) -> None:
         """Continue with the moments that the optimizer kept while parameters were dense.

@@ -2,15 +2,15 @@
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gradwire import _validate
-from gradwire.torch.reducer.agreement import checksum
+from gradwire.torch.reducer.agreement import checksum, together
 from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.order import BUFFERS, to_logical, to_memory
 from gradwire.torch.reducer.parameters import fresh_state
@@ -29,8 +29,6 @@ Policy = Literal["sum-and-split", "keep", "drop", "own"]
 """What to do with residuals if the number of ranks has changed."""
 
 Saved = Mapping[str, Any]
-
-T = TypeVar("T")
 
 
 def save(
@@ -103,12 +101,15 @@ def load(
         made_in = {name: step for name, (_, step) in mine.moments.items()}
         return mine.summary, mine.schedule, steps, made_in
 
-    every = _together(channel, read)
+    every = together(channel, read, "load")
     (mine,) = loading
     known = {rank: summary for rank, (summary, *_) in enumerate(every) if summary is not None}
     # After a failure, some ranks may have ended a step that others have not.
     steps = {} if policy == "own" else {rank: each[1] for rank, each in known.items()}
-    runs = {(each[0], each[3], steps.get(rank)) for rank, each in known.items()}
+    runs = {
+        (each[0], None if policy == "own" else each[3], steps.get(rank))
+        for rank, each in known.items()
+    }
     # Sizes of frames are the same on the ranks that exchange them: those with one share.
     sizes = {(place.grid[rank][1], each[2]) for rank, each in known.items()}
     if len(runs) > 1 or len(sizes) > len({share for share, _ in sizes}):
@@ -117,28 +118,17 @@ def load(
             f"checksum of frame sizes and schedule, epoch): {known}"
         )
     schedules = [schedule for _, schedule, *_ in every if schedule is not None]
-    _together(channel, lambda: mine.complete([steps for _, _, steps, _ in every], schedules))
+    if policy == "own" and known:  # some may have begun an epoch that others have not
+        ahead = max(known, key=lambda rank: (known[rank][1], known[rank][3]))
+        mine.schedule = every[ahead][1]
+    together(
+        channel,
+        lambda: mine.complete([steps for _, _, steps, _ in every], schedules),
+        "load",
+    )
     mine.share_moments(between, [every[rank][-1] for rank in place.partners])
     mine.apply()
     return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
-
-
-def _together(channel: Channel, act: Callable[[], T]) -> list[T]:
-    """Call a function on every rank and return all results. If it raises on one, all raise."""
-    raised: BaseException | None = None
-    mine: tuple[str | None, Any] = (None, None)
-    try:
-        mine = (None, act())
-    except BaseException as error:  # of any kind: the other ranks wait for the answer
-        raised = error
-        mine = (f"{type(error).__name__}: {error}", None)
-    answers = channel.all_gather_object(mine)
-    if raised is not None and not isinstance(raised, Exception):
-        raise raised
-    for rank, (text, _) in enumerate(answers):
-        if text is not None:
-            raise ValueError(f"rank {rank} cannot load its state_dict: {text}") from raised
-    return [answer for _, answer in answers]
 
 
 class _Loading:
@@ -207,7 +197,8 @@ class _Loading:
                 for name, total in by_rank[0].measured.items()
             }
         epoch = scheduler.check(self.schedule)
-        decided = json.dumps(self.schedule, sort_keys=True)  # other codecs would be other sizes
+        # Other codecs would be other sizes.
+        decided = "" if policy == "own" else json.dumps(self.schedule, sort_keys=True)
         both = checksum((sorted(self.sizes.items()), decided))
         self.summary = (old_size, first.step, both, epoch)
 

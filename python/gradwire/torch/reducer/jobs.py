@@ -29,6 +29,8 @@ class Step:
     number : int
         Backward passes that counted before it, including those before a resume; the same on all
         ranks.
+    asked : list of Parameter
+        Compressed parameters that were handed in, whatever became of them: the same on all ranks.
     encoded : dict
         Parameters encoded in this step and not rolled back, by name.
     limits : list
@@ -50,6 +52,7 @@ class Step:
     """
 
     number: int = 0
+    asked: list[Parameter] = field(default_factory=list)
     encoded: dict[str, Parameter] = field(default_factory=dict)
     error: BaseException | None = None
     marks: list[Marks] = field(default_factory=list)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from gradwire.torch.reducer.agreement import together
 from gradwire.torch.reducer.order import BUFFERS
 from gradwire.torch.reducer.saved import unpack
 from gradwire.torch.transport import Channel
@@ -30,8 +31,14 @@ def merge(channel: Channel, mine: Mapping[str, Any] | None) -> dict[str, Any]:
     ValueError
         A checkpoint is not one of a rank, or they are of different steps or models.
     """
-    saved = _own(mine)
-    every = channel.all_gather_object(None if saved is None else _facts(saved))
+    own: list[Mapping[str, Any] | None] = []
+
+    def read() -> dict[str, Any] | None:
+        own.append(_own(mine))
+        return None if own[0] is None else _facts(own[0])
+
+    every: list[Any] = together(channel, read, "merge")
+    (saved,) = own
     given = [rank for rank, facts in enumerate(every) if facts is not None]
     if not given:
         return {}

@@ -9,8 +9,9 @@ from gradwire.exchange import LowRank
 from gradwire.torch import backends
 from gradwire.torch.reducer.capacity import SizeLimit
 from gradwire.torch.reducer.low_rank import LowRankState
+from gradwire.torch.reducer.order import laid_out
 from gradwire.torch.reducer.record import Parameter
-from gradwire.torch.reducer.shares import Share
+from gradwire.torch.reducer.shares import Share, local
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -50,7 +51,7 @@ def make(
     for name, tensor in named.items():
         parameter = Parameter(name, tensor, turn=turns[name], share=share_of(name, tensor))
         codec = None if name in dense else codec_of(name)
-        if codec is not None and codec.exchange.suits(tensor.shape):
+        if codec is not None and codec.exchange.suits(_in_memory(tensor)):
             use(parameter, codec.for_shape(parameter.shape))
             parameter.state = fresh_state(parameter, rank)
         parameters.append(parameter)
@@ -61,10 +62,17 @@ def fresh_state(parameter: Parameter, rank: int) -> "State | LowRankState":
     """Return a new state. With stochastic rounding, every rank draws different numbers."""
     exchange = parameter.codec.exchange
     if isinstance(exchange, LowRank):
-        shape, keeps = tuple(parameter.tensor.shape), parameter.codec.memory.keeps
+        shape, keeps = _in_memory(parameter.tensor), parameter.codec.memory.keeps
         return LowRankState(exchange, shape, parameter.name, keeps=keeps)
     init = backends.of(parameter.tensor).init_state
     return init(parameter.codec, parameter.numel, parameter.name, rank)
+
+
+def _in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return a tensor's lengths in memory order, in which buckets hold its gradient."""
+    strides = laid_out(local(tensor))
+    order = sorted(range(tensor.ndim), key=lambda each: -strides[each])
+    return tuple(tensor.shape[each] for each in order)
 
 
 def use(parameter: Parameter, codec: "Codec") -> None:

@@ -257,11 +257,11 @@ class Passes:
         found = applying.dropped()
         if found is None:
             return _nothing
-        last, parameters = found
+        last, parameters, whole = found
         if parameters and self._exchange.postpones:
             last.applied = True  # told once: the program may go on
             self._check_undo(last, "the last pass was cleared before the optimizer's step()")
-        if len(parameters) == len(last.encoded):
+        if whole:
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
             with self._control.act(f"backward() with no step() after pass {last.number}"):
@@ -286,6 +286,7 @@ class Passes:
         if placed:
             self._mark(layout)
         self._submitted.append(layout)
+        step.asked += layout.compressed
         carried = buffer.device.type in self._exchange.carriers
         bucket = backends.of(buffer).bucket(buffer, carried)
         self._worker.submit(
@@ -340,10 +341,13 @@ class Passes:
         if refusal is not None:
             raise refusal
         layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
+        ending = None if self._worker.ends_apart else layouts[-1]
         waiting = [
-            self._enqueue(layout, buffer, _one, last=layout is layouts[-1], placed=True)
+            self._enqueue(layout, buffer, _one, last=layout is ending, placed=True)
             for layout, (_, buffer) in zip(layouts, buckets, strict=True)
         ]
+        if self._worker.ends_apart:
+            self.end()
         for future, _ in waiting:
             future.wait()
         for _, step in waiting[:1]:

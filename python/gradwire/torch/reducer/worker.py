@@ -62,6 +62,8 @@ class Worker:
         self._flights: queue.Queue[Flight | None] = queue.Queue()
         self._step: Step | None = None
         self._sequence = 0
+        # Why a collective was left out on this rank: none may follow it.
+        self._unsent: BaseException | None = None
         self._pid = os.getpid()
         self._ending = threading.Lock()
         self._ended = False
@@ -79,6 +81,11 @@ class Worker:
     def forked(self) -> bool:
         """Whether this process was forked after `attach`: no threads here, locks may stay held."""
         return os.getpid() != self._pid
+
+    @property
+    def ends_apart(self) -> bool:
+        """Whether steps end by `end`, and not with their last bucket."""
+        return self._confirm is not None
 
     def submit(self, job: Job) -> None:
         """Enqueue a bucket and return at once."""
@@ -204,10 +211,14 @@ class Worker:
                 self._prepare(job)
             if self.broken is not None:
                 raise self.broken
+            if self._unsent is not None:
+                raise self._unsent
             if job.step.refused is not None:
                 raise job.step.refused
             return self._exchange.start(job, sequence)
         except BaseException as error:  # the collective could not even be started
+            if job.step.refused is None:
+                self._unsent = error
             return Flight(job, sequence, error=error)
 
     def _prepare(self, job: Job) -> None:

@@ -61,9 +61,9 @@ class _Numbers:
 
     def __init__(self) -> None:
         self._since: object = None
-        self._next: dict[int, int] = {}
+        self._next: dict[tuple[int, ...], int] = {}
 
-    def take(self, process_set: int) -> int:
+    def take(self, process_set: tuple[int, ...]) -> int:
         if self._since is not _initialization():
             self._since, self._next = _initialization(), {}
         number = self._next.get(process_set, 0)
@@ -111,7 +111,7 @@ class _Pending:
         with self._lock:
             if not self._done:
                 self._await()
-                self._done = True
+                self._done, self._finish = True, _nothing  # what it holds may go
         if self._failure is not None:
             raise self._failure
 
@@ -166,7 +166,7 @@ class HorovodChannel:
         self.rank = int(process_set.rank())
         self.size = int(process_set.size())
         self._initialization = _initialization()
-        self._number = _numbers.take(process_set.process_set_id)
+        self._number = _numbers.take(tuple(process_set.ranks))
         self._started = 0
         self._latest: deque[_Pending] = deque(maxlen=_NAMES)
 
@@ -270,7 +270,10 @@ class HorovodChannel:
 
     def _name(self) -> str:
         if not self.is_open:
-            raise ExchangeError("Horovod was shut down since this optimizer was made")
+            raise ExchangeError(
+                "hvd.init() or hvd.shutdown() was called since this optimizer was made: make it "
+                "again"
+            )
         if len(self._latest) == _NAMES:  # the name of the oldest one is used again
             self._latest[0].wait()
         name = f"gradwire.{self._number}.{self._started % _NAMES}"

@@ -7,6 +7,7 @@ processors, and all that is applied must not.
 """
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -84,6 +85,7 @@ class Factored(Exchange):
         super().__init__(channel, carriers, check_result=check_result)
         self._second: Channel | None = second
         self._columns = rank
+        self._recent: deque[torch.Tensor] = deque(maxlen=32)  # see all_gather.py
 
     def close(self) -> None:
         """Release both channels, without closing them."""
@@ -110,6 +112,8 @@ class Factored(Exchange):
         self.times.add("encode", start)
         second = sum(self._columns * (each.rows + each.columns) for each in _states(job))
         room = factors.vector.nbytes + 4 * second
+        if factors.vector.is_cpu:
+            self._recent.append(factors.vector)
         return Flight(
             job,
             sequence,
@@ -199,8 +203,14 @@ class Factored(Exchange):
                 out.copy_(basis)
         assert self._second is not None
         vector = second.to(job.bucket.frames_on)
+        if vector.is_cpu:
+            self._recent.append(vector)
         wait(self._second.all_reduce(vector), sequence)
         second.copy_(vector)
+        for piece, q in zip(job.layout.pieces, qs, strict=True):
+            count = int((~torch.isfinite(q)).sum())
+            if count:  # finite gradients whose products overflow: the same on all ranks
+                raise GradientError(count, 0, piece.parameter.name, 0)
         for piece, state, p, q, matrix, sent in zip(
             job.layout.pieces, states, shared, qs, factors.matrices, used, strict=True
         ):
