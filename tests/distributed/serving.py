@@ -2,6 +2,7 @@
 
 import importlib
 import traceback
+import warnings
 from multiprocessing.connection import Connection
 
 
@@ -15,7 +16,8 @@ def serve(pipe: Connection, package: str, rank: int, world_size: int) -> None:
         module, function = scenario.rsplit(".", 1)
         try:
             run = getattr(importlib.import_module(f"{package}.{module}"), function)
-            answer = ("returned", run(rank, world_size, **arguments))
+            with warnings.catch_warnings():  # the next scenario has its own filters
+                answer = ("returned", run(rank, world_size, **arguments))
         except BaseException:
             answer = ("raised", traceback.format_exc())
         pipe.send(answer)

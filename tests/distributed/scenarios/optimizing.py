@@ -25,6 +25,7 @@ from tests.distributed.scenarios.common import (
     fingerprint,
     network,
     plain,
+    reaches,
 )
 
 
@@ -303,10 +304,12 @@ def letting_go(rank: int, world_size: int) -> dict[str, Any]:
     kept, weight = weakref.ref(run.handle), weakref.ref(run.model.module[0].weight)
     optimizer = run.optimizer
     del run
-    gc.collect()
-    for thread in threads:
-        thread.join(5.0)
-    alive = sum(thread.is_alive() for thread in threads)
+
+    def ended() -> bool:
+        gc.collect()
+        return not any(thread.is_alive() for thread in threads)
+
+    alive = 0 if reaches(ended) else sum(thread.is_alive() for thread in threads)
     links = len(optimizer._links)
     del optimizer
     gc.collect()
