@@ -21,12 +21,11 @@ environment := $(PYTHON) scripts/environment.py
 help: ## This page
 	@awk -f scripts/help.awk $(MAKEFILE_LIST)
 
-.PHONY: demo
+.PHONY: demo horovod-demo horovod soak
 demo: ## Train two models over a slow link, with and without compression (ARGS="--help" for options)
 	@$(environment) demo
 	@$(bin)/gradwire demo $(ARGS)
 
-.PHONY: horovod-demo
 horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS="--task text" for the other task)
 	@$(environment) horovod
 	@$(python) scripts/build_horovod.py
@@ -49,12 +48,10 @@ test-python: ## Only the Python tests
 	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py python
 
-.PHONY: horovod
 horovod: ## Build Horovod for its tests, once (HOROVOD_OPTIONAL=1: go on where there is no compiler)
 	@$(environment) test horovod
 	@$(python) scripts/build_horovod.py $(if $(HOROVOD_OPTIONAL),--optional)
 
-.PHONY: soak
 soak: ## Train 2 000 steps under random faults, restarts and changes of the number of ranks (some minutes)
 	@$(environment) test
 	@$(python) -m pytest -q -s -m slow tests/distributed/test_soak.py $(PYTEST_ARGS)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import gradwire
 from gradwire.torch.backends import choice, host
 from gradwire.torch.reducer.origins import Origin, Origins
 from gradwire.torch.reducer.record import Parameter
@@ -27,7 +28,10 @@ def tensors():
 @pytest.fixture
 def origins(tensors):
     """Of parameters whose ``.grad`` a first pass has brought."""
-    made = Origins([Parameter(str(index), each) for index, each in enumerate(tensors)])
+    codec = gradwire.dgc(ratio=0.01)  # what it computes must not be mixed with gradients
+    made = Origins(
+        [Parameter(str(index), each, codec, object()) for index, each in enumerate(tensors)]
+    )
     torch.stack(tensors).sum().backward()
     made.exchanged([mark.parameter for mark in made.marks], Origin.SENT)
     return made
