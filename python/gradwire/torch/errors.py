@@ -42,7 +42,16 @@ class AgreementError(ExchangeError, ValueError):
     """
 
 
-class TensorError(NonFiniteError):
+class _RankError(NonFiniteError):
+    """A non-finite value that some rank has; every rank raises the same error."""
+
+    def __init__(self, count: int, first: int, name: str | None, rank: int) -> None:
+        super().__init__(count, first, name)
+        self.args = (count, first, name, rank)
+        self.rank = rank
+
+
+class TensorError(_RankError):
     """A tensor was NaN or infinite on some rank; every rank raises this for the same tensor.
 
     Nothing was averaged, and no tensor and no state has changed on any rank.
@@ -53,11 +62,6 @@ class TensorError(NonFiniteError):
         The first rank with a non-finite value.
     """
 
-    def __init__(self, count: int, first: int, name: str | None, rank: int) -> None:
-        super().__init__(count, first, name)
-        self.args = (count, first, name, rank)
-        self.rank = rank
-
     def __str__(self) -> str:
         return (
             f"tensor {self.name!r} on rank {self.rank} has {self.count} non-finite value(s), the "
@@ -66,7 +70,7 @@ class TensorError(NonFiniteError):
         )
 
 
-class GradientError(NonFiniteError):
+class GradientError(_RankError):
     """A gradient was NaN or infinite on some rank; every rank raises this for the same parameter.
 
     The step was rolled back on every rank: no residual changed, and training may continue. The
@@ -78,11 +82,6 @@ class GradientError(NonFiniteError):
     rank : int
         The first rank with a non-finite value.
     """
-
-    def __init__(self, count: int, first: int, name: str | None, rank: int) -> None:
-        super().__init__(count, first, name)
-        self.args = (count, first, name, rank)
-        self.rank = rank
 
     def __str__(self) -> str:
         return (

@@ -298,9 +298,12 @@ def at_odds(rank: int, world_size: int, kind: str, what: str) -> str:
 
 def letting_go(rank: int, world_size: int) -> dict[str, Any]:
     """Forget a model without detaching, and keep its optimizer; then forget that, too."""
+    others = set(threading.enumerate())
     run = Run("momentum")
     run.train(rank, range(2))
-    threads = [each for each in threading.enumerate() if each.name.startswith("gradwire")]
+    new = set(threading.enumerate()) - others
+    threads = [each for each in new if each.name.startswith("gradwire")]
+    assert threads
     kept, weight = weakref.ref(run.handle), weakref.ref(run.model.module[0].weight)
     optimizer = run.optimizer
     del run
