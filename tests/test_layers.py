@@ -15,6 +15,7 @@ LAYERS = [
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_compose", "_outside", "_plugins", "_selecting", "codec", "frame", "state"},
     {"presets", "report", "schedule"},
+    {"cost"},
     {""},  # the package itself
     {"torch"},
     {"cli"},
@@ -26,7 +27,7 @@ TORCH = [
     {"errors"},
     {"backends", "cuda"},
     {"ops", "optim", "tensors", "transport"},
-    {"reducer"},
+    {"cost", "reducer"},
     {"collective", "ddp", "fsdp", "horovod"},
     {"diloco", "lightning", "rank_files"},
     {"accelerate"},
@@ -40,6 +41,7 @@ LAZY = {
     "gradwire.torch": {
         "gradwire.torch.accelerate",
         "gradwire.torch.collective",
+        "gradwire.torch.cost",
         "gradwire.torch.ddp",
         "gradwire.torch.diloco",
         "gradwire.torch.fsdp",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire import (
     _environment,
+    cost,
     errors,
     exchange,
     extension,
@@ -59,6 +60,7 @@ __all__ = [
     "TruncatedFrameError",
     "UnsupportedFrameError",
     "__version__",
+    "cost",
     "decode",
     "decode_add",
     "errors",

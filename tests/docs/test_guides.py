@@ -21,6 +21,7 @@ PAGES = [
     "accuracy-drops",
     "plain-bytes",
     "diloco",
+    "cost",
 ]
 
 

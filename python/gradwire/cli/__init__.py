@@ -23,6 +23,9 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "inspect": _Command("gradwire.cli.inspect", "print what is in a frame, or why it is corrupt"),
     "codecs": _Command("gradwire.cli.codecs", "list the presets and their papers"),
+    "plan": _Command(
+        "gradwire.cli.plan", "predict the step time of every codec, for many ranks and any link"
+    ),
     "report": _Command(
         "gradwire.cli.report", "show what was sent, when and what is left, as a page (HTML)"
     ),

@@ -12,8 +12,9 @@ Tensors on other devices are taken too; `backend` tells how.
 those of FSDP2 between nodes, and `gradwire.torch.horovod` those of Horovod;
 `gradwire.torch.lightning` and `gradwire.torch.transformers` have callbacks for Trainers,
 `gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim` optimizers for
-codecs that do a part of their work. `all_reduce` averages any tensors over the ranks of a process
-group. The operators ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
+codecs that do a part of their work; `gradwire.torch.cost` measures links. `all_reduce` averages any
+tensors over the ranks of a process group. The operators ``torch.ops.gradwire.*`` decode inside
+compiled or exported graphs.
 """
 
 import importlib
@@ -34,6 +35,7 @@ from gradwire.torch.tensors import decode, decode_add, encode, encode_into, init
 if TYPE_CHECKING:
     from gradwire.torch import accelerate as accelerate
     from gradwire.torch import collective as collective
+    from gradwire.torch import cost as cost
     from gradwire.torch import ddp as ddp
     from gradwire.torch import diloco as diloco
     from gradwire.torch import fsdp as fsdp
@@ -61,6 +63,7 @@ __all__ = [
 _MODULES = (
     "accelerate",
     "collective",
+    "cost",
     "ddp",
     "diloco",
     "fsdp",

@@ -1,0 +1,131 @@
+"""``gradwire plan``: predict the step time of dense training and of codecs, on any link."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradwire.cli.plan import quantities
+from gradwire.cli.plan.table import lines
+from gradwire.cli.plan.work import Asked, build_codecs, plan
+from gradwire.cost import Calibration, Link, Workload, calibrate
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+Predict the time of a training step with plain DDP, in float32 and bfloat16, and with codecs, for a
+range of ranks on a link, and say from which link on each codec no longer pays.
+
+What codecs cost is measured on this machine first, in some seconds each. Use --save to keep that,
+and --calibration to reuse it. Encodes overlap with the backward pass; with --shared, on the same
+cores. What codecs send is exact where it does not depend on gradients; the rest is of numbers with
+heavy tails.
+"""
+
+_CODECS = "topk,scalecom,onebit,powersgd"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of ``gradwire plan``."""
+    made = argparse.ArgumentParser(
+        prog="gradwire plan",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--model-size", type=quantities.count, required=True, metavar="N",
+        help="parameters of the model, such as 25M")  # fmt: skip
+    add("--ranks", type=quantities.ranks, default=quantities.ranks("2..64"), metavar="N,...",
+        help="numbers of ranks: a list, or a range such as 2..10000, of which powers of two and "
+        "the ends are shown (default: 2..64)")  # fmt: skip
+    add("--link", type=quantities.link, required=True, metavar="RATE",
+        help="speed of each node's link, such as 1gbit")  # fmt: skip
+    add("--latency", type=quantities.seconds, default=50e-6, metavar="TIME",
+        help="of a message over the link (default: 50us)")  # fmt: skip
+    add("--overhead", type=quantities.seconds, default=5e-6, metavar="TIME",
+        help="in which a rank sends one message and no other (default: 5us)")  # fmt: skip
+    add("--node-size", type=quantities.count, default=1, metavar="N",
+        help="ranks that share a link, and sum dense inside their node (default: 1)")  # fmt: skip
+    add("--inside", type=quantities.link, default=100_000_000_000, metavar="RATE",
+        help="speed of a rank's link inside its node (default: 100gbit)")  # fmt: skip
+    add("--backward", type=quantities.seconds, default=0.1, metavar="TIME",
+        help="of the backward pass, which exchanges overlap with (default: 100ms)")  # fmt: skip
+    add("--other", type=quantities.seconds, metavar="TIME",
+        help="of the rest: forward pass, optimizer (default: half of --backward)")  # fmt: skip
+    add("--tensors", type=quantities.count, metavar="N",
+        help="tensors of the model (default: one for 200 000 parameters)")  # fmt: skip
+    add("--shared", action="store_true",
+        help="the backward pass runs on the cores that encode: training on CPUs")  # fmt: skip
+    add("--codecs", type=quantities.names, default=quantities.names(_CODECS), metavar="NAME,...",
+        help="presets, with NAME/scatter for a reduce-scatter in place of its exchange; `gradwire "
+        f"codecs` lists them (default: {_CODECS})")  # fmt: skip
+    add("--ratio", type=quantities.ratio, default=0.01,
+        help="share of the entries to send (default: %(default)s)")  # fmt: skip
+    add("--seconds", type=quantities.seconds, default=1.0, metavar="TIME",
+        help="to measure a codec in, about (default: 1s)")  # fmt: skip
+    add("--calibration", type=Path, metavar="FILE", help="use what --save wrote; measure nothing")
+    add("--save", type=Path, metavar="FILE", help="write what was measured")
+    add("--svg", type=Path, metavar="FILE", help="draw step times over ranks (needs matplotlib)")
+    add("--json", action="store_true", help="print JSON instead of tables")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a plan; return 0, 1 if a file cannot be read or written, 2 for an invalid command."""
+    made = parser()
+    options = made.parse_args(argv)
+    if options.svg is not None and importlib.util.find_spec("matplotlib") is None:
+        print("gradwire plan: --svg needs matplotlib: pip install 'gradwire[cli]'", file=sys.stderr)
+        return 2
+    try:
+        asked = _asked(options)
+        codecs = build_codecs(options.codecs, options.ratio)
+    except ValueError as error:
+        made.error(str(error))
+    try:
+        if options.calibration is not None:
+            calibration = Calibration.load(options.calibration)
+        else:
+            calibration = calibrate(codecs, seconds=options.seconds)
+        found = plan(asked, options.codecs, codecs, calibration)
+        if options.save is not None:
+            calibration.save(options.save)
+        if options.svg is not None:
+            from gradwire.cli.plan.picture import draw
+
+            draw(found, options.svg)
+    except (OSError, ValueError) as error:
+        print(f"gradwire plan: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found.to_json(), indent=1) if options.json else "\n".join(lines(found)))
+    return 0
+
+
+def _asked(options: argparse.Namespace) -> Asked:
+    if options.seconds == 0.0:
+        raise ValueError("argument --seconds: must be above 0")
+    whole = [each for each in options.ranks if each % options.node_size == 0]
+    if not whole:
+        raise ValueError(
+            f"argument --ranks: none of {', '.join(map(str, options.ranks))} fills nodes of "
+            f"{options.node_size}"
+        )
+    other = options.backward / 2 if options.other is None else options.other
+    return Asked(
+        Workload(
+            options.model_size,
+            options.backward,
+            other,
+            tensors=options.tensors,
+            shared=options.shared,
+        ),
+        tuple(whole),
+        Link(float(options.link), options.latency, options.overhead),
+        options.node_size,
+        Link(float(options.inside), min(options.latency, 5e-6), min(options.overhead, 5e-6)),
+        options.ratio,
+    )

@@ -1,0 +1,99 @@
+"""Parse sizes, times, rates and ranges of the command line."""
+
+import argparse
+import math
+import re
+
+from gradwire.cli.training.link import parse_rate
+
+__all__ = ["count", "duration", "link", "names", "ranks", "ratio", "seconds", "size"]
+
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
+_TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_MOST_RANKS = 1_000_000
+
+
+def count(text: str) -> int:
+    """Parse a number of things, such as ``25M``."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)([kmgbt]?)", text.strip().lower())
+    number = round(float(match[1]) * _COUNTS[match[2]]) if match else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more, such as 25M")
+    return number
+
+
+def seconds(text: str) -> float:
+    """Parse a time, such as ``50us`` or ``0.1s``."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*(ns|us|µs|ms|s)", text.strip().lower())
+    time = float(match[1]) * _TIMES[match[2]] if match else math.nan
+    if not math.isfinite(time):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time: give a number and us, ms or s, such as 100ms"
+        )
+    return time
+
+
+def link(text: str) -> int:
+    """Parse the speed of a link; return bits per second."""
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def ranks(text: str) -> list[int]:
+    """Parse numbers of ranks: ``2,8,64``, or ``2..10000`` for the ends and powers of two."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        ends = [first, last] if dots else [first]
+        if not all(end.isdecimal() and 1 <= int(end) <= _MOST_RANKS for end in ends) or (
+            dots and int(first) > int(last)
+        ):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a number of ranks: give a list such as 2,8,64, or a range such "
+                f"as 2..10000, from 1 to {_MOST_RANKS}"
+            )
+        numbers = [int(end) for end in ends]
+        found |= {*numbers} | {
+            1 << power for power in range(20) if numbers[0] <= 1 << power <= numbers[-1]
+        }
+    return sorted(found)
+
+
+def ratio(text: str) -> float:
+    """Parse a share of the entries."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number <= 1.0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a ratio: give a number above 0 and at most 1, such as 0.01"
+        )
+    return number
+
+
+def names(text: str) -> list[str]:
+    """Parse a list of names."""
+    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names")
+    return found
+
+
+def duration(time: float) -> str:
+    """Return a time for reading."""
+    for unit, size_ in (("s", 1.0), ("ms", 1e-3)):
+        if time >= 0.9995 * size_:
+            number = time / size_
+            return f"{number:.3g} {unit}" if number < 999.5 else f"{number:,.0f} {unit}"
+    return f"{time * 1e6:.3g} µs"
+
+
+def size(nbytes: float) -> str:
+    """Return a number of bytes for reading."""
+    for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= 0.9995 * least:
+            return f"{nbytes / least:.3g} {unit}"
+    return f"{nbytes:.0f} B"

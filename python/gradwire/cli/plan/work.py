@@ -1,0 +1,177 @@
+"""Predict every method at every number of ranks."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradwire.cli.training.presets import build, unfit
+from gradwire.codec import Codec
+from gradwire.cost import (
+    Calibration,
+    Exchange,
+    Link,
+    Method,
+    Network,
+    Prediction,
+    QuantizedAllReduce,
+    SparseReduceScatter,
+    Workload,
+    bf16,
+    break_even,
+    compressed,
+    fp32,
+    predict,
+)
+
+__all__ = ["Asked", "Plan", "Row", "build_codecs", "plan"]
+
+_SCATTER = "/scatter"
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What to plan for.
+
+    Attributes
+    ----------
+    workload : Workload
+        A step without any exchange.
+    ranks : tuple of int
+        Numbers of ranks.
+    link, inside : Link
+        Between nodes and inside them.
+    node_size : int
+        Ranks of a node.
+    ratio : float
+        Share of the entries that codecs send.
+    """
+
+    workload: Workload
+    ranks: tuple[int, ...]
+    link: Link
+    node_size: int
+    inside: Link
+    ratio: float
+
+    def networks(self) -> list[Network]:
+        """Return the network of each number of ranks."""
+        return [Network(each, self.link, self.node_size, self.inside) for each in self.ranks]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One method: its predictions and break-even links, for each number of ranks.
+
+    ``pays_below`` are bits per second, 0 for never and infinite for always; None for dense ones.
+    """
+
+    method: Method
+    predictions: tuple[Prediction, ...]
+    pays_below: tuple[float, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All methods."""
+
+    asked: Asked
+    rows: tuple[Row, ...]
+
+    def winners(self) -> list[Row]:
+        """Return the fastest method of each number of ranks."""
+        return [
+            min(self.rows, key=lambda row: row.predictions[at].step)
+            for at in range(len(self.asked.ranks))
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, dicts, strings and numbers."""
+        asked = self.asked
+        return {
+            "model_size": asked.workload.numel,
+            "ranks": list(asked.ranks),
+            "link": dataclasses.asdict(asked.link),
+            "node_size": asked.node_size,
+            "ratio": asked.ratio,
+            "compute_seconds": asked.workload.compute,
+            "winners": [row.method.name for row in self.winners()],
+            "methods": [_plain(row) for row in self.rows],
+        }
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    pays = row.pays_below
+    return {
+        "method": row.method.name,
+        "exchange": type(row.method.exchange).__name__,
+        "step_seconds": [each.step for each in row.predictions],
+        "exposed_seconds": [each.exposed for each in row.predictions],
+        "sent_bytes": [each.sent for each in row.predictions],
+        "sent_inside_bytes": [each.sent_inside for each in row.predictions],
+        "memory_bytes": [each.memory for each in row.predictions],
+        "pays_below_bits_per_second": None
+        if pays is None
+        else ["always" if math.isinf(each) else each for each in pays],
+    }
+
+
+def build_codecs(names: Sequence[str], ratio: float) -> dict[str, Codec]:
+    """Return the codecs of these names.
+
+    Raises
+    ------
+    ValueError
+        An unknown preset, one that needs an option, or one that no reduce-scatter takes.
+    """
+    codecs = {}
+    for name in names:
+        preset = name.removesuffix(_SCATTER)
+        if why := unfit(preset):
+            raise ValueError(f"argument --codecs: {why}")
+        codecs[preset] = build(preset, ratio)
+        if name.endswith(_SCATTER) and codecs[preset].exchange.kind == "low_rank":
+            raise ValueError(f"argument --codecs: {preset} has no frames to scatter")
+    return codecs
+
+
+def plan(
+    asked: Asked, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
+) -> Plan:
+    """Predict plain DDP and these codecs.
+
+    Raises
+    ------
+    ValueError
+        The calibration lacks a codec, or has another one of that name.
+    """
+    for name, codec in codecs.items():
+        known = calibration.codecs.get(name)
+        if known is not None and known.codec != codec:
+            raise ValueError(
+                f"the calibration has {known.codec!r} as {name!r}, not {codec!r}: give the --ratio "
+                "it was made with, or leave out --calibration"
+            )
+    networks = asked.networks()
+    baselines = [fp32(), bf16(calibration)]
+    rows = [_row(asked, each, networks, None) for each in baselines]
+    for name in names:
+        preset = name.removesuffix(_SCATTER)
+        exchange = _scattered(codecs[preset]) if name != preset else None
+        method = dataclasses.replace(compressed(preset, calibration, exchange), name=name)
+        rows.append(_row(asked, method, networks, baselines))
+    return Plan(asked, tuple(rows))
+
+
+def _scattered(codec: Codec) -> Exchange:
+    return SparseReduceScatter() if codec.sparsify.selects else QuantizedAllReduce()
+
+
+def _row(
+    asked: Asked, method: Method, networks: list[Network], baselines: list[Method] | None
+) -> Row:
+    predictions = tuple(predict(asked.workload, method, each) for each in networks)
+    pays = None
+    if baselines is not None:
+        pays = tuple(break_even(asked.workload, method, each, baselines) for each in networks)
+    return Row(method, predictions, pays)

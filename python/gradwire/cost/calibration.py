@@ -1,0 +1,203 @@
+"""What codecs cost on this machine: a few encodes and decodes, timed, and lines through them."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from gradwire import _validate
+from gradwire.codec import Codec
+
+__all__ = ["Calibration", "CodecCost", "Line"]
+
+VERSION = 1
+"""Version of the dict that `Calibration.to_json` returns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """Seconds of a tensor: ``frames * fixed + numel * per_numel + entries * per_entry``.
+
+    Attributes
+    ----------
+    fixed, per_numel, per_entry : float
+        Seconds, none negative.
+    error : float
+        The largest relative error at the points that it was fitted to.
+    """
+
+    fixed: float
+    per_numel: float
+    per_entry: float
+    error: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = _validate.positive(field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+
+    def __call__(self, numel: float, entries: float, frames: float = 1) -> float:
+        """Return the seconds of so many entries, of which so many are sent, in so many frames."""
+        return frames * self.fixed + numel * self.per_numel + entries * self.per_entry
+
+
+@dataclasses.dataclass(frozen=True)
+class CodecCost:
+    """What one codec costs.
+
+    Attributes
+    ----------
+    codec : Codec
+        The codec. What is measured holds for other ratios too.
+    encode, decode : Line
+        Seconds of an encode, and of adding a decoded frame to a tensor.
+    header : float
+        Bytes of a frame without entries.
+    entry_bits : float
+        Bits of an entry, above the information bound of its position if it has one.
+    share : float
+        Share of the entries that was sent. A codec with a ratio sends its ratio; for the others,
+        it depends on the data, and this is that of the calibration.
+    state_bytes : float
+        Bytes that a state keeps per entry of a tensor.
+    """
+
+    codec: Codec
+    encode: Line
+    decode: Line
+    header: float
+    entry_bits: float
+    share: float
+    state_bytes: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.codec, Codec):
+            raise TypeError(f"codec must be a gradwire.Codec, got {self.codec!r}")
+        for name in ("encode", "decode"):
+            if not isinstance(line := getattr(self, name), Line):
+                raise TypeError(f"{name} must be a gradwire.cost.Line, got {line!r}")
+        for name in ("header", "entry_bits", "state_bytes"):
+            _validate.positive(name, getattr(self, name))
+        _validate.unit_interval("share", self.share)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain dicts, strings and numbers."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        lines = {name: dataclasses.asdict(plain[name]) for name in ("encode", "decode")}
+        return plain | lines | {"codec": self.codec.get_config()}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Return what `to_json` described."""
+        lines = {name: Line(**plain[name]) for name in ("encode", "decode")}
+        return cls(**{**plain, **lines, "codec": Codec.from_config(plain["codec"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What codecs cost on one machine.
+
+    Attributes
+    ----------
+    codecs : mapping of str to CodecCost
+        By name.
+    cast_seconds : float
+        Seconds per entry of the casts to bfloat16 and back.
+    clear_seconds : float
+        Seconds per entry of writing zeros.
+    threads : int
+        Threads of an encode.
+    machine : mapping of str to str
+        Where it was measured, for the reader.
+    """
+
+    codecs: Mapping[str, CodecCost]
+    cast_seconds: float
+    clear_seconds: float
+    threads: int
+    machine: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("cast_seconds", "clear_seconds"):
+            _validate.positive(name, getattr(self, name))
+        _validate.integer("threads", self.threads, low=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain dicts, strings and numbers, for `from_json`."""
+        return {
+            "version": VERSION,
+            "codecs": {name: each.to_json() for name, each in self.codecs.items()},
+            "cast_seconds": self.cast_seconds,
+            "clear_seconds": self.clear_seconds,
+            "threads": self.threads,
+            "machine": dict(self.machine),
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Return the calibration that `to_json` described.
+
+        Raises
+        ------
+        ValueError
+            It is none, or one of a newer version.
+        """
+        if not isinstance(plain, dict) or "version" not in plain:
+            raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
+        if plain["version"] != VERSION:
+            raise ValueError(
+                f"a calibration of version {plain['version']!r}, and this gradwire reads {VERSION}:"
+                " calibrate again"
+            )
+        rest = {name: value for name, value in plain.items() if name != "version"}
+        try:
+            codecs = {name: CodecCost.from_json(each) for name, each in rest["codecs"].items()}
+            return cls(**{**rest, "codecs": codecs})
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"not a calibration: {error}; calibrate again") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file as JSON."""
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False)
+        Path(path).write_text(text + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read the file that `save` wrote.
+
+        Raises
+        ------
+        OSError
+            The file cannot be read.
+        ValueError
+            It has no calibration.
+        """
+        try:
+            plain = json.loads(Path(path).read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} has no calibration: {error}") from error
+        return cls.from_json(plain)
+
+
+def line(points: list[tuple[float, float, float]]) -> Line:
+    """Fit seconds to points (numel, entries, seconds), by least squares of relative errors.
+
+    No coefficient is negative: of all choices of coefficients, the best feasible one.
+    """
+    table = np.array(points, np.float64)
+    columns = np.column_stack([np.ones(len(table)), table[:, 0], table[:, 1]]) / table[:, 2:]
+    best, least = np.zeros(3), math.inf
+    for choice in range(1, 8):
+        chosen = [at for at in range(3) if choice >> at & 1]
+        found = np.linalg.lstsq(columns[:, chosen], np.ones(len(table)), rcond=None)[0]
+        whole = np.zeros(3)
+        whole[chosen] = found
+        squares = float(np.square(columns @ whole - 1).sum())
+        if (found >= 0).all() and squares < least:
+            best, least = whole, squares
+    fixed, per_numel, per_entry = best.tolist()
+    return Line(fixed, per_numel, per_entry, float(np.abs(columns @ best - 1).max()))

@@ -1,0 +1,281 @@
+"""What each exchange sends: its phases, by the number of participants.
+
+Bytes are exact means over the participants. Times follow the longest path. With N participants:
+
+* Ring all-reduce: 2 (N - 1) rounds of 1/N of the bytes each; Patarasuk and Yuan, "Bandwidth optimal
+  all-reduce algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009),
+  section 4. Gloo's default algorithm is this one.
+* Ring all-gather: N - 1 rounds; Thakur, Rabenseifner, Gropp, "Optimization of Collective
+  Communication Operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), section 4.1.
+  Gloo's, too.
+* Binomial-tree broadcast: ceil(log2 N) rounds; Thakur et al., section 4.2. Gloo's, too.
+* A personalized message to everyone, all sent at once: one latency, N - 1 messages; Thakur et al.,
+  section 4.3, for long messages.
+"""
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+from gradwire.cost.payload import Payload
+
+__all__ = [
+    "Exchange",
+    "GatheredFrames",
+    "LowRankAllReduces",
+    "Phase",
+    "QuantizedAllReduce",
+    "RingAllReduce",
+    "SharedPositions",
+    "SparseReduceScatter",
+    "exchange_all",
+    "ring_all_gather",
+    "ring_all_reduce",
+]
+
+FRONT, RESULT = 32, 16
+"""Bytes that a reduce-scatter sends ahead of pieces, beside a bit for each tensor, and of sums."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """One collective.
+
+    Attributes
+    ----------
+    name : str
+        What it is.
+    sent : float
+        Bytes that a participant sends, the mean of all.
+    serial : float
+        Bytes on the longest path.
+    rounds : float
+        Messages on the longest path that wait for one another.
+    messages : float
+        Messages that the busiest participant sends.
+    """
+
+    name: str
+    sent: float
+    serial: float
+    rounds: float
+    messages: float
+
+
+def ring_all_reduce(nbytes: float, ranks: int, name: str = "all-reduce") -> Phase:
+    """Return the phase of a ring all-reduce of so many bytes."""
+    rounds = 2 * (ranks - 1)
+    return Phase(name, rounds * nbytes / ranks, rounds * nbytes / ranks, rounds, rounds)
+
+
+def ring_all_gather(nbytes: float, ranks: int, name: str = "all-gather") -> Phase:
+    """Return the phase of a ring all-gather to which each participant adds so many bytes."""
+    rounds = ranks - 1
+    return Phase(name, rounds * nbytes, rounds * nbytes, rounds, rounds)
+
+
+def exchange_all(nbytes: float, ranks: int, name: str) -> Phase:
+    """Return the phase in which each sends every other a message of so many bytes, at once."""
+    messages = ranks - 1
+    return Phase(name, messages * nbytes, messages * nbytes, min(1, messages), messages)
+
+
+def _broadcast(nbytes: float, ranks: int, name: str) -> Phase:
+    rounds = (ranks - 1).bit_length()
+    return Phase(name, (ranks - 1) * nbytes / ranks, rounds * nbytes, rounds, rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange(abc.ABC):
+    """Any exchange.
+
+    Attributes
+    ----------
+    divides : bool
+        Ranks of a node may each exchange their share of a tensor with other nodes. Otherwise all
+        ranks of all nodes form one ring.
+    """
+
+    divides: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
+        """Return the collectives of one bucket.
+
+        Parameters
+        ----------
+        payload : Payload
+            What one participant sends.
+        ranks : int
+            Number of participants, at least 1.
+        """
+
+    @abc.abstractmethod
+    def buffers(self, payload: Payload, ranks: int) -> float:
+        """Return the bytes that a rank holds for the exchange of one bucket."""
+
+    def decodes(self, ranks: int) -> float:
+        """Return how many times the entries of one participant a rank decodes."""
+        return float(ranks)
+
+    def encodes(self, ranks: int) -> float:
+        """Return how many entries a rank encodes, in units of the tensor."""
+        del ranks
+        return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RingAllReduce(Exchange):
+    """A dense all-reduce of values that can be added, such as float32 and bfloat16."""
+
+    def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
+        """Return one all-reduce of all values."""
+        return (ring_all_reduce(payload.value_bytes, ranks),)
+
+    def buffers(self, payload: Payload, ranks: int) -> float:
+        """Return the bytes of a copy, which only values of another dtype than the bucket need."""
+        del ranks
+        same = payload.entries == payload.numel and payload.value_bits == 32.0
+        return 0.0 if same else payload.value_bytes
+
+    def decodes(self, ranks: int) -> float:
+        """Return 1: the sum."""
+        del ranks
+        return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class GatheredFrames(Exchange):
+    """An all-gather of frames: `gradwire.exchange.AllGather`."""
+
+    def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
+        """Return one all-gather."""
+        return (ring_all_gather(payload.nbytes, ranks),)
+
+    def buffers(self, payload: Payload, ranks: int) -> float:
+        """Return the bytes of the frames of all ranks, and of one's own."""
+        return (ranks + 1) * payload.nbytes
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedPositions(Exchange):
+    """One rank's positions, and the sum of all ranks' values: `gradwire.exchange.LeaderIndices`.
+
+    References
+    ----------
+    Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
+    Distributed Training", NeurIPS 2020, section 2.
+    """
+
+    def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
+        """Return a broadcast and an all-reduce."""
+        return (
+            _broadcast(payload.position_bytes, ranks, "broadcast of positions"),
+            ring_all_reduce(payload.value_bytes, ranks, "all-reduce of values"),
+        )
+
+    def buffers(self, payload: Payload, ranks: int) -> float:
+        """Return the bytes of positions and values."""
+        del ranks
+        return payload.nbytes + payload.value_bytes
+
+    def decodes(self, ranks: int) -> float:
+        """Return 1: the sum."""
+        del ranks
+        return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseReduceScatter(Exchange):
+    """Frames are cut by range, each rank sums one range, and the sums are gathered.
+
+    Each frame is cut into N pieces without being decoded. The owner of a range adds up the pieces
+    of all ranks, selects as many entries of the sum as one rank has sent there, keeps the rest in
+    its residual, and all ranks gather the frames of all owners: about 2 k entries a rank.
+
+    Parameters
+    ----------
+    selects_again : bool
+        False gathers every position of the sums instead: `distinct` entries.
+    distinct : float
+        Positions that any rank has selected, in units of one rank's selection, at least 1. Only
+        without selecting again.
+
+    References
+    ----------
+    Renggli, Ashkboos, Aghagolzadeh, Alistarh, Hoefler, "SparCML: High-Performance Sparse
+    Communication for Machine Learning", SC 2019, section 5.3.2 (split all-gather), which does not
+    select again. Li, Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning"
+    (Ok-Topk), PPoPP 2022, section 3, which does.
+    """
+
+    selects_again: bool = True
+    distinct: float = 1.0
+
+    def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
+        """Return four collectives: what comes ahead, pieces, how owners fared, and their sums."""
+        piece = sums = payload.range(ranks)
+        if not self.selects_again:
+            entries = min(float(sums.numel), sums.entries * self.distinct)
+            sums = dataclasses.replace(sums, entries=entries)
+        return (
+            exchange_all(FRONT + -(-payload.frames // 8), ranks, "sizes of pieces"),
+            exchange_all(piece.nbytes, ranks, "reduce-scatter of frames"),
+            ring_all_gather(RESULT, ranks, "sizes of sums"),
+            exchange_all(sums.nbytes, ranks, "all-gather of sums"),
+        )
+
+    def buffers(self, payload: Payload, ranks: int) -> float:
+        """Return the bytes of one's frame, the pieces that arrive, one range, and all sums."""
+        return 2 * payload.nbytes + 4 * payload.numel / ranks + ranks * payload.range(ranks).nbytes
+
+    def decodes(self, ranks: int) -> float:
+        """Return 2: a range of all ranks, then all ranges."""
+        del ranks
+        return 2.0
+
+    def encodes(self, ranks: int) -> float:
+        """Return the whole tensor, and the range that is selected from again."""
+        return 1.0 + (1.0 / ranks if self.selects_again else 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedAllReduce(SparseReduceScatter):
+    """A reduce-scatter and an all-gather of dense frames; owners quantize their sums again.
+
+    References
+    ----------
+    Dryden, Moon, Jacobs, Van Essen, "Communication Quantization for Data-Parallel Training of Deep
+    Neural Networks", MLHPC 2016, section III.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class LowRankAllReduces(Exchange):
+    """Two all-reduces, of one factor each: `gradwire.exchange.LowRank`.
+
+    References
+    ----------
+    Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+    Optimization", NeurIPS 2019, algorithm 1.
+    """
+
+    divides: ClassVar[bool] = False
+
+    def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
+        """Return both all-reduces."""
+        names = ("all-reduce of P", "all-reduce of Q")
+        return tuple(
+            ring_all_reduce(4.0 * factor, ranks, name)
+            for factor, name in zip(payload.factors, names, strict=True)
+        )
+
+    def buffers(self, payload: Payload, ranks: int) -> float:
+        """Return the bytes of both factors."""
+        del ranks
+        return 4.0 * sum(payload.factors)
+
+    def decodes(self, ranks: int) -> float:
+        """Return 1: the product."""
+        del ranks
+        return 1.0

@@ -1,0 +1,205 @@
+"""Time codecs on this machine, each in a few seconds."""
+
+import dataclasses
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire import _validate
+from gradwire._native import get_num_threads, simd_level
+from gradwire.codec import Codec
+from gradwire.cost.calibration import Calibration, CodecCost, line
+from gradwire.cost.payload import information_bits
+from gradwire.exchange import LowRank
+from gradwire.frame import decode, decode_add
+from gradwire.presets import dense
+from gradwire.quantize import BFloat16
+
+__all__ = ["calibrate"]
+
+NUMELS = (1 << 14, 1 << 18, 1 << 21)
+"""Sizes of tensors: up to what does not fit into the caches."""
+SPREAD = 4.0
+"""Ratios below and above a codec's own are measured too, so many times smaller and larger."""
+LEAST = 5
+"""Repetitions of each point, and one that is not counted."""
+
+Array = NDArray[np.float32]
+
+
+def calibrate(
+    codecs: Mapping[str, Codec], *, seconds: float = 2.0, numels: Sequence[int] = NUMELS
+) -> Calibration:
+    """Measure what codecs cost on this machine, with the current number of threads.
+
+    Each point is the median of steady encodes of numbers with heavy tails, as of gradients, and of
+    decodes that add a frame to a tensor. A codec with a ratio is measured at three of them. What a
+    codec without one selects depends on the data: see `CodecCost.share`.
+
+    Parameters
+    ----------
+    codecs : mapping of str to Codec
+        By names of the caller.
+    seconds : float
+        Aim for each codec; each point has at least a few repetitions.
+    numels : sequence of int
+        Sizes of the tensors, at least two.
+
+    Returns
+    -------
+    Calibration
+
+    Raises
+    ------
+    TypeError, ValueError
+        Something that is no codec, or no time.
+    """
+    for name, codec in codecs.items():
+        if not isinstance(codec, Codec):
+            raise TypeError(f"codec {name!r} must be a gradwire.Codec, got {codec!r}")
+    if not _validate.positive("seconds", seconds) > 0.0:
+        raise ValueError("seconds must be above 0, got 0")
+    if len(set(numels)) < 2:
+        raise ValueError(f"a line takes at least two sizes, got {tuple(numels)}")
+    sizes = [_validate.integer("numels", each, low=1024) for each in numels]
+    draw = np.random.default_rng(0)
+    given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in sizes}
+    half = _measure(dense(quantize=BFloat16()), given, seconds / 4)
+    largest = given[max(sizes)][0].copy()
+    cleared = _median(lambda turn: largest.fill(0.0), 0.05)
+    return Calibration(
+        {name: _measure(codec, given, seconds) for name, codec in codecs.items()},
+        half.encode.per_numel + half.encode.per_entry
+        + half.decode.per_numel + half.decode.per_entry,
+        cleared / largest.size,
+        get_num_threads(),
+        {"processor": platform.processor() or platform.machine(), "simd": str(simd_level())},
+    )  # fmt: skip
+
+
+def _gradient(draw: np.random.Generator, numel: int) -> Array:
+    """Return a tensor with tails as heavy as those of gradients."""
+    made = draw.standard_normal(numel, np.float32)
+    made *= draw.standard_exponential(numel, np.float32) * np.float32(1e-3)
+    return made
+
+
+def _at_ratios(codec: Codec) -> list[Codec]:
+    sparsify: Any = codec.sparsify
+    ratio = getattr(sparsify, "ratio", None)
+    if not isinstance(ratio, float):
+        return [codec]
+    ratios = sorted({ratio / SPREAD, ratio, min(1.0, ratio * SPREAD)})
+    made = [dataclasses.replace(sparsify, ratio=each) for each in ratios]
+    return [dataclasses.replace(codec, sparsify=each) for each in made]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Point:
+    """What one codec takes for one tensor."""
+
+    numel: int
+    count: int
+    nbytes: int
+    encode: float
+    decode: float
+
+    @classmethod
+    def of(cls, codec: Codec, tensors: list[Array], seconds: float) -> Self:
+        numel = tensors[0].size
+        made = codec.for_shape(_shape(numel))
+        state, out = made.init_state(numel), np.zeros(numel, np.float32)
+        room = bytearray(made.max_encoded_len(numel))
+        encode = _median(lambda turn: made.encode_into(tensors[turn % 2], state, room), seconds)
+        frame = made.encode(tensors[0], state)
+        add = _median(lambda turn: decode_add(frame, out), seconds)
+        count = int(np.count_nonzero(decode(frame))) if codec.sparsify.selects else numel
+        return cls(numel, count, len(frame), encode, add)
+
+    @classmethod
+    def of_low_rank(cls, rank: int, tensors: list[Array], seconds: float) -> Self:
+        """Time the products of a step of power iteration, as of `gradwire.exchange.LowRank`."""
+        matrix = tensors[0].reshape(_shape(tensors[0].size))
+        residual = tensors[1].reshape(matrix.shape)
+        left, right = (np.ones((length, rank), np.float32) for length in matrix.shape)
+
+        def factors(turn: int) -> None:
+            whole = matrix + residual
+            first, _ = np.linalg.qr(whole @ right)
+            whole.T @ first
+
+        encode = _median(factors, seconds)
+        subtract = _median(lambda turn: np.subtract(matrix, left @ right.T), seconds)
+        return cls(matrix.size, matrix.size, 0, encode, subtract)
+
+
+def _measure(codec: Codec, given: Mapping[int, list[Array]], seconds: float) -> CodecCost:
+    variants = _at_ratios(codec)
+    each = seconds / (2 * len(given) * len(variants))
+    exchange = codec.exchange
+    points = [
+        (
+            variant,
+            _Point.of_low_rank(exchange.rank, tensors, each)
+            if isinstance(exchange, LowRank)
+            else _Point.of(variant, tensors, each),
+        )
+        for tensors in given.values()
+        for variant in variants
+    ]
+    large = [(variant, each) for variant, each in points if each.numel == max(given)]
+    header, bits = 0.0, 32.0
+    if not isinstance(exchange, LowRank):
+        header = _header(codec)
+        coded = codec.sparsify.selects and not codec.sparsify.shared
+        used = [_bits(each, header, coded) for _, each in large if each.count]
+        bits = max(0.0, statistics.mean(used)) if used else bits
+    own = next(each for variant, each in large if variant == codec)
+    numel = max(given)
+    return CodecCost(
+        codec,
+        line([(each.numel, each.count, each.encode) for _, each in points]),
+        line([(each.numel, each.count, each.decode) for _, each in points]),
+        header,
+        bits,
+        max(own.count, 1) / numel,
+        codec.for_shape(_shape(numel)).init_state(numel).nbytes / numel,
+    )
+
+
+def _bits(point: _Point, header: float, coded: bool) -> float:
+    """Return the bits of an entry, above the information bound of its position if that is coded."""
+    used = 8.0 * (point.nbytes - header) / point.count
+    return used - (information_bits(point.numel, point.count) if coded else 0.0)
+
+
+def _shape(numel: int) -> tuple[int, int]:
+    """Return a matrix of so many entries, for options that depend on the shape."""
+    rows = 1 << (numel.bit_length() // 2)
+    while numel % rows:
+        rows >>= 1
+    return rows, numel // rows
+
+
+def _header(codec: Codec) -> float:
+    """Return the bytes of a frame beside its entries: of one without any."""
+    shape = (1, 1)
+    made = codec.for_shape(shape)
+    return float(len(made.encode(np.zeros(1, np.float32), made.init_state(1))))
+
+
+def _median(act: Callable[[int], object], seconds: float) -> float:
+    """Return the median time of a call, of as many as fit into some seconds."""
+    act(0)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < LEAST or time.perf_counter() < end:
+        begin = time.perf_counter()
+        act(len(times) + 1)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)

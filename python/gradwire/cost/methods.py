@@ -1,0 +1,158 @@
+"""Ways to average gradients: dense, or a codec with an exchange."""
+
+import dataclasses
+import math
+
+from gradwire.cost.calibration import Calibration, CodecCost
+from gradwire.cost.exchanges import (
+    Exchange,
+    GatheredFrames,
+    LowRankAllReduces,
+    QuantizedAllReduce,
+    RingAllReduce,
+    SharedPositions,
+    SparseReduceScatter,
+)
+from gradwire.cost.payload import Payload, information_bits
+from gradwire.exchange import LowRank
+
+__all__ = ["Method", "bf16", "compressed", "fp32"]
+
+SLOT_SHARE = 1.0 / 64.0
+SLOT_BYTES = 40.0
+"""What a slot has beyond the frame: a share, and bytes for each tensor. See `SizeLimit`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to average gradients.
+
+    Attributes
+    ----------
+    name : str
+        For tables.
+    exchange : Exchange
+        How the ranks combine what they have.
+    value_bits : float
+        Of dense values, without a codec.
+    cost : CodecCost or None
+        Of the codec, if there is one.
+    cast_seconds, clear_seconds : float
+        Per entry: of casts around a dense exchange, and of clearing what frames are added to.
+    """
+
+    name: str
+    exchange: Exchange
+    value_bits: float = 32.0
+    cost: CodecCost | None = None
+    cast_seconds: float = 0.0
+    clear_seconds: float = 0.0
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes per entry of the model that are kept from step to step."""
+        return 0.0 if self.cost is None else self.cost.state_bytes
+
+    def payload(self, numel: int, frames: int = 1) -> Payload:
+        """Return what a rank sends of a bucket with so many entries, in so many frames."""
+        cost = self.cost
+        if cost is None:
+            return Payload.dense(numel, self.value_bits)
+        if isinstance(self.exchange, LowRankAllReduces):
+            return Payload(numel, float(numel), factors=_factors(cost, numel, frames))
+        entries = cost.share * numel
+        bits = 0.0
+        if cost.codec.sparsify.selects and not cost.codec.sparsify.shared and entries:
+            bits = information_bits(numel, entries)
+        values, header = cost.entry_bits, cost.header
+        if isinstance(self.exchange, GatheredFrames):
+            bits *= 1.0 + SLOT_SHARE
+            values *= 1.0 + SLOT_SHARE
+            header += SLOT_BYTES
+        elif isinstance(self.exchange, RingAllReduce | SharedPositions):
+            # Values are summed as what the quantizer says; what is above that is of positions.
+            summed = 16.0 if cost.codec.quantize.summed_as != "float32" else 32.0
+            bits, values = bits + max(0.0, values - summed), summed
+        return Payload(numel, entries, values, bits, header, frames)
+
+    def encode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
+        """Return the seconds of encoding a bucket on one rank."""
+        if ranks == 1:
+            return 0.0
+        if self.cost is None:
+            return self.cast_seconds * numel
+        share = self.cost.share
+        return self.exchange.encodes(ranks) * self.cost.encode(numel, share * numel, frames)
+
+    def decode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
+        """Return the seconds of decoding and averaging a bucket on one rank."""
+        if ranks == 1 or self.cost is None:
+            return 0.0
+        times = self.exchange.decodes(ranks)
+        # Pieces of frames have as many frames as there are participants, however few times the
+        # entries are decoded.
+        pieces = max(times, 2.0 * ranks if isinstance(self.exchange, SparseReduceScatter) else 1.0)
+        entries = self.cost.share * numel
+        once = self.cost.decode(numel, entries, 0)
+        return times * once + pieces * frames * self.cost.decode.fixed + self.clear_seconds * numel
+
+
+def fp32() -> Method:
+    """Return plain DDP: an all-reduce of float32."""
+    return Method("fp32", RingAllReduce())
+
+
+def bf16(calibration: Calibration | None = None) -> Method:
+    """Return torch's hook for bfloat16, with casts as fast as those of this package."""
+    cast = 0.0 if calibration is None else calibration.cast_seconds
+    return Method("bf16", RingAllReduce(), 16.0, cast_seconds=cast)
+
+
+def compressed(name: str, calibration: Calibration, exchange: Exchange | None = None) -> Method:
+    """Return a calibrated codec with its exchange, or with another one.
+
+    Parameters
+    ----------
+    name : str
+        Of the codec in the calibration.
+    calibration : Calibration
+        What codecs cost.
+    exchange : Exchange, optional
+        Instead of the codec's own.
+
+    Raises
+    ------
+    ValueError
+        The calibration has no such codec, or its exchange has no model.
+    """
+    if name not in calibration.codecs:
+        known = ", ".join(calibration.codecs) or "none"
+        raise ValueError(f"the calibration has no codec {name!r}, but {known}: calibrate again")
+    cost = calibration.codecs[name]
+    if exchange is None:
+        exchange = _exchange_of(cost)
+    return Method(name, exchange, cost=cost, clear_seconds=calibration.clear_seconds)
+
+
+def _exchange_of(cost: CodecCost) -> Exchange:
+    kind = cost.codec.exchange.kind
+    scattered = SparseReduceScatter() if cost.codec.sparsify.selects else QuantizedAllReduce()
+    known: dict[str, Exchange] = {
+        "all_gather": GatheredFrames(),
+        "all_reduce": RingAllReduce(),
+        "leader_indices": SharedPositions(),
+        "low_rank": LowRankAllReduces(),
+        "reduce_scatter": scattered,
+    }
+    if kind not in known:
+        raise ValueError(f"the exchange {kind!r} has no cost model; known are {', '.join(known)}")
+    return known[kind]
+
+
+def _factors(cost: CodecCost, numel: int, frames: int) -> tuple[float, float]:
+    """Return the entries of both factors, of square matrices."""
+    exchange = cost.codec.exchange
+    assert isinstance(exchange, LowRank)
+    side = math.sqrt(numel / max(frames, 1))
+    # One rank's P goes along with Q; see `gradwire.exchange.LowRank`.
+    return side * exchange.rank * frames, 2.0 * side * exchange.rank * frames

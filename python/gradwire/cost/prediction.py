@@ -1,0 +1,227 @@
+"""The step time of a method, for any number of ranks and any link."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from gradwire import _validate
+from gradwire.cost.methods import Method
+from gradwire.cost.network import Link, Network
+from gradwire.cost.simulation import Exchanged, simulate
+from gradwire.cost.support import Support
+from gradwire.cost.timeline import Bucket, Timeline, ddp_buckets, overlapped
+
+__all__ = ["Prediction", "Workload", "break_even", "predict"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One training step on one rank, without any exchange.
+
+    Parameters
+    ----------
+    numel : int
+        Entries of the model.
+    backward : float
+        Seconds of the backward pass.
+    other : float
+        Seconds of everything that an exchange cannot overlap with: forward pass, optimizer.
+    buckets : sequence of int, optional
+        Entries of DDP's buckets, in the order in which they become ready. By default those of
+        `ddp_buckets`.
+    ready : sequence of float, optional
+        Seconds of the backward pass until each bucket is ready. By default each takes a share of
+        the backward pass as large as its share of the entries.
+    tensors : int, optional
+        Number of tensors that the entries are in. By default one for 200 000 entries.
+    shared : bool
+        Encodes take processor time from the backward pass: it runs on the same cores.
+    """
+
+    numel: int
+    backward: float
+    other: float = 0.0
+    buckets: Sequence[int] | None = None
+    ready: Sequence[float] | None = None
+    tensors: int | None = None
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        _validate.integer("numel", self.numel, low=1)
+        for name in ("backward", "other"):
+            _validate.positive(name, getattr(self, name))
+        if self.buckets is not None and sum(self.buckets) != self.numel:
+            raise ValueError(
+                f"buckets must have the {self.numel} entries of the model, got {sum(self.buckets)}"
+            )
+        if self.tensors is not None:
+            _validate.integer("tensors", self.tensors, low=1)
+        if self.ready is not None and (
+            len(self.ready) != len(self._numels())
+            or list(self.ready) != sorted(self.ready)
+            or not 0.0 <= self.ready[0] <= self.ready[-1] <= self.backward * (1 + 1e-9)
+        ):
+            raise ValueError(
+                f"ready must be {len(self._numels())} ascending times up to the {self.backward:g} s"
+                f" of the backward pass, got {list(self.ready)}"
+            )
+
+    def _numels(self) -> list[int]:
+        return ddp_buckets(self.numel) if self.buckets is None else list(self.buckets)
+
+    def parts(self) -> list[tuple[int, float, int]]:
+        """Return entries, seconds of backward pass and number of tensors of each bucket."""
+        numels = self._numels()
+        tensors = self.tensors or max(1, self.numel // 200_000)
+        if self.ready is None:
+            spans = [self.backward * numel / self.numel for numel in numels]
+        else:
+            ends = [*self.ready[:-1], self.backward]
+            spans = [end - start for start, end in zip([0.0, *ends], ends, strict=False)]
+        return [
+            (numel, span, max(1, round(tensors * numel / self.numel)))
+            for numel, span in zip(numels, spans, strict=True)
+        ]
+
+    @property
+    def compute(self) -> float:
+        """Seconds of a step without any exchange."""
+        return self.backward + self.other
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """A step of one method.
+
+    Attributes
+    ----------
+    method : Method
+        Of which this is.
+    network : Network
+        On which this is.
+    step : float
+        Seconds of a step.
+    exposed : float
+        Seconds by which a step is longer than one without any exchange.
+    sent, sent_inside : float
+        Bytes that a rank sends to other nodes, and inside its own.
+    memory : float
+        Bytes that a rank holds for it, at most: states, and what all buckets exchange.
+    distinct : float
+        Positions that any rank has selected.
+    timeline : Timeline
+        The backward pass.
+    exchanged : tuple of Exchanged
+        The exchange of each bucket, in the order in which they become ready.
+    buckets : tuple of Bucket
+        The seconds of each bucket.
+    """
+
+    method: Method
+    network: Network
+    step: float
+    exposed: float
+    sent: float
+    sent_inside: float
+    memory: float
+    distinct: float
+    timeline: Timeline
+    exchanged: tuple[Exchanged, ...]
+    buckets: tuple[Bucket, ...]
+
+
+def predict(
+    workload: Workload, method: Method, network: Network, support: Support | None = None
+) -> Prediction:
+    """Return what a step takes with a method.
+
+    Parameters
+    ----------
+    workload : Workload
+        The step without any exchange.
+    method : Method
+        How gradients are averaged.
+    network : Network
+        The ranks and their links.
+    support : Support, optional
+        Overlap of the ranks' selections.
+    """
+    divided = method.exchange.divides and network.node_size > 1
+    ranks = network.nodes if method.exchange.divides else network.ranks
+    exchanged, buckets = [], []
+    for numel, backward, tensors in workload.parts():
+        found = simulate(method.exchange, method.payload(numel, tensors), network, support)
+        share = -(-numel // network.node_size) if divided else numel
+        encode = method.encode_seconds(share, ranks, tensors)
+        decode = method.decode_seconds(share, ranks, tensors)
+        exchanged.append(found)
+        buckets.append(Bucket(backward, encode, found.seconds, decode))
+    timeline = overlapped(buckets, shared=workload.shared)
+    states = method.state_bytes * workload.numel / (network.node_size if divided else 1)
+    return Prediction(
+        method,
+        network,
+        workload.other + timeline.end,
+        timeline.exposed,
+        sum(each.sent for each in exchanged),
+        sum(each.sent_inside for each in exchanged),
+        (states if ranks > 1 else 0.0) + sum(each.buffers for each in exchanged),
+        sum(each.distinct for each in exchanged),
+        timeline,
+        tuple(exchanged),
+        tuple(buckets),
+    )
+
+
+SLOWEST, FASTEST = 1e4, 1e14
+"""Bits per second between which a break-even link is looked for."""
+
+
+def break_even(
+    workload: Workload,
+    method: Method,
+    network: Network,
+    baselines: Sequence[Method],
+    support: Support | None = None,
+) -> float:
+    """Return the link speed below which a method is faster than each of the others.
+
+    Parameters
+    ----------
+    workload, method, support
+        As of `predict`.
+    network : Network
+        The bandwidth of its link is what is looked for.
+    baselines : sequence of Method
+        At least one.
+
+    Returns
+    -------
+    float
+        Bits per second; 0 if it is never faster, and infinite if it is at any speed.
+    """
+    if not baselines:
+        raise ValueError("a break-even link takes a method to compare with")
+
+    def wins(bandwidth: float) -> bool:
+        link = Link(bandwidth, network.link.latency, network.link.overhead)
+        on = dataclasses.replace(network, link=link)
+        own = predict(workload, method, on, support).step
+        return all(own < predict(workload, each, on, support).step for each in baselines)
+
+    return _last(wins)
+
+
+def _last(wins: Callable[[float], bool]) -> float:
+    """Return the highest speed that wins, to 0.1 %: a scan, then bisection."""
+    if wins(math.inf):
+        return math.inf
+    grid = [SLOWEST * math.exp(at / 40 * math.log(FASTEST / SLOWEST)) for at in range(41)]
+    at = next((at for at in reversed(range(41)) if wins(grid[at])), None)
+    if at is None:
+        return 0.0
+    low, high = grid[at], grid[min(at + 1, 40)]
+    while high > 1.001 * low:
+        middle = low * math.sqrt(high / low)
+        low, high = (middle, high) if wins(middle) else (low, middle)
+    return low

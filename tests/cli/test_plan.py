@@ -1,0 +1,150 @@
+"""``gradwire plan``."""
+
+import json
+
+import pytest
+
+from gradwire.cli import main
+from gradwire.cli.plan import quantities
+from tests.support import run_python
+
+MODEL = ["plan", "--model-size", "25M", "--link", "1gbit"]
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory):
+    """A file, so that codecs are measured once."""
+    path = tmp_path_factory.mktemp("plan") / "calibration.json"
+    codecs = ["--codecs", "topk,onebit,powersgd", "--seconds", "1ms"]
+    assert main([*MODEL, *codecs, "--save", str(path)]) == 0
+    return path
+
+
+def test_it_prints_step_times_winners_links_bytes_and_memory(calibration, capsys):
+    capsys.readouterr()
+    given = ["--codecs", "topk,topk/scatter,onebit,powersgd", "--calibration", str(calibration)]
+    assert main([*MODEL, "--ranks", "2..10000", *given]) == 0
+    printed = capsys.readouterr().out
+    assert "25,000,000 parameters over 1 Gbit/s, latency 50 µs; 150 ms of computation" in printed
+    for title in ("step time", "pays below", "sent", "memory"):
+        (head,) = [each for each in printed.splitlines() if each.startswith(title)]
+        assert "2 ranks" in head
+        assert "10,000 ranks" in head
+    steps = printed[printed.index("step time") : printed.index("* the fastest")].splitlines()
+    assert [line.split()[0] for line in steps[1:]] == [
+        "fp32", "bf16", "topk", "topk/scatter", "onebit", "powersgd",
+    ]  # fmt: skip
+    assert sum(line.count("*") for line in steps) == 8  # one in each column
+
+
+def test_json_has_every_figure(calibration, capsys):
+    capsys.readouterr()
+    given = ["--codecs", "topk", "--calibration", str(calibration), "--json"]
+    assert main([*MODEL, "--ranks", "1,2,16", *given, "--latency", "0s", "--overhead", "0s"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ranks"] == [1, 2, 16]
+    dense, half, topk = found["methods"]
+    assert dense["sent_bytes"] == [0, 100e6, 187.5e6]
+    assert half["sent_bytes"] == [0, 50e6, 93.75e6]
+    assert dense["step_seconds"][1] == pytest.approx(
+        0.05 + 0.1 * 6_815_744 / 25e6 + 0.8 - 2**20 * 8e-9
+    )
+    assert topk["pays_below_bits_per_second"][0] == 0.0
+    assert topk["sent_bytes"][2] == pytest.approx(15 * topk["sent_bytes"][1])
+    assert topk["memory_bytes"][2] > topk["memory_bytes"][1] > 200e6
+    steps = {each["method"]: each["step_seconds"] for each in found["methods"]}
+    for at, winner in enumerate(found["winners"]):
+        assert steps[winner][at] == min(each[at] for each in steps.values())
+
+
+def test_nodes_send_for_their_ranks_together(calibration, capsys):
+    capsys.readouterr()
+    given = ["--codecs", "topk", "--calibration", str(calibration), "--json"]
+    assert main([*MODEL, "--ranks", "2..20", "--node-size", "8", *given]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ranks"] == [8, 16]
+    assert found["methods"][0]["sent_bytes"] == [0, 100e6 / 8]
+    assert found["methods"][0]["sent_inside_bytes"][1] == 2 * 7 / 8 * 100e6
+
+
+def test_it_draws(calibration, tmp_path, capsys):
+    path = tmp_path / "plan.svg"
+    given = ["--codecs", "topk", "--calibration", str(calibration)]
+    assert main([*MODEL, *given, "--svg", str(path)]) == 0
+    drawn = path.read_text("utf-8")
+    for text in ("topk", "fp32", "bf16", "seconds per step", "prefers-color-scheme"):
+        assert text in drawn
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--model-size", "big"], "'big' is not a number of 1 or more, such as 25M"),
+        (["--ranks", "2..x"], "'2..x' is not a number of ranks"),
+        (["--ranks", "8..2"], "'8..2' is not a number of ranks"),
+        (["--ranks", "0"], "'0' is not a number of ranks"),
+        (["--ranks", "2..7", "--node-size", "8"], "none of 2, 4, 7 fills nodes of 8"),
+        (["--link", "fast"], "'fast' is not a bandwidth"),
+        (["--latency", "50"], "'50' is not a time: give a number and us, ms or s"),
+        (["--backward", "-1ms"], "expected one argument"),
+        (["--ratio", "2"], "'2' is not a ratio"),
+        (["--codecs", "topkk"], "unknown codec 'topkk'; choose from"),
+        (["--codecs", "powersgd/scatter"], "powersgd has no frames to scatter"),
+        (["--codecs", ","], "is not a list of names"),
+        (["--seconds", "0s"], "argument --seconds: must be above 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*MODEL, *given])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_calibration_is_an_error(calibration, tmp_path, capsys):
+    assert main([*MODEL, "--calibration", str(tmp_path / "none.json")]) == 1
+    assert "none.json" in capsys.readouterr().err
+    (tmp_path / "other.json").write_text("[]")
+    assert main([*MODEL, "--calibration", str(tmp_path / "other.json")]) == 1
+    assert "gradwire plan: not a calibration" in capsys.readouterr().err
+    given = ["--calibration", str(calibration), "--codecs", "topk"]
+    assert main([*MODEL, *given, "--ratio", "0.02"]) == 1
+    assert "give the --ratio it was made with" in capsys.readouterr().err
+    assert main([*MODEL, "--calibration", str(calibration), "--codecs", "sidco"]) == 1
+    assert "the calibration has no codec 'sidco'" in capsys.readouterr().err
+
+
+def test_a_plan_takes_no_torch():
+    out = run_python(
+        """
+        import sys
+        from gradwire.cli import main
+        main("plan --model-size 1M --link 1gbit --codecs topk --seconds 1ms".split())
+        print(sorted({"torch", "rich", "matplotlib", "sklearn"} & set(sys.modules)))
+        """
+    )
+    assert out.strip().endswith("[]")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("2..10", [2, 4, 8, 10]),
+        ("3,1", [1, 3]),
+        ("2..2", [2]),
+        ("6..9,2", [2, 6, 8, 9]),
+        ("2..10000", [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 10000]),
+    ],
+)
+def test_ranges_of_ranks(text, numbers):
+    assert quantities.ranks(text) == numbers
+
+
+def test_quantities_are_read_and_written():
+    assert quantities.count("25M") == 25_000_000
+    assert quantities.count("1.5b") == 1_500_000_000
+    assert quantities.seconds("50us") == pytest.approx(50e-6)
+    assert quantities.seconds("1.5 s") == 1.5
+    assert quantities.duration(0.0501) == "50.1 ms"
+    assert quantities.duration(2e-6) == "2 µs"
+    assert quantities.size(1_272_000) == "1.27 MB"

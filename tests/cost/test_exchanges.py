@@ -1,0 +1,172 @@
+"""Bytes, rounds and messages of every exchange, against participants that move the bytes."""
+
+import random
+
+import pytest
+
+from gradwire.cost import (
+    GatheredFrames,
+    LowRankAllReduces,
+    Payload,
+    QuantizedAllReduce,
+    RingAllReduce,
+    SharedPositions,
+    SparseReduceScatter,
+)
+from gradwire.cost.exchanges import FRONT, RESULT
+from tests.cost import plain
+
+RANKS = [1, 2, 3, 4, 5, 8, 13]
+NUMEL = 840 * 13  # divides among all of these
+
+
+def agree(phase, wire, *, serial=None):
+    assert phase.sent == pytest.approx(wire.mean)
+    assert phase.serial == pytest.approx(max(wire.nbytes) if serial is None else serial)
+    assert phase.rounds == wire.rounds
+    assert phase.messages == max(wire.messages)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("value_bits", [32, 16])
+def test_a_dense_all_reduce(ranks, value_bits):
+    wire = plain.Wire(ranks)
+    plain.ring_all_reduce([NUMEL * value_bits // 8 // ranks] * ranks, wire)
+    (phase,) = RingAllReduce().phases(Payload.dense(NUMEL, value_bits), ranks)
+    agree(phase, wire)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_mean_is_exact_where_chunks_differ(ranks):
+    numel = 10_007
+    chunks = [4 * (numel * (i + 1) // ranks - numel * i // ranks) for i in range(ranks)]
+    wire = plain.Wire(ranks)
+    plain.ring_all_reduce(chunks, wire)
+    (phase,) = RingAllReduce().phases(Payload.dense(numel), ranks)
+    assert phase.sent == pytest.approx(wire.mean)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_an_all_gather_of_frames(ranks):
+    payload = Payload(NUMEL, 100, value_bits=32, position_bits=8, header=64, frames=3)
+    wire = plain.Wire(ranks)
+    plain.ring_all_gather([3 * 64 + 100 * 5] * ranks, wire)
+    (phase,) = GatheredFrames().phases(payload, ranks)
+    agree(phase, wire)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_shared_positions(ranks):
+    entries = 13 * 840 // 10
+    payload = Payload(NUMEL, entries, value_bits=32, position_bits=8, header=64)
+    tree, ring = plain.Wire(ranks), plain.Wire(ranks)
+    plain.broadcast(64 + entries, tree)
+    plain.ring_all_reduce([4 * entries // ranks] * ranks, ring)
+    positions, values = SharedPositions().phases(payload, ranks)
+    # All copies of one message pass through at most as many links as the tree has levels.
+    agree(positions, tree, serial=tree.rounds * (64 + entries))
+    assert values.sent == pytest.approx(2 * (ranks - 1) / ranks * 4 * entries)
+    assert values.rounds == ring.rounds
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("selects_again", [True, False])
+def test_a_sparse_reduce_scatter(ranks, selects_again):
+    """Selections with as many entries in every range; the union is counted."""
+    draw, width, each = random.Random(ranks), NUMEL // ranks, 840 // ranks
+    selections = [
+        {owner * width + at for owner in range(ranks) for at in draw.sample(range(width), each)}
+        for _ in range(ranks)
+    ]
+    cut = [plain.pieces(selection, NUMEL, ranks) for selection in selections]
+    ahead, scattered, after, gathered = (plain.Wire(ranks) for _ in range(4))
+    plain.personalized([[FRONT + 1] * ranks] * ranks, ahead)
+    plain.personalized([[16 + 5 * len(piece) for piece in row] for row in cut], scattered)
+    sums = [set().union(*(row[owner] for row in cut)) for owner in range(ranks)]
+    kept = [each if selects_again else len(sum_) for sum_ in sums]
+    plain.ring_all_gather([RESULT] * ranks, after)
+    plain.personalized([[16 + 5 * count] * ranks for count in kept], gathered)
+
+    distinct = sum(map(len, sums)) / (ranks * each)
+    exchange = SparseReduceScatter(selects_again, 1.0 if selects_again else distinct)
+    payload = Payload(NUMEL, each * ranks, value_bits=32, position_bits=8, header=16)
+    phases = exchange.phases(payload, ranks)
+    for phase, wire in zip(phases[:3], (ahead, scattered, after), strict=True):
+        agree(phase, wire)
+    assert phases[3].sent == pytest.approx(gathered.mean)
+    assert phases[3].rounds == gathered.rounds
+    assert phases[1].sent + phases[3].sent <= 2 * payload.nbytes * distinct + 32 * ranks
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_quantized_all_reduce(ranks):
+    payload = Payload(NUMEL, NUMEL, value_bits=8, header=32)
+    wire = plain.Wire(ranks)
+    plain.personalized([[32 + NUMEL // ranks] * ranks] * ranks, wire)
+    _, scattered, _, gathered = QuantizedAllReduce().phases(payload, ranks)
+    agree(scattered, wire)
+    agree(gathered, wire)
+
+
+@pytest.mark.parametrize(("frames", "ranks", "owned"), [(7, 2, 4), (7, 7, 1), (1, 5, 1), (3, 8, 1)])
+def test_an_owner_has_some_tensors_or_a_part_of_one(frames, ranks, owned):
+    piece = Payload(NUMEL, NUMEL, header=48, frames=frames).range(ranks)
+    assert piece.frames == owned
+    assert piece.entries == NUMEL / ranks
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_both_factors_of_low_rank(ranks):
+    payload = Payload(NUMEL, NUMEL, factors=(840 * 13, 420 * 13))
+    for factor, phase in zip(
+        payload.factors, LowRankAllReduces().phases(payload, ranks), strict=True
+    ):
+        wire = plain.Wire(ranks)
+        plain.ring_all_reduce([int(4 * factor) // ranks] * ranks, wire)
+        agree(phase, wire)
+
+
+EVERY = [
+    (RingAllReduce(), Payload.dense(NUMEL)),
+    (GatheredFrames(), Payload.sparse(NUMEL, 100)),
+    (SharedPositions(), Payload.sparse(NUMEL, 100)),
+    (SparseReduceScatter(), Payload.sparse(NUMEL, 100)),
+    (SparseReduceScatter(selects_again=False, distinct=1.0), Payload.sparse(NUMEL, 100)),
+    (QuantizedAllReduce(), Payload(NUMEL, NUMEL, value_bits=8, header=32)),
+    (LowRankAllReduces(), Payload(NUMEL, NUMEL, factors=(100, 50))),
+]
+
+
+@pytest.mark.parametrize(("exchange", "payload"), EVERY, ids=repr)
+def test_one_rank_sends_nothing(exchange, payload):
+    for phase in exchange.phases(payload, 1):
+        assert (phase.sent, phase.serial, phase.rounds, phase.messages) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("exchange", "payload"), EVERY, ids=repr)
+def test_more_ranks_never_send_less_nor_wait_for_fewer_messages(exchange, payload):
+    before = exchange.phases(payload, 2)
+    for ranks in [3, 4, 7, 8, 64, 1000, 10_000]:
+        now = exchange.phases(payload, ranks)
+        for old, new in zip(before, now, strict=True):
+            assert new.sent >= old.sent * (1 - 1e-12)
+            assert new.rounds >= old.rounds
+            assert new.messages >= old.messages
+        before = now
+
+
+def test_which_exchanges_do_not_grow():
+    """Bytes at 10 000 ranks, over those at 2, of 25 million entries."""
+    numel, entries = 25_000_000, 250_000
+    payload = Payload.sparse(numel, entries)
+
+    def growth(exchange, payload):
+        few, many = (
+            sum(phase.sent for phase in exchange.phases(payload, ranks)) for ranks in (2, 10_000)
+        )
+        return many / few
+
+    assert growth(RingAllReduce(), Payload.dense(numel)) == pytest.approx(2, rel=1e-3)
+    assert growth(GatheredFrames(), payload) == pytest.approx(9_999)
+    assert growth(SharedPositions(), payload) < 2.01
+    assert growth(SparseReduceScatter(), payload) < 3.5  # what 10 000 messages begin with

@@ -1,0 +1,140 @@
+"""Step times, and the link below which a codec pays. The codec's times are given, not measured."""
+
+import math
+
+import pytest
+
+import gradwire
+from gradwire.cost import (
+    Calibration,
+    CodecCost,
+    Line,
+    Link,
+    Network,
+    SparseReduceScatter,
+    Workload,
+    bf16,
+    break_even,
+    compressed,
+    fp32,
+    predict,
+)
+
+ENCODE, DECODE = Line(0.0, 1e-9, 0.0), Line(0.0, 0.0, 1e-8)
+TOPK = CodecCost(gradwire.topk(ratio=0.01), ENCODE, DECODE, 48, 32.3, 0.01, 8.0)
+ONEBIT = CodecCost(gradwire.onebit(), Line(0, 2e-9, 0), Line(0, 1e-9, 0), 60, 1.1, 1.0, 8.0)
+GIVEN = Calibration({"topk": TOPK, "onebit": ONEBIT}, 1e-9, 1e-10, 1)
+MODEL = Workload(25_000_000, backward=0.1, other=0.05)
+GIGABIT = Link(1e9, 50e-6, 5e-6)
+
+
+def step(method, ranks=8, link=GIGABIT, workload=MODEL):
+    return predict(workload, method, Network(ranks, link)).step
+
+
+def test_one_rank_takes_what_it_computes():
+    for method in (fp32(), bf16(GIVEN), compressed("topk", GIVEN)):
+        found = predict(MODEL, method, Network(1, GIGABIT))
+        assert found.step == pytest.approx(0.15)
+        assert (found.sent, found.memory) == (0, 0)
+
+
+def test_a_slow_dense_step_is_its_exchange():
+    """Two ranks and 100 MB: 0.8 s. The first MiB is there before the next bucket is ready."""
+    found = predict(MODEL, fp32(), Network(2, Link(1e9)))
+    ready, rest = 0.1 * 6_815_744 / 25_000_000, 0.8 - 2**20 * 8 / 1e9
+    assert found.step == pytest.approx(0.05 + ready + rest, rel=1e-6)
+    assert found.exposed == pytest.approx(ready + rest - 0.1, rel=1e-6)
+    assert found.sent == 100e6
+
+
+def test_the_buckets_of_a_prediction_are_its_sums():
+    found = predict(MODEL, compressed("topk", GIVEN), Network(8, GIGABIT))
+    assert len(found.buckets) == len(found.exchanged) == 5
+    assert sum(each.sent for each in found.exchanged) == pytest.approx(found.sent)
+    assert [each.exchange for each in found.buckets] == [each.seconds for each in found.exchanged]
+    assert sum(each.backward for each in found.buckets) == pytest.approx(0.1)
+
+
+def test_buckets_are_ready_when_it_is_said():
+    given = Workload(300, backward=0.1, buckets=[100, 200], ready=[0.08, 0.1])
+    found = predict(given, fp32(), Network(2, Link(math.inf, latency=0.01)))
+    assert found.timeline.exchanged == (
+        pytest.approx((0.08, 0.10)),
+        pytest.approx((0.10, 0.12)),
+    )
+
+
+def test_decoding_an_all_gather_grows_with_ranks():
+    def decode(method, ranks):
+        return sum(each.decode for each in predict(MODEL, method, Network(ranks, GIGABIT)).buckets)
+
+    gathered, scattered = (
+        compressed("topk", GIVEN, exchange) for exchange in (None, SparseReduceScatter())
+    )
+    clear = 25_000_000 * 1e-10
+    assert decode(gathered, 64) == pytest.approx(clear + 64 * 250_000 * 1e-8)
+    assert decode(scattered, 64) == pytest.approx(clear + 2 * 250_000 * 1e-8)
+
+
+def test_memory_is_states_and_what_is_exchanged():
+    found = predict(MODEL, compressed("topk", GIVEN), Network(8, GIGABIT))
+    frames = sum(
+        compressed("topk", GIVEN).payload(numel, tensors).nbytes
+        for numel, _, tensors in MODEL.parts()
+    )
+    assert found.memory == pytest.approx(8 * 25_000_000 + 9 * frames)
+    nodes = predict(MODEL, compressed("topk", GIVEN), Network(8, GIGABIT, node_size=4))
+    assert nodes.memory < found.memory / 3
+
+
+def test_at_the_break_even_link_both_take_as_long():
+    method = compressed("topk", GIVEN)
+    speed = break_even(MODEL, method, Network(8, GIGABIT), [fp32(), bf16(GIVEN)])
+    assert 1e9 < speed < 1e12
+    below, above = (Link(speed * factor, 50e-6, 5e-6) for factor in (0.99, 1.01))
+    best = [min(step(fp32(), link=each), step(bf16(GIVEN), link=each)) for each in (below, above)]
+    assert step(method, link=below) < best[0]
+    assert step(method, link=above) > best[1]
+
+
+def test_what_sends_more_than_dense_never_pays():
+    method = compressed("topk", GIVEN)
+    assert break_even(MODEL, method, Network(10_000, GIGABIT), [fp32()]) == 0.0
+
+
+def test_what_waits_for_fewer_messages_always_pays():
+    """With a latency of a second, all but the number of rounds is nothing."""
+    far = Network(8, Link(1e9, latency=1.0))
+    method = compressed("topk", GIVEN, SparseReduceScatter())
+    assert math.isinf(break_even(MODEL, method, far, [fp32(), bf16(GIVEN)]))
+
+
+def test_cores_that_are_shared_make_a_step_longer():
+    shared = Workload(25_000_000, 0.1, 0.05, shared=True)
+    fast = Link(1e12)
+    assert step(compressed("onebit", GIVEN), 2, fast, shared) == pytest.approx(
+        0.15 + 25_000_000 * (2e-9 + 2 * 1e-9 + 1e-10), rel=1e-3
+    )
+    assert step(compressed("onebit", GIVEN), 2, fast) < step(
+        compressed("onebit", GIVEN), 2, fast, shared
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Workload(0, 0.1), "numel must be at least 1"),
+        (lambda: Workload(10, -1.0), "backward must be finite and not negative"),
+        (lambda: Workload(10, 0.1, buckets=[5, 6]), "must have the 10 entries of the model"),
+        (lambda: Workload(10, 0.1, buckets=[5, 5], ready=[0.1]), "ready must be 2 ascending"),
+        (lambda: Workload(10, 0.1, buckets=[5, 5], ready=[0.1, 0.2]), "ready must be 2 ascending"),
+        (
+            lambda: break_even(MODEL, fp32(), Network(2, GIGABIT), []),
+            "a method to compare with",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

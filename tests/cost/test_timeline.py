@@ -1,0 +1,67 @@
+"""Overlap of exchanges with the backward pass."""
+
+import itertools
+
+import pytest
+
+from gradwire.cost import Bucket, ddp_buckets, overlapped
+
+
+def test_without_an_exchange_a_step_is_its_backward_pass():
+    found = overlapped([Bucket(0.1, 0, 0, 0)] * 3)
+    assert found.end == pytest.approx(0.3)
+    assert found.exposed == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_exchange_of_the_last_bucket_is_exposed():
+    found = overlapped([Bucket(0.1, 0, 0.01, 0)] * 3)
+    assert found.exposed == pytest.approx(0.01)
+
+
+def test_an_exchange_waits_for_its_bucket_and_for_the_one_before():
+    buckets = [Bucket(0.1, 0.02, 0.3, 0.01), Bucket(0.1, 0.02, 0.05, 0.01)]
+    found = overlapped(buckets)
+    (first, second) = found.exchanged
+    assert first == pytest.approx((0.12, 0.42))  # ready at 0.1, then encoded
+    assert second == pytest.approx((0.42, 0.47))  # ready at 0.2, encoded at 0.22
+    assert found.end == pytest.approx(0.48)
+
+
+def test_a_slow_link_takes_as_long_as_the_first_encode_and_all_exchanges():
+    buckets = [Bucket(0.01, 0.002, 1.0, 0.003)] * 5
+    assert overlapped(buckets).end == pytest.approx(0.01 + 0.002 + 5 + 0.003)
+
+
+def test_on_a_shared_processor_nothing_that_is_computed_overlaps():
+    """Without a link to wait for, all work is done one after the other."""
+    buckets = [Bucket(0.1, 0.02, 0.0, 0.03)] * 4
+    assert overlapped(buckets, shared=True).end == pytest.approx(4 * 0.15)
+    assert overlapped(buckets).end == pytest.approx(4 * 0.1 + 0.05)
+
+
+def test_sharing_a_processor_never_helps():
+    for encode, exchange, decode in itertools.product((0.0, 0.01, 0.3), repeat=3):
+        buckets = [Bucket(0.1, encode, exchange, decode)] * 4
+        alone, shared = overlapped(buckets), overlapped(buckets, shared=True)
+        assert shared.end >= alone.end - 1e-9
+        assert alone.end >= alone.backward
+        work = sum(each.backward + each.encode + each.decode for each in buckets)
+        assert shared.end <= work + 4 * exchange + 1e-9
+
+
+def test_nothing_takes_no_time():
+    assert overlapped([]).end == 0.0
+
+
+@pytest.mark.parametrize("numel", [1, 262_144, 262_145, 25_000_000])
+def test_ddp_fills_a_small_bucket_first(numel):
+    made = ddp_buckets(numel)
+    assert sum(made) == numel
+    assert made[0] == min(numel, 2**20 // 4)
+    assert all(each == 25 * 2**20 // 4 for each in made[1:-1])
+
+
+def test_a_bucket_size_below_one_mebibyte_holds_for_the_first_bucket_too():
+    assert ddp_buckets(1000, bucket_mb=400 / 2**20) == [100] * 10
+    with pytest.raises(ValueError, match="numel must be at least 1"):
+        ddp_buckets(0)
