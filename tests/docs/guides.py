@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from gradwire.torch.transport import stores
 
 DOCS = Path(__file__).parents[2] / "docs"
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -80,6 +81,12 @@ def of_a_gan() -> dict[str, Any]:
     }
 
 
+def served() -> dict[str, Any]:
+    """Return the address of a store."""
+    store = stores.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    return {"store": store, "address": f"localhost:{store.port}"}
+
+
 def beside(page: str, names: dict[str, Any]) -> dict[str, Any]:
     """Return what one page takes for granted beside `surroundings`."""
     weights = names["model"].parameters()
@@ -93,6 +100,7 @@ def beside(page: str, names: dict[str, Any]) -> dict[str, Any]:
             "train": lambda model, handle: None,
             **of_a_gan(),
         },
+        "diloco": served,
         "exchanges": lambda: {
             "optimizer": torch.optim.SGD(weights, lr=0.1),
             "train_for_a_while": lambda: None,

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.torch.diloco import DiLoCo, sparseloco
+from gradwire.torch.diloco import DiLoCo, Membership, sparseloco
 from gradwire.torch.diloco.fragments import Timetable, divide
+from gradwire.torch.transport import stores
 
 NAMES = dict.fromkeys(
     ["embed.weight", "blocks.0.a", "blocks.0.norm.b", "blocks.1.a", "blocks.2.a", "head.weight"]
@@ -68,5 +69,28 @@ def test_wrong_arguments_are_explained(options, text):
 
 
 def test_the_preset_keeps_its_recipe():
+    """Section 3 of the paper, with the values of its experiments."""
+    model = torch.nn.Linear(128, 64, bias=False)  # two tiles of 64 x 64
+    members = Membership(stores.HashStore())
+    with torch.no_grad(), sparseloco(model, membership=members) as outer:
+        begun, own = model.weight.clone(), 0.01 * torch.randn(64, 128)
+        model.weight -= own
+        residual, rounds = torch.zeros(64, 128), []
+        for step in range(60):
+            assert outer.rounds == step // 30
+            outer.step()
+            if outer.rounds > len(rounds):
+                sent = begun - model.weight
+                residual = 0.95 * residual + own - sent  # no momentum, and an outer rate of 1
+                ((_, saved),) = outer.state_dict().items()
+                assert torch.allclose(saved["residual"]["weight"], residual, atol=1e-6)
+                assert not saved["velocity"]
+                rounds.append(sent)
+                begun, own = model.weight.clone(), torch.zeros(64, 128)
+    assert len(rounds) == 2
+    for sent in rounds:
+        for tile in (sent[:, :64], sent[:, 64:]):
+            assert int((tile != 0).sum()) == 64
+            assert len((tile[tile != 0] * 1e5).round().unique()) <= 4  # two bits
     with pytest.raises(TypeError, match=r"sparseloco\(\) sets outer_momentum itself"):
         sparseloco(torch.nn.Linear(9, 9), outer_momentum=0.9)

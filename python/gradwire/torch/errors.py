@@ -6,6 +6,7 @@ __all__ = [
     "AgreementError",
     "ExchangeError",
     "GradientError",
+    "MembershipError",
     "TensorError",
     "UndoError",
     "UpdateError",
@@ -39,6 +40,13 @@ class AgreementError(ExchangeError, ValueError):
     """The ranks called with different arguments. Every rank raises it.
 
     Nothing was exchanged and nothing has changed on any rank, so the next call may be right.
+    """
+
+
+class MembershipError(ExchangeError):
+    """A rank cannot go on with others: the store does not answer, or nobody can be reached.
+
+    The last shared parameters and all residuals are still there to be saved.
     """
 
 

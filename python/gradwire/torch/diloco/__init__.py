@@ -2,11 +2,14 @@
 
 >>> outer = diloco.DiLoCo(model, gradwire.sparseloco(), optimizer=optimizer)
 
-The training loop does not change, and the model is a plain module. See ``docs/diloco.md``.
+The training loop does not change, and the model is a plain module. With a `Membership`, ranks come
+and go. See ``docs/diloco.md``.
 """
 
+from gradwire.torch.diloco.membership import Membership
 from gradwire.torch.diloco.presets import sparseloco
 from gradwire.torch.diloco.report import Report
 from gradwire.torch.diloco.trainer import DiLoCo
+from gradwire.torch.errors import MembershipError
 
-__all__ = ["DiLoCo", "Report", "sparseloco"]
+__all__ = ["DiLoCo", "Membership", "MembershipError", "Report", "sparseloco"]

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,72 +11,116 @@ import torch
 from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.diloco.part import Part
 from gradwire.torch.diloco.replica import Replica
-from gradwire.torch.diloco.sharing import share
-from gradwire.torch.errors import ExchangeError, GradientError, TensorError
-from gradwire.torch.reducer.agreement import agree
+from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
+from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.engine import Call, Engine, Started
 
 __all__ = ["Flight", "Flights"]
 
-_MEETING = 64
-"""Bytes of the message before each exchange."""
+_MESSAGE = 64
+"""Bytes of the message before each exchange, and of that after it."""
+
+_WANTED = "join"
 
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One exchange: under way, or with what it has brought."""
+    """One exchange: under way, or with what it has brought.
+
+    Attributes
+    ----------
+    number : int
+    started : Started or None
+        None if it was settled before this rank, or this run, began.
+    means : list of torch.Tensor or None
+        The averages, when they have arrived.
+    failure : TensorError or None
+        Why there are none, on all ranks alike.
+    """
 
     number: int
     started: Started | None = None
     means: list[torch.Tensor] | None = None
+    failure: TensorError | None = None
 
-    def settle(self) -> list[torch.Tensor]:
-        """Wait for the averages, and keep them."""
-        if self.means is None:
-            assert self.started is not None
+    @property
+    def arrived(self) -> bool:
+        """Whether it was settled, and is to be applied."""
+        return self.means is not None or self.failure is not None
+
+    def settle(self) -> None:
+        """Wait for the averages, and keep them.
+
+        Raises
+        ------
+        ExchangeError
+            It was lost.
+        """
+        if self.arrived:
+            return
+        assert self.started is not None
+        try:
             self.means = self.started.averages()
+        except GradientError as error:
+            self.failure = TensorError(error.count, error.first, error.name, error.rank)
+
+    def averages(self) -> list[torch.Tensor]:
+        """Wait, and return the averages, or raise the TensorError."""
+        self.settle()
+        if self.means is None:
+            assert self.failure is not None
+            raise fresh(self.failure) from None
         return self.means
 
 
 class Flights:
-    """Sends fragments and applies them, in the order of their numbers. Making one is a collective.
+    """Sends fragments and applies them, in the order of their numbers.
 
     Parameters
     ----------
-    connect : callable
-        Makes the engine, from tensors on the devices of those to come.
     replica : Replica
     position : dict
         How far training is; kept up to date.
+    engine : Engine
+        What exchanges.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[Sequence[torch.Tensor]], Engine],
-        replica: Replica,
-        position: Position,
-    ) -> None:
+    def __init__(self, replica: Replica, position: Position, engine: Engine) -> None:
         self._replica = replica
         self._position = position
         self._flying: deque[Flight] = deque()
         self._waited = 0.0
         self._exchanges = 0
-        self.engine = connect([part.shared for part in replica.parts])
-        try:
-            with self.engine.control.act("DiLoCo()") as channel:
-                agree(channel, "made a DiLoCo", replica.settings)
-                share(channel, [*replica.shared(), *replica.buffers], 0)
-        except BaseException:
-            self.engine.abandon()
-            raise
-        for part in replica.parts:
-            part.write()
-        replica.start(self.engine.rank)
+        self._before = 0.0
+        self._confirm: Control | None = None
+        self._wanted: Callable[[], bool] = lambda: False
+        self._heard: int | None = None
+        self.engine = engine
+
+    def connect(self, engine: Engine, confirm: Control, wanted: Callable[[], bool]) -> None:
+        """Exchange with other ranks from now on.
+
+        Parameters
+        ----------
+        engine : Engine
+        confirm : Control
+            Nothing is applied before all ranks have met here.
+        wanted : callable
+            Tells whether others want to join.
+        """
+        self._before = self._sent()
+        self.engine, self._confirm, self._wanted = engine, confirm, wanted
+        self._heard = None
 
     @property
     def first(self) -> int | None:
         """Number of the exchange to be applied next; None if none is under way."""
         return self._flying[0].number if self._flying else None
+
+    @property
+    def due(self) -> bool:
+        """Whether any rank has told that others want to join, before an exchange since applied."""
+        return self._heard is not None and self._heard < self._position["applied"]
 
     # Exchanges --------------------------------------------------------------------------------
 
@@ -84,7 +128,15 @@ class Flights:
         """Start the exchange of the next fragment."""
         number = self._position["sent"]
         buckets = [(part.layout, part.change()) for part in self._fragment(number)]
-        started = self.engine.start(Call("diloco", number, {"exchange": number}), buckets)
+
+        def heard(every: list[str]) -> None:
+            if _WANTED in every and self._heard is None:
+                self._heard = number
+
+        told = _WANTED if self._wanted() else ""
+        call = Call("diloco", number, {"exchange": number}, heard, told)
+        started = self.engine.start(call, buckets)
+        self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
         self._flying.append(Flight(number, started))
@@ -92,16 +144,15 @@ class Flights:
     def apply(self) -> None:
         """Wait for the oldest exchange, and make the outer step of its fragment."""
         flight = self._flying[0]
+        begun = time.perf_counter()
         try:
-            means = self._settle(flight)
-        except GradientError as error:
-            self._flying.popleft()
-            self._position["applied"] += 1  # left out, on all ranks alike
-            raise TensorError(error.count, error.first, error.name, error.rank) from None
-        self._flying.popleft()
-        self._position["applied"] += 1
-        for part, mean in zip(self._fragment(flight.number), means, strict=True):
-            part.step(self._replica.outer, mean)
+            flight.settle()
+            if self._confirm is not None:
+                self._count_message()
+                self._confirm.compare("applied", str(flight.number))
+        finally:
+            self._waited += time.perf_counter() - begun
+        self._make()
 
     def settled(self) -> list[tuple[Part, torch.Tensor]]:
         """Wait for all that is under way, and return the averages, which stay to be applied.
@@ -111,20 +162,12 @@ class Flights:
         found = []
         for flight in self._flying:
             try:
-                means = self._settle(flight)
+                means = flight.averages()
             except ExchangeError:
-                self._position["sent"] = flight.number
-                self._flying = deque(each for each in self._flying if each.number < flight.number)
+                self._forget(flight.number)
                 break
             found += list(zip(self._fragment(flight.number), means, strict=True))
         return found
-
-    def _settle(self, flight: Flight) -> list[torch.Tensor]:
-        begun = time.perf_counter()
-        try:
-            return flight.settle()
-        finally:
-            self._waited += time.perf_counter() - begun
 
     def load(self, pending: dict[str, torch.Tensor]) -> None:
         """Begin at the position of a checkpoint, with the averages to be applied."""
@@ -138,16 +181,97 @@ class Flights:
                 means.append(flat)
             self._flying.append(Flight(number, means=means))
 
+    def _make(self) -> None:
+        flight = self._flying.popleft()
+        self._position["applied"] += 1
+        for part, mean in zip(self._fragment(flight.number), flight.averages(), strict=True):
+            part.step(self._replica.outer, mean)
+
     def _fragment(self, number: int) -> list[Part]:
         return self._replica.fragments[number % len(self._replica.fragments)]
+
+    def _forget(self, number: int) -> None:
+        """Drop the exchanges from this number on, which will be sent again."""
+        self._position["sent"] = number
+        self._flying = deque(each for each in self._flying if each.number < number)
+
+    # Other ranks ------------------------------------------------------------------------------
+
+    def land(self) -> None:
+        """Wait until everything has arrived or is lost, and end the exchange with these ranks."""
+        for flight in self._flying:
+            try:
+                flight.settle()
+            except ExchangeError:
+                break
+        self.engine.worker.settle()
+
+    @property
+    def arrived(self) -> dict[int, bool]:
+        """The exchanges that have arrived, and whether their averages are finite."""
+        return {each.number: each.failure is None for each in self._flying if each.arrived}
+
+    def follow(self, applied: int, sent: int) -> TensorError | None:
+        """Apply what others have applied; what nobody will apply goes back into the residuals.
+
+        Returns
+        -------
+        TensorError or None
+            What one of them has raised there.
+        """
+        failure = None
+        while self._position["applied"] < applied:
+            try:
+                self._make()
+            except TensorError as error:
+                failure = error
+        self.take_back(sent)
+        return failure
+
+    def take_back(self, number: int) -> None:
+        """Undo what was sent from this number on."""
+        worker = self.engine.worker
+        for flight in reversed(self._flying):
+            if flight.number >= number and flight.started is not None:
+                step = flight.started.step
+                worker.discard(step)
+                worker.between(step.undo_all)
+        self._forget(number)
+
+    def count(self) -> None:
+        """Take back no more of what has arrived until now."""
+        for flight in self._flying:
+            flight.started = None
+
+    def receive(self, finite: Mapping[int, bool]) -> list[torch.Tensor]:
+        """Return room for the averages of exchanges that others have received."""
+        self._flying.clear()
+        for number, fine in finite.items():
+            if fine:
+                means = [
+                    torch.zeros_like(part.shared, dtype=torch.float32)
+                    for part in self._fragment(number)
+                ]
+                self._flying.append(Flight(number, means=means))
+            else:
+                self._flying.append(Flight(number, failure=TensorError(0, 0, None, 0)))
+        return self.means()
+
+    def means(self) -> list[torch.Tensor]:
+        """Return the averages to be applied."""
+        return [mean for each in self._flying for mean in each.means or ()]
 
     # Figures ----------------------------------------------------------------------------------
 
     def figures(self) -> tuple[float, float, int]:
         """Return bytes sent, seconds waited, and exchanges started."""
-        times = self.engine.exchange.times
-        meetings = self._exchanges * _MEETING * (self.engine.size - 1)
-        return times.wire_bytes + meetings, self._waited, self._exchanges
+        return self._before + self._sent(), self._waited, self._exchanges
+
+    def _sent(self) -> float:
+        return self.engine.exchange.times.wire_bytes
+
+    def _count_message(self) -> None:
+        self._before += _MESSAGE * (self.engine.size - 1)
 
     def close(self, timeout: timedelta) -> None:
         """Exchange no more."""

@@ -1,6 +1,7 @@
 """The parameters of one rank, and what it knows of those that all ranks share."""
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -130,10 +131,14 @@ class Replica:
         """All parts of all fragments."""
         return [part for fragment in self.fragments for part in fragment]
 
+    @property
+    def like(self) -> list[torch.Tensor]:
+        """Tensors on the devices of what is exchanged."""
+        return [part.shared for part in self.parts]
+
     def shared(self) -> list[torch.Tensor]:
         """Return the tensors that all ranks share."""
-        found = [part.shared for part in self.parts]
-        return found + [part.velocity for part in self.parts if part.velocity is not None]
+        return self.like + [part.velocity for part in self.parts if part.velocity is not None]
 
     def start(self, rank: int) -> None:
         """Begin with new residuals, and random numbers of this rank's own."""
@@ -148,14 +153,24 @@ class Replica:
                     for record, values in part.split(flat):
                         values.copy_(tensors[kind][record.name])
 
-    def limits(self) -> list[list[int]]:
-        """Return what sizes of frames the ranks have seen."""
-        return [each.limit.state() for each in self.compressed.values()]
+    def bits(self) -> int:
+        """Return a checksum of the tensors that all ranks share."""
+        found = 0
+        for each in self.shared():
+            found = zlib.crc32(each.cpu().contiguous().view(torch.uint8).numpy().data, found)
+        return found
 
-    def load_limits(self, limits: Sequence[list[int]]) -> None:
-        """Take over what `limits` returned on another rank."""
-        for each, limit in zip(self.compressed.values(), limits, strict=True):
-            each.limit.load(limit)
+    def steps(self) -> dict[str, int]:
+        """Return how often each parameter was encoded."""
+        return {name: each.state.step for name, each in self.compressed.items()}
+
+    def catch_up(self, every: Sequence[Mapping[str, int]]) -> None:
+        """Count encodes from the same number on all ranks, and begin with room for any frame."""
+        for name, each in self.compressed.items():
+            step = max(theirs[name] for theirs in every)
+            if each.state.step != step:
+                each.state.load_state_dict({**each.state.state_dict(), "step": step})
+            each.limit.reset()
 
     def residual_norm(self) -> float | None:
         """Return the norm over all residuals."""

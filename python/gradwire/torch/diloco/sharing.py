@@ -4,9 +4,12 @@ from collections.abc import Iterable
 
 import torch
 
+from gradwire.torch.diloco.replica import Replica
+from gradwire.torch.reducer.agreement import agree
+from gradwire.torch.reducer.engine import Engine
 from gradwire.torch.transport import Channel
 
-__all__ = ["share"]
+__all__ = ["share", "together"]
 
 
 @torch.no_grad()
@@ -26,3 +29,23 @@ def share(channel: Channel, tensors: Iterable[torch.Tensor], source: int) -> Non
         channel.broadcast(values.view(torch.uint8), source).wait()
         if channel.rank != source:
             each.copy_(values.view(each.shape))
+
+
+def together(engine: Engine, replica: Replica) -> None:
+    """Begin with the parameters and buffers of rank 0. A collective.
+
+    Raises
+    ------
+    ValueError
+        The ranks have different settings. The engine is closed then.
+    """
+    try:
+        with engine.control.act("DiLoCo()") as channel:
+            agree(channel, "made a DiLoCo", replica.settings)
+            share(channel, [*replica.shared(), *replica.buffers], 0)
+    except BaseException:
+        engine.abandon()
+        raise
+    for part in replica.parts:
+        part.write()
+    replica.start(engine.rank)

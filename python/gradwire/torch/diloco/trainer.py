@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,11 +12,14 @@ import torch.distributed as dist
 from gradwire import _validate
 from gradwire.torch.collective.given import group
 from gradwire.torch.diloco import checkpoint
+from gradwire.torch.diloco.changing import Changing, alone
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.fragments import Timetable, divide
+from gradwire.torch.diloco.membership import Membership
 from gradwire.torch.diloco.part import Outer
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.report import Report
+from gradwire.torch.diloco.sharing import together
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.reducer import checkpoint as residuals
 from gradwire.torch.reducer.checkpoint import Policy
@@ -71,6 +74,13 @@ class DiLoCo:
         Who takes part; all ranks by default.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to that of the group.
+    membership : Membership, optional
+        Let ranks come and go, instead of a process group. Waits until this rank is taken in. Ranks
+        that come have the shared parameters and the position of those that are there.
+    state_dict : dict, optional
+        With a membership: what `state_dict` returned in an earlier run of this rank, beside whose
+        model and optimizer, which are to be loaded before, it keeps its residuals. If nobody
+        trains yet, all ranks begin where the furthest of these checkpoints was.
 
     Raises
     ------
@@ -78,6 +88,8 @@ class DiLoCo:
         Arguments that are wrong, or differ between the ranks.
     ExchangeError
         The ranks could not be connected.
+    MembershipError
+        With a membership: the store does not answer, or this rank was not taken in.
 
     References
     ----------
@@ -105,6 +117,8 @@ class DiLoCo:
         min_ndim: int = 1,
         process_group: dist.ProcessGroup | None = None,
         timeout: timedelta | None = None,
+        membership: Membership | None = None,
+        state_dict: Mapping[str, Any] | None = None,
     ) -> None:
         named = Replica.named(model)
         groups = divide(named, fragments)
@@ -123,18 +137,62 @@ class DiLoCo:
         )
         self._replica.settings |= {"inner_steps": inner_steps, "delay": delay}
         self._position = {"inner_step": 0, "sent": 0, "applied": 0}
-        self._flights = Flights(
-            lambda like: Engine(Groups(group(process_group), timeout), like),
-            self._replica,
-            self._position,
-        )
+        self._changing: Changing | None = None
+        if membership is None:
+            if state_dict is not None:
+                raise ValueError("without a membership, load a state_dict by load_state_dict()")
+            engine = Engine(Groups(group(process_group), timeout), self._replica.like)
+            together(engine, self._replica)
+            self._flights = Flights(self._replica, self._position, engine)
+        else:
+            self._join(membership, state_dict, process_group, timeout)
         self._steps = 0
         self._closed = False
         self._hook: Any = None
         if optimizer is not None:
             self._hook = optimizer.register_step_post_hook(lambda *_: self._hooked())
 
+    def _join(
+        self,
+        membership: Membership,
+        saved: Mapping[str, Any] | None,
+        process_group: object,
+        timeout: object,
+    ) -> None:
+        if not isinstance(membership, Membership):
+            raise TypeError(f"membership must be a Membership, got {type(membership).__name__}")
+        if process_group is not None or timeout is not None:
+            raise ValueError(
+                "with a membership there is no process_group=, and timeout= is the membership's"
+            )
+        if not self.codec.memory.undoable:
+            raise ValueError(
+                f"{self.codec.memory!r} cannot go back when a rank is lost: use low_memory=False"
+            )
+        replica, position = self._replica, self._position
+        self._flights = Flights(replica, position, alone(replica, membership))
+        try:
+            if saved is not None:
+                self._load(saved, "own")
+            restored = saved is not None
+            self._changing = Changing(
+                membership, replica, self._flights, position, restored=restored
+            )
+        except BaseException:
+            self._flights.engine.abandon()
+            raise
+
     # Training ---------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """With a membership, the names of the ranks that train together now; else nobody's."""
+        return () if self._changing is None else self._changing.members
+
+    @property
+    def generation(self) -> int:
+        """With a membership, a number that grows whenever the ranks change; else 0."""
+        return 0 if self._changing is None else self._changing.generation
 
     @property
     def rank(self) -> int:
@@ -174,23 +232,33 @@ class DiLoCo:
             to them.
         ExchangeError
             Another rank has stopped, or did not come in time. `state_dict` still works, and every
-            later exchange raises it again.
+            later exchange raises it again. With a membership, those that are left go on instead.
+        MembershipError
+            With a membership: the store does not answer, or there are too few ranks.
         """
         if self._closed:
             raise ExchangeError("this DiLoCo is closed")
-        position, flights = self._position, self._flights
-        position["inner_step"] += 1
+        self._position["inner_step"] += 1
         self._steps += 1
-        before = position["applied"]
+        before = self._position["applied"]
+        if self._changing is None:
+            self._advance(lambda: None)
+        else:
+            self._changing.guard(self._advance)
+        return max(self._position["applied"] - before, 0)
+
+    def _advance(self, between: Callable[[], None]) -> None:
+        """Send and apply what is due by now."""
+        position, flights = self._position, self._flights
         while True:
-            now = position["inner_step"]
-            first = flights.first
+            between()
+            now, first = position["inner_step"], flights.first
             if first is not None and self._timetable.applied_at(first) <= now:
                 flights.apply()
             elif self._timetable.sent_at(position["sent"]) <= now:
                 flights.send()
             else:
-                return position["applied"] - before
+                return
 
     def _hooked(self) -> None:
         if not self._closed:
@@ -270,7 +338,14 @@ class DiLoCo:
         ExchangeError
             Another rank called something else, or did not call in time.
         """
+        if self._changing is not None:
+            raise ValueError("with a membership, each rank gives its own: DiLoCo(..., state_dict=)")
         self._flights.settled()
+        self._load(state_dict, policy)
+
+    def _load(
+        self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], policy: Policy
+    ) -> None:
         replica, engine = self._replica, self._flights.engine
         problem: str | None = None
         with engine.control.act("load_state_dict()") as channel:
@@ -330,6 +405,8 @@ class DiLoCo:
         if self._hook is not None:
             self._hook.remove()
         self._flights.close(timeout)
+        if self._changing is not None:
+            self._changing.leave()
 
 
 def _share(name: str, value: float) -> float:

@@ -4,6 +4,7 @@ The reducer asks a `Transport` for channels, and starts the same collectives in 
 every rank. It does not know which library moves the bytes.
 """
 
+from gradwire.torch.transport.gloo import Gloo, Store, stores
 from gradwire.torch.transport.groups import Group, Groups
 from gradwire.torch.transport.hierarchy import Hierarchy, Place
 from gradwire.torch.transport.interface import (
@@ -18,13 +19,16 @@ from gradwire.torch.transport.nodes import Levels, levels
 __all__ = [
     "NO_CARRIERS",
     "Channel",
+    "Gloo",
     "Group",
     "Groups",
     "Hierarchy",
     "Levels",
     "LocalChannel",
     "Place",
+    "Store",
     "Transport",
     "Work",
     "levels",
+    "stores",
 ]

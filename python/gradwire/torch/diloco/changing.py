@@ -1,0 +1,214 @@
+"""A group of ranks that changes: forms generations, and brings their ranks to the same state."""
+
+import itertools
+import json
+from collections.abc import Callable
+
+import torch
+
+from gradwire.torch.diloco.checkpoint import Position
+from gradwire.torch.diloco.flights import Flights
+from gradwire.torch.diloco.membership import Formed, Membership
+from gradwire.torch.diloco.replica import Replica
+from gradwire.torch.diloco.settling import Plan, Told, decide
+from gradwire.torch.diloco.sharing import share
+from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
+from gradwire.torch.reducer.control import Control
+from gradwire.torch.reducer.engine import Engine
+from gradwire.torch.transport import Channel, Gloo, stores
+
+__all__ = ["Changing", "alone"]
+
+_ATTEMPTS = 10
+"""Generations in a row that may fail before all is ready: more are no accident."""
+
+_KEPT = 64
+"""Generations of which ranks know what counted: one that was away for longer sends it again."""
+
+
+def alone(replica: Replica, membership: Membership) -> Engine:
+    """Return an engine of this rank by itself, with which it can load a checkpoint."""
+    transport = Gloo(stores.HashStore(), 0, 1, membership.timeout)
+    return Engine(transport, replica.like)
+
+
+class Changing:
+    """Makes a new engine whenever the ranks change. Making one joins them.
+
+    Parameters
+    ----------
+    membership : Membership
+    replica : Replica
+    flights : Flights
+    position : dict
+        How far training is; kept up to date.
+    restored : bool
+        A checkpoint was loaded.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        replica: Replica,
+        flights: Flights,
+        position: Position,
+        *,
+        restored: bool,
+    ) -> None:
+        self._membership = membership
+        self._replica = replica
+        self._flights = flights
+        self._position = position
+        self._restored = restored
+        self._held = self._size = self._settled = 0
+        self._valid = True
+        self._fresh = True
+        self._counted: dict[int, int] = {}
+        self._failure: TensorError | None = None
+        self._settings = {
+            what: json.dumps(value, sort_keys=True) for what, value in replica.settings.items()
+        }
+        self.members: tuple[str, ...] = ()
+        try:
+            number = membership.begin()
+            if not restored:
+                replica.start(number)
+            self.form()
+        except BaseException:
+            self._flights.engine.abandon()
+            membership.leave()
+            raise
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation that this rank is in."""
+        return self._held
+
+    def guard(self, advance: Callable[[Callable[[], None]], None]) -> None:
+        """Have an inner step's exchanges made, with whatever ranks are there.
+
+        Parameters
+        ----------
+        advance : callable
+            Makes what is due, and can be called again; it calls what it is given in between.
+        """
+        for failed in itertools.count(1):
+            try:
+                advance(self._look)
+                return
+            except MembershipError:
+                raise
+            except ExchangeError as error:
+                if error.rank == self._flights.engine.rank or failed == _ATTEMPTS:
+                    raise  # it is this rank that fails, or all of them whoever takes part
+            self.form()
+
+    def _look(self) -> None:
+        """Go on with other ranks if they are about to change, or have changed without this one."""
+        if self._flights.due or self._membership.outdated():
+            self.form()
+
+    def leave(self) -> None:
+        """Belong to the ranks no longer."""
+        self._membership.leave()
+
+    def form(self) -> None:
+        """Be in the next generation, whenever it is complete, with what its ranks share.
+
+        Raises
+        ------
+        MembershipError
+            There is none that this rank can be in.
+        TensorError
+            An exchange was not finite, which others have found before.
+        """
+        self._flights.land()
+        self._flights.engine.abandon()
+        engine, confirm = self._formed()
+        self._membership.reached()
+        self._flights.connect(engine, confirm, self._membership.wanted)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _formed(self) -> tuple[Engine, Control]:
+        """Return what connects the ranks of a new generation, once they all have the same."""
+        failed = 0
+        for attempt in itertools.count(1):
+            formed = self._membership.form(self._held, failed, self._settings)
+            size, timeout = len(formed.members), self._membership.timeout
+            transport = Gloo(formed.store, formed.rank, size, timeout)
+            engine: Engine | None = None
+            try:
+                engine = Engine(transport, self._replica.like)
+                confirm = Control(transport.make())
+                with engine.control.act("members") as channel:
+                    self._settle(channel, formed)
+                return engine, confirm
+            except BaseException as error:
+                if engine is None:
+                    transport.leave()
+                else:
+                    engine.abandon()
+                gone = isinstance(error, RuntimeError) and not isinstance(error, MembershipError)
+                if not gone or attempt == _ATTEMPTS:
+                    raise
+                failed = 0 if transport.connected else formed.generation
+        raise AssertionError("unreachable")
+
+    def _settle(self, channel: Channel, formed: Formed) -> None:
+        """Have the same as all ranks. Whatever fails in between can be done again."""
+        every = channel.all_gather_object(self._told())
+        plan = decide(every)
+        if channel.rank in plan.keep:
+            sent = plan.position["sent"]
+            failure = self._flights.follow(plan.position["applied"], sent)
+            self._failure = failure or self._failure
+        else:
+            self._flights.take_back(plan.counted.get(self._held, 0))
+        if len(plan.keep) < channel.size:
+            self._share(channel, plan)
+        channel.all_gather_object(None)  # every rank has everything: from here it counts
+        self._flights.count()
+        self._replica.catch_up([each.steps for each in every])
+        self._held, self._size = formed.generation, channel.size
+        self._settled = plan.position["sent"]
+        self._counted = dict(list(plan.counted.items())[-_KEPT:])
+        self._valid, self._fresh = True, False
+        self.members = formed.members
+
+    def _told(self) -> Told:
+        return Told(
+            held=self._held,
+            size=self._size,
+            valid=self._valid,
+            restored=self._restored,
+            position=dict(self._position),
+            settled=self._settled,
+            arrived=self._flights.arrived,
+            bits=self._replica.bits(),
+            counted=self._counted,
+            steps=self._replica.steps(),
+        )
+
+    def _share(self, channel: Channel, plan: Plan) -> None:
+        """Give what the ranks share to those that do not have it."""
+        replica, flights = self._replica, self._flights
+        new = channel.rank not in plan.keep
+        if new:
+            self._valid = False
+            means = flights.receive(plan.finite)
+            self._position.update(plan.position)
+        else:
+            means = flights.means()
+        # A rank's own statistics, of BatchNorm for one, are those of the source as it begins.
+        takes = new and self._fresh and not self._restored
+        buffers = replica.buffers if takes or channel.rank == plan.source else _room(replica)
+        share(channel, [*replica.shared(), *means, *buffers], plan.source)
+        if new:
+            for part in replica.parts:
+                part.write()
+
+
+def _room(replica: Replica) -> list[torch.Tensor]:
+    return [each.clone() for each in replica.buffers]

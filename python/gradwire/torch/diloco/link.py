@@ -1,0 +1,158 @@
+"""A connection to a store, in a thread of its own, which no dead host can hold up for long."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from gradwire.torch.errors import MembershipError
+from gradwire.torch.transport import Store, stores
+
+__all__ = ["Link", "connector"]
+
+T = TypeVar("T")
+Connect = Callable[[timedelta], Store]
+
+_EXPECTED = 'store must be "host:port" or a store of torch.distributed'
+
+
+def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None]:
+    """Return what connects to a store, each time anew; and the store, if it is served here.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is neither a store nor ``host:port``.
+    MembershipError
+        The port cannot be served.
+    """
+    if isinstance(store, str):
+        host, _, port = store.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"{_EXPECTED}, got {store!r}")
+        served = _serve(host, int(port)) if serve else None
+        number = int(port) if served is None else served.port
+        return lambda timeout: _client(host, number, timeout), served
+    if not isinstance(store, stores.Store):
+        raise TypeError(f"{_EXPECTED}, got {type(store).__name__}")
+    if serve:
+        raise ValueError('serve=True goes with store="host:port": a given store is served already')
+    given = store
+    if isinstance(given, stores.TCPStore):
+        return lambda timeout: _client(given.host, given.port, timeout), None
+    # One client has one thread at a time, and a wait for others to connect would stop the beats.
+    return lambda timeout: given.clone() if hasattr(given, "clone") else given, None
+
+
+def _serve(host: str, port: int) -> Store:
+    try:
+        return stores.TCPStore(host, port, is_master=True, wait_for_workers=False)
+    except RuntimeError as error:
+        raise MembershipError(f"the store could not be served at {host}:{port}: {error}") from error
+
+
+def _client(host: str, port: int, timeout: timedelta) -> Store:
+    return stores.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+
+
+class Link:
+    """Calls a store from one thread, regularly and when asked, and connects again when needed.
+
+    Parameters
+    ----------
+    connect : callable
+    timeout : float
+        Seconds until a call gives up.
+    interval : float
+        Seconds between beats.
+    beat : callable
+        Called with the store.
+
+    Attributes
+    ----------
+    lost : bool
+        A call had no answer.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        timeout: float,
+        interval: float,
+        beat: Callable[[Store], Any],
+    ) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._interval = interval
+        self._beat = beat
+        self._store: Store | None = None
+        self.lost = False
+        self._calls: queue.Queue[tuple[Callable[[Store], Any], Future[Any]] | None]
+        self._calls = queue.Queue()
+        threading.Thread(target=self._run, name="gradwire-members", daemon=True).start()
+
+    def call(self, act: Callable[[Store], T]) -> T:
+        """Call with the store, and return what that returns.
+
+        Raises
+        ------
+        MembershipError
+            The store did not answer in time.
+        """
+        answer: Future[T] = Future()
+        self._calls.put((act, answer))
+        try:
+            return answer.result(self._timeout)
+        except Late:
+            self.lost = True
+            raise MembershipError(
+                f"the store of the members did not answer for {self._timeout:g} seconds: without "
+                "it nobody can tell who trains. Restart from a checkpoint, with a store that runs"
+            ) from None
+
+    def store(self) -> Store:
+        """Return another connection, for the caller alone."""
+        return self.call(lambda _: self._connect(timedelta(seconds=self._timeout)))
+
+    def close(self) -> None:
+        """End the thread, after the calls before."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            try:
+                call = self._calls.get(timeout=max(due - time.monotonic(), 0.0))
+            except queue.Empty:
+                due = time.monotonic() + self._interval
+                self._try(self._beat)
+                continue
+            if call is None:
+                return
+            self._answer(*call)
+
+    def _answer(self, act: Callable[[Store], Any], answer: "Future[Any]") -> None:
+        deadline = time.monotonic() + self._timeout
+        while not self._try(act, answer) and time.monotonic() < deadline:
+            time.sleep(min(0.5, self._timeout / 10))
+
+    def _try(self, act: Callable[[Store], Any], answer: "Future[Any] | None" = None) -> bool:
+        """Call once; return whether the store has answered."""
+        try:
+            if self._store is None:
+                self._store = self._connect(timedelta(seconds=self._timeout))
+            found = act(self._store)
+        except RuntimeError:  # the connection is lost, or the host
+            self._store = None
+            return False
+        except Exception as error:  # what the caller is to be told
+            if answer is not None:
+                answer.set_exception(error)
+            return True
+        if answer is not None:
+            answer.set_result(found)
+        return True

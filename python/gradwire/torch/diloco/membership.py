@@ -1,0 +1,256 @@
+"""Ranks that come and go: agrees, by a store, on who trains together."""
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from gradwire import _validate
+from gradwire.torch.diloco.link import Link, connector
+from gradwire.torch.diloco.roster import Roster, Waiting
+from gradwire.torch.diloco.watch import Watch
+from gradwire.torch.errors import MembershipError
+from gradwire.torch.transport import Store, stores
+
+__all__ = ["Formed", "Membership"]
+
+_LOG = logging.getLogger("gradwire.diloco")
+_REFUSED = 2
+"""Times that a rank which reaches the store, but not the other ranks, is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """A generation that this rank is in.
+
+    Attributes
+    ----------
+    generation, rank : int
+    members : tuple of str
+    store : torch.distributed.Store
+        Through which these members connect, and nobody else.
+    """
+
+    generation: int
+    rank: int
+    members: tuple[str, ...]
+    store: Store
+
+
+class Membership:
+    """Ranks that come and go, for `DiLoCo(..., membership=)`. Each process makes its own.
+
+    A store of torch.distributed has the roster: who trains together, numbered by generation. Ranks
+    that have lost one go on without it, in a generation of those who are left; ranks that come are
+    taken in after the next exchange. Whoever changes the roster first decides: of two sides that
+    cannot reach each other, one goes on.
+
+    Parameters
+    ----------
+    store : str or torch.distributed.Store
+        ``"host:port"`` of a store, as ``python -m gradwire.torch.diloco PORT`` serves it; or a
+        store, such as a `torch.distributed.FileStore` on a folder that all ranks share.
+    serve : bool
+        Serve the store in this process, at this host and port. It ends with the process, and then
+        nobody can leave or join: use it where this process outlives the others.
+    name : str
+        Of the run. Runs with other names in the same store have nothing in common.
+    timeout : datetime.timedelta
+        How long to wait for other ranks in an exchange, and then until they have come to form the
+        next generation. A rank whose process does not run is given up after a third of it.
+    min_size : int
+        With fewer ranks than this, those who are left wait for others; also at the beginning.
+    patience : datetime.timedelta
+        How long to wait for them, and to be taken in.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments that are wrong.
+    MembershipError
+        The store could not be served.
+    """
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        serve: bool = False,
+        name: str = "diloco",
+        timeout: timedelta = timedelta(seconds=60),
+        min_size: int = 1,
+        patience: timedelta = timedelta(minutes=30),
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name must be the name of the run, got {name!r}")
+        for what, value in (("timeout", timeout), ("patience", patience)):
+            if not isinstance(value, timedelta) or value < timedelta(seconds=1):
+                raise ValueError(f"{what} must be a timedelta of at least a second, got {value!r}")
+        self.timeout = timeout
+        self.min_size = _validate.integer("min_size", min_size, low=1)
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._patience = patience.total_seconds()
+        self._wait = timeout.total_seconds()
+        self._silence = self._wait / 3
+        connect, self._served = connector(store, serve=serve)
+        self._connect = lambda limit: stores.PrefixStore(f"gradwire/{name}", connect(limit))
+        interval = min(self._wait / 15, 5.0)
+        self._watch = Watch(self.name, interval)
+        self._interval = interval
+        self._link: Link | None = None
+        self._generation = 0
+        self._refused = 0
+
+    # Between generations ----------------------------------------------------------------------
+
+    def begin(self) -> int:
+        """Connect to the store; return a number that no other rank of the run was given."""
+        self._link = Link(self._connect, self._wait, self._interval, self._watch.look)
+        number: int = self._link.call(lambda store: store.add("ranks", 1))
+        return number
+
+    def form(self, held: int, failed: int, settings: Mapping[str, str]) -> Formed:
+        """Wait for the next generation with this rank in it.
+
+        Parameters
+        ----------
+        held : int
+            The generation whose shared parameters this rank has; 0 if none.
+        failed : int
+            The last generation, if this rank could not reach the others in it; else 0.
+        settings : dict of str to str
+            What all ranks must have in common.
+
+        Raises
+        ------
+        ValueError
+            The members have other settings.
+        MembershipError
+            The store did not answer, there are too few ranks, the members do not take this rank in,
+            or this rank cannot reach them.
+        """
+        began = asked = time.monotonic()
+        self._ask(Waiting(held, failed), settings)
+        while True:
+            roster = self._open.call(self._watch.look)
+            if roster.generation > self._generation and self.name in roster.members:
+                return self._formed(roster)
+            if self.name not in roster.waiting:  # a generation without this rank
+                self._refused = self._refused + 1 if failed else 0
+                if self._refused == _REFUSED:
+                    self.leave()
+                    raise MembershipError(
+                        "this rank reaches the store, but not the other ranks, who go on without "
+                        "it: name a network that connects them by GLOO_SOCKET_IFNAME"
+                    )
+                failed, asked = 0, time.monotonic()
+                self._ask(Waiting(held), settings)
+            elif chosen := self._complete(roster, time.monotonic() - asked):
+                change = partial(self._watch.replace, old=roster, new=roster.formed(chosen))
+                self._open.call(change)
+                continue
+            if time.monotonic() - began > self._patience:
+                self.leave()
+                raise MembershipError(self._why_not(roster))
+            time.sleep(min(self._interval, 0.2))
+
+    def reached(self) -> None:
+        """Take note that the ranks of this generation reach each other."""
+        self._refused = 0
+
+    def _ask(self, waiting: Waiting, settings: Mapping[str, str]) -> None:
+        def ask(roster: Roster) -> Roster:
+            roster.check(settings)
+            return roster.joined(self.name, waiting, settings)
+
+        self._open.call(lambda store: self._watch.change(store, ask))
+
+    def _complete(self, roster: Roster, waited: float) -> list[str]:
+        """Return who is to be the next generation; nobody if this rank cannot decide that now."""
+        silent = self._watch.silent
+        alive = [each for each in roster.waiting if silent(each) < self._silence]
+        if roster.members and not any(each in alive for each in roster.members):
+            # Their parameters are newer. They stop once they have not seen the store for so long.
+            if any(silent(each) <= 2 * self._wait for each in roster.members):
+                return []
+        elif roster.members:
+            missing = [each for each in roster.members if each not in roster.waiting]
+            awaited = any(silent(each) < self._silence for each in missing)
+            if self.name not in roster.members or (awaited and waited < self._wait):
+                return []
+        chosen = roster.chosen(alive)
+        return chosen if self.name in chosen and len(chosen) >= self.min_size else []
+
+    def _formed(self, roster: Roster) -> Formed:
+        self._generation = roster.generation
+        store = stores.PrefixStore(f"generation/{roster.generation}", self._open.store())
+        _LOG.info("generation %d: %s", roster.generation, ", ".join(roster.members))
+        return Formed(roster.generation, roster.members.index(self.name), roster.members, store)
+
+    def _why_not(self, roster: Roster) -> str:
+        if roster.members and self.name not in roster.members:
+            return (
+                f"the members did not take this rank in within {self._patience:g} seconds: "
+                f"{', '.join(roster.members)}. If none of them is left, begin with another name="
+            )
+        return (
+            f"there were fewer than min_size={self.min_size} ranks for {self._patience:g} seconds: "
+            f"{', '.join(roster.waiting)}"
+        )
+
+    # While training ---------------------------------------------------------------------------
+
+    def outdated(self) -> bool:
+        """Return whether there is, or is about to be, another generation than that of this rank.
+
+        It asks the store only if nothing was heard of it for the timeout.
+
+        Raises
+        ------
+        MembershipError
+            The store does not answer.
+        """
+        if self._watch.age > self._wait:
+            self._open.call(self._watch.look)
+        roster = self._watch.roster
+        return (
+            roster.generation != self._generation
+            or self.name not in roster.members
+            or any(each in roster.waiting for each in roster.members)
+        )
+
+    def wanted(self) -> bool:
+        """Return whether ranks that are alive wait to be taken in."""
+        watch = self._watch
+        return any(
+            each not in watch.roster.members
+            and watch.beats(each)
+            and watch.silent(each) < self._silence
+            for each in list(watch.roster.waiting)
+        )
+
+    def leave(self) -> None:
+        """Belong to the ranks no longer: none of them waits for this one."""
+        if self._link is None:
+            return
+        link, self._link = self._link, None
+        try:
+            if not link.lost:
+                link.call(lambda store: self._watch.change(store, self._without))
+        except MembershipError as error:
+            _LOG.warning("left without a word to the others: %s", error)
+        link.close()
+
+    def _without(self, roster: Roster) -> Roster:
+        return roster.left(self.name)
+
+    @property
+    def _open(self) -> Link:
+        if self._link is None:
+            raise MembershipError("this rank has left: make another Membership and DiLoCo")
+        return self._link

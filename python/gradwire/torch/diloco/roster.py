@@ -1,0 +1,104 @@
+"""Who trains together and who waits to, as the store has it: a value, and its changes."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Self
+
+__all__ = ["Roster", "Waiting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A rank that waits for the next generation.
+
+    Attributes
+    ----------
+    held : int
+        The generation whose shared parameters it has; 0 if it never had any.
+    failed : int
+        The generation in which it could not reach the other ranks; 0 if it could.
+    """
+
+    held: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """What all ranks read and change in the store, each change by one comparison and exchange.
+
+    Attributes
+    ----------
+    generation : int
+        Number of the last set of members.
+    members : tuple of str
+        Their names, in the order of ranks.
+    waiting : dict of str to Waiting
+        Who is to be in the next generation, in the order in which they came.
+    settings : dict of str to str
+        What all of them must have in common.
+    """
+
+    generation: int = 0
+    members: tuple[str, ...] = ()
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read what `text` returned."""
+        found = json.loads(text)
+        waiting = {name: Waiting(**each) for name, each in found["waiting"].items()}
+        return cls(found["generation"], tuple(found["members"]), waiting, found["settings"])
+
+    def text(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    def check(self, settings: Mapping[str, str]) -> None:
+        """Raise a ValueError if there are members that have other settings."""
+        for what, value in self.settings.items():
+            if settings.get(what) != value:
+                raise ValueError(
+                    f"this rank cannot join: its {what} is {settings.get(what)}, that of the "
+                    f"members {value}; a run with other settings needs another name="
+                )
+
+    def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
+        """Return it with one more rank that waits."""
+        others = {each: entry for each, entry in self.waiting.items() if each != name}
+        return replace(self, waiting={**others, name: waiting}, settings=dict(settings))
+
+    def left(self, name: str) -> "Roster":
+        """Return it without a rank. When the last one has left, any settings may follow."""
+        members = tuple(each for each in self.members if each != name)
+        waiting = {each: entry for each, entry in self.waiting.items() if each != name}
+        settings = self.settings if members or waiting else {}
+        return replace(self, members=members, waiting=waiting, settings=settings)
+
+    def formed(self, chosen: Collection[str]) -> "Roster":
+        """Return it with the next generation; members come first, in their order.
+
+        Who was not chosen waits no longer, and may ask again.
+        """
+        ordered = [each for each in self.members if each in chosen]
+        ordered += [each for each in self.waiting if each in chosen and each not in ordered]
+        return replace(self, generation=self.generation + 1, members=tuple(ordered), waiting={})
+
+    def chosen(self, alive: Collection[str]) -> list[str]:
+        """Return who can be the next generation, of those that wait and are alive.
+
+        Members that all came back, but could not reach each other, are on two sides of a broken
+        network. Those that joined last are left out then; of ranks that have been together, one of
+        those that were not reached goes on with all that were.
+        """
+        there = {name: entry for name, entry in self.waiting.items() if name in alive}
+        failed = [name for name in there if there[name].failed == self.generation > 0]
+        if not failed or not set(self.members) <= there.keys():
+            return list(there)
+        most = max(entry.held for entry in there.values())
+        newest = [name for name in failed if there[name].held < most]
+        order = [name for name in self.members if name in failed]
+        out = newest or order[1:]
+        return [name for name in there if name not in out]

@@ -1,0 +1,169 @@
+"""The transport of a store alone: Gloo connects ranks that torch.distributed knows nothing of."""
+
+import pickle
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
+
+__all__ = ["Gloo", "GlooChannel", "Store", "stores"]
+
+stores: Any = dist
+"""torch.distributed, whose stores and bare backends are not among its exported types."""
+
+Store: TypeAlias = Any
+"""A ``torch.distributed.Store``."""
+
+_PATIENCE = 5.0
+"""Seconds to wait until connections are closed."""
+
+
+class GlooChannel:
+    """A channel over connections of its own.
+
+    Parameters
+    ----------
+    backend : torch.distributed.ProcessGroupGloo
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._backend: Any = backend
+        self.rank = backend.rank()
+        self.size = backend.size()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` was not called."""
+        return self._backend is not None
+
+    def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
+        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
+        work: Work = self._open()._allgather_base(out, mine)
+        return work
+
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        """Start to replace a tensor by its sum over all ranks."""
+        work: Work = self._open().allreduce([tensor])
+        return work
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
+        """Start to replace a tensor by that of one rank."""
+        options = stores.BroadcastOptions()
+        options.rootRank = source
+        work: Work = self._open().broadcast([tensor], options)
+        return work
+
+    def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
+        """Return the tensors of all ranks on one of them; an empty list on the others."""
+        every = mine.new_empty(self.size * mine.numel())
+        self.all_gather(every, mine.flatten()).wait()
+        return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
+
+    def all_gather_object(self, mine: Any) -> list[Any]:
+        """Return plain objects of all ranks."""
+        data = pickle.dumps(mine)
+        lengths = torch.zeros(self.size, dtype=torch.int64, device="cpu")
+        self.all_gather(lengths, torch.tensor([len(data)], device="cpu")).wait()
+        longest = int(lengths.max())
+        message = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8)
+        every = message.new_empty(self.size * longest)
+        self.all_gather(every, message).wait()
+        rows = every.view(self.size, longest).numpy()
+        return [
+            pickle.loads(row[:length].tobytes())
+            for row, length in zip(rows, lengths.tolist(), strict=True)
+        ]
+
+    def broadcast_object(self, value: Any, source: int) -> Any:
+        """Return the plain object of one rank."""
+        return self.all_gather_object(value if self.rank == source else None)[source]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Wait no longer than this from now on."""
+        self._open()._set_default_timeout(timeout)
+
+    def close(self) -> None:
+        """Close the connections, once nothing is under way. Other ranks that wait here fail."""
+        self._backend = None
+
+    def _open(self) -> Any:
+        if self._backend is None:
+            raise ExchangeError("the connections to the other ranks are closed")
+        return self._backend
+
+
+class Gloo:
+    """Connects ranks by a store. Frames of all devices are on the host.
+
+    Parameters
+    ----------
+    store : torch.distributed.Store
+        Without entries of other connections.
+    rank, size : int
+    timeout : datetime.timedelta
+        Of all collectives.
+
+    Attributes
+    ----------
+    connected : bool
+        Whether this rank has reached all others at least once.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._timeout = timeout
+        self._made: list[GlooChannel] = []
+        self.connected = False
+
+    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+        """Return nothing: frames are on the host."""
+        return {}
+
+    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> GlooChannel:
+        """Make a channel. A collective.
+
+        Raises
+        ------
+        ExchangeError
+            Gloo could not connect the ranks.
+        """
+        store = stores.PrefixStore(str(len(self._made)), self._store)
+        try:
+            backend = stores.ProcessGroupGloo(store, self._rank, self._size, timeout=self._timeout)
+        except RuntimeError as error:
+            raise ExchangeError(
+                f"Gloo could not connect {self._size} ranks that the store knows. If it finds no "
+                "network that connects the machines, name its interface by GLOO_SOCKET_IFNAME "
+                f"({str(error).strip()})"
+            ) from error
+        self.connected = True
+        self._made.append(GlooChannel(backend))
+        return self._made[-1]
+
+    def connect(
+        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """Return: Gloo connects the ranks when a channel is made."""
+
+    def leave(self) -> None:
+        """Close all channels, without waiting for other ranks. A second call has no effect."""
+        made, self._made = self._made, []
+        if made:
+            thread = threading.Thread(
+                target=_close, args=(made,), name="gradwire-leave", daemon=True
+            )
+            thread.start()
+            thread.join(_PATIENCE)
+
+
+def _close(channels: list[GlooChannel]) -> None:
+    while channels:
+        channels.pop().close()

@@ -1,0 +1,292 @@
+"""Training across sites by ranks that come and go, each a process of its own."""
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import gradwire
+from gradwire.torch import diloco
+from gradwire.torch.errors import MembershipError
+from gradwire.torch.transport import stores
+from tests.distributed.scenarios.common import batch, bits, network, reaches
+
+SHARED = {"inner_steps": 2, "outer_lr": 1.0, "outer_momentum": 0.0, "min_numel": 65}
+"""With these, shared parameters move by the mean of what is decoded, and by nothing else."""
+
+STREAMING = {"inner_steps": 4, "fragments": 2, "delay": 3, "outer_momentum": 0.5}
+
+LIMIT = 120.0
+"""Seconds for what takes one or two on an idle machine, beside the timeouts that are tested."""
+
+
+class Site:
+    """A rank with its model and optimizer, and what it notes of every round."""
+
+    def __init__(
+        self, number: int, members: diloco.Membership, load: Any = None, **options: Any
+    ) -> None:
+        self.number = number
+        self.model = network(seed=number)  # other parameters on each rank
+        if load is not None:
+            self.model.load_state_dict(load)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.02)
+        options = {"codec": gradwire.topk(0.1), **SHARED, **options}
+        self.outer = diloco.DiLoCo(self.model, membership=members, **options)
+        self.rounds: dict[int, str] = {}
+        self.sizes: dict[int, int] = {}
+        self.made = 0
+
+    def step(self) -> None:
+        """One inner step, with new data."""
+        inputs, targets = batch(self.number, self.made)
+        self.made += 1
+        self.optimizer.zero_grad()
+        nn.functional.mse_loss(self.model(inputs), targets).backward()
+        self.optimizer.step()
+        self.outer.step()
+        self.rounds[self.outer.rounds] = self.common()
+        self.sizes[self.outer.rounds] = self.outer.world_size
+        time.sleep(0.01)  # leave the processor to the other ranks
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Train until something holds."""
+        deadline = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < deadline, "it took too long"
+            self.step()
+
+    def round(self, number: int) -> None:
+        """Train up to a round."""
+        self.until(lambda: self.outer.rounds >= number)
+
+    def kind(self, kind: str) -> dict[str, torch.Tensor]:
+        """One kind of tensors in this rank's checkpoint."""
+        ((_, saved),) = self.outer.state_dict().items()
+        tensors: dict[str, torch.Tensor] = saved[kind]
+        return tensors
+
+    def common(self) -> str:
+        """The bits of the parameters that all ranks share, with the outer momentum."""
+        shared = self.outer._replica.shared()
+        return hashlib.sha256(b"".join(bits(each) for each in shared)).hexdigest()
+
+    def mass(self) -> dict[str, torch.Tensor]:
+        """What is still to be sent: the residual, and the moves since the last exchange."""
+        own = dict(self.model.named_parameters())
+        shared, residual = self.kind("shared"), self.kind("residual")
+        return {name: shared[name] - own[name].detach() + residual[name] for name in residual}
+
+    def found(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "sizes": self.sizes, "rank": self.outer.rank}
+
+
+def members_of(folder: str, **options: Any) -> diloco.Membership:
+    """A membership over a file that all ranks share."""
+    options = {"timeout": timedelta(seconds=30), **options}
+    return diloco.Membership(stores.FileStore(f"{folder}/store", -1), **options)
+
+
+def die() -> None:
+    """End this process as a power cut does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_in(outer: diloco.DiLoCo, moment: str) -> None:
+    """Have this process die in its next exchange."""
+    flights: Any = outer._flights
+    if moment == "sent":  # the others have its frames, or a part of them
+        flights.engine.exchange._receive = lambda flight: die()
+    else:  # it has received everything, and the others cannot know
+        flights._confirm.compare = lambda name, told: die()
+
+
+def losses(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Ranks die one after another, each at another moment; the last one goes on alone."""
+    site = Site(rank, members_of(folder))
+    site.until(lambda: site.outer.world_size == world_size)
+    for lost, moment in ((3, "steps"), (2, "sent"), (1, "received")):
+        end = site.outer.rounds + 2
+        site.round(end)
+        site.step()  # in the middle of a round
+        if rank == lost and moment == "steps":
+            die()
+        if rank == lost:
+            dies_in(site.outer, moment)
+        torch.save(change(site), Path(folder) / f"{moment}{rank}.pt")
+        assert site.outer.rounds == end + 1
+        torch.save(site.found(), Path(folder) / f"{rank}.pt")
+    site.round(site.outer.rounds + 2)
+    site.outer.close()
+    return site.found()
+
+
+def change(site: Site) -> dict[str, Any]:
+    """Train through the round in which the ranks change, and return what goes in and out."""
+    generation, rounds = site.outer.generation, site.outer.rounds
+    shared, mass = site.kind("shared"), site.mass()
+    own = dict(site.model.named_parameters())
+    before: dict[str, torch.Tensor] = {}
+
+    def note(*_: object) -> None:
+        for name in mass:
+            mass[name] += before[name] - own[name].detach()
+
+    hook = site.optimizer.register_step_post_hook(note)
+    deadline = time.monotonic() + LIMIT
+    while site.outer.generation == generation or site.outer.rounds == rounds:
+        assert time.monotonic() < deadline, "the ranks did not change"
+        before.update({name: each.detach().clone() for name, each in own.items()})
+        site.step()
+    hook.remove()
+    size = site.outer.world_size
+    after, left = site.kind("shared"), site.mass()
+    return {
+        "size": size,
+        "mass": mass,
+        "left": left,
+        "sent": {name: size * (shared[name] - after[name]) for name in mass},
+    }
+
+
+def pauses(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """A rank is stopped for longer than the timeout, and comes back with its residual."""
+    pid = Path(folder) / "pid"
+    site = Site(rank, members_of(folder, timeout=timedelta(seconds=15)), **STREAMING)
+    site.until(lambda: site.outer.world_size == world_size)
+    site.round(site.outer.rounds + 3)
+    found: dict[str, Any] = {}
+    if rank == world_size - 1:
+        residual = site.kind("residual")
+        (Path(folder) / "unfinished").write_text(str(os.getpid()))
+        (Path(folder) / "unfinished").rename(pid)
+        generation = site.outer.generation
+        os.kill(os.getpid(), signal.SIGSTOP)
+        site.until(lambda: site.outer.generation != generation)
+        found["kept"] = residual.keys() == site.kind("residual").keys()
+        found["missed"] = site.outer.generation - generation
+    else:
+        site.until(lambda: site.outer.world_size == world_size - 1)
+        site.round(site.outer.rounds + 3)
+        with contextlib.suppress(OSError):  # the other one may have done it
+            os.kill(int(pid.read_text()), signal.SIGCONT)
+    site.until(lambda: site.outer.world_size == world_size)
+    site.round(site.outer.rounds + 4)
+    site.outer.close()
+    return {**site.found(), **found}
+
+
+def joins(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """A rank joins others that have exchanges under way; a wrong one is refused; all resume."""
+    found: dict[str, Any] = {}
+    members = members_of(folder, min_size=world_size - 1)
+    started = Path(folder) / "started"
+    if rank == world_size - 1:
+        assert reaches(started.exists, LIMIT)
+        try:
+            Site(rank, members_of(folder), **STREAMING | {"delay": 1})
+        except ValueError as error:
+            found["refused"] = str(error)
+        site = Site(rank, members, **STREAMING)
+        found["begun"] = site.outer.rounds, site.outer.inner_step
+    else:
+        site = Site(rank, members, **STREAMING)
+        site.round(5)
+        started.touch()
+        site.until(lambda: site.outer.world_size == world_size)
+    site.round(site.outer.rounds + 6)
+    site.until(lambda: site.outer.inner_step % 4 == 3)  # exchanges are under way
+    saved = {"model": site.model.state_dict(), "outer": site.outer.state_dict()}
+    found["resumed"] = resumes(rank, world_size, folder, site, saved)
+    return {**site.found(), **found}
+
+
+def resumes(
+    rank: int, world_size: int, folder: str, site: Site, saved: dict[str, Any]
+) -> dict[str, Any]:
+    """End the run, and train on from a checkpoint, in another run of the same ranks."""
+    first = site.outer.rounds
+    residual = site.kind("residual")
+    site.outer.close()
+    file = Path(folder) / f"{rank}.pt"
+    torch.save(saved, file)
+    read = torch.load(file, weights_only=True)
+    again = members_of(folder, name="again", min_size=world_size)
+    other = Site(rank, again, read["model"], state_dict=read["outer"], **STREAMING)
+    position = other.outer.rounds, other.outer.inner_step
+    kept = other.kind("residual")
+    other.round(first + 4)
+    other.outer.close()
+    return {
+        "position": position == (first, site.outer.inner_step),
+        "kept": all(torch.equal(residual[name], kept[name]) for name in residual),
+        "rounds": [other.rounds[each] for each in range(first + 1, first + 5)],
+    }
+
+
+class Cut(diloco.Membership):
+    """A rank that reaches the store, but no other rank."""
+
+    def form(self, *told: Any) -> Any:
+        formed = super().form(*told)
+        if len(formed.members) == 1:
+            return formed
+        apart = stores.PrefixStore(self.name, formed.store)
+        return type(formed)(formed.generation, formed.rank, formed.members, apart)
+
+
+def split(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Ranks that do not reach each other: one goes on, the other gives up."""
+    file = stores.FileStore(f"{folder}/store", -1)
+    try:
+        site = Site(rank, Cut(file, timeout=timedelta(seconds=6)))
+        site.until((Path(folder) / "refused").exists)
+        site.outer.close()
+        found: dict[str, Any] = {"rounds": site.outer.rounds}
+    except MembershipError as error:
+        (Path(folder) / "refused").touch()
+        found = {"refused": str(error)}
+    return found
+
+
+def ended(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """The process that serves the store ends: no rank goes on, and each can save."""
+    address = Path(folder) / "address"
+    if rank == 0:
+        port = serving(address)
+    assert reaches(address.exists, LIMIT)
+    store = address.read_text()
+    site = Site(rank, diloco.Membership(store, min_size=2, timeout=timedelta(seconds=6)))
+    site.round(3)
+    if rank == 0:
+        port.kill()
+        port.wait()
+    try:
+        site.until(lambda: False)
+    except MembershipError as error:
+        found = {"error": str(error), "saved": sorted(site.kind("shared"))}
+    begun = time.monotonic()
+    site.outer.close()
+    return {**found, "closed": time.monotonic() - begun < LIMIT}
+
+
+def serving(address: Path) -> "subprocess.Popen[str]":
+    """Serve a store in a process of its own, as users do, and write where."""
+    command = [sys.executable, "-m", "gradwire.torch.diloco", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    port = process.stdout.readline().split()[-1]
+    unfinished = address.with_suffix(".unfinished")
+    unfinished.write_text(f"127.0.0.1:{port}")
+    unfinished.rename(address)
+    return process

@@ -1,0 +1,88 @@
+"""`gradwire.torch.diloco.Membership`: processes that die, stop for a while, and come."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed.ranks import Nursery, Ranks
+
+
+def same_everywhere(results: list[dict[str, Any]]) -> None:
+    """What ranks share after a round is the same on all that were there."""
+    numbers = {number for each in results for number in each["rounds"]}
+    together = 0
+    for number in numbers:
+        there = [each["rounds"][number] for each in results if number in each["rounds"]]
+        together += len(there) > 1
+        assert len(set(there)) == 1, number
+    assert together >= 4
+
+
+@pytest.fixture
+def apart(nursery: Nursery):
+    """Sets of ranks, some of which do not survive the test."""
+    made = []
+
+    def make(size: int) -> Ranks:
+        made.append(Ranks(nursery, size))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def test_ranks_that_die_are_left_behind_and_nothing_of_the_others_is_lost(
+    apart, tmp_path: Path
+) -> None:
+    outcomes = apart(4).try_run("membership.losses", limit=400.0, folder=str(tmp_path))
+    kinds = [kind for kind, _ in outcomes]
+    assert kinds == ["returned", "died", "died", "died"], outcomes
+    # The frames of survivors are all that moved what is shared: nothing else left their residuals.
+    for moment, size in (("steps", 3), ("sent", 2), ("received", 1)):
+        every = [torch.load(tmp_path / f"{moment}{rank}.pt") for rank in range(size)]
+        assert {each["size"] for each in every} == {size}
+        for name, sent in every[0]["sent"].items():
+            mass = sum(each["mass"][name] for each in every)
+            left = sum(each["left"][name] for each in every)
+            assert torch.allclose(mass, left + sent, atol=1e-5), (moment, name)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(3)]
+    same_everywhere([outcomes[0][1], *found])
+
+
+def test_a_rank_that_stops_for_a_while_comes_back(apart, tmp_path: Path) -> None:
+    results = apart(3).run("membership.pauses", limit=400.0, folder=str(tmp_path))
+    same_everywhere(results)
+    assert results[2]["kept"]
+    assert results[2]["missed"] >= 2
+    assert {2, 3} <= set(results[0]["sizes"].values())
+
+
+def test_ranks_join_others_in_the_middle_and_resume_together(apart, tmp_path: Path) -> None:
+    results = apart(3).run("membership.joins", limit=400.0, folder=str(tmp_path))
+    same_everywhere(results)
+    late = results[2]
+    assert late["begun"][0] >= 5
+    assert late["begun"][1] >= 10
+    assert "cannot join: its delay is 1, that of the members 3" in late["refused"]
+    for each in results:
+        assert set(each["sizes"].values()) == {2, 3} - ({2} if each is late else set())
+        assert each["resumed"]["position"]
+        assert each["resumed"]["kept"]
+    assert len({tuple(each["resumed"]["rounds"]) for each in results}) == 1
+
+
+def test_only_one_side_of_a_broken_network_goes_on(apart, tmp_path: Path) -> None:
+    first, second = apart(2).run("membership.split", limit=400.0, folder=str(tmp_path))
+    refused, other = (first, second) if "refused" in first else (second, first)
+    assert "reaches the store, but not the other ranks" in refused["refused"]
+    assert other["rounds"] > 0
+
+
+def test_nobody_goes_on_without_the_store(apart, tmp_path: Path) -> None:
+    for each in apart(2).run("membership.ended", limit=400.0, folder=str(tmp_path)):
+        assert "the store of the members did not answer" in each["error"]
+        assert len(each["saved"]) == 8
+        assert each["closed"]

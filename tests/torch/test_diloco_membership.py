@@ -1,0 +1,179 @@
+"""Who trains together, what counts, and wrong arguments: without other processes."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+
+import gradwire
+from gradwire.torch import diloco
+from gradwire.torch.diloco.roster import Roster, Waiting
+from gradwire.torch.diloco.settling import Told, decide
+from gradwire.torch.errors import MembershipError
+from gradwire.torch.transport import stores
+
+
+def roster(members: str, generation: int = 3, **waiting: tuple[int, int]) -> Roster:
+    """Members and ranks that wait, by letters; each with what it held, and where it failed."""
+    return Roster(
+        generation, tuple(members), {key: Waiting(*each) for key, each in waiting.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [
+        (roster("abc", a=(3, 0), c=(3, 0)), "ac"),  # b is lost
+        (roster("ab", d=(0, 0), b=(3, 0), a=(3, 0)), "abd"),  # members keep their order
+        (roster("abc", a=(2, 3), c=(2, 3)), "ac"),  # b was lost while they connected
+        (roster("ab", a=(2, 3), b=(2, 3)), "a"),  # they do not reach each other: one goes on
+        (roster("abc", a=(2, 3), b=(2, 0), c=(2, 3)), "ab"),  # b reaches both
+        (roster("abd", a=(2, 3), b=(2, 3), d=(0, 3)), "ab"),  # as before d came
+        (roster("abd", a=(2, 3), b=(2, 3), d=(1, 3), e=(0, 0)), "abe"),
+        (roster("", 0, c=(0, 0), a=(0, 0)), "ca"),  # the first of all
+    ],
+)
+def test_who_is_the_next_generation(there: Roster, chosen: str) -> None:
+    following = there.formed(there.chosen("abcde"))
+    assert "".join(following.members) == chosen
+    assert following.generation == there.generation + 1
+    assert not following.waiting
+    assert Roster.read(following.text()) == following
+
+
+def test_other_settings_are_refused_while_there_are_members() -> None:
+    first = Roster().joined("a", Waiting(), {"codec": "one", "delay": "0"})
+    with pytest.raises(
+        ValueError, match=r"its delay is 1, that of the members 0; .* another name="
+    ):
+        first.formed("a").check({"codec": "one", "delay": "1"})
+    first.formed("a").left("a").check({"codec": "two"})
+
+
+def told(applied: int, sent: int, arrived: str = "", **more: object) -> Told:
+    """What a rank of generation 2 tells; 'x' is an exchange that was not finite."""
+    fates = {applied + at: each != "x" for at, each in enumerate(arrived)}
+    known = {"held": 2, "size": 2, "valid": True, "restored": False, "settled": 0, "bits": 1}
+    position = {"inner_step": 9, "applied": applied, "sent": sent}
+    return Told(**{**known, "position": position, "arrived": fates, "counted": {1: 4}, **more})
+
+
+@pytest.mark.parametrize(
+    ("every", "source", "keep", "applied", "sent"),
+    [
+        # One has applied what the other has received: that follows.
+        ([told(5, 6, "."), told(6, 6)], 1, {0, 1}, 6, 6),
+        # A rank is lost: what nobody has confirmed is sent again by those who are left.
+        ([told(5, 7, ".."), told(5, 7, "..")], 0, {0, 1}, 5, 7),
+        ([told(5, 7, "..", size=3), told(5, 7, "..", size=3)], 0, {0, 1}, 5, 5),
+        ([told(5, 7, "..", size=3, settled=6)] * 2, 0, {0, 1}, 5, 6),
+        # Nobody is lost, and one has not received the second.
+        ([told(5, 7, ".x"), told(5, 7, ".")], 0, {0, 1}, 5, 6),
+        # New ranks, ranks that were away, and those that were receiving take what others have.
+        ([told(0, 0, held=0), told(5, 5), told(5, 5)], 1, {1, 2}, 5, 5),
+        ([told(7, 8, held=1), told(5, 5), told(5, 5)], 1, {1, 2}, 5, 5),
+        ([told(5, 5, valid=False, held=3), told(5, 5), told(5, 5)], 1, {1, 2}, 5, 5),
+        # Nobody has trained: the first one, or the furthest checkpoint.
+        ([told(0, 0, held=0), told(0, 0, held=0)], 0, {0}, 0, 0),
+        ([told(0, 0, held=0), told(3, 4, ".", held=0, restored=True)], 1, {1}, 3, 4),
+        ([told(3, 3, held=0, restored=True)] * 2, 0, {0, 1}, 3, 3),
+        (
+            [told(3, 3, held=0, restored=True, bits=2), told(3, 3, held=0, restored=True)],
+            0,
+            {0},
+            3,
+            3,
+        ),
+    ],
+)
+def test_what_counts(every, source, keep, applied, sent) -> None:
+    plan = decide(every)
+    assert (plan.source, set(plan.keep)) == (source, keep)
+    assert plan.position == {"inner_step": 9, "applied": applied, "sent": sent}
+    assert list(plan.finite) == list(range(applied, sent))
+    if every[source].held:
+        assert plan.counted == {1: 4, 2: sent}
+
+
+def test_ranks_that_were_left_without_parameters_do_not_make_any_up() -> None:
+    with pytest.raises(MembershipError, match="are gone: restart"):
+        decide([told(5, 5, valid=False), told(5, 5, valid=False, held=1)])
+
+
+def membership(**options: object) -> diloco.Membership:
+    return diloco.Membership(stores.HashStore(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"store": "here"}, r'store must be "host:port" or a store of torch.distributed, got'),
+        ({"store": 5}, r'store must be "host:port" .* got int'),
+        ({"serve": True}, "a given store is served already"),
+        ({"name": ""}, "name must be the name of the run"),
+        ({"timeout": 5}, "timeout must be a timedelta of at least a second, got 5"),
+        ({"patience": timedelta(0)}, "patience must be a timedelta"),
+        ({"min_size": 0}, "min_size"),
+    ],
+)
+def test_wrong_memberships_are_explained(options, text) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        diloco.Membership(**{"store": stores.HashStore(), **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"membership": "localhost:29400"}, "membership must be a Membership, got str"),
+        ({"timeout": timedelta(seconds=9)}, "timeout= is the membership's"),
+        ({"state_dict": {}}, "expected what DiLoCo.state_dict"),
+        ({"state_dict": {}, "membership": None}, "without a membership, load a state_dict by"),
+        (
+            {"codec": gradwire.topk(0.1, memory=gradwire.memory.Residual(low_memory=True))},
+            "cannot go back when a rank is lost: use low_memory=False",
+        ),
+    ],
+)
+def test_what_does_not_go_with_a_membership_is_explained(options, text) -> None:
+    options = {"codec": gradwire.topk(0.1), "membership": membership(), **options}
+    with pytest.raises((TypeError, ValueError), match=text):
+        diloco.DiLoCo(torch.nn.Linear(99, 99), options.pop("codec"), **options)
+
+
+def test_one_rank_alone_waits_for_others_only_as_long_as_it_is_told() -> None:
+    members = membership(min_size=2, timeout=timedelta(seconds=1), patience=timedelta(seconds=1))
+    with pytest.raises(MembershipError, match="fewer than min_size=2 ranks for 1 seconds"):
+        diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members)
+
+
+def test_one_rank_alone_trains_and_resumes_bit_for_bit() -> None:
+    def trained(saved, steps):
+        torch.manual_seed(1)
+        model = torch.nn.Linear(64, 32)
+        if saved is not None:
+            model.load_state_dict(saved["model"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with diloco.DiLoCo(
+            model,
+            gradwire.topk(0.1),
+            optimizer=optimizer,
+            inner_steps=3,
+            membership=membership(name="alone"),
+            state_dict=None if saved is None else saved["outer"],
+        ) as outer:
+            assert (outer.rank, outer.world_size, outer.generation) == (0, 1, 1)
+            assert len(outer.members) == 1
+            for step in steps:
+                optimizer.zero_grad()
+                model(torch.full((1, 64), float(step))).square().mean().backward()
+                optimizer.step()
+            with pytest.raises(ValueError, match=r"DiLoCo\(..., state_dict=\)"):
+                outer.load_state_dict(outer.state_dict())
+            return {"model": model.state_dict(), "outer": outer.state_dict()}
+
+    half, whole = trained(None, range(5)), trained(None, range(11))
+    resumed = trained(half, range(5, 11))
+    assert resumed["outer"]["rank0"]["outer"] == whole["outer"]["rank0"]["outer"]
+    for kind in ("shared", "velocity", "residual"):
+        for name, each in whole["outer"]["rank0"][kind].items():
+            assert torch.equal(each, resumed["outer"]["rank0"][kind][name]), (kind, name)
