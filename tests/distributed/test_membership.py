@@ -69,6 +69,10 @@ def test_ranks_join_others_in_the_middle_and_resume_together(apart, tmp_path: Pa
     assert "cannot join: its delay is 1, that of the members 3" in late["refused"]
     for each in results:
         assert set(each["sizes"].values()) == {2, 3} - ({2} if each is late else set())
+        assert each["errors"] == results[0]["errors"]
+        assert (
+            1 <= len(each["errors"]) <= 2
+        )  # one for each fragment that was sent before it is mended
         assert each["resumed"]["position"]
         assert each["resumed"]["kept"]
     assert len({tuple(each["resumed"]["rounds"]) for each in results}) == 1

@@ -146,6 +146,13 @@ def test_one_rank_alone_waits_for_others_only_as_long_as_it_is_told() -> None:
         diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members)
 
 
+def test_a_membership_is_for_one_training() -> None:
+    members = membership()
+    diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members).close()
+    with pytest.raises(ValueError, match="a Membership is for one DiLoCo: make another one"):
+        diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members)
+
+
 def test_one_rank_alone_trains_and_resumes_bit_for_bit() -> None:
     def trained(saved, steps):
         torch.manual_seed(1)

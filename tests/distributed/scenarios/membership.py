@@ -17,7 +17,7 @@ from torch import nn
 
 import gradwire
 from gradwire.torch import diloco
-from gradwire.torch.errors import MembershipError
+from gradwire.torch.errors import MembershipError, TensorError
 from gradwire.torch.transport import stores
 from tests.distributed.scenarios.common import batch, bits, network, reaches
 
@@ -182,6 +182,9 @@ def pauses(rank: int, world_size: int, folder: str) -> dict[str, Any]:
             os.kill(int(pid.read_text()), signal.SIGCONT)
     site.until(lambda: site.outer.world_size == world_size)
     site.round(site.outer.rounds + 4)
+    if rank > 0:  # the first one leaves
+        site.until(lambda: site.outer.world_size == world_size - 1)
+        site.round(site.outer.rounds + 2)
     site.outer.close()
     return {**site.found(), **found}
 
@@ -204,11 +207,30 @@ def joins(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         site.round(5)
         started.touch()
         site.until(lambda: site.outer.world_size == world_size)
-    site.round(site.outer.rounds + 6)
+    site.round(site.outer.rounds + 3)
+    found["errors"] = diverges(site, rank == 0)
+    site.round(site.outer.rounds + 4)
     site.until(lambda: site.outer.inner_step % 4 == 3)  # exchanges are under way
     saved = {"model": site.model.state_dict(), "outer": site.outer.state_dict()}
     found["resumed"] = resumes(rank, world_size, folder, site, saved)
     return {**site.found(), **found}
+
+
+def diverges(site: Site, here: bool) -> list[tuple[str | None, int]]:
+    """Have a parameter diverge on one rank; all get the errors, and go on."""
+    if here:
+        with torch.no_grad():
+            dict(site.model.named_parameters())["0.weight"][1, 2] = float("inf")
+    errors = []
+    end = site.outer.rounds + 8
+    while site.outer.rounds < end:
+        try:
+            site.round(end)
+        except TensorError as error:
+            errors.append((error.name, error.rank))
+            if here:
+                site.outer.restore()
+    return errors
 
 
 def resumes(

@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -10,6 +11,7 @@ from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.membership import Formed, Membership
 from gradwire.torch.diloco.replica import Replica
+from gradwire.torch.diloco.saving import load
 from gradwire.torch.diloco.settling import Plan, Told, decide
 from gradwire.torch.diloco.sharing import share
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
@@ -17,19 +19,13 @@ from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.engine import Engine
 from gradwire.torch.transport import Channel, Gloo, stores
 
-__all__ = ["Changing", "alone"]
+__all__ = ["Changing", "join"]
 
 _ATTEMPTS = 10
 """Generations in a row that may fail before all is ready: more are no accident."""
 
 _KEPT = 64
 """Generations of which ranks know what counted: one that was away for longer sends it again."""
-
-
-def alone(replica: Replica, membership: Membership) -> Engine:
-    """Return an engine of this rank by itself, with which it can load a checkpoint."""
-    transport = Gloo(stores.HashStore(), 0, 1, membership.timeout)
-    return Engine(transport, replica.like)
 
 
 class Changing:
@@ -44,6 +40,12 @@ class Changing:
         How far training is; kept up to date.
     restored : bool
         A checkpoint was loaded.
+
+    Attributes
+    ----------
+    flights : Flights
+    members : tuple of str
+        Their names, in the order of ranks.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Changing:
     ) -> None:
         self._membership = membership
         self._replica = replica
-        self._flights = flights
+        self.flights = flights
         self._position = position
         self._restored = restored
         self._held = self._size = self._settled = 0
@@ -75,7 +77,6 @@ class Changing:
                 replica.start(number)
             self.form()
         except BaseException:
-            self._flights.engine.abandon()
             membership.leave()
             raise
 
@@ -99,13 +100,13 @@ class Changing:
             except MembershipError:
                 raise
             except ExchangeError as error:
-                if error.rank == self._flights.engine.rank or failed == _ATTEMPTS:
+                if error.rank == self.flights.engine.rank or failed == _ATTEMPTS:
                     raise  # it is this rank that fails, or all of them whoever takes part
             self.form()
 
     def _look(self) -> None:
         """Go on with other ranks if they are about to change, or have changed without this one."""
-        if self._flights.due or self._membership.outdated():
+        if self.flights.due or self._membership.outdated():
             self.form()
 
     def leave(self) -> None:
@@ -122,11 +123,11 @@ class Changing:
         TensorError
             An exchange was not finite, which others have found before.
         """
-        self._flights.land()
-        self._flights.engine.abandon()
+        self.flights.land()
+        self.flights.engine.abandon()
         engine, confirm = self._formed()
         self._membership.reached()
-        self._flights.connect(engine, confirm, self._membership.wanted)
+        self.flights.connect(engine, confirm, self._membership.wanted)
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -162,14 +163,14 @@ class Changing:
         plan = decide(every)
         if channel.rank in plan.keep:
             sent = plan.position["sent"]
-            failure = self._flights.follow(plan.position["applied"], sent)
+            failure = self.flights.follow(plan.position["applied"], sent)
             self._failure = failure or self._failure
         else:
-            self._flights.take_back(plan.counted.get(self._held, 0))
+            self.flights.take_back(plan.counted.get(self._held, 0))
         if len(plan.keep) < channel.size:
             self._share(channel, plan)
         channel.all_gather_object(None)  # every rank has everything: from here it counts
-        self._flights.count()
+        self.flights.count()
         self._replica.catch_up([each.steps for each in every])
         self._held, self._size = formed.generation, channel.size
         self._settled = plan.position["sent"]
@@ -185,7 +186,7 @@ class Changing:
             restored=self._restored,
             position=dict(self._position),
             settled=self._settled,
-            arrived=self._flights.arrived,
+            arrived=self.flights.arrived,
             bits=self._replica.bits(),
             counted=self._counted,
             steps=self._replica.steps(),
@@ -193,7 +194,7 @@ class Changing:
 
     def _share(self, channel: Channel, plan: Plan) -> None:
         """Give what the ranks share to those that do not have it."""
-        replica, flights = self._replica, self._flights
+        replica, flights = self._replica, self.flights
         new = channel.rank not in plan.keep
         if new:
             self._valid = False
@@ -212,3 +213,37 @@ class Changing:
 
 def _room(replica: Replica) -> list[torch.Tensor]:
     return [each.clone() for each in replica.buffers]
+
+
+def join(
+    membership: Membership,
+    replica: Replica,
+    position: Position,
+    state_dict: Mapping[str, Any] | None,
+) -> Changing:
+    """Join the ranks that are there, with what this rank has saved before.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A wrong membership, state or codec.
+    MembershipError
+        There is no generation that this rank can be in.
+    """
+    if not isinstance(membership, Membership):
+        raise TypeError(f"membership must be a Membership, got {type(membership).__name__}")
+    if not replica.codec.memory.undoable:
+        raise ValueError(
+            f"{replica.codec.memory!r} cannot go back when a rank is lost: use low_memory=False"
+        )
+    # By itself at first, to load what nobody else is concerned with.
+    engine = Engine(Gloo(stores.HashStore(), 0, 1, membership.timeout), replica.like)
+    flights = Flights(replica, position, engine)
+    try:
+        if state_dict is not None:
+            load(replica, flights, position, state_dict, "own")
+        restored = state_dict is not None
+        return Changing(membership, replica, flights, position, restored=restored)
+    except BaseException:
+        engine.abandon()
+        raise

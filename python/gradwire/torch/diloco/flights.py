@@ -192,7 +192,7 @@ class Flights:
 
     def _forget(self, number: int) -> None:
         """Drop the exchanges from this number on, which will be sent again."""
-        self._position["sent"] = number
+        self._position["sent"] = max(number, self._position["applied"])
         self._flying = deque(each for each in self._flying if each.number < number)
 
     # Other ranks ------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ class Link:
         self.lost = False
         self._calls: queue.Queue[tuple[Callable[[Store], Any], Future[Any]] | None]
         self._calls = queue.Queue()
-        threading.Thread(target=self._run, name="gradwire-members", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="gradwire-members", daemon=True)
+        self._thread.start()
 
     def call(self, act: Callable[[Store], T]) -> T:
         """Call with the store, and return what that returns.
@@ -119,8 +120,9 @@ class Link:
         return self.call(lambda _: self._connect(timedelta(seconds=self._timeout)))
 
     def close(self) -> None:
-        """End the thread, after the calls before."""
+        """End the thread, after the calls before. A dead host holds it up; then nobody waits."""
         self._calls.put(None)
+        self._thread.join(1.0)
 
     def _run(self) -> None:
         due = time.monotonic()

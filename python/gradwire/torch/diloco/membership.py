@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -105,12 +106,26 @@ class Membership:
         self._link: Link | None = None
         self._generation = 0
         self._refused = 0
+        self._begun = False
 
     # Between generations ----------------------------------------------------------------------
 
     def begin(self) -> int:
-        """Connect to the store; return a number that no other rank of the run was given."""
+        """Connect to the store; return a number that no other rank of the run was given.
+
+        Raises
+        ------
+        ValueError
+            It was used before.
+        MembershipError
+            The store does not answer.
+        """
+        if self._begun:
+            raise ValueError("a Membership is for one DiLoCo: make another one")
+        self._begun = True
         self._link = Link(self._connect, self._wait, self._interval, self._watch.look)
+        # Beats end with this object: ranks that hear them would wait for it.
+        weakref.finalize(self, self._link.close)
         number: int = self._link.call(lambda store: store.add("ranks", 1))
         return number
 

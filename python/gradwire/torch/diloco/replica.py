@@ -29,6 +29,10 @@ class Replica:
 
     Attributes
     ----------
+    codec : Codec
+    outer : Outer
+    buffers : list of torch.Tensor
+        Those of the model.
     records : list of Parameter
     compressed : dict of str to Parameter
         Those that are sent as frames.
@@ -57,6 +61,7 @@ class Replica:
                 f"{codec.memory!r} makes steps of gradients, and what inner steps add up to is one "
                 "already: choose a codec with a Residual"
             )
+        self.codec = codec
         self.outer = outer
         self.buffers = list(model.buffers())
         options = Options(codec=codec, min_numel=min_numel, min_ndim=min_ndim)

@@ -1,7 +1,6 @@
 """DiLoCo: inner steps on every rank by itself, and outer steps on what they have in common."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -11,20 +10,19 @@ import torch.distributed as dist
 
 from gradwire import _validate
 from gradwire.torch.collective.given import group
-from gradwire.torch.diloco import checkpoint
-from gradwire.torch.diloco.changing import Changing, alone
+from gradwire.torch.diloco.changing import Changing, join
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.fragments import Timetable, divide
 from gradwire.torch.diloco.membership import Membership
 from gradwire.torch.diloco.part import Outer
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.report import Report
+from gradwire.torch.diloco.saving import load, save
 from gradwire.torch.diloco.sharing import together
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.reducer import checkpoint as residuals
 from gradwire.torch.reducer.checkpoint import Policy
 from gradwire.torch.reducer.engine import Engine
-from gradwire.torch.transport import Groups, Place
+from gradwire.torch.transport import Groups
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -145,42 +143,17 @@ class DiLoCo:
             together(engine, self._replica)
             self._flights = Flights(self._replica, self._position, engine)
         else:
-            self._join(membership, state_dict, process_group, timeout)
+            if process_group is not None or timeout is not None:
+                raise ValueError(
+                    "with a membership there is no process_group=, and timeout= is the membership's"
+                )
+            self._changing = join(membership, self._replica, self._position, state_dict)
+            self._flights = self._changing.flights
         self._steps = 0
         self._closed = False
         self._hook: Any = None
         if optimizer is not None:
             self._hook = optimizer.register_step_post_hook(lambda *_: self._hooked())
-
-    def _join(
-        self,
-        membership: Membership,
-        saved: Mapping[str, Any] | None,
-        process_group: object,
-        timeout: object,
-    ) -> None:
-        if not isinstance(membership, Membership):
-            raise TypeError(f"membership must be a Membership, got {type(membership).__name__}")
-        if process_group is not None or timeout is not None:
-            raise ValueError(
-                "with a membership there is no process_group=, and timeout= is the membership's"
-            )
-        if not self.codec.memory.undoable:
-            raise ValueError(
-                f"{self.codec.memory!r} cannot go back when a rank is lost: use low_memory=False"
-            )
-        replica, position = self._replica, self._position
-        self._flights = Flights(replica, position, alone(replica, membership))
-        try:
-            if saved is not None:
-                self._load(saved, "own")
-            restored = saved is not None
-            self._changing = Changing(
-                membership, replica, self._flights, position, restored=restored
-            )
-        except BaseException:
-            self._flights.engine.abandon()
-            raise
 
     # Training ---------------------------------------------------------------------------------
 
@@ -301,17 +274,7 @@ class DiLoCo:
             applied), ``residual`` and ``momentum``, each a dict of tensors by the names of
             parameters; and JSON texts ``outer`` and ``about``.
         """
-        pending = self._flights.settled()
-        replica = self._replica
-        saved = residuals.save(
-            replica.compressed,
-            self.codec.get_config(),
-            Place.alone(self.rank, self.world_size),
-            self._position["inner_step"],
-            replica.scheduler,
-            None,
-        )
-        return checkpoint.pack(saved, replica.parts, pending, self._position)
+        return save(self._replica, self._flights, self._position)
 
     def load_state_dict(
         self,
@@ -341,30 +304,7 @@ class DiLoCo:
         if self._changing is not None:
             raise ValueError("with a membership, each rank gives its own: DiLoCo(..., state_dict=)")
         self._flights.settled()
-        self._load(state_dict, policy)
-
-    def _load(
-        self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], policy: Policy
-    ) -> None:
-        replica, engine = self._replica, self._flights.engine
-        problem: str | None = None
-        with engine.control.act("load_state_dict()") as channel:
-            try:
-                tensors, position = checkpoint.unpack(state_dict, replica.parts)
-            except (ValueError, TypeError, KeyError) as error:
-                problem = f"{type(error).__name__}: {error}"
-            told = channel.all_gather_object((problem, None if problem else json.dumps(position)))
-            for rank, (text, where) in enumerate(told):
-                if text is not None or where != told[0][1]:
-                    text = text or f"it is at {where}, that of rank 0 at {told[0][1]}"
-                    raise ValueError(f"rank {rank} cannot load its state_dict: {text}")
-            place = Place.alone(self.rank, self.world_size)
-            residuals.load(
-                replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy
-            )
-        replica.load(tensors)
-        self._position.update(position)
-        self._flights.load(tensors["pending"])
+        load(self._replica, self._flights, self._position, state_dict, policy)
 
     # Its end ----------------------------------------------------------------------------------
 
