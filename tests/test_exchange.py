@@ -5,7 +5,8 @@ import json
 import pytest
 
 import gradwire
-from gradwire.exchange import AllGather, AllReduce, LeaderIndices, LowRank
+from gradwire.exchange import AllGather, AllReduce, LeaderIndices, LowRank, ReduceScatter
+from gradwire.memory import NoMemory, Residual
 from gradwire.quantize import BFloat16, Float16, Float32
 from gradwire.sparsify import SID, All, Threshold, TopK
 
@@ -25,6 +26,17 @@ def test_a_sum_of_supports_that_differ_is_refused_when_the_codec_is_made(sparsif
 def test_a_leader_of_everything_is_refused():
     with pytest.raises(ValueError, match=r"All sends every entry; use exchange=.*AllReduce"):
         gradwire.dense(exchange=LeaderIndices())
+
+
+def test_what_cannot_be_cut_or_kept_is_not_reduced_by_owners():
+    with pytest.raises(ValueError, match=r"All sends every entry; use exchange=.*AllReduce"):
+        gradwire.dense(memory=Residual(), exchange=ReduceScatter())
+    for memory, text in (
+        (NoMemory(), r"NoMemory\(\) has none; use memory=gradwire.memory.Residual\(\)"),
+        (Residual(low_memory=True), "cannot do with one buffer; use it without low_memory"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            gradwire.Codec(sparsify=TopK(ratio=0.1), memory=memory, exchange=ReduceScatter())
 
 
 @pytest.mark.parametrize("exchange", SUMS, ids=str)
@@ -53,7 +65,9 @@ def test_a_configuration_from_before_exchanges_is_read():
     assert state.codec == codec
 
 
-@pytest.mark.parametrize("exchange", [AllGather(mean="senders"), LeaderIndices()], ids=str)
+@pytest.mark.parametrize(
+    "exchange", [AllGather(mean="senders"), LeaderIndices(), ReduceScatter()], ids=str
+)
 def test_a_configuration_keeps_the_exchange(exchange):
     codec = gradwire.Codec(sparsify=TopK(ratio=0.1), exchange=exchange)
     config = json.loads(json.dumps(codec.get_config()))

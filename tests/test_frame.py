@@ -294,3 +294,29 @@ def test_the_checksum_of_a_frame_is_computed_once(frame):
     np.testing.assert_array_equal(total, whole)
     with pytest.raises(gradwire.errors.CorruptFrameError, match="checksum"):
         gradwire.decode(bytes(checked))
+
+
+@pytest.mark.parametrize("quantize", [each() for each in gradwire.quantize.QUANTIZERS], ids=repr)
+def test_parts_of_a_frame_are_the_frame(quantize):
+    x = np.random.default_rng(3).standard_normal((40, 60)).astype(np.float32)
+    codec = gradwire.Codec(sparsify=gradwire.sparsify.TopK(ratio=0.3), quantize=quantize).for_shape(
+        x.shape
+    )
+    frame = codec.encode(x, codec.init_state(x.size))
+    bounds = [0, 700, 700, 1501, x.size]
+    ranges = frame.split(bounds)
+    assert [sum(part.numel for part in parts) for parts in ranges] == np.diff(bounds).tolist()
+    parts = [part for parts in ranges for part in parts]
+    assert sum(part.count for part in parts) == frame.count
+    assert {part.header()["quantizer"] for part in parts} == {frame.header()["quantizer"]}
+    decoded = np.concatenate([gradwire.decode(part) for part in parts])
+    np.testing.assert_array_equal(decoded, gradwire.decode(frame))
+    assert frame.split([0, x.size])[0][0].numel == x.size
+
+
+def test_bounds_of_parts_are_checked():
+    codec = gradwire.topk(ratio=0.1)
+    frame = codec.encode(np.ones(100, np.float32), codec.init_state(100))
+    for bad in ([], [0], [0, 99], [1, 100], [0, 60, 50, 100], [0, 101]):
+        with pytest.raises(ValueError, match="bounds must ascend from 0 to 100"):
+            frame.split(bad)

@@ -22,11 +22,13 @@ __all__ = [
     "encode_bucket",
     "environment_complaints",
     "get_num_threads",
+    "merge_bucket",
     "pack_positions",
     "read_bucket",
     "set_num_threads",
     "settle_bucket",
     "simd_level",
+    "split_bucket",
     "unpack_positions",
 ]
 
@@ -55,6 +57,7 @@ class Frame(ReadOnlyBuffer):
     def nbytes(self) -> int: ...
     def indices(self) -> NDArray[np.uint32]: ...
     def values(self) -> NDArray[np.float32]: ...
+    def split(self, bounds: Sequence[int]) -> list[list[Frame]]: ...
     def header(self) -> dict[str, Any]: ...
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
@@ -197,7 +200,23 @@ def average_bucket(
     scale: float,
     senders: bool,
     bfloat16: bool = False,
+    ranks: int | None = None,
 ) -> NDArray[np.int64]: ...
+def split_bucket(
+    data: NDArray[np.uint8],
+    sizes: Sequence[int],
+    bounds: Sequence[Sequence[int]],
+    owners: Sequence[Sequence[int]],
+    ranks: int,
+) -> list[NDArray[np.uint8]]: ...
+def merge_bucket(
+    messages: Sequence[_BytesLike],
+    starts: Sequence[int],
+    codecs: Sequence[Codec],
+    states: Sequence[State],
+    ends: Sequence[int],
+    unused: Sequence[bool],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], Exception | None]: ...
 def read_bucket(
     data: NDArray[np.uint8], sizes: Sequence[int], positions: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.uint32]]: ...

@@ -12,7 +12,7 @@ def mortal(nursery: Nursery) -> Callable[[], Ranks]:
     return lambda: Ranks(nursery, 3, timeout=8.0)
 
 
-@pytest.mark.parametrize("exchange", ["senders", "leader"])
+@pytest.mark.parametrize("exchange", ["senders", "leader", "scattered"])
 def test_the_others_go_on_when_a_rank_dies(mortal: Callable[[], Ranks], exchange: str) -> None:
     ranks = mortal()
     try:

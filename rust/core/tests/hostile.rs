@@ -5,7 +5,7 @@ mod common;
 
 use common::{Case, cases};
 use gradwire_core::Error;
-use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
+use gradwire_core::frame::{Frame, HEADER_LEN, Scratch, SplitScratch};
 use proptest::prelude::*;
 
 /// Puts the right checksum into a frame that was tampered with.
@@ -37,6 +37,8 @@ fn judge(bytes: &[u8]) -> Result<(), Error> {
         decoded.is_ok(),
         "lists and tensors are good together or bad together"
     );
+    let split = split_and_decode(&frame);
+    assert_eq!(split.is_ok(), decoded.is_ok(), "what decodes can be split, and nothing else");
     if decoded.is_err() {
         assert!(out.iter().all(|&v| v == 7.0), "nothing is written before all is checked");
         let added = frame.decode_add(&mut out, 2.0, &mut scratch);
@@ -50,7 +52,25 @@ fn judge(bytes: &[u8]) -> Result<(), Error> {
     let mut naive = vec![0.0; numel];
     indices.iter().zip(&values).for_each(|(&i, &v)| naive[i as usize] = v);
     assert!(out.iter().zip(&naive).all(|(a, b)| a.to_bits() == b.to_bits()));
+    assert!(out.iter().zip(&split?).all(|(a, b)| a.to_bits() == b.to_bits()));
     Ok(())
+}
+
+/// The tensor of the parts of a frame.
+fn split_and_decode(frame: &Frame<'_>) -> Result<Vec<f32>, Error> {
+    let numel = frame.header().numel;
+    let bounds = [0, numel / 7, numel / 3, numel / 3, numel];
+    let (mut out, mut parts) = (Vec::new(), Vec::new());
+    frame.split(&bounds, &mut SplitScratch::default(), &mut out, &mut parts)?;
+    let (mut rest, mut tensor) = (&out[..], Vec::new());
+    for part in parts {
+        let (frame, after) = Frame::parse_first(rest, Some(part.numel))?;
+        let from = tensor.len();
+        tensor.resize(from + part.numel as usize, 7.0);
+        frame.decode_into(&mut tensor[from..], &mut Scratch::default())?;
+        rest = after;
+    }
+    Ok(tensor)
 }
 
 fn is_typed(error: &Error) -> bool {

@@ -224,6 +224,8 @@ pub(crate) fn settle_bucket(
 ///     Factor of the averages.
 /// senders : bool
 ///     Average over the ranks that sent an entry instead of all ranks.
+/// ranks : int, optional
+///     Number of ranks whose sums the frames are, if each is not of one rank.
 ///
 /// Returns
 /// -------
@@ -235,7 +237,9 @@ pub(crate) fn settle_bucket(
 /// GradwireError
 ///     A frame is invalid or has another length. The contents of the bucket are then undefined.
 #[pyfunction]
-#[pyo3(signature = (data, starts, sizes, ends, unused, out, scale, senders, bfloat16=false))]
+#[pyo3(signature = (
+    data, starts, sizes, ends, unused, out, scale, senders, bfloat16=false, ranks=None
+))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub(crate) fn average_bucket<'py>(
     py: Python<'py>,
@@ -248,6 +252,7 @@ pub(crate) fn average_bucket<'py>(
     scale: f64,
     senders: bool,
     bfloat16: bool,
+    ranks: Option<u32>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let data = Bytes::get("data", data)?;
     let mut out = WritableTensor::get("out", out, bfloat16)?;
@@ -261,7 +266,12 @@ pub(crate) fn average_bucket<'py>(
         same_len("sizes", sizes.len(), ranges.len())?;
         rest.push(bytes.get(start..).ok_or_else(|| beyond("a frame", start, bytes.len()))?);
     }
-    let average = Average { mean: if senders { Mean::Senders } else { Mean::Ranks }, scale };
+    let mean = match ranks {
+        Some(ranks) => Mean::Of(ranks),
+        None if senders => Mean::Senders,
+        None => Mean::Ranks,
+    };
+    let average = Average { mean, scale };
     let mut nanoseconds = Vec::with_capacity(ranges.len());
     for range in &ranges {
         out.check(range)?;
@@ -371,7 +381,7 @@ fn since(start: Instant) -> i64 {
 }
 
 /// Begins and ends as ranges.
-fn pairs(ends: &[usize]) -> PyResult<Vec<Range<usize>>> {
+pub(crate) fn pairs(ends: &[usize]) -> PyResult<Vec<Range<usize>>> {
     let (pairs, rest) = ends.as_chunks::<2>();
     if rest.is_empty() {
         return Ok(pairs.iter().map(|&[begin, end]| begin..end).collect());
@@ -379,13 +389,13 @@ fn pairs(ends: &[usize]) -> PyResult<Vec<Range<usize>>> {
     Err(PyValueError::new_err(format!("ends must be pairs of numbers, got {} numbers", ends.len())))
 }
 
-fn same_len(name: &str, len: usize, expected: usize) -> PyResult<()> {
+pub(crate) fn same_len(name: &str, len: usize, expected: usize) -> PyResult<()> {
     if len == expected {
         return Ok(());
     }
     Err(PyValueError::new_err(format!("{name} must have {expected} items, got {len}")))
 }
 
-fn beyond(what: &str, at: usize, len: usize) -> PyErr {
+pub(crate) fn beyond(what: &str, at: usize, len: usize) -> PyErr {
     PyValueError::new_err(format!("{what} begins or ends at {at}, past the end at {len}"))
 }

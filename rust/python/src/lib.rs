@@ -28,6 +28,7 @@ mod frame;
 mod interrupt;
 mod number;
 mod outside;
+mod ranges;
 mod scratch;
 mod state;
 
@@ -47,6 +48,8 @@ mod _native {
     use crate::codec::Codec;
     #[pymodule_export]
     use crate::frame::{Frame, decode, decode_add, pack_positions, unpack_positions};
+    #[pymodule_export]
+    use crate::ranges::{merge_bucket, split_bucket};
     #[pymodule_export]
     use crate::state::State;
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.exchange import AllGather, AllReduce, LeaderIndices
+from gradwire.exchange import AllGather, AllReduce, LeaderIndices, ReduceScatter
 from gradwire.torch.ddp import ExchangeError, GradientError
 from tests.distributed.scenarios.common import (
     SHAPES,
@@ -32,9 +32,8 @@ def exchanged(name: str, quantize: str = "Float32", ratio: float = 0.05) -> Any:
             sparsify=gradwire.sparsify.TopK(ratio=ratio), exchange=AllGather(mean="senders")
         )
     else:
-        codec = gradwire.Codec(
-            sparsify=gradwire.sparsify.TopK(ratio=ratio), exchange=LeaderIndices()
-        )
+        exchange = ReduceScatter() if name == "scattered" else LeaderIndices()
+        codec = gradwire.Codec(sparsify=gradwire.sparsify.TopK(ratio=ratio), exchange=exchange)
     options = {"scaled": False} if quantize == "Float16" else {}
     return dataclasses.replace(codec, quantize=getattr(gradwire.quantize, quantize)(**options))
 

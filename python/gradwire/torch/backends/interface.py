@@ -363,6 +363,8 @@ class Bucket(abc.ABC):
         unused: Sequence[bool],
         senders: bool,
         scale: float,
+        *,
+        ranks: int | None = None,
     ) -> NDArray[np.int64]:
         """Decode the frames of all ranks in their order, and write the averages.
 
@@ -382,6 +384,8 @@ class Bucket(abc.ABC):
             Divide by the number of ranks that sent an entry, not by that of all.
         scale : float
             The loss scale.
+        ranks : int, optional
+            The frames are not those of all ranks, but sums over so many. On the host alone.
 
         Returns
         -------

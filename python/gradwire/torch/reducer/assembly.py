@@ -12,6 +12,7 @@ from gradwire.torch.reducer.applying import Applying
 from gradwire.torch.reducer.assignment import Assignment
 from gradwire.torch.reducer.attached import Entry
 from gradwire.torch.reducer.connection import NO_FACTS, ShareOf, connect
+from gradwire.torch.reducer.given import check_place
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.options import Options
 from gradwire.torch.reducer.pairing import check_pairing, warn_of_pairing
@@ -82,6 +83,8 @@ def assemble(
                 f"{assignment.exchange!r} factors whole matrices, of which each rank of a node has "
                 "some rows: use another codec, or leave the hierarchy out"
             )
+        divides = place.shares > 1 or share_of is not None
+        check_place(assignment.exchange, named.values(), divides=divides)
         dense = options.dense(named, sparse)
         divide = share_of or functools.partial(_divide, place)
         parameters = making.make(named, dense, assignment.of, rank, bucket_nbytes, divide)

@@ -1,12 +1,17 @@
 """Checks a codec that a call was given, and explains common mistakes."""
 
+from collections.abc import Iterable
+
+import torch
+
 from gradwire._part import Part
 from gradwire.codec import Codec
-from gradwire.exchange import AllGather, LowRank
+from gradwire.exchange import AllGather, Exchange, LowRank, ReduceScatter
 from gradwire.extension import IndexCoding, Quantizer
 from gradwire.presets import PRESETS
+from gradwire.torch import backends
 
-__all__ = ["check_codec", "check_frames", "check_memory"]
+__all__ = ["check_codec", "check_frames", "check_memory", "check_place"]
 
 
 def check_codec(codec: object, call: str = "attach()") -> None:
@@ -33,6 +38,36 @@ def check_frames(codec: Codec, call: str) -> None:
         raise ValueError(
             f"{call} takes codecs that encode frames, and {codec.exchange!r} sums factors of the "
             "gradients of a model: use it with attach()"
+        )
+    if isinstance(codec.exchange, ReduceScatter):
+        raise ValueError(
+            f"{call} gathers frames or sums values, and {codec.exchange!r} is for the gradients of "
+            "a model: use it with attach(), or exchange=gradwire.exchange.AllGather() here"
+        )
+
+
+def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides: bool) -> None:
+    """Raise a `ValueError` for an exchange that cannot be done where these tensors are.
+
+    Parameters
+    ----------
+    exchange : Exchange
+    tensors : iterable of torch.Tensor
+    divides : bool
+        The ranks of a node divide every gradient.
+    """
+    if not isinstance(exchange, ReduceScatter):
+        return
+    if divides:
+        raise ValueError(
+            f"{exchange!r} divides every bucket among all ranks, and the ranks of a node divide it "
+            "already: use exchange=gradwire.exchange.AllGather(), or leave the hierarchy out"
+        )
+    on = sorted({str(each.device) for each in tensors if backends.of(each).name == "cuda"})
+    if on:
+        raise ValueError(
+            f"{exchange!r} merges on the host, and residuals of parameters on {', '.join(on)} are "
+            "on the device: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
         )
 
 

@@ -1,6 +1,6 @@
 """Makes the records that are kept of parameters throughout training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,6 +55,7 @@ def make(
             use(parameter, codec.for_shape(parameter.shape))
             parameter.state = fresh_state(parameter, rank)
         parameters.append(parameter)
+    _set_runs(parameters, bucket_nbytes or _BUCKET)
     return parameters
 
 
@@ -95,3 +96,12 @@ def _turns(named: Mapping[str, Any], bucket_nbytes: int) -> dict[str, int]:
         turns[name] = nbytes // bucket_nbytes
         nbytes += tensor.numel() * tensor.element_size()
     return turns
+
+
+def _set_runs(parameters: Sequence[Parameter], bucket_nbytes: int) -> None:
+    """Set `Parameter.run`, from the end of the model as `_turns`."""
+    compressed = [each for each in parameters if each.state is not None]
+    total, before = sum(each.numel for each in compressed), 0
+    for each in reversed(compressed):
+        each.run = before, min(total, bucket_nbytes // each.tensor.element_size())
+        before += each.numel

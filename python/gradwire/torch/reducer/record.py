@@ -26,6 +26,9 @@ class Parameter:
         Size limit of its frames, or with a leader, of its positions.
     turn : int
         Determines the leader: in step s, rank s + turn modulo the world size.
+    run : tuple of int
+        Determines the owners of its entries: the entries of compressed parameters after it in the
+        model, and how many of them a bucket has.
     paused : bool
         The parameter is currently sent dense, and keeps its state.
     measured : numpy.ndarray or None
@@ -44,6 +47,7 @@ class Parameter:
     state: Any = None
     limit: Any = None
     turn: int = 0
+    run: tuple[int, int] = (0, 1)
     paused: bool = False
     measured: NDArray[np.float32] | None = None
     measured_before: NDArray[np.float32] | None = None

@@ -44,9 +44,18 @@ class Group:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
         return _started(dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True))
 
-    def all_to_all(self, out: torch.Tensor, mine: torch.Tensor) -> dist.Work:
+    def all_to_all(
+        self,
+        out: torch.Tensor,
+        mine: torch.Tensor,
+        out_sizes: Sequence[int] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> dist.Work:
         """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs."""
-        return _started(dist.all_to_all_single(out, mine, group=self.group, async_op=True))
+        theirs = None if out_sizes is None else list(out_sizes)
+        own = None if sizes is None else list(sizes)
+        work = dist.all_to_all_single(out, mine, theirs, own, group=self.group, async_op=True)
+        return _started(work)
 
     def all_reduce(self, tensor: torch.Tensor) -> dist.Work:
         """Start to replace a tensor by its sum over all ranks."""

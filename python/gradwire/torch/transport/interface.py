@@ -1,6 +1,6 @@
 """What moves bytes between the ranks: the interface of every transport."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -79,15 +79,23 @@ class Channel(Protocol):
 
 
 class LocalChannel(Channel, Protocol):
-    """Collectives inside a node, which also exchange shares."""
+    """Collectives in which a rank has something else for each of the others."""
 
-    def all_to_all(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
+    def all_to_all(
+        self,
+        out: torch.Tensor,
+        mine: torch.Tensor,
+        out_sizes: Sequence[int] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> Work:
         """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs.
 
         Parameters
         ----------
         out, mine : torch.Tensor
-            shape (size * n,): the parts from and for every rank, in rank order.
+            shape (n,): the parts from and for every rank, in rank order.
+        out_sizes, sizes : sequence of int, optional
+            Lengths of these parts; all equal by default.
         """
 
 

@@ -2,7 +2,7 @@
 #![no_main]
 
 use gradwire_core::bucket::{Average, AverageScratch, Mean, Output};
-use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
+use gradwire_core::frame::{Frame, HEADER_LEN, Scratch, SplitScratch};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut bytes = data.to_vec();
@@ -13,12 +13,15 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(frame) = Frame::parse(&bytes, Some(1 << 12)) else { return };
     let (mut indices, mut values) = (Vec::new(), Vec::new());
     let lists = frame.indices_into(&mut indices).and_then(|()| frame.values_into(&mut values));
-    let mut out = vec![7.0; frame.header().numel as usize];
+    let numel = frame.header().numel;
+    let (bounds, mut parts, mut ends) = ([0, numel / 3, numel], Vec::new(), Vec::new());
+    let split = frame.split(&bounds, &mut SplitScratch::default(), &mut parts, &mut ends);
+    let mut out = vec![7.0; numel as usize];
     if frame.decode_into(&mut out, &mut Scratch::default()).is_err() {
-        assert!(lists.is_err() && out.iter().all(|&v| v == 7.0));
+        assert!(lists.is_err() && split.is_err() && out.iter().all(|&v| v == 7.0));
         return;
     }
-    lists.unwrap();
+    lists.and(split).unwrap();
     assert!(indices.is_sorted_by(|a, b| a < b) && values.iter().all(|v| v.is_finite()));
     let mut sum = vec![0.0; out.len()];
     frame.decode_add(&mut sum, 1.0, &mut Scratch::default()).unwrap();

@@ -13,6 +13,8 @@ pub enum Mean {
     Ranks,
     /// Over the ranks that sent the entry (Peng, Quesnelle and Kingma, arXiv 2411.19870).
     Senders,
+    /// Over so many ranks, whose sum the frames are.
+    Of(u32),
 }
 
 /// How frames are averaged.
@@ -120,6 +122,7 @@ impl Average {
         let ranks = match self.mean {
             Mean::Ranks => frames.clone().count() as f32,
             Mean::Senders => 1.0,
+            Mean::Of(ranks) => ranks as f32,
         };
         // Multiplying by a power of two is exact, so it may happen entry by entry, where it is free.
         let factor = power_of_two(self.scale / f64::from(ranks));

@@ -184,6 +184,8 @@ fn averages_are_sums_in_the_order_of_ranks_divided_and_scaled() {
             (Mean::Ranks, 7.0),
             (Mean::Senders, 1.0),
             (Mean::Senders, 10.0),
+            (Mean::Of(8), 65536.0),
+            (Mean::Of(6), 10.0),
         ] {
             let mut out = vec![7.0; 500];
             let average = Average { mean, scale };
@@ -196,6 +198,7 @@ fn averages_are_sums_in_the_order_of_ranks_divided_and_scaled() {
                 let expected = match mean {
                     Mean::Ranks => sum / f32::from(ranks) * scale as f32,
                     Mean::Senders => sum * scale as f32 / senders as f32,
+                    Mean::Of(number) => sum / number as f32 * scale as f32,
                 };
                 assert_eq!(out[i], expected, "{ranks} ranks, {mean:?}, scale {scale}");
             }

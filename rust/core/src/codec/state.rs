@@ -81,6 +81,27 @@ impl State {
         Key::new(seed, self.tensor, self.step, !self.stream ^ 1 << 63)
     }
 
+    /// The key of the rounding of what [`crate::bucket::merge`] sends: no encode draws the same.
+    pub(crate) fn merging_key(&self, seed: u64) -> Key {
+        Key::new(seed, self.tensor, self.step, !self.stream ^ 1 << 62)
+    }
+
+    /// Adds to the residual of the positions from `start` on what other ranks have sent and is not
+    /// sent on: after an encode, with which it is undone.
+    ///
+    /// Values are finite. What is zero is not looked at; nothing changes on an error.
+    pub(crate) fn absorb(&mut self, codec: &Codec, start: usize, left: &[f32]) -> Result<()> {
+        if self.pending.is_some() || !self.can_roll_back() {
+            return Err(Error::argument(
+                "a residual takes what is left of sums after an encode that can be undone: use a \
+                 memory with a residual, and without low_memory",
+            ));
+        }
+        let seed = codec.memory().storage().seed().unwrap_or_default();
+        let key = Key::new(seed, self.tensor, self.step, !self.stream ^ 3 << 62);
+        self.kept.add(start, left, key)
+    }
+
     /// Checks that this state and a tensor of `numel` elements go with the codec.
     pub(super) fn check(&self, codec: &Codec, numel: usize) -> Result<()> {
         codec.sparsifier().check_numel(numel)?;

@@ -11,11 +11,13 @@ mod header;
 pub mod outside;
 mod positions;
 mod read;
+mod split;
 mod write;
 
 pub use header::{HEADER_LEN, Header, MAGIC, VERSION};
 pub use positions::{POSITIONS_HEAD, outside_positions, read_positions, write_positions};
 pub use read::{Frame, Scratch};
+pub use split::{Part, SplitScratch};
 pub use write::{Layout, dense_len, max_len, write_into, write_with};
 pub(crate) use write::{write_checked, write_dense};
 

@@ -57,11 +57,8 @@ impl<'a> Frame<'a> {
 
     fn read(bytes: &'a [u8], max_numel: Option<u64>, sums: bool) -> Result<Self> {
         let (head, sections) = split_header(bytes)?;
-        let (index_len, value_len) = Header::section_lens(head);
-        let have = bytes.len() as u64;
-        let need =
-            (HEADER_LEN as u64).checked_add(index_len).and_then(|n| n.checked_add(value_len));
-        let need = need.ok_or_else(|| Error::corrupt("section lengths overflow"))?;
+        let (index_len, _) = Header::section_lens(head);
+        let (need, have) = (section_end(bytes)?, bytes.len() as u64);
         if have < need {
             return Err(Error::Truncated { what: "frame", need, have });
         }
@@ -234,7 +231,7 @@ impl<'a> Frame<'a> {
         Ok(Positions { blocks: if read { checked } else { blocks }, block, read })
     }
 
-    fn check_values(&self) -> Result<()> {
+    pub(super) fn check_values(&self) -> Result<()> {
         self.check_inside()?;
         if self.coding.is_valid(self.section(), self.header.count) {
             return Ok(());
@@ -244,7 +241,7 @@ impl<'a> Frame<'a> {
         ))
     }
 
-    fn section(&self) -> Section<'_> {
+    pub(super) fn section(&self) -> Section<'_> {
         self.coding.section(self.header.numel, self.header.count, self.values)
     }
 
@@ -275,6 +272,14 @@ impl<'a> Frame<'a> {
         }
         Ok(())
     }
+}
+
+/// Bytes of the frame that these begin with, as its header says.
+pub(super) fn section_end(bytes: &[u8]) -> Result<u64> {
+    let (head, _) = split_header(bytes)?;
+    let (index_len, value_len) = Header::section_lens(head);
+    let end = (HEADER_LEN as u64).checked_add(index_len).and_then(|n| n.checked_add(value_len));
+    end.ok_or_else(|| Error::corrupt("section lengths overflow"))
 }
 
 /// The positions of a frame, block by block.

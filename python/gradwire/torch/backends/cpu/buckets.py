@@ -179,8 +179,11 @@ class Bucket(interface.Bucket):
         unused: Sequence[bool],
         senders: bool,
         scale: float,
+        *,
+        ranks: int | None = None,
     ) -> NDArray[np.int64]:
         """Decode and average with one call of the core."""
+        sums = {} if ranks is None else {"ranks": ranks}
         return _native.average_bucket(
             frames.numpy(),
             starts,
@@ -191,6 +194,7 @@ class Bucket(interface.Bucket):
             scale,
             senders,
             self.dtype == torch.bfloat16,
+            **sums,
         )
 
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:

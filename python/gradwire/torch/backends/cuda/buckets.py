@@ -264,8 +264,11 @@ class Bucket(host.Bucket):
         unused: Sequence[bool],
         senders: bool,
         scale: float,
+        *,
+        ranks: int | None = None,
     ) -> NDArray[np.int64]:
         """Decode and average by kernels; frames that these do not read, by the core."""
+        assert ranks is None, "what is merged is merged on the host"
         began = time.perf_counter()
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         kept = [i for i, each in enumerate(unused) if not each]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from gradwire.exchange import AllGather, AllReduce, LowRank
+from gradwire.exchange import AllGather, AllReduce, LowRank, ReduceScatter
 from gradwire.exchange import Exchange as Part
 from gradwire.torch.reducer.exchange.all_gather import Gathered
 from gradwire.torch.reducer.exchange.all_reduce import Reduced
@@ -10,6 +10,7 @@ from gradwire.torch.reducer.exchange.base import Exchange
 from gradwire.torch.reducer.exchange.leader_indices import Led
 from gradwire.torch.reducer.exchange.low_rank import Factored
 from gradwire.torch.reducer.exchange.postponed import Postponed
+from gradwire.torch.reducer.exchange.reduce_scatter import Scattered
 from gradwire.torch.transport import Channel
 
 __all__ = ["build"]
@@ -35,11 +36,23 @@ def build(
         Makes another such channel for tensors of the CPU; a collective.
     carriers, check_result, postpones : bool
         See `Exchange`; only an `AllGather` postpones.
+
+    Raises
+    ------
+    ValueError
+        The channel cannot do what the exchange needs.
     """
     if isinstance(part, AllGather):
         kind = Postponed if postpones else Gathered
         return kind(channel, carriers, check_result=check_result, mean=part.mean)
     if isinstance(part, LowRank):
         return Factored(channel, another(), carriers, check_result=check_result, rank=part.rank)
+    if isinstance(part, ReduceScatter):
+        if not hasattr(channel, "all_to_all"):
+            raise ValueError(
+                f"{part!r} has something else for each rank, which collectives of Horovod do not "
+                "send: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
+            )
+        return Scattered(channel, another(), check_result=check_result)
     summed = Reduced if isinstance(part, AllReduce) else Led
     return summed(channel, another(), carriers, check_result=check_result)

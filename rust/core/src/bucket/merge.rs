@@ -1,0 +1,198 @@
+//! Sums what all ranks have sent to the owner of some positions, and selects of the sums again.
+//!
+//! The second half of a sparse reduce-scatter: every rank owns a range of positions, receives the
+//! parts of all frames that lie there ([`Frame::split`]), adds them up, and makes a frame of the
+//! largest sums, as many as one rank has sent there on average. What is left of the sums, smaller ones
+//! and what the quantizer does not say, goes into this rank's own residual: nothing is lost.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::codec::{Codec, State};
+use crate::frame::{self, Frame, Layout, Scratch as Decoding};
+use crate::pack::Pattern;
+use crate::quantize::Hints;
+use crate::simd::in_standard_mode;
+use crate::{Dtype, Error, Result, room};
+
+/// What this rank owns of one tensor.
+pub struct Owned<'a> {
+    /// How the sums are encoded.
+    pub codec: &'a Codec,
+    /// This rank's state of the whole tensor, whose residual takes what is left.
+    pub state: &'a mut State,
+    /// The positions that it owns.
+    pub range: Range<usize>,
+    /// Whether to pass over what was sent: there is no frame of it then.
+    pub unused: bool,
+}
+
+/// The results of merging what is owned of one tensor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Merged {
+    /// Bytes of the frame.
+    pub nbytes: usize,
+    /// Entries in it.
+    pub count: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Memory for merging, to be used again: no call allocates once it has grown.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    decoding: Decoding,
+    total: Vec<f32>,
+    keys: Vec<u64>,
+    positions: Vec<u32>,
+    values: Vec<f32>,
+    frame: Vec<u8>,
+}
+
+/// Merges the parts of all ranks, and writes a frame for each of the pieces into `out`, one after
+/// another, in place of what it held.
+///
+/// `messages` has what each rank has sent, in their order: for every piece in its order the frames of
+/// the parts that cover its range. They are added up in float32 in that order. States must have been
+/// encoded in this step, which can then be undone as ever; the residual of a state of a piece has
+/// changed after an error at a later one, until then.
+///
+/// An error of the bytes names no piece; `merged` has an entry for each that was done.
+pub fn merge(
+    messages: &mut [&[u8]],
+    pieces: &mut [Owned<'_>],
+    scratch: &mut Scratch,
+    out: &mut Vec<u8>,
+    merged: &mut Vec<Merged>,
+) -> Result<()> {
+    out.clear();
+    merged.clear();
+    in_standard_mode(|| {
+        for piece in pieces {
+            let start = Instant::now();
+            let count = scratch.merge(messages, piece)?;
+            let nbytes = if piece.unused { 0 } else { scratch.frame.len() };
+            let len = out.len();
+            room::reserve(out, len + nbytes)?;
+            out.extend_from_slice(&scratch.frame[..nbytes]);
+            merged.push(Merged { nbytes, count, elapsed: start.elapsed() });
+        }
+        let rest = messages.iter().map(|rest| rest.len()).sum::<usize>();
+        if rest == 0 {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("{rest} bytes follow the frames of what is owned here")))
+    })
+}
+
+impl Scratch {
+    fn merge(&mut self, messages: &mut [&[u8]], piece: &mut Owned<'_>) -> Result<u64> {
+        let Range { start, end } = piece.range;
+        if start > end || end > piece.state.numel() {
+            let numel = piece.state.numel();
+            return Err(Error::argument(format!(
+                "entries {start} to {end} of a tensor of {numel} elements"
+            )));
+        }
+        let (numel, ranks) = (end - start, messages.len().max(1) as u64);
+        if piece.unused {
+            return pass_over(messages, numel).map(|()| 0);
+        }
+        let sent = self.add_up(messages, numel)?;
+        self.select(sent.div_ceil(ranks))?;
+        let Self { total, positions, values, frame, .. } = self;
+        let (codec, state) = (piece.codec, &mut *piece.state);
+        let layout = Layout {
+            dtype: Dtype::F32,
+            sparsifier: codec.sparsifier().id(),
+            quantizer: codec.quantizer(),
+            indices: codec.indices(),
+            pattern: Pattern::Any,
+        };
+        let key = codec.quantizer().seed().map(|seed| state.merging_key(seed));
+        let hints = Hints { key, magnitude: None };
+        let entries = (positions.len() < numel).then_some(positions.as_slice());
+        frame::write_with(&layout, &hints, numel as u64, entries, values, frame)?;
+        let written = Frame::parse_again(frame, None)?;
+        written.values_into(values)?;
+        for (&position, &value) in positions.iter().zip(&*values) {
+            total[position as usize] -= value;
+        }
+        state.absorb(codec, start, total)?;
+        Ok(positions.len() as u64)
+    }
+
+    /// Adds up the parts of one piece; returns how many entries there were.
+    fn add_up(&mut self, messages: &mut [&[u8]], numel: usize) -> Result<u64> {
+        self.total.clear();
+        room::resize(&mut self.total, numel)?;
+        let mut sent = 0;
+        for message in messages {
+            let mut at = 0;
+            while at < numel {
+                let (frame, end) = next_part(message, at, numel)?;
+                frame.decode_add(&mut self.total[at..end], 1.0, &mut self.decoding)?;
+                sent += frame.header().count;
+                at = end;
+            }
+        }
+        let bad = |value: &&f32| !value.is_finite();
+        if let Some(first) = self.total.iter().position(|value| bad(&value)) {
+            let count = self.total.iter().filter(bad).count() as u64;
+            return Err(Error::NonFinite { count, first: first as u64 });
+        }
+        Ok(sent)
+    }
+
+    /// Finds the largest sums, so many of them at most and of equal ones the first, with their
+    /// positions.
+    fn select(&mut self, most: u64) -> Result<()> {
+        let Self { total, keys, positions, values, .. } = self;
+        let there = total.iter().filter(|&&value| value != 0.0).count();
+        room::reserve(keys, there)?;
+        keys.clear();
+        // In descending order of magnitudes, which compare as their bits do, then by position.
+        keys.extend(
+            (0_u64..).zip(&*total).filter(|(_, value)| **value != 0.0).map(|(position, value)| {
+                u64::from(!(value.to_bits() & 0x7FFF_FFFF)) << 32 | position
+            }),
+        );
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(there);
+        if most < there {
+            if most > 0 {
+                keys.select_nth_unstable(most - 1);
+            }
+            keys.truncate(most);
+        }
+        room::reserve(positions, most)?;
+        room::reserve(values, most)?;
+        positions.clear();
+        positions.extend(keys.iter().map(|&key| key as u32));
+        positions.sort_unstable();
+        values.clear();
+        values.extend(positions.iter().map(|&position| total[position as usize]));
+        Ok(())
+    }
+}
+
+/// Takes the next part of a tensor off a message; returns also where it ends in the tensor.
+fn next_part<'a>(message: &mut &'a [u8], at: usize, numel: usize) -> Result<(Frame<'a>, usize)> {
+    let (frame, rest) = Frame::parse_first(message, Some((numel - at) as u64))?;
+    let covered = frame.header().numel as usize;
+    if covered == 0 {
+        return Err(Error::corrupt("a part of a tensor covers none of its elements"));
+    }
+    *message = rest;
+    Ok((frame, at + covered))
+}
+
+/// Takes the parts of one piece off all messages.
+fn pass_over(messages: &mut [&[u8]], numel: usize) -> Result<()> {
+    for message in messages {
+        let mut at = 0;
+        while at < numel {
+            (_, at) = next_part(message, at, numel)?;
+        }
+    }
+    Ok(())
+}

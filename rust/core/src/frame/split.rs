@@ -1,0 +1,226 @@
+//! Cuts a frame by position into frames of their own, without decoding a value.
+//!
+//! Positions are read and coded anew, relative to where each part begins. Values are copied as the
+//! codes that they are, and so are the scales of their groups. A group of entries that share scales
+//! must begin where a frame begins: so a range that begins within such a group is cut once more, where
+//! the next group begins. The parts of all ranges, one after another, are the whole tensor.
+
+use std::ops::Range;
+
+use super::header::Header;
+use super::read::{Frame, section_end};
+use super::write::seal;
+use crate::pack::{self, Coding, IndexCoding, Pattern};
+use crate::quantize::{Grouping, ValueCoding};
+use crate::simd::in_standard_mode;
+use crate::{Error, Result, room};
+
+/// A part that [`Frame::split`] has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Which of the ranges it belongs to.
+    pub range: usize,
+    /// The first of its positions in the tensor.
+    pub start: u64,
+    /// Elements of the tensor that it covers.
+    pub numel: u64,
+    /// Entries in it.
+    pub count: u64,
+    /// Bytes of the frame.
+    pub nbytes: usize,
+}
+
+/// Memory for splitting, to be used again.
+#[derive(Debug, Clone, Default)]
+pub struct SplitScratch {
+    positions: Vec<u32>,
+    local: Vec<u32>,
+    frame: Vec<u8>,
+}
+
+/// Entries of a part: where they are, and which they are.
+struct Cut {
+    positions: Range<u64>,
+    ranks: Range<usize>,
+}
+
+impl Frame<'_> {
+    /// Writes the frames of the ranges between neighbouring `bounds`, one after another, in place of
+    /// what `out` held, and says in `parts` which they are.
+    ///
+    /// `bounds` ascend from 0 to `numel`; a range without elements has no part. A range has one part,
+    /// or two where it begins within a group of entries that share scales. Every part decodes to what
+    /// the whole decodes to in its range.
+    ///
+    /// What decoding would refuse is refused here. Takes 8 bytes per entry, besides the parts. After
+    /// an error `out` and `parts` are unspecified.
+    pub fn split(
+        &self,
+        bounds: &[u64],
+        scratch: &mut SplitScratch,
+        out: &mut Vec<u8>,
+        parts: &mut Vec<Part>,
+    ) -> Result<()> {
+        out.clear();
+        parts.clear();
+        check_bounds(bounds, self.header().numel)?;
+        in_standard_mode(|| self.check_values())?;
+        let SplitScratch { positions, local, frame } = scratch;
+        let is_dense = self.header().coding == Coding::None;
+        if is_dense {
+            positions.clear();
+        } else {
+            self.indices_into(positions)?;
+        }
+        // The rank of the first entry at a position or after it.
+        let rank = |at: u64| {
+            if is_dense {
+                at as usize
+            } else {
+                positions.partition_point(|&position| u64::from(position) < at)
+            }
+        };
+        let mut first = 0;
+        for (range, pair) in bounds.windows(2).enumerate() {
+            let (from, to) = (pair[0], pair[1]);
+            let end = rank(to);
+            let whole = Cut { positions: from..to, ranks: first..end };
+            first = end;
+            for cut in self.at_groups(whole, positions).into_iter().flatten() {
+                let entries = positions.get(cut.ranks.clone()).unwrap_or_default();
+                room::reserve(local, entries.len())?;
+                local.clear();
+                local.extend(entries.iter().map(|&p| p - cut.positions.start as u32));
+                let header = self.cut_into(&cut, (!is_dense).then_some(local.as_slice()), frame)?;
+                let len = out.len();
+                room::reserve(out, len + frame.len())?;
+                out.extend_from_slice(frame);
+                let Header { numel, count, .. } = header;
+                let (start, nbytes) = (cut.positions.start, frame.len());
+                parts.push(Part { range, start, numel, count, nbytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// A range, cut where a group of entries begins if it begins within another.
+    fn at_groups(&self, cut: Cut, positions: &[u32]) -> [Option<Cut>; 2] {
+        let Cut { positions: Range { start: from, end: to }, ranks } = cut;
+        if from == to {
+            return [None, None];
+        }
+        let at = match self.value_coding().grouping() {
+            Grouping::None | Grouping::Whole => None,
+            Grouping::Ranks(len) => {
+                let next = ranks.start.next_multiple_of(len as usize);
+                let position = || match positions.get(next) {
+                    Some(&position) => u64::from(position),
+                    None => next as u64,
+                };
+                (ranks.start < next && next < ranks.end).then(|| (position(), next))
+            }
+            Grouping::Positions(len) => {
+                let next = from.next_multiple_of(u64::from(len));
+                let rank = || match self.header().coding {
+                    Coding::None => next as usize,
+                    _ => positions.partition_point(|&p| u64::from(p) < next),
+                };
+                (from < next && next < to).then(|| (next, rank()))
+            }
+        };
+        let Some((position, rank)) = at else {
+            return [Some(Cut { positions: from..to, ranks }), None];
+        };
+        [
+            Some(Cut { positions: from..position, ranks: ranks.start..rank }),
+            Some(Cut { positions: position..to, ranks: rank..ranks.end }),
+        ]
+    }
+
+    /// Writes the frame of some entries, whose positions in it are given unless it is dense.
+    fn cut_into(&self, cut: &Cut, local: Option<&[u32]>, out: &mut Vec<u8>) -> Result<Header> {
+        let whole = *self.header();
+        let numel = cut.positions.end - cut.positions.start;
+        let count = cut.ranks.len() as u64;
+        let values: ValueCoding = self.value_coding();
+        let (coding, index_len) = match local {
+            Some(local) => pack::choose(IndexCoding::Auto, Pattern::Any, local, numel),
+            None => (Coding::None, 0),
+        };
+        let header = Header {
+            coding,
+            exponent: if count == 0 { 0 } else { whole.exponent },
+            numel,
+            count,
+            index_len: index_len as u64,
+            value_len: values.value_len(numel, count),
+            checksum: 0,
+            ..whole
+        };
+        let grouping = values.grouping();
+        let group = match grouping {
+            Grouping::None | Grouping::Whole => 0,
+            Grouping::Ranks(len) => cut.ranks.start / len as usize,
+            Grouping::Positions(len) => (cut.positions.start / u64::from(len)) as usize,
+        };
+        let groups = grouping.number(numel, count) as usize;
+        let section = self.section();
+        seal(header, out, |index_section, value_section| {
+            let positions = local.filter(|_| coding != Coding::None).unwrap_or_default();
+            pack::encode_into(coding, positions, numel, index_section);
+            if count == 0 {
+                return;
+            }
+            let each = values.scales();
+            let to = values.begin(numel, count, value_section);
+            let scales = section.scales.get(group * each..(group + groups) * each);
+            for (to, from) in to.scales.iter_mut().zip(scales.unwrap_or_default()) {
+                *to = *from;
+            }
+            let width = values.code_bits() as usize;
+            copy_bits(section.codes, cut.ranks.start * width, cut.ranks.len() * width, to.codes);
+        })?;
+        Ok(header)
+    }
+
+    /// The frame that some bytes begin with, and those that follow it. Of a frame of at most
+    /// `max_numel` elements; what follows may be anything.
+    pub fn parse_first(bytes: &[u8], max_numel: Option<u64>) -> Result<(Frame<'_>, &[u8])> {
+        let end = section_end(bytes)?;
+        let (frame, rest) =
+            usize::try_from(end)
+                .ok()
+                .and_then(|end| bytes.split_at_checked(end))
+                .ok_or(Error::Truncated { what: "frame", need: end, have: bytes.len() as u64 })?;
+        Ok((Frame::parse(frame, max_numel)?, rest))
+    }
+}
+
+fn check_bounds(bounds: &[u64], numel: u64) -> Result<()> {
+    let ends = bounds.first() == Some(&0) && bounds.last() == Some(&numel);
+    if ends && bounds.is_sorted() && (bounds.len() > 1 || numel == 0) {
+        return Ok(());
+    }
+    Err(Error::argument(format!(
+        "bounds must ascend from 0 to {numel}, the elements of the tensor"
+    )))
+}
+
+/// Copies bits from bit `first` on, least significant bit first, and fills the last byte with zeros.
+fn copy_bits(from: &[u8], first: usize, len: usize, to: &mut [u8]) {
+    let shift = first % 8;
+    let from = from.get(first / 8..).unwrap_or_default();
+    if shift == 0 {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = *from;
+        }
+    } else {
+        let after = from.iter().skip(1).chain(&[0]);
+        for (to, (from, after)) in to.iter_mut().zip(from.iter().zip(after)) {
+            *to = from >> shift | after << (8 - shift);
+        }
+    }
+    if let Some(last) = to.last_mut().filter(|_| !len.is_multiple_of(8)) {
+        *last &= (1 << (len % 8)) - 1;
+    }
+}

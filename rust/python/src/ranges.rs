@@ -1,0 +1,191 @@
+//! Ranges of a bucket: frames are cut into those of every range, and what all ranks have sent of one
+//! range is merged by its owner.
+
+use std::cell::RefCell;
+
+use gradwire_core::bucket::{self, MergeScratch, Merged, Owned};
+use gradwire_core::frame::{Frame, Part, SplitScratch};
+use gradwire_core::{Error, Result};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::bucket::{beyond, pairs, same_len};
+use crate::buffer::{Bytes, to_numpy};
+use crate::codec::Codec;
+use crate::errors::to_py;
+use crate::outside::reading;
+use crate::state::{Inner, State};
+
+type Splitting = (SplitScratch, Vec<u8>, Vec<Part>);
+
+thread_local! {
+    /// Scratch of this thread's calls.
+    static SPLITTING: RefCell<Splitting> = RefCell::default();
+    static MERGING: RefCell<MergeScratch> = RefCell::default();
+}
+
+/// Cut the frames of a bucket by owner.
+///
+/// Parameters
+/// ----------
+/// data : bytes-like
+///     The frames of all pieces, one after another.
+/// sizes : sequence of int
+///     Bytes of each frame.
+/// bounds : sequence of sequence of int
+///     For each piece where ranges of its entries begin and end: ascending from 0 to their number.
+/// owners : sequence of sequence of int
+///     For each piece the owner of each range, one fewer than bounds.
+/// ranks : int
+///     Number of owners.
+///
+/// Returns
+/// -------
+/// list of numpy.ndarray
+///     uint8, for each owner the frames of its ranges, one after another. A range has one or two; see
+///     `Frame.split`.
+///
+/// Raises
+/// ------
+/// GradwireError
+///     A frame is not valid, or its values are coded by another package.
+/// ValueError
+///     Bounds or owners are not as they must be.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)]
+pub(crate) fn split_bucket<'py>(
+    data: &Bound<'py, PyAny>,
+    sizes: Vec<usize>,
+    bounds: Vec<Vec<u64>>,
+    owners: Vec<Vec<usize>>,
+    ranks: usize,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let (py, data) = (data.py(), Bytes::get("data", data)?);
+    same_len("bounds", bounds.len(), sizes.len())?;
+    same_len("owners", owners.len(), sizes.len())?;
+    for (bounds, owners) in bounds.iter().zip(&owners) {
+        same_len("owners of a piece", owners.len(), bounds.len().saturating_sub(1))?;
+        if let Some(owner) = owners.iter().find(|&&owner| owner >= ranks) {
+            let problem = format!("owner {owner} of {ranks}");
+            return Err(PyValueError::new_err(problem));
+        }
+    }
+    let messages = py
+        .detach(|| {
+            let mut scratch = SPLITTING.take();
+            let mut messages = vec![Vec::new(); ranks];
+            let mut rest = data.as_slice();
+            let split = sizes.iter().zip(bounds.iter().zip(&owners)).try_for_each(
+                |(&size, (bounds, owners))| {
+                    let (bytes, after) = rest.split_at_checked(size).unwrap_or((rest, &[]));
+                    rest = after;
+                    split(bytes, bounds, owners, &mut scratch, &mut messages)
+                },
+            );
+            SPLITTING.set(scratch);
+            split.map(|()| messages)
+        })
+        .map_err(|error| to_py(py, error, None))?;
+    messages.iter().map(|message| to_numpy(py, "uint8", message)).collect()
+}
+
+/// Adds the parts of a frame to the messages to their owners.
+fn split(
+    bytes: &[u8],
+    bounds: &[u64],
+    owners: &[usize],
+    (scratch, out, parts): &mut Splitting,
+    messages: &mut [Vec<u8>],
+) -> Result<()> {
+    Frame::parse(bytes, None)?;
+    reading(bytes, |frame| frame.split(bounds, scratch, out, parts))?;
+    let mut rest = out.as_slice();
+    for part in parts {
+        let (own, after) = rest.split_at(part.nbytes);
+        let message = &mut messages[owners[part.range]];
+        if message.try_reserve(own.len()).is_err() {
+            return Err(Error::OutOfMemory { bytes: own.len() as u64 });
+        }
+        message.extend_from_slice(own);
+        rest = after;
+    }
+    Ok(())
+}
+
+/// Sum what all ranks have sent of the entries that this rank owns, and encode the largest sums.
+///
+/// As many of each piece as a rank has sent on average. What is left of the sums is added to the
+/// residuals of the states, which were encoded before in the same step: undoing that undoes this.
+///
+/// Parameters
+/// ----------
+/// messages : sequence of bytes-like
+///     What each rank has sent: for each piece the frames of its parts, as from `split_bucket`.
+/// starts : sequence of int
+///     Where these frames start in each message.
+/// codecs, states : sequence
+///     Codec and state of each piece.
+/// ends : sequence of int
+///     Which entries of each piece are owned: first, and the first that follows.
+/// unused : sequence of bool
+///     For each piece, whether to pass over what was sent of it.
+///
+/// Returns
+/// -------
+/// frames : numpy.ndarray
+///     uint8, a frame for each piece that is used, of the entries that are owned.
+/// merged : numpy.ndarray
+///     int64, three numbers for each of them: bytes, entries, and nanoseconds.
+/// error : Exception or None
+///     Why the next piece could not be merged; the residuals of those before it have changed.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, clippy::type_complexity)]
+pub(crate) fn merge_bucket<'py>(
+    py: Python<'py>,
+    messages: Vec<Bound<'py, PyAny>>,
+    starts: Vec<usize>,
+    codecs: Vec<Bound<'py, Codec>>,
+    states: Vec<Bound<'py, State>>,
+    ends: Vec<usize>,
+    unused: Vec<bool>,
+) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Option<PyErr>)> {
+    let (ranges, count) = (pairs(&ends)?, codecs.len());
+    same_len("states", states.len(), count)?;
+    same_len("ends", ranges.len(), count)?;
+    same_len("unused", unused.len(), count)?;
+    same_len("starts", starts.len(), messages.len())?;
+    let messages: Vec<_> =
+        messages.iter().map(|each| Bytes::get("messages", each)).collect::<PyResult<_>>()?;
+    let mut rest = Vec::with_capacity(starts.len());
+    for (message, start) in messages.iter().zip(starts) {
+        let bytes = message.as_slice();
+        rest.push(bytes.get(start..).ok_or_else(|| beyond("a frame", start, bytes.len()))?);
+    }
+    let mut guards = Vec::with_capacity(count);
+    for (codec, state) in codecs.iter().zip(&states) {
+        guards.push(codec.get().own(state)?.lock(py)?);
+    }
+    let mut pieces = Vec::with_capacity(count);
+    for (((guard, codec), range), unused) in guards.iter_mut().zip(&codecs).zip(ranges).zip(unused)
+    {
+        let inner: &mut Inner = guard;
+        pieces.push(Owned { codec: codec.get().inner(), state: &mut inner.state, range, unused });
+    }
+    let (mut out, mut merged) = (Vec::new(), Vec::new());
+    let done = py.detach(|| {
+        let mut scratch = MERGING.take();
+        let done = bucket::merge(&mut rest, &mut pieces, &mut scratch, &mut out, &mut merged);
+        MERGING.set(scratch);
+        done
+    });
+    let name = states.get(merged.len()).and_then(|state| state.get().name());
+    let error = done.err().map(|error| to_py(py, error, name));
+    Ok((to_numpy(py, "uint8", &out)?, to_numpy(py, "int64", &table(&merged))?, error))
+}
+
+/// What `merge_bucket` says of its pieces.
+fn table(merged: &[Merged]) -> Vec<i64> {
+    let row =
+        |each: &Merged| [each.nbytes as i64, each.count as i64, each.elapsed.as_nanos() as i64];
+    merged.iter().flat_map(row).collect()
+}

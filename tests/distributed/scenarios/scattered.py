@@ -1,0 +1,220 @@
+"""The sparse reduce-scatter: its bytes, its second selection, its failures."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+import gradwire.torch.ddp
+from gradwire import _native
+from gradwire.torch.ddp import ExchangeError, GradientError
+from tests.distributed.scenarios.common import (
+    SMALL_BUCKETS,
+    Given,
+    attached,
+    fingerprint,
+    gradients_of,
+    integers,
+    network,
+    residuals,
+    train,
+)
+from tests.distributed.scenarios.exchanges import exchanged
+
+CODEC = exchanged("scattered")
+
+
+class Counting:
+    """Counts bytes where torch.distributed takes them."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.size = rank, world_size
+        self.calls: list[tuple[int, int]] = []
+        self._real: Any = dist.all_to_all_single, dist.all_gather_into_tensor
+        self._stack = contextlib.ExitStack()
+
+    def all_to_all(
+        self, out: torch.Tensor, mine: torch.Tensor, theirs: Any, sizes: Any, **rest: Any
+    ) -> Any:
+        own = mine.numel() // self.size if sizes is None else sizes[self.rank]
+        self.calls.append((mine.numel(), mine.numel() - own))
+        return self._real[0](out, mine, theirs, sizes, **rest)
+
+    def all_gather(self, out: torch.Tensor, mine: torch.Tensor, **rest: Any) -> Any:
+        if mine.numel() == 16:  # not the message of a report
+            self.calls.append((16, 16 * (self.size - 1)))
+        return self._real[1](out, mine, **rest)
+
+    def __enter__(self) -> "Counting":
+        calls = {"all_to_all_single": self.all_to_all, "all_gather_into_tensor": self.all_gather}
+        for name, call in calls.items():
+            self._stack.enter_context(mock.patch.object(dist, name, call))
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stack.close()
+
+
+def steps(rank: int, world_size: int) -> list[dict[str, Any]]:
+    """Return of each step what went in, what came out, what was left, and what was counted."""
+    found = []
+    with attached(Given(), CODEC, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        for step in range(4):
+            handle.report(reset=True)
+            before, gradients = residuals(handle), integers(5, rank, step)
+            model.zero_grad()
+            with Counting(rank, world_size) as counting:
+                model(gradients).backward()
+            report = handle.report()
+            buckets = [
+                ([each.name for each in layout.compressed], layout.dense_numel)
+                for layout in handle._passes._submitted
+            ]
+            found.append(
+                {
+                    "input": {key: before[key] + gradients[key].numpy().ravel() for key in before},
+                    "average": gradients_of(model.module),
+                    "after": residuals(handle),
+                    "calls": counting.calls,
+                    "wire": report.wire_bytes,
+                    "buckets": buckets,
+                    "runs": {key: handle._parameters[key].run for key in before},
+                }
+            )
+    return found
+
+
+def undone(rank: int, world_size: int) -> dict[str, Any]:
+    """Steps that do not count: one that is discarded, one with a gradient that is not finite."""
+    found: dict[str, Any] = {"same": []}
+    with attached(Given(), CODEC, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+
+        def backward(gradients: dict[str, torch.Tensor]) -> None:
+            model.zero_grad()
+            model(gradients).backward()
+
+        def compare(before: dict[str, np.ndarray]) -> None:
+            after = residuals(handle)
+            found["same"].append(all(np.array_equal(before[key], after[key]) for key in before))
+
+        for step in range(3):
+            backward(integers(1, rank, step))
+        before = residuals(handle)
+        backward(integers(1, rank, 3))
+        compare(before)
+        handle.discard()
+        compare(before)
+        gradients = integers(1, rank, 3)
+        if rank == 1:
+            gradients["b"][3, 2] = np.inf
+        try:
+            backward(gradients)
+        except GradientError as error:
+            found["error"] = (error.name, error.rank, error.first)
+        compare(before)
+        # Sums of finite entries that are not finite: only their owner sees them.
+        gradients = integers(1, rank, 3)
+        gradients["a"][5, 7] = 3e38
+        try:
+            backward(gradients)
+        except GradientError as error:
+            found["sum"] = (error.name, error.rank, error.first)
+        compare(before)
+        backward(integers(1, rank, 4))
+        compare(before)
+        found["step"] = handle.step
+    return found
+
+
+def fails(rank: int, world_size: int, where: str, how: str) -> dict[str, Any]:
+    """After two good steps rank 1 fails in one phase: say what each rank sees and keeps."""
+    module = network()
+    model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)
+    handle = gradwire.torch.ddp.attach(model, CODEC)
+    train(model, rank, range(2))
+    before = residuals(handle)
+    found: dict[str, Any] = {"error": "", "later": ""}
+
+    def trouble(*arguments: Any, **options: Any) -> Any:
+        if how == "dies":
+            os._exit(7)
+        raise MemoryError(f"no memory to {where}")
+
+    name = {"encode": "encode_bucket", "cut": "split_bucket", "merge": "merge_bucket"}[where]
+    with mock.patch.object(_native, name, trouble if rank == 1 else getattr(_native, name)):
+        try:
+            train(model, rank, range(2, 3))
+        except ExchangeError as caught:
+            found["error"] = str(caught)
+    after = residuals(handle)
+    found["kept"] = all(np.array_equal(before[key], after[key]) for key in before)
+    try:
+        train(model, rank, range(3, 4))
+    except ExchangeError as caught:
+        found["later"] = str(caught)
+    handle.detach()
+    return found
+
+
+def save(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
+    """Leave something in the residuals, and a file for each rank."""
+    with attached(Given(), CODEC) as (model, handle):
+        for step in range(3):
+            model.zero_grad()
+            model(integers(9, rank, step)).backward()
+        torch.save(handle.state_dict(), Path(folder) / f"rank{rank}.pt")
+        return residuals(handle)
+
+
+def load(rank: int, world_size: int, folder: str, old_size: int) -> dict[str, Any]:
+    """Load the files of another number of ranks, and go on: other ranks own the entries."""
+    files = [Path(folder) / f"rank{old}.pt" for old in range(old_size)]
+    saved: Any = [torch.load(file, weights_only=True) for file in files]
+    with attached(Given(), CODEC, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        handle.load_state_dict(saved, policy="sum-and-split")
+        left = residuals(handle)
+        given = {key: np.zeros(each.size) for key, each in left.items()}
+        applied = {key: np.zeros(each.size) for key, each in left.items()}
+        for step in range(3, 6):
+            gradients = integers(9, rank, step)
+            model.zero_grad()
+            model(gradients).backward()
+            for key in given:
+                given[key] += gradients[key].numpy().ravel()
+                applied[key] += gradients_of(model.module)[key] * world_size
+        after, print_ = residuals(handle), handle.step
+    return {"left": left, "given": given, "applied": applied, "after": after, "step": print_}
+
+
+def refusals(rank: int, world_size: int) -> dict[str, str]:
+    """Where it cannot work."""
+    found = {}
+    tensor = torch.ones(2000)
+    calls: dict[str, Any] = {
+        "all_reduce": lambda: gradwire.torch.all_reduce(
+            tensor, CODEC, gradwire.torch.init_state(CODEC, tensor)
+        ),
+        "hierarchy": lambda: gradwire.torch.ddp.attach(
+            DistributedDataParallel(network()), CODEC, hierarchy=2
+        ),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except ValueError as error:
+            found[name] = str(error)
+    return found
+
+
+def trained(rank: int, world_size: int) -> str:
+    """Train a network, and return the bits of its parameters."""
+    with attached(network(), CODEC, bucket_cap_mb=SMALL_BUCKETS) as (model, _):
+        train(model, rank, range(4))
+        return fingerprint(model)

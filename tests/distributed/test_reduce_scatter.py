@@ -1,0 +1,220 @@
+"""The sparse reduce-scatter over real processes, beside a plain model of it."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire.memory import NoMemory
+from gradwire.sparsify import TopK
+from tests.distributed.ranks import Nursery, Ranks
+from tests.distributed.test_parity import check_conservation
+
+SEVERAL = {"bucket_cap_mb": 0.01}
+SCATTER = {"exchange": "ReduceScatter"}
+RATIO = 0.05
+
+
+def largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Where the largest magnitudes are: of equal ones the first, and no zeros."""
+    chosen = np.zeros(values.size, bool)
+    chosen[np.argsort(-np.abs(values), kind="stable")[:count]] = True
+    chosen &= values != 0
+    return chosen
+
+
+def runs_of(numel: int, run: tuple[int, int], size: int) -> list[tuple[int, int, int]]:
+    """Who owns which entries of a parameter: owner, start and stop, entry by entry."""
+    before, together = run
+    length = -(-together // size)
+    if numel > length * (size - 1):
+        starts = np.searchsorted(
+            [numel * each // size for each in range(1, size)], range(numel), "right"
+        )
+        owners = (before // length + starts) % size
+    else:
+        owners = (before + np.arange(numel)) // length % size
+    edges = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), numel]
+    return [(int(owners[a]), a, b) for a, b in itertools.pairwise(edges)]
+
+
+def nbytes(values: np.ndarray, chosen: np.ndarray) -> int:
+    """Bytes of a frame of these entries."""
+    codec = gradwire.Codec(sparsify=TopK(ratio=RATIO), memory=NoMemory())
+    if chosen.all():
+        return 48 + 4 * values.size
+    return codec.encode_at(
+        values.astype(np.float32), None, np.flatnonzero(chosen).astype(np.uint32)
+    ).nbytes
+
+
+def check_step(found: list[dict[str, Any]]) -> None:
+    """Hold one step of all ranks to the plain model, to the byte."""
+    size = len(found)
+    every = range(size)
+    # Bytes of parts from rank to owner, and of what each owner makes.
+    parts = {name: np.zeros((size, size), int) for name in found[0]["input"]}
+    made = {name: np.zeros(size, int) for name in found[0]["input"]}
+    for name in found[0]["input"]:
+        inputs = [each["input"][name] for each in found]
+        sent = [largest(each, max(1, int(RATIO * each.size))) for each in inputs]
+        left = [np.where(chosen, 0.0, each) for each, chosen in zip(inputs, sent, strict=True)]
+        average = np.zeros_like(inputs[0], np.float64)
+        for owner, start, stop in runs_of(average.size, found[0]["runs"][name], size):
+            at = slice(start, stop)
+            for rank in every:
+                parts[name][rank, owner] += nbytes(inputs[rank][at], sent[rank][at])
+            total = sum(inputs[rank][at] * sent[rank][at] for rank in every)
+            mean_count = -(-sum(int(sent[rank][at].sum()) for rank in every) // size)
+            chosen = largest(total, mean_count)
+            average[at] = np.where(chosen, (total / np.float32(size)).astype(np.float32), 0.0)
+            left[owner][at] += np.where(chosen, 0.0, total)
+            made[name][owner] += nbytes(total, chosen)
+        for rank in every:
+            np.testing.assert_array_equal(found[rank]["average"][name], average, err_msg=name)
+            np.testing.assert_array_equal(found[rank]["after"][name], left[rank], err_msg=name)
+    for rank in every:
+        check_bytes(rank, found[rank], parts, made)
+
+
+def check_bytes(
+    rank: int, found: dict[str, Any], parts: dict[str, np.ndarray], made: dict[str, np.ndarray]
+) -> None:
+    size = len(next(iter(made.values())))
+    expected = []
+    for names, dense in found["buckets"]:
+        ends = [dense * each // size for each in range(size + 1)]
+        segments = 4 * np.diff(ends)
+        front = 32 + -(-len(names) // 8)
+        to_owners = segments + sum(parts[name][rank] for name in names)
+        result = int(segments[rank] + sum(made[name][rank] for name in names))
+        expected += [
+            (size * front, (size - 1) * front),
+            (int(to_owners.sum()), int(to_owners.sum() - to_owners[rank])),
+            (16, 16 * (size - 1)),
+            (size * result, (size - 1) * result),
+        ]
+    assert sorted(found["calls"]) == sorted(expected)
+    assert found["wire"] == sum(wire for _, wire in expected)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_every_entry_and_every_byte_is_that_of_a_plain_model(
+    size: int, kept: Callable[[int, str], Ranks], nursery: Nursery
+) -> None:
+    chosen = kept(size, "cpu") if size < 8 else Ranks(nursery, size)
+    results = chosen.run("scattered.steps", limit=240.0)
+    if size == 8:
+        chosen.stop()
+    for step in zip(*results, strict=True):
+        check_step(list(step))
+    assert any(each.any() for each in results[0][-1]["after"].values())
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        ("topk", {"ratio": 0.05}),
+        ("topk", {"ratio": 0.05, "quantize": "Uniform"}),
+        ("sidco", {"ratio": 0.05, "quantize": "Float16"}),
+        ("dgc", {"ratio": 0.05}),
+        ("adacomp", {}),
+        ("adaptive", {}),
+        ("sparseloco", {"k": 4, "chunk": 64}),
+        ("topk", {"ratio": 0.05, "memory": {"kind": "residual", "dtype": "bfloat16"}}),
+    ],
+    ids=["topk", "uniform", "sidco", "dgc", "adacomp", "adaptive", "sparseloco", "bfloat16"],
+)
+def test_replicas_are_bit_identical(ranks: Ranks, codec: tuple[str, dict[str, Any]]) -> None:
+    name, options = codec
+    results = ranks.run("parity.replicas", codec=(name, options | SCATTER), ddp=SEVERAL)
+    assert len({fingerprint for fingerprint, _ in results}) == 1
+
+
+@pytest.mark.parametrize("quantize", ["Float32", "BFloat16", "Uniform", "SignScale"])
+def test_nothing_is_lost(two: Ranks, quantize: str) -> None:
+    codec = ("topk", {"ratio": 0.05, "quantize": quantize} | SCATTER)
+    results = two.run("parity.conservation", ddp=SEVERAL, options={}, codec=codec)
+    exact = quantize in ("Float32", "BFloat16")  # integers, all of them
+    check_conservation(results, tolerance=0.0 if exact else 1e-3)
+
+
+def test_all_entries_of_two_ranks_train_as_plain_ddp_bit_for_bit(two: Ranks) -> None:
+    codec = ("topk", {"ratio": 1.0} | SCATTER)
+    assert two.run("parity.against_plain", codec=codec) == [0.0, 0.0]
+    for model in ("complex", "sparse"):
+        results = two.run("models.like_plain", model=model, exchange="reduce_scatter")
+        for compressed, plain, _ in results:
+            assert compressed == plain == results[0][0]
+
+
+def test_an_unused_parameter_keeps_its_residual(two: Ranks) -> None:
+    for found in two.run("exchanges.zero_everywhere", exchange="scattered"):
+        assert found["kept"]
+
+
+def test_a_step_that_does_not_count_leaves_no_trace_in_the_residuals_of_owners(
+    ranks: Ranks,
+) -> None:
+    results = ranks.run("scattered.undone")
+    for found in results:
+        assert found["same"] == [False, True, True, True, False]
+        assert found["error"] == ("b", 1, 3 * 30 + 2)
+        assert found["sum"] == results[0]["sum"]
+        assert found["sum"][0] == "a"
+        assert found["sum"][2] == 5 * 40 + 7
+        assert found["step"] == 4
+
+
+@pytest.mark.parametrize("where", ["encode", "cut", "merge"])
+def test_a_rank_that_fails_in_any_phase_is_an_error_of_all(two: Ranks, where: str) -> None:
+    for found in two.run("scattered.fails", where=where, how="raises"):
+        assert f"rank 1 could not encode: MemoryError: no memory to {where}" in found["error"]
+        assert "stopped after an earlier error" in found["later"]
+        assert found["kept"]
+
+
+@pytest.mark.parametrize("where", ["cut", "merge"])
+def test_a_rank_that_dies_in_any_phase_is_an_error_of_the_others(
+    short_lived: Ranks, where: str
+) -> None:
+    (kind, found), other = short_lived.try_run("scattered.fails", where=where, how="dies")
+    assert other[0] == "died"
+    assert kind == "returned", found
+    assert "another rank has stopped" in found["error"]
+    assert found["kept"]
+
+
+def test_resume_is_bit_for_bit_whatever_buckets_it_begins_with(two: Ranks, tmp_path: Path) -> None:
+    for options in ({"ratio": 0.02}, {"ratio": 0.02, "quantize": "Uniform"}):
+        codec = ("topk", options | SCATTER)
+        for result in two.run("saving.resume", codec=codec, folder=str(tmp_path)):
+            assert result["parameters"]
+            assert result["residuals"]
+            assert result["steps"] == (9, 9)
+            assert result["left"] > 0
+
+
+def test_nothing_is_lost_when_other_ranks_own_the_entries(
+    two: Ranks, three: Ranks, tmp_path: Path
+) -> None:
+    folder = str(tmp_path)
+    old = two.run("scattered.save", folder=folder)
+    new = three.run("scattered.load", folder=folder, old_size=2)
+    for name in old[0]:
+        before = sum(each[name].astype(np.float64) for each in old)
+        assert before.any()
+        given = sum(each["given"][name] for each in new)
+        after = sum(each["after"][name].astype(np.float64) for each in new)
+        for each in new:
+            np.testing.assert_allclose(each["applied"][name] + after, before + given, atol=1e-3)
+
+
+def test_what_cannot_work_is_refused_by_name(four: Ranks) -> None:
+    for found in four.run("scattered.refusals"):
+        assert "all_reduce() gathers frames or sums values" in found["all_reduce"]
+        assert "the ranks of a node divide it already" in found["hierarchy"]
