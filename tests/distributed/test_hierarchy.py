@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.distributed.ranks import Ranks
@@ -86,3 +87,82 @@ def test_what_is_no_hierarchy_is_refused_on_every_rank(four: Ranks) -> None:
     ]
     for text, expected in zip(results[0], said, strict=True):
         assert expected in text
+
+
+def conserved(results: list[dict[str, Any]]) -> None:
+    """What all ranks gave was applied, or is still to be sent by the nodes: exactly."""
+    assert any(each.any() for each in results[0]["left"].values())
+    for name in SHAPES:
+        given = sum(result["given"][name] for result in results)
+        assert np.any(given)
+        for result in results:
+            left = result["left"].get(name, 0.0)
+            np.testing.assert_array_equal(result["applied"][name] + left, given, err_msg=name)
+
+
+def test_accumulated_gradients_of_a_node_are_exchanged_once(four: Ranks) -> None:
+    results = four.run("hierarchy_modes.accumulation")
+    conserved(results)
+    assert [each["step"] for each in results] == [2] * 4
+
+
+def test_a_static_graph_is_exchanged_as_any_other(four: Ranks) -> None:
+    results = four.run("hierarchy_modes.accumulation", static_graph=True)
+    conserved(results)
+    assert [each["step"] for each in results] == [6] * 4
+
+
+def test_a_parameter_that_no_rank_uses_keeps_the_residuals_of_its_shares(four: Ranks) -> None:
+    results = four.run("hierarchy_modes.unused")
+    conserved(results)
+    for each in results:
+        assert each["none"] == [False, True, True, False, False]
+        assert each["kept"] == [True, True, False]  # one rank that uses it is enough
+
+
+def test_join_goes_on_until_the_last_rank_of_any_node_has_no_inputs(four: Ranks) -> None:
+    results = four.run("hierarchy_modes.uneven")
+    conserved(results)
+    assert len({each["print"] for each in results}) == 1
+
+
+def test_accordion_decides_by_the_norms_of_all_shares_of_the_first_node(four: Ranks) -> None:
+    results = four.run("hierarchy_modes.measured")
+    first = results[0]
+    for rank, each in enumerate(results):
+        assert each["norms"] == first["norms"]
+        assert each["critical"] == first["critical"]
+        assert each["holds"] == (["a", "c", "turned"] if rank < 2 else [])
+    # The second half of `a` is three times as large in epoch 2: decided when that has ended.
+    half, rest = 17 * 40, 16 * 40  # of two steps, each a mean of 1
+    norms = [2 * (half + rest * factor**2) ** 0.5 for factor in (1.0, 1.0, 3.0, 3.0, 3.0)]
+    assert [each["a"] for each in first["norms"][1:6]] == pytest.approx(norms, rel=1e-12)
+    assert [each["turned"] for each in first["norms"][1:6]] == [2 * (31 * 50) ** 0.5] * 5
+    critical = [each["a"] for each in first["critical"][:6]]
+    assert critical == [True, True, False, True, False, False]
+    assert [each["turned"] for each in first["critical"][2:6]] == [False] * 4
+    # Saved within epoch 4, and ended by other nodes: the same norms.
+    for norms_then in first["norms"][6:]:
+        assert norms_then == pytest.approx(first["norms"][5], rel=1e-12)
+    assert len(first["norms"]) == 10
+
+
+def test_states_of_all_shares_are_merged_for_any_nodes(four: Ranks) -> None:
+    results = four.run("hierarchy_modes.merged")
+    for found in results:
+        assert found["keys"] == ["rank0"]
+        assert found["shape"] == (96, 32)
+        assert any(found["mass"][0].values())
+        for kind in ("mass", "moments"):
+            for each in found[kind][1:]:
+                assert each == pytest.approx(found[kind][0], rel=1e-4, abs=1e-6)
+        assert "no rank has a checkpoint of 1" in found["lost"]
+        assert found["alive"]
+        assert found["step"] == 6
+
+
+def test_what_takes_whole_matrices_or_other_ranks_is_refused(four: Ranks) -> None:
+    for found in four.run("hierarchy_modes.refused"):
+        assert "factors whole matrices" in found["powersgd"]
+        assert "regroup() cannot divide nodes anew" in found["regroup"]
+        assert found["after"] == "2"

@@ -55,6 +55,36 @@ def test_resume_through_dcp_is_bit_for_bit_and_ddp_takes_over(four: Ranks, tmp_p
         assert found["sums"][1] == pytest.approx(found["sums"][0], rel=1e-5)
 
 
+def test_models_whose_shards_are_not_those_of_a_node_are_refused(four: Ranks) -> None:
+    said = {
+        "different meshes": "ValueError: all FSDP modules must have the same mesh",
+        "several groups": "has several parameter groups, by shard_placement_fn",
+        "tensor parallel": "is sharded over 2 dimensions",
+        "meta": "is on meta: it has no values",
+        "nothing to train": "has no parameter that FSDP shards and that requires gradients",
+        "three dimensions": "mesh= has 3 dimensions, expected (replicas, shards)",
+        "other nodes": "as ranks of a node, but the model is sharded over",
+        "powersgd": "factors whole matrices",
+        "a sound one": "nothing",
+    }
+    for told in four.run("sharded_refused.models"):
+        assert told.keys() == said.keys()
+        for what, text in said.items():
+            assert text in told[what]
+
+
+def test_a_module_that_is_called_twice_trains_as_in_hybrid_sharding(four: Ranks) -> None:
+    assert four.run("sharded_refused.twice") == [0.0] * 4
+
+
+def test_passes_whose_averages_come_too_late_are_refused(four: Ranks) -> None:
+    for told in four.run("sharded_refused.passes"):
+        assert "regroup() cannot divide nodes anew" in told["regroup"]
+        assert "has a hook of register_post_accumulate_grad_hook()" in told["a hook of a parameter"]
+        assert told["steps"] == "2"
+        assert "was frozen at attach()" in told["frozen at attach"]
+
+
 def test_what_cannot_be_attached_is_refused_and_said(four: Ranks) -> None:
     said = [
         "TypeError: attach() takes a model on which torch.distributed.fsdp.fully_shard()",

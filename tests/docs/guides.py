@@ -34,6 +34,19 @@ def network() -> nn.Module:
     return nn.Sequential(OrderedDict(layers))
 
 
+class Layered(nn.Module):
+    """A network with a list of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(64, 128), nn.Linear(128, 10)])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            inputs = layer(inputs)
+        return inputs
+
+
 def surroundings() -> dict[str, Any]:
     """Return what a guide may use without saying where it comes from."""
     torch.manual_seed(0)
@@ -105,6 +118,12 @@ def beside(page: str, names: dict[str, Any]) -> dict[str, Any]:
             "optimizer": torch.optim.SGD(weights, lr=0.1),
             "train_for_a_while": lambda: None,
         },
+        "fsdp": lambda: {
+            "model": Layered(),
+            "device": "cpu",
+            "nodes": 1,
+            "ranks_per_node": 1,
+        },
         "schedules": lambda: {
             "epochs": 2,
             "train_one_epoch": lambda: None,
@@ -142,6 +161,7 @@ def main(pages: list[str]) -> None:
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
         )
+        os.environ["LOCAL_WORLD_SIZE"] = "1"  # as torchrun sets it
         for page in pages:
             os.mkdir(os.path.join(folder, page))
             os.chdir(os.path.join(folder, page))

@@ -22,6 +22,8 @@ PAGES = [
     "plain-bytes",
     "diloco",
     "cost",
+    "hierarchy",
+    "fsdp",
 ]
 
 

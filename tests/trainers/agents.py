@@ -1,13 +1,13 @@
-"""Runs the example under torchrun's agent, and loses ranks on purpose.
+"""Runs the example under torchrun's agents, and loses ranks and agents on purpose.
 
     python -m tests.trainers.agents FOLDER
 
 Importing what the example needs takes longer than all training here. So one process imports it, the
-agents are forked from there, and from each agent its workers, by ``start_method="fork"``.
+agents are forked from there, and from each agent its workers, by ``start_method="fork"``. What
+takes two agents runs beside the rest, because it mostly waits.
 """
 
 import os
-import runpy
 import signal
 import socket
 import sys
@@ -25,8 +25,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import gradwire.torch.ddp
 import gradwire.torch.optim  # noqa: F401
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrun_elastic.py"
+from tests.trainers import nodes
+from tests.trainers.example import run_example
 
 
 def work(folder: str, steps: int, losses: dict[int, int]) -> None:
@@ -35,8 +35,6 @@ def work(folder: str, steps: int, losses: dict[int, int]) -> None:
     ``losses`` has that rank by the number of checkpoints at the start. If there are any, the agent
     is lost as well, and with it the job.
     """
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
     complete = len(list(Path(folder).glob("*/.metadata")))
     passes = 0
 
@@ -50,8 +48,7 @@ def work(folder: str, steps: int, losses: dict[int, int]) -> None:
 
     if losses.get(complete) == int(os.environ["RANK"]):
         modules.register_module_full_backward_hook(count)  # of all modules
-    sys.argv = [str(EXAMPLE), folder, str(steps)]
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    run_example(folder, steps)
 
 
 def run(workers: int, folder: str, steps: int, losses: dict[int, int]) -> None:
@@ -88,9 +85,11 @@ def main(folder: str) -> None:
     assert threading.active_count() == 1, "a fork would lose the other threads"
     # Else a restart finds the addresses of Gloo's last processes in the store of the agent.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    beside = nodes.forked(lambda: nodes.main(f"{folder}/nodes"))
     run(3, f"{folder}/calm", 20, {})
     run(3, f"{folder}/lossy", 30, {0: 1, 1: 2})
     run(2, f"{folder}/lossy", 30, {})
+    os.waitpid(beside, 0)
 
 
 if __name__ == "__main__":

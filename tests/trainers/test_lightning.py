@@ -140,6 +140,41 @@ def test_a_rank_that_raises_alone_keeps_nobody_waiting(two: Ranks, tmp_path: Pat
     two.stop()
 
 
+def test_a_checkpoint_that_a_killed_rank_leaves_has_no_residuals_and_says_so(
+    lightning_nursery: Nursery, two: Ranks, tmp_path: Path
+) -> None:
+    ranks = Ranks(lightning_nursery, 2)  # one of which does not come back
+    kinds = ranks.try_run("lightning_nodes.lost", folder=str(tmp_path), limit=150.0)
+    ranks.stop()
+    assert [kind for kind, _ in kinds] == ["returned", "died"], kinds
+    found = kinds[0][1]
+    assert "ExchangeError" in found["raised"]
+    (text,) = [each for each in found["said"] if "has no residuals" in each]
+    assert "those of the other ranks could not be had" in text
+    assert "gradwire" not in torch.load(tmp_path / "on_exception.ckpt", weights_only=True)
+    again = two.run("lightning_nodes.found_again", folder=str(tmp_path))
+    assert again[0] == again[1]
+    assert any("on_exception.ckpt has no residuals" in each for each in again[0]["said"])
+    assert 0 < again[0]["steps"] <= 12
+
+
+def test_nodes_of_a_trainer_train_as_in_a_loop_and_resume_also_without_nodes(
+    lightning_ranks: Find, tmp_path: Path
+) -> None:
+    results = lightning_ranks(4).run("lightning_nodes.nodes", folder=str(tmp_path), limit=120.0)
+    first = results[0]
+    assert first["trained"] == first["looped"]
+    assert first["resumed"] == first["resumed from files"]
+    assert first["flat"] == first["flat from files"]
+    assert first["flat"] != first["resumed"]
+    for name, per_node in (("trained", 2), ("resumed", 2), ("resumed from files", 2), ("flat", 1)):
+        assert first[f"{name}, per node"] == per_node
+    for name in ("resumed", "flat", "flat from files"):
+        assert first[f"{name}, mass"] == pytest.approx(first["resumed from files, mass"], rel=1e-4)
+    for each in results:
+        assert each == first
+
+
 def test_wrong_arguments_are_refused_before_there_is_a_trainer(two: Ranks) -> None:
     for found in two.run("lightning.mistakes"):
         expected = [
@@ -147,6 +182,7 @@ def test_wrong_arguments_are_refused_before_there_is_a_trainer(two: Ranks) -> No
             "TypeError: schedule",
             'TypeError: optimizer= takes "auto"',
             "ValueError: policy must be one of",
+            "TypeError: hierarchy= takes the number of ranks per node",
             "ValueError: exchange_in_step=True needs an optimizer",
             "ValueError: there is no report",
         ]

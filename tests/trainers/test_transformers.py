@@ -71,6 +71,13 @@ def test_three_processes_continue_with_the_residuals_of_two(
             np.testing.assert_array_equal(left[name], (total / 3).astype(np.float32))
     assert [each[1] for each in new] == [5, 5, 5]
     assert len({each[2] for each in new}) == 1
+    # As many processes as saved, but as one node: each has a share of what the node has to send.
+    halves = hugging_face(2).run("transformers.load", folder=str(tmp_path), hierarchy=2)
+    for name in old[0]:
+        mean = sum(each[name].astype(np.float64) for each in old) / 2
+        np.testing.assert_allclose(
+            np.concatenate([each[0][name] for each in halves]), mean, atol=1e-7
+        )
 
 
 def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path) -> None:
@@ -82,6 +89,7 @@ def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path)
             in (said["callback alone"])
         )
         assert said["topk"].startswith(" PairingWarning: torch.optim.AdamW has a first moment")
+        assert "2 ranks cannot be divided into nodes of 3" in said["nodes"]
         assert "gradients are clipped before they are exchanged" in said["not exchanged"]
         assert "gradwire.torch.optim.SGD, {...}" in said["not exchanged"]
         assert "ValueError: with gradwire.memory.AdamCorrection()" in said["scaler"]

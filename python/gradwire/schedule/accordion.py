@@ -21,7 +21,8 @@ class Accordion(Schedule):
     gradients over one epoch is compared with the norm `interval` epochs earlier. The regime is
     critical if the norm has changed by a fraction of `eta` or more. The first epochs are critical,
     and all parameters become critical when the learning rate is lowered. Measuring takes a buffer
-    of n entries and one pass per step, on rank 0, in one epoch of each interval.
+    of n entries and one pass per step, on rank 0, in one epoch of each interval. In a hierarchy it
+    takes one of the rank's share, on the ranks of the first node.
 
     Parameters
     ----------

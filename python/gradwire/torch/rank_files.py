@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from gradwire.torch import ddp
 from gradwire.torch.reducer.checkpoint import Policy
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "shares_of"]
 
 
 def save(handle: ddp.Handle, folder: Path) -> None:
@@ -38,7 +39,7 @@ def load(handle: ddp.Handle, folder: Path, policy: Policy) -> bool:
     found: list[dict[str, Any]] = []
     problem = None
     try:
-        found = _read(folder, handle.rank, handle.world_size)
+        found = _read(folder, handle.rank, handle.world_size, handle.ranks_per_node)
     except Exception as error:  # of any kind: the other ranks wait for the answer
         problem = f"{type(error).__name__}: {error}"
     answers: list[Any] = [None] * handle.world_size
@@ -55,8 +56,13 @@ def load(handle: ddp.Handle, folder: Path, policy: Policy) -> bool:
     return True
 
 
-def _read(folder: Path, rank: int, world_size: int) -> list[dict[str, Any]]:
-    """Return this rank's state, or with another number of ranks those of all old ranks."""
+def shares_of(saved: Mapping[str, Any]) -> int:
+    """Return how many ranks had each node, when one of them saved this entry of a checkpoint."""
+    return int(json.loads(saved["about"]).get("shares", 1))
+
+
+def _read(folder: Path, rank: int, world_size: int, shares: int) -> list[dict[str, Any]]:
+    """Return this rank's state, or with other ranks or nodes those of all old ranks."""
     # Rank 0 first: files of further ranks may be left of an earlier save into this folder.
     for first in dict.fromkeys((0, rank)):
         path = _path(folder, first)
@@ -64,7 +70,7 @@ def _read(folder: Path, rank: int, world_size: int) -> list[dict[str, Any]]:
             continue
         saved = _load(path)
         old = json.loads(saved[f"rank{first}"]["about"])["world_size"]
-        if old != world_size:
+        if old != world_size or shares_of(saved[f"rank{first}"]) != shares:
             every = [_path(folder, each) for each in range(old)]
             return [_load(each) for each in every if each.exists()]
         if first == rank:

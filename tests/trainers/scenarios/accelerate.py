@@ -44,6 +44,7 @@ class Run:
         precision: str = "no",
         scaler: bool = False,
         sgd: bool = False,
+        attach: Any = None,
         **options: Any,
     ) -> None:
         if accumulate is not None:
@@ -67,7 +68,7 @@ class Run:
         warnings.simplefilter("error", PairingWarning)
         if codec is not None:
             self.handle = gradwire.torch.accelerate.attach(
-                self.accelerator, self.model, codec, optimizer=self.optimizer
+                self.accelerator, self.model, codec, optimizer=self.optimizer, **attach or {}
             )
 
     def train(self, first: int, last: int, *, clip: float | None = None) -> list[bool]:
@@ -164,9 +165,11 @@ def save(rank: int, world_size: int, folder: str, *, everywhere: bool, detach: b
     return left
 
 
-def load(rank: int, world_size: int, folder: str) -> Any:
+def load(rank: int, world_size: int, folder: str, nodes: bool) -> Any:
     """Load what another number of ranks saved; return this rank's residuals, and train on."""
-    run = Run(rank, world_size, gradwire.adam(ratio=0.02), seed=99)
+    hierarchy = {"hierarchy": "node"} if nodes else {}
+    run = Run(rank, world_size, gradwire.adam(ratio=0.02), seed=99, attach=hierarchy)
+    assert run.handle.ranks_per_node == (world_size if nodes else 1)
     run.accelerator.load_state(folder)
     left = residuals(run.handle)
     run.train(3, 4)
@@ -217,6 +220,7 @@ def refused(rank: int, world_size: int, folder: str) -> dict[str, str]:
     tried("order", lambda: attach(run.model, run.accelerator, adam))
     tried("not prepared", lambda: attach(run.accelerator, inner, adam, optimizer=run.optimizer))
     tried("other optimizer", lambda: attach(run.accelerator, run.model, adam, optimizer=other))
+    tried("nodes", lambda: attach(run.accelerator, run.model, adam, hierarchy=3))
     tried(
         "plain attach", lambda: gradwire.torch.ddp.attach(run.model, adam, optimizer=run.optimizer)
     )

@@ -95,7 +95,7 @@ class Gan(Regression):
 
 def trainer(rank: int, world_size: int, *callbacks: Any, **options: Any) -> pl.Trainer:
     """A Trainer in the process group that is there, as one that torchrun has started."""
-    as_started_by_torchrun(rank, world_size)
+    as_started_by_torchrun(rank, world_size, world_size // options.get("num_nodes", 1))
     chosen = {"accelerator": "cpu", "devices": world_size, "strategy": "ddp", "max_epochs": 1}
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     quiet |= {
@@ -334,6 +334,7 @@ def mistakes(rank: int, world_size: int) -> list[str]:
         lambda: Compress(codec, schedule="warm-up"),  # type: ignore[arg-type]
         lambda: Compress(codec, optimizer="AdamW"),  # type: ignore[arg-type]
         lambda: Compress(codec, policy="split"),  # type: ignore[arg-type]
+        lambda: Compress(codec, hierarchy="rack"),  # type: ignore[arg-type]
         lambda: Compress(codec, optimizer=None, exchange_in_step=True),
         lambda: pickle.loads(pickle.dumps(Compress(codec))).report(),
     ]

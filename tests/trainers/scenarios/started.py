@@ -3,9 +3,10 @@
 import os
 
 
-def as_started_by_torchrun(rank: int, world_size: int) -> None:
+def as_started_by_torchrun(rank: int, world_size: int, per_node: int | None = None) -> None:
     """Set the variables of torchrun. The process group is there, so no address is used."""
-    started = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "TORCHELASTIC_RUN_ID": "tests"}
-    started |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    started |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    node, local = divmod(rank, per_node or world_size)
+    started = {"RANK": rank, "LOCAL_RANK": local, "GROUP_RANK": node}
+    started |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": per_node or world_size}
     os.environ.update({name: str(value) for name, value in started.items()})
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "tests"}

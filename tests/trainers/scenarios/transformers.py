@@ -182,8 +182,8 @@ def save(rank: int, world_size: int, folder: str) -> Any:
     return left
 
 
-def load(rank: int, world_size: int, folder: str) -> Any:
-    """Resume what another number of processes saved; return this rank's residuals before a step."""
+def load(rank: int, world_size: int, folder: str, **options: Any) -> Any:
+    """Resume what other processes or nodes saved; return this rank's residuals before a step."""
     become(rank, world_size)
     found = []
 
@@ -191,8 +191,8 @@ def load(rank: int, world_size: int, folder: str) -> Any:
         def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
             found.append(residuals(compress.handle))
 
-    compress: Any = Compress(gradwire.adam(ratio=0.02))
-    one = trainer(folder, compress, max_steps=5)
+    compress: Any = Compress(gradwire.adam(ratio=0.02), **options)
+    one = trainer(folder, compress, max_steps=5, save_strategy="no")
     one.add_callback(Look())
     one.train(resume_from_checkpoint=True)
     step = compress.handle.step
@@ -222,6 +222,8 @@ def mistakes(rank: int, world_size: int, folder: str) -> dict[str, str]:
     topk: Any = Compress(gradwire.topk(ratio=0.02))
     tried("topk", lambda: trainer(folder, topk, adam=False, max_steps=1).train())
     topk.handle.detach()
+
+    tried("nodes", lambda: trainer(folder, Compress(adam, hierarchy=3)).train())
 
     dgc = Compress(gradwire.dgc(ratio=0.02))
     tried("not exchanged", lambda: trainer(folder, dgc, adam=False).train())

@@ -71,7 +71,7 @@ class Replica:
             each.strides = torch.empty(each.tensor.shape, device="meta").stride()
         by_name = {each.name: each for each in self.records}
         self.compressed = {each.name: each for each in self.records if each.state is not None}
-        self.scheduler = Scheduler(SAME, self.compressed, 0)
+        self.scheduler = Scheduler(SAME, self.compressed, measures=False)
         tallies = Tallies(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}
         self.fragments: list[list[Part]] = []

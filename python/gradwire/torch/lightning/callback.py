@@ -50,6 +50,9 @@ class Compress(Callback):
         Parameters with fewer entries, or fewer dimensions, are sent dense.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the strategy.
+    hierarchy : int or "node", optional
+        Compress between nodes only, as in `gradwire.torch.ddp.attach`: the number of ranks per
+        node, or ``"node"`` for the devices that the Trainer has on each.
     exchange_in_step : bool
         Exchange gradients in the optimizer's ``step()`` instead of the backward pass. The Trainer's
         ``gradient_clip_val`` then clips each rank's own gradients, before they are compressed. It
@@ -89,6 +92,7 @@ class Compress(Callback):
         min_numel: int = 1024,
         min_ndim: int = 1,
         timeout: timedelta | None = None,
+        hierarchy: int | Literal["node"] | None = None,
         exchange_in_step: bool = False,
         policy: Policy = "sum-and-split",
         checkpoints: bool | str | os.PathLike[str] = True,
@@ -109,12 +113,21 @@ class Compress(Callback):
             )
         if policy not in get_args(Policy):
             raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}")
+        if hierarchy not in (None, "node") and (
+            isinstance(hierarchy, bool) or not isinstance(hierarchy, int)
+        ):
+            raise TypeError(
+                'hierarchy= takes the number of ranks per node, or "node" for the devices that the '
+                "Trainer has on each: a mesh or process groups cannot be there before the Trainer "
+                f"has started; got {hierarchy!r}"
+            )
         if exchange_in_step and optimizer is None:
             raise ValueError('exchange_in_step=True needs an optimizer: leave optimizer="auto"')
         self.log_dict: Any  # the Trainer sets it
         self.codec = codec
         self.handle: ddp.Handle | None = None
         self._options: dict[str, Any] = {**options, "timeout": timeout}
+        self._hierarchy = hierarchy
         self._optimizer = optimizer
         self._in_step = exchange_in_step
         self._policy: Policy = policy
@@ -124,7 +137,7 @@ class Compress(Callback):
         self._rate = rate
         self._log = log
         self._attached = False
-        self._interrupted = False
+        self._interrupted = self._lacking = False
         self._loaded: saving.Loaded | None = None
         self._held = contextlib.ExitStack()
 
@@ -158,7 +171,7 @@ class Compress(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin without what an earlier fit has loaded or left."""
         self._loaded = None
-        self._interrupted = False
+        self._interrupted = self._lacking = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach. The model is wrapped by now, and there are optimizers."""
@@ -176,11 +189,16 @@ class Compress(Callback):
                 self.codec,
                 optimizer=given.optimizer,
                 grad_scaler=given.scaler,
+                hierarchy=self._ranks_per_node(trainer),
                 **self._options,
             )
         self._attached = True
         if self._folder is not None:
             self._run = trainer.strategy.broadcast(secrets.token_hex(4))
+
+    def _ranks_per_node(self, trainer: Trainer) -> int | None:
+        # LOCAL_WORLD_SIZE is not set by the Trainer's own launcher.
+        return trainer.num_devices if self._hierarchy == "node" else self._hierarchy
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore. The Trainer has restored everything else by now."""
@@ -189,6 +207,13 @@ class Compress(Callback):
             return
         if loaded is not None:
             loaded.into(self.handle, self._policy)
+        elif self._lacking and self._checkpoints:
+            warnings.warn(
+                f"{trainer.ckpt_path} has no residuals, because it was saved without Compress, or "
+                "after an exception without the other ranks: they start from zero",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         if self._in_step:
             model: Any = trainer.model
             self._held.enter_context(model.no_sync())
@@ -262,9 +287,11 @@ class Compress(Callback):
     ) -> None:
         """Take what belongs to this rank, for the start of the training."""
         saved = checkpoint.get(saving.KEY)
+        self._lacking = not saved
         if saved and self._checkpoints and trainer.state.fn == "fit":
             rank, size = trainer.global_rank, trainer.world_size
-            self._loaded = saving.Loaded(saved, rank, size, self._folder)
+            shares = self._ranks_per_node(trainer) or 1
+            self._loaded = saving.Loaded(saved, rank, size, shares, self._folder)
 
     def _save_interrupted(self, handle: ddp.Handle, checkpoint: dict[str, Any]) -> None:
         """Save after an exception, for which the other ranks may not be there."""

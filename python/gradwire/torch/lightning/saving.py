@@ -66,9 +66,9 @@ class Loaded:
     ----------
     saved : mapping
         What `Handle.gathered_state_dict`, `gathered` or `written` returned.
-    rank, world_size : int
-        This rank and the number of ranks: if it is that of the checkpoint, the states of the other
-        ranks are not kept.
+    rank, world_size, shares : int
+        This rank, the number of ranks, and that of each node in a hierarchy: if they are those of
+        the checkpoint, the states of the other ranks are not kept.
     folder : pathlib.Path, optional
         Where the files are.
 
@@ -79,10 +79,16 @@ class Loaded:
     """
 
     def __init__(
-        self, saved: Mapping[str, Any], rank: int, world_size: int, folder: Path | None
+        self,
+        saved: Mapping[str, Any],
+        rank: int,
+        world_size: int,
+        shares: int,
+        folder: Path | None,
     ) -> None:
         own = f"rank{rank}"
         alike = len(saved) == world_size and own in saved
+        alike = alike and rank_files.shares_of(saved[own]) == shares
         self._states = {own: saved[own]} if alike else dict(saved)
         self._files: Path | None = None
         if _FOLDER in saved:

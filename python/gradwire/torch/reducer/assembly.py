@@ -91,7 +91,7 @@ def assemble(
         compressed = {each.name: each for each in parameters if each.state is not None}
         for codec, theirs in _by_codec(assignment, compressed):
             check_pairing(codec, optimizer, theirs)
-        scheduler = Scheduler(options.schedule, compressed, rank)
+        scheduler = Scheduler(options.schedule, compressed, measures=place.measures)
         for codec, theirs in _by_codec(assignment, compressed):
             warn_of_pairing(codec, optimizer, theirs)  # an error, if the program says so
             if optimizer is None:

@@ -93,7 +93,8 @@ class Attached:
         exchange, scaled = connection.exchange, self._options.scaled
         place = self._place = connection.place
         self.world_size = place.size
-        self.rank = self._scheduler.rank = place.rank
+        self.rank = place.rank
+        self._scheduler.measures = place.measures
         self._between = connection.between
         self._exchange = exchange
         self._control = connection.control
@@ -133,6 +134,11 @@ class Attached:
     def step(self) -> int:
         """Backward passes exchanged and not rolled back, including those before a resume."""
         return self._passes.step
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks that divide each gradient in a hierarchy; 1 without one."""
+        return self._place.shares
 
     @property
     def attached(self) -> bool:

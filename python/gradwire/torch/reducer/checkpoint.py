@@ -191,7 +191,7 @@ class _Loading:
         else:
             self._other_size(by_rank, rank, world_size, old_size, policy)
         self.schedule = by_rank.get(rank, first).schedule
-        if rank == 0 and 0 in by_rank:  # only rank 0 has the sums of gradients
+        if rank == 0 and 0 in by_rank:  # only the first node has sums of gradients
             self._measured = {
                 name: to_memory(total, parameters[name])
                 for name, total in by_rank[0].measured.items()

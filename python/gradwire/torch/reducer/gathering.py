@@ -27,7 +27,8 @@ def gather(saved: Saved, channel: Channel, to: int | None) -> dict[str, Any]:
     mine = saved[f"rank{rank}"]
     kinds = [kind for kind in mine if kind in BUFFERS]  # every rank has these
     shapes = {name: values.shape for kind in kinds for name, values in mine[kind].items()}
-    texts = channel.all_gather_object((mine["about"], sorted(mine["measured"]), shapes))
+    sums = {name: values.shape for name, values in sorted(mine["measured"].items())}
+    texts = channel.all_gather_object((mine["about"], sums, shapes))
     wanted = to is None or rank == to
     everything: dict[str, Any] = {
         f"rank{each}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
@@ -48,14 +49,14 @@ def gather(saved: Saved, channel: Channel, to: int | None) -> dict[str, Any]:
             for each, part in enumerate(parts):
                 found = part[: theirs[each].numel()].view(theirs[each]).clone()
                 everything[f"rank{each}"][kind][name] = found
-    for name in texts[0][1]:
-        values = mine["measured"].get(name)
-        if to != 0:
-            shape = channel.broadcast_object(None if values is None else values.shape, 0)
-            if values is None:
-                values = torch.empty(shape, dtype=torch.float32, device="cpu")
-            channel.broadcast(values, 0).wait()
-        everything["rank0"]["measured"][name] = values
+    for holder, (_, sums, _) in enumerate(texts):
+        for name, shape in sums.items():
+            values = mine["measured"][name] if holder == rank else None
+            if to != holder:
+                if values is None:
+                    values = torch.empty(shape, dtype=torch.float32, device="cpu")
+                channel.broadcast(values, holder).wait()
+            everything[f"rank{holder}"]["measured"][name] = values
     return everything if wanted else {}
 
 
@@ -98,11 +99,12 @@ class Resharded:
             ranks = list(range(self._world_size if self._policy == "keep" else shares))
         (mine,) = self._handle.state_dict().values()
         shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]
-        # Only rank 0 has sums of gradients, and only rank 0 restores them.
+        # Only ranks of the first node have sums of gradients, and only those restore them.
+        measured = [own] if self._same else range(shares)
         return {
             f"rank{old}": {
                 kind: {name: values[name].new_zeros(shapes[old % shares][name]) for name in values}
-                if isinstance(values, Mapping) and (kind != "measured" or old == own == 0)
+                if isinstance(values, Mapping) and (kind != "measured" or old in measured)
                 else {}
                 for kind, values in mine.items()
                 if kind != "about"

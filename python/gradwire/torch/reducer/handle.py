@@ -26,6 +26,8 @@ class Handle(Attached):
         The codec passed to `attach`, or the codecs by patterns of names.
     world_size, rank : int
         Size of the process group, and this process's rank in it.
+    ranks_per_node : int
+        Ranks that divide each gradient in a hierarchy; 1 without one.
     step : int
         Backward passes exchanged and not rolled back, including those before a resume.
     attached : bool
@@ -129,8 +131,8 @@ class Handle(Attached):
         -------
         dict
             One entry, ``rank0`` on rank 0, with ``residual``, ``momentum``, with
-            `gradwire.memory.AdamCorrection` ``second_moment``, and ``measured`` (the
-            sums of `gradwire.schedule.Accordion`, on rank 0): dicts from names of compressed
+            `gradwire.memory.AdamCorrection` ``second_moment``, and ``measured`` (the sums of
+            `gradwire.schedule.Accordion`, on rank 0 or its node): dicts from names of compressed
             parameters to float32 tensors of their shapes, if the codec has them; and ``about``:
             JSON with version, rank, world size, step, codec, schedule, and the remaining state of
             each parameter.
@@ -190,9 +192,9 @@ class Handle(Attached):
     def merged_state_dict(self, state_dict: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return one state with the residuals of all ranks added up. A collective.
 
-        It needs no more memory than the state of one rank, and `load_state_dict` with
-        ``sum-and-split``, on any number of ranks, gives each of them its share: what all residuals
-        hold together is conserved, what each rank held is not.
+        It needs no more memory than the state of a rank without a hierarchy, and `load_state_dict`
+        with ``sum-and-split``, on any number of ranks and with any hierarchy, gives each of them
+        its share: what all residuals hold together is conserved, what each rank held is not.
 
         Parameters
         ----------
@@ -208,20 +210,16 @@ class Handle(Attached):
         Raises
         ------
         ValueError
-            A state is damaged or not that of one rank, they are of different steps or models, or
-            the handle is detached.
+            A state is damaged or not that of one rank, they are of different steps or models, the
+            states of a share are missing or are not of rows, or the handle is detached.
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
         self._check_attached("save each rank's state_dict()")
-        if self._place.shares > 1:
-            raise ValueError(
-                "merged_state_dict() adds up whole residuals, and each rank has a share of them: "
-                "use gathered_state_dict()"
-            )
         mine = self.state_dict() if state_dict is None else state_dict
+        tensors = {name: each.tensor for name, each in self._compressed().items()}
         with self._control.act("merged_state_dict()") as channel:
-            return merge(channel, mine)
+            return merge(channel, mine, tensors)
 
     def resharded(
         self,

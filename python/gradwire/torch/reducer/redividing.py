@@ -72,8 +72,19 @@ def _redivided(
             name: _joined([each.entries[name] for each in parts], parameter, place.shares)
             for name, parameter in parameters.items()
         }
-        found[node] = replace(_at_node(parts[0]), entries=entries, measured={})
+        measured = {
+            name: parameter.own(_whole([each.measured[name] for each in parts]))
+            for name, parameter in parameters.items()
+            if all(name in each.measured for each in parts)
+        }
+        found[node] = replace(_at_node(parts[0]), entries=entries, measured=measured)
     return found
+
+
+def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the shares of all ranks of a node put together."""
+    there = [each for each in parts if each.numel()] or parts[:1]
+    return torch.cat(list(there)) if len(there) > 1 else there[0]
 
 
 def _joined(parts: Sequence[Entry], parameter: Parameter, shares: int) -> Entry:
@@ -82,8 +93,7 @@ def _joined(parts: Sequence[Entry], parameter: Parameter, shares: int) -> Entry:
     buffers = {}
     for kind in BUFFERS:
         if all(kind in each.buffers for each in parts):
-            there = [each.buffers[kind] for each in parts if each.buffers[kind].numel()]
-            whole = torch.cat(there) if len(there) > 1 else (there or [parts[0].buffers[kind]])[0]
+            whole = _whole([each.buffers[kind] for each in parts])
             if kind == "residual":  # of the mean over a node: what is to be sent is kept in sum
                 whole = (whole.float() * (len(parts) / shares)).to(whole.dtype)
             buffers[kind] = parameter.own(whole)

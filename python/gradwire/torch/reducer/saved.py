@@ -11,12 +11,12 @@ import torch
 from gradwire import _validate
 from gradwire.torch.reducer.order import BUFFERS
 
-__all__ = ["Entry", "RankState", "pack", "unpack"]
+__all__ = ["ALWAYS", "Entry", "RankState", "pack", "unpack"]
 
 VERSION = 2
 
 _MOST = 2**53
-_ALWAYS = ("residual", "momentum")
+ALWAYS = ("residual", "momentum")
 """Kinds of tensors that are saved even if there are none."""
 _EXPECTED = "expected what Handle.state_dict() or gathered_state_dict() returned"
 
@@ -99,7 +99,7 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
         for kind in BUFFERS
     }
     # Earlier releases save no such key, and frameworks load only keys that were saved.
-    tensors = {kind: each for kind, each in tensors.items() if each or kind in _ALWAYS}
+    tensors = {kind: each for kind, each in tensors.items() if each or kind in ALWAYS}
     packed = {"about": json.dumps(about, sort_keys=True), **tensors, "measured": state.measured}
     return {f"rank{state.rank}": packed}
 

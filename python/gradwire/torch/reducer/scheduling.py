@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gradwire import _validate
@@ -60,18 +61,21 @@ class Scheduler:
         The current epoch.
     critical : dict of str to bool
         With `Accordion`, whether each parameter is in a critical regime.
-    rank : int
-        This rank; rank 0 measures and decides.
+    measures : bool
+        Whether this rank's gradients are measured: those of rank 0, by which all ranks decide, or
+        in a hierarchy of the first node, of which each rank has a share.
 
     Parameters
     ----------
     schedule : gradwire.schedule.Schedule
     parameters : mapping of str to Parameter
         The compressed parameters, each with the codec that was attached.
-    rank : int
+    measures : bool
     """
 
-    def __init__(self, schedule: Schedule, parameters: Mapping[str, Parameter], rank: int) -> None:
+    def __init__(
+        self, schedule: Schedule, parameters: Mapping[str, Parameter], *, measures: bool
+    ) -> None:
         self.schedule = schedule
         self.epoch = 0
         self.critical = dict.fromkeys(parameters, True)
@@ -81,7 +85,7 @@ class Scheduler:
         self._codecs: dict[str, Codec] = {
             name: parameter.codec for name, parameter in parameters.items()
         }
-        self.rank = rank
+        self.measures = measures
         self._apply()
 
     def advance(self, epoch: int, lr: float | None, control: Control) -> None:
@@ -117,16 +121,15 @@ class Scheduler:
         self._apply()
 
     def _decide(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> None:
-        """End an epoch: rank 0 decides from its own gradients, and all ranks follow."""
+        """End an epoch: all ranks decide alike, from the gradients of those that have measured."""
         if schedule.is_measured(self.epoch):
-            found: dict[str, float] = {}
-            if self.rank == 0:
-                found = {
-                    name: float(np.linalg.norm(parameter.measured.astype(np.float64)))
-                    for name, parameter in self._parameters.items()
-                    if parameter.measured is not None
-                }
-            for name, norm in channel.broadcast_object(found, 0).items():
+            squares = torch.zeros(len(self._parameters), dtype=torch.float64, device="cpu")
+            for at, parameter in enumerate(self._parameters.values()):
+                if self.measures and parameter.measured is not None:
+                    total = parameter.measured.astype(np.float64)
+                    squares[at] = float(total @ total)
+            channel.all_reduce(squares).wait()
+            for name, norm in zip(self._parameters, squares.sqrt().tolist(), strict=True):
                 first = self.epoch == 0
                 self.critical[name] = first or schedule.is_critical(self._norms[name], norm)
                 self._norms[name] = norm
@@ -153,9 +156,9 @@ class Scheduler:
         return Position(epoch, lr, dict(critical), dict(norms), codecs, sums)
 
     def _sums(self, epoch: int) -> bool:
-        """Tell whether this rank sums gradients: only rank 0 does, which decides for all."""
+        """Tell whether this rank sums gradients in an epoch."""
         accordion = self.schedule if isinstance(self.schedule, Accordion) else None
-        return accordion is not None and accordion.is_measured(epoch) and self.rank == 0
+        return accordion is not None and accordion.is_measured(epoch) and self.measures
 
     def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
         own = self._codecs[name]
@@ -191,10 +194,10 @@ class Scheduler:
     def sums(self) -> dict[str, NDArray[np.float32]]:
         """Return copies of the sums of gradients, in memory order.
 
-        With `Accordion`, rank 0 returns one per parameter in every epoch, zero if nothing is
-        measured: the keys of a checkpoint must not depend on when it is written.
+        With `Accordion`, a rank that measures returns one per parameter in every epoch, zero if
+        nothing is measured: the keys of a checkpoint must not depend on when it is written.
         """
-        if not isinstance(self.schedule, Accordion) or self.rank != 0:
+        if not isinstance(self.schedule, Accordion) or not self.measures:
             return {}
         return {
             name: np.zeros(parameter.numel, np.float32)

@@ -53,6 +53,11 @@ class Place:
         return max(share for _, share in self.grid) + 1
 
     @property
+    def measures(self) -> bool:
+        """Whether gradients of this rank are a sample for all: those of the first node."""
+        return self.node == 0
+
+    @property
     def partners(self) -> list[int]:
         """The ranks that have this rank's share, in the order of nodes."""
         return [self.grid.index((node, self.share)) for node in range(self.nodes)]
