@@ -3,6 +3,7 @@
 import csv
 import re
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,9 @@ def test_a_run_resumes_bit_for_bit_also_with_other_ranks(
 ) -> None:
     for found in lightning_ranks(2).run("lightning.resumed", folder=str(tmp_path), limit=120.0):
         assert found["whole"][1] == 24
-        assert found["from within"] == found["whole"]
+        if [int(each) for each in version("lightning").split(".")[:2]] >= [2, 6]:
+            # Earlier ones begin the epoch anew.
+            assert found["from within"] == found["whole"]
         assert found["from the end"] == found["whole"]
         assert found["first"] != found["whole"]
         assert found["from files"] == found["whole"]
