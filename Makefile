@@ -53,8 +53,9 @@ horovod: ## Build Horovod for its tests, once (HOROVOD_OPTIONAL=1: go on where t
 	@$(python) scripts/build_horovod.py $(if $(HOROVOD_OPTIONAL),--optional)
 
 soak: ## Train 2 000 steps under random faults, restarts and changes of the number of ranks (some minutes)
-	@$(environment) test
-	@$(python) -m pytest -q -s -m slow tests/distributed/test_soak.py $(PYTEST_ARGS)
+	@$(environment) test horovod
+	@$(python) scripts/build_horovod.py --tests
+	@$(python) -m pytest -q -s -m slow tests/distributed/test_soak.py tests/horovod/test_soak.py $(PYTEST_ARGS)
 
 .PHONY: test-gpu bench-gpu test-races toy-parts
 test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="--tests -- -k Gloo")

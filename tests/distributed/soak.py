@@ -1,6 +1,6 @@
 """A soak: training under random faults, restarts and changes of the number of ranks.
 
-It drives anything that has a `Trainer` under `scenarios/`, as `scenarios.soak.Soaked` describes it.
+It drives any `Trainer`, as `scenarios.soak.Soaked` describes it.
 """
 
 import itertools
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+from tests.distributed.scenarios.soak import CHANCES
 
 AHEAD = 3
 """Steps that are taken after a checkpoint, before all processes are killed."""
@@ -50,12 +52,13 @@ def soak(
     trainer: str,
     setting: dict[str, Any],
     exact: bool,
+    without: set[str],
 ) -> Outcome:
     """Train so many steps, in as many parts as there are numbers of ranks.
 
     Checked are: replicas are bit-identical after every step; a restart with the same number of
-    ranks goes on bit for bit; and after every part, what all ranks gave since the first step is
-    what was applied and what is left in the residuals.
+    ranks goes on bit for bit; after every part, what all ranks gave since the first step is what
+    was applied and what is left in the residuals; and everything has happened at least twice.
 
     Parameters
     ----------
@@ -68,11 +71,13 @@ def soak(
     worlds : list of int
         Number of ranks of each part. Each is a power of two, or three.
     trainer : str
-        Module under ``scenarios/`` whose `Trainer` is driven.
+        Module whose `Trainer` is driven.
     setting : dict
         Keywords of the trainer.
     exact : bool
         Whether sums are to be equal to the last bit.
+    without : set of str
+        Which of `CHANCES` the trainer cannot deal with.
     """
     began, outcome = time.monotonic(), Outcome()
     pairs = list(itertools.pairwise(worlds))
@@ -121,4 +126,8 @@ def soak(
         outcome.events.update(first["events"])
         outcome.events.update({"restarted": int(number > 0), "resized": int(resized)})
     outcome.seconds = time.monotonic() - began
+    print(outcome)
+    assert outcome.events["steps"] == steps
+    assert outcome.largest_error <= (0.0 if exact else 2e-5)
+    assert {each for each in CHANCES if outcome.events[each] < 2} == without
     return outcome

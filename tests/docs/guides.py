@@ -133,9 +133,20 @@ def beside(page: str, names: dict[str, Any]) -> dict[str, Any]:
     return pages[page]() if page in pages else {}
 
 
+def execute(page: str, names: dict[str, Any], prepare: Callable[[str], None]) -> int:
+    """Run all blocks of a page among these names, after a call with each; return their number."""
+    text = (DOCS / f"{page}.md").read_text("utf-8")
+    blocks = list(FENCED.finditer(text))
+    for block in blocks:
+        prepare(block[1])
+        lines = text.count("\n", 0, block.start(1))
+        code = "\n" * lines + block[1]  # so that a traceback has the line of the page
+        exec(compile(code, f"docs/{page}.md", "exec"), names)
+    return len(blocks)
+
+
 def run(page: str) -> int:
     """Run a page's blocks in a folder of their own; return how many there were."""
-    text = (DOCS / f"{page}.md").read_text("utf-8")
     names = surroundings()
     first = names["handle"]
     for inputs, targets in names["loader"]:
@@ -143,15 +154,14 @@ def run(page: str) -> int:
         names["optimizer"].step()
         names["optimizer"].zero_grad()
     names |= beside(page, names)
-    blocks = list(FENCED.finditer(text))
-    for block in blocks:
-        if "attach(" in block[1]:  # a page says once that a model is attached to one codec
+
+    def prepare(block: str) -> None:
+        if "attach(" in block:  # a page says once that a model is attached to one codec
             names["handle"].detach()
-        lines = text.count("\n", 0, block.start(1))
-        code = "\n" * lines + block[1]  # so that a traceback has the line of the page
-        exec(compile(code, f"docs/{page}.md", "exec"), names)
+
+    count = execute(page, names, prepare)
     first.detach()
-    return len(blocks)
+    return count
 
 
 def main(pages: list[str]) -> None:

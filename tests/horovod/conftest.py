@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,9 +74,15 @@ def ranks(request: pytest.FixtureRequest) -> HorovodRanks:
     return chosen
 
 
-@pytest.fixture
-def short_lived(launcher: Launcher) -> Iterator[HorovodRanks]:
-    """Two ranks for one test that ends badly."""
+@pytest.fixture(scope="session")
+def killed(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one of two ranks was told, by Horovod and by gradwire, after the other was killed."""
     ranks = HorovodRanks(launcher, 2)
-    yield ranks
-    ranks.stop()
+    folder = tmp_path_factory.mktemp("killed")
+    try:
+        (kind, found), other = ranks.try_run("training.killed", limit=120.0, folder=str(folder))
+    finally:
+        ranks.stop()
+    assert other[0] == "died"
+    assert kind == "returned", found
+    return dict(found)

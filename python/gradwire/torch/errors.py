@@ -11,6 +11,7 @@ __all__ = [
     "UndoError",
     "UpdateError",
     "fresh",
+    "kind_of",
 ]
 
 
@@ -136,3 +137,11 @@ def fresh(error: BaseException) -> BaseException:
     copied = type(error)(*error.args)
     copied.__cause__ = error.__cause__
     return copied
+
+
+def kind_of(cause: BaseException) -> type[ExchangeError]:
+    """Return the class of an `ExchangeError` with this cause.
+
+    It is that of the cause, if that is one: what a transport knows about the ranks is in its class.
+    """
+    return type(cause) if isinstance(cause, ExchangeError) else ExchangeError

@@ -5,7 +5,6 @@ the step once more after a restart. Gradients are whole multiples of a unit that
 split of a residual, so that the accounts of exact codecs must agree to the last bit.
 """
 
-import contextlib
 import importlib
 from collections import Counter
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+import gradwire
 from tests.distributed.scenarios.common import SHAPES, fingerprint, integers
 
 Sums = dict[str, NDArray[np.float64]]
@@ -34,11 +34,19 @@ SEED = 1034
 """The first 25 steps have at least two of each, and one that is paused after a dropped one."""
 
 
+def chances(codec: gradwire.Codec, *, scaled: bool) -> frozenset[str]:
+    """Return what a trainer with this codec can deal with."""
+    left_out = set() if scaled else {"loss scale"}
+    if not codec.memory.undoable:
+        left_out |= {"discarded", "dropped"}  # there is nothing to go back to
+    return frozenset(CHANCES) - left_out
+
+
 class Soaked(Protocol):
     """What a soak drives on every rank: a model like `common.Given`, trained with a codec.
 
-    A module of this folder has a class of this sort, called `Trainer`. It is made with the keywords
-    that the test passes.
+    A module has a class of this sort, called `Trainer`. It is made with the keywords that the test
+    passes.
     """
 
     module: nn.Module
@@ -48,14 +56,14 @@ class Soaked(Protocol):
     def set_scale(self, scale: float) -> None:
         """Set the loss scale of the next step."""
 
-    def paused(self) -> contextlib.AbstractContextManager[Any]:
-        """Average plainly what is exchanged within."""
+    def backward(self, passes: list[dict[str, torch.Tensor]], *, paused: bool) -> bool:
+        """Run the passes of a step, whose gradients add up; return False if it is to be skipped.
 
-    def backward(self, gradients: dict[str, torch.Tensor], *, exchange: bool) -> bool:
-        """Run one pass; return False if this rank is told to skip the step."""
+        With ``paused``, they are averaged plainly.
+        """
 
     def discard(self) -> None:
-        """Undo the pass that was exchanged."""
+        """Undo what was exchanged in this step."""
 
     def step(self) -> Sums | None:
         """Apply the averages and return them, unscaled and flat; None if the step is skipped."""
@@ -117,7 +125,7 @@ def part(
 
     Nothing of the last steps is saved or counted: whoever resumes takes them once more.
     """
-    soaked: Soaked = importlib.import_module(f"{__package__}.{trainer}").Trainer(**setting)
+    soaked: Soaked = importlib.import_module(trainer).Trainer(**setting)
     saved = sorted(Path(folder).glob(f"{number - 1}-rank*.pt"))
     if number:
         soaked.load([torch.load(file, weights_only=True) for file in saved])
@@ -159,10 +167,7 @@ def _take(
     if "loss scale" in events:
         soaked.set_scale(2.0 ** chance.integers(0, 17))
     soaked.clear()
-    for each in passes[:-1]:
-        assert soaked.backward(each, exchange=False)
-    with soaked.paused() if "paused" in events else contextlib.nullcontext():
-        counts = soaked.backward(passes[-1], exchange=True)
+    counts = soaked.backward(passes, paused="paused" in events)
     if "discarded" in events:
         soaked.discard()
     elif counts and "dropped" not in events:

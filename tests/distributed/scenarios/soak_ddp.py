@@ -11,7 +11,7 @@ import gradwire.torch.ddp
 from gradwire.torch.ddp import GradientError
 from tests.distributed.scenarios.common import SMALL_BUCKETS, Given, gradients_of, residuals
 from tests.distributed.scenarios.parity import preset
-from tests.distributed.scenarios.soak import CHANCES, Sums
+from tests.distributed.scenarios.soak import Sums, chances
 
 
 class Trainer:
@@ -20,10 +20,7 @@ class Trainer:
     def __init__(self, codec: tuple[str, dict[str, Any]], *, scaled: bool) -> None:
         name, options = codec
         made = preset(name, **options)
-        not_taken = set() if scaled else {"loss scale"}
-        if made.memory.low_memory:
-            not_taken |= {"discarded", "dropped"}  # there is nothing to go back to
-        self.takes = frozenset(CHANCES) - not_taken
+        self.takes = chances(made, scaled=scaled)
         self.module = Given()
         self._model = DistributedDataParallel(
             self.module, bucket_cap_mb=SMALL_BUCKETS, find_unused_parameters=True
@@ -40,12 +37,12 @@ class Trainer:
     def set_scale(self, scale: float) -> None:
         self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale})
 
-    def paused(self) -> contextlib.AbstractContextManager[Any]:
-        return self._handle.paused()
-
-    def backward(self, gradients: dict[str, torch.Tensor], *, exchange: bool) -> bool:
-        with contextlib.nullcontext() if exchange else self._model.no_sync():
-            loss = self._scaler.scale(self._model(gradients))
+    def backward(self, passes: list[dict[str, torch.Tensor]], *, paused: bool) -> bool:
+        with self._model.no_sync():
+            for each in passes[:-1]:
+                self._scaler.scale(self._model(each)).backward()
+        with self._handle.paused() if paused else contextlib.nullcontext():
+            loss = self._scaler.scale(self._model(passes[-1]))
             try:
                 loss.backward()
             except GradientError:

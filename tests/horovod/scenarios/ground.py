@@ -1,7 +1,5 @@
 """What Horovod does with the calls that an exchange is made of."""
 
-import os
-import signal
 import threading
 import time
 from typing import Any
@@ -124,21 +122,3 @@ def polled(rank: int, world_size: int) -> bool:
     while not hvd.poll(handle):
         time.sleep(1e-4)
     return bool(hvd.synchronize(handle).tolist() == _expected([5] * world_size))
-
-
-def killed(rank: int, world_size: int) -> dict[str, Any]:
-    """Wait for rank 1, which is killed in mid-step, twice."""
-    # horovodrun ends the other ranks when one has ended, with SIGTERM first.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    assert gather(rank, world_size, [[4] * world_size])
-    began = time.monotonic()
-    if rank == 1:
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGKILL)
-    found: dict[str, Any] = {}
-    for attempt in ("first", "second"):
-        try:
-            hvd.synchronize(hvd.allgather_async(_blob(rank, 4), name="after"))
-        except Exception as error:
-            found[attempt] = f"{type(error).__module__}.{type(error).__name__}: {error}"
-    return found | {"seconds": time.monotonic() - began, "initialized": hvd.is_initialized()}

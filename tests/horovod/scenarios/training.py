@@ -1,11 +1,16 @@
 """An optimizer that gradwire has distributed, beside Horovod's own."""
 
+import io
 import os
 import signal
+import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import horovod.common.exceptions as hvd_errors
 import horovod.torch as hvd
 import torch
 from torch import nn
@@ -24,6 +29,7 @@ from tests.distributed.scenarios.common import (
     integers,
     network,
     plain,
+    reaches,
     residuals,
 )
 
@@ -258,6 +264,15 @@ def mistakes(rank: int, world_size: int) -> dict[str, Any]:
     run.optimizer.zero_grad()
     fails("adds a group", lambda: run.optimizer.add_param_group({"params": []}))
     fails("no passes", lambda: run.optimizer.set_backward_passes_per_step(0))
+    run.backward(rank, 0)
+    nn.utils.clip_grad_norm_(run.model.parameters(), 0.01)
+    fails("clips in flight", run.optimizer.step)
+    run.optimizer.zero_grad()
+    scaler = torch.amp.GradScaler("cpu")  # of which gradwire was not told
+    run.backward(rank, 0, scaler)
+    fails("unscales in flight", lambda: scaler.step(run.optimizer))
+    run.optimizer.synchronize()
+    run.optimizer.zero_grad()
     run.optimizer.set_backward_passes_per_step(2)
     run.backward(rank, 0)
     run.optimizer.zero_grad()  # nothing was exchanged so far
@@ -296,6 +311,12 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
         "name twice": {"named_parameters": [(named[0][0], each) for _, each in named]},
         "no names": {"named_parameters": [each for _, each in named]},
         "no AdamW": {"codec": gradwire.adam(0.01)},
+        "a model": {"named_parameters": model},
+        "groups of one": {"groups": [named[0][1]]},
+        "seconds": {"timeout": 30},
+        "no time": {"timeout": timedelta()},
+        "no scaler": {"grad_scaler": torch.amp.GradScaler},
+        "no number": {"min_numel": "1k"},
         "ranks differ": {"groups": 1 + rank},
     }
     found = {}
@@ -313,7 +334,17 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
             gh.DistributedOptimizer(each, named, codec=SPARSE)
         except ValueError as error:
             found[name] = f"{type(error).__name__}: {error}"
+    try:
+        gh.DistributedOptimizer(sgd(model), named, codec=SPARSE)
+    except ValueError as error:
+        found["of another"] = f"{type(error).__name__}: {error}"
+    try:
+        hvd.DistributedOptimizer(first, named)
+    except ValueError as error:
+        found["by both"] = f"{type(error).__name__}: {error}"
     first.handle.detach()
+    other = gh.DistributedOptimizer(sgd(model), named, codec=SPARSE)
+    del other  # nobody has it any more: that is enough
     second = gh.DistributedOptimizer(first, named, codec=DENSE)
     assert type(second).__mro__.count(Distributed) == 1
     second.handle.detach()
@@ -450,6 +481,42 @@ def surroundings(rank: int, world_size: int) -> dict[str, Any]:
     return found
 
 
+def habits(rank: int, world_size: int) -> dict[str, Any]:
+    """AdamW with a scheduler from before, saved and resumed as a whole."""
+
+    def begin() -> tuple[Run, Any]:
+        model = network()
+        base = AdamW(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(base, max_lr=1e-2, total_steps=20)
+        return Run(gradwire.adam(0.05), lambda _, **__: base, model=model), scheduler
+
+    def train(run: Run, scheduler: Any, steps: range) -> None:
+        for step in steps:
+            run.train(rank, range(step, step + 1))
+            scheduler.step()
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        run, scheduler = begin()
+        train(run, scheduler, range(4))
+        file = io.BytesIO()
+        parts: dict[str, Any] = {"model": run.model, "optimizer": run.optimizer}
+        parts |= {"handle": run.handle, "scheduler": scheduler}
+        torch.save({name: each.state_dict() for name, each in parts.items()}, file)
+        train(run, scheduler, range(4, 8))
+        file.seek(0)
+        saved = torch.load(file, weights_only=True)
+        other, scheduler = begin()
+        parts = {"model": other.model, "optimizer": other.optimizer}
+        parts |= {"handle": other.handle, "scheduler": scheduler}
+        for name, each in parts.items():
+            each.load_state_dict(saved[name])
+        train(other, scheduler, range(4, 8))
+    said = [str(each.message) for each in warned if "weights_only" not in str(each.message)]
+    same = plain(run.handle.state_dict()) == plain(other.handle.state_dict())
+    return {"same": same and run.end() == other.end(), "print": run.end(), "warned": said}
+
+
 def controls(rank: int, world_size: int) -> dict[str, Any]:
     """What the handle does: pauses, discards, saves, loads, and lets go."""
     found: dict[str, Any] = {}
@@ -500,20 +567,59 @@ def controls(rank: int, world_size: int) -> dict[str, Any]:
     return found
 
 
-def killed(rank: int, world_size: int) -> dict[str, Any]:
-    """Rank 1 is killed in the middle of a pass; the other one gets an error that says so."""
+def killed(rank: int, world_size: int, *, folder: str) -> dict[str, Any]:
+    """Rank 1 is killed while the other one waits; return what every call says from then on."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # horovodrun ends the others, too
-    run = Run(SPARSE).train(rank, range(2))
+    names = ("epoch", "discard", "paused", "gathered", "merged", "load", "stopped", "plain")
+    runs = {name: Run(SPARSE).train(rank, range(1)) for name in names}
+    runs["steps"] = Run(gradwire.adam(ratio=0.05), AdamW).train(rank, range(1))
+    ready = Path(folder, "ready")
     if rank == 1:
+        assert reaches(ready.exists)
+        time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
-    found = {}
-    for step in range(2, 4):
+    raw = hvd.allgather_async(torch.zeros(4, dtype=torch.uint8), name="after")
+    ready.touch()
+
+    def plainly() -> None:
+        runs["plain"].handle.detach()
+        runs["plain"].train(rank, range(1, 2))
+
+    def pause() -> None:
+        with runs["paused"].handle.paused():
+            pass
+
+    calls: dict[str, Callable[[], Any]] = {
+        "step, waiting": lambda: runs["stopped"].train(rank, range(1, 2)),
+        "Horovod's own, waiting": lambda: hvd.synchronize(raw),
+        "Horovod's own": lambda: hvd.allgather(torch.zeros(4), name="later"),
+        "step": lambda: runs["steps"].train(rank, range(1, 2)),
+        "step again": lambda: runs["stopped"].train(rank, range(2, 3)),
+        "step, detached": plainly,
+        "epoch": lambda: runs["epoch"].handle.epoch(1),
+        "epoch again": lambda: runs["epoch"].handle.epoch(1),
+        "discard": runs["discard"].handle.discard,
+        "paused": pause,
+        "gathered_state_dict": runs["gathered"].handle.gathered_state_dict,
+        "merged_state_dict": runs["merged"].handle.merged_state_dict,
+        "load_state_dict": lambda: runs["load"].handle.load_state_dict(None, policy="drop"),
+        "DistributedOptimizer": lambda: Run(SPARSE),
+        "commit": lambda: gh.ElasticState(optimizer=runs["merged"].optimizer).commit(),
+        "sync": lambda: gh.ElasticState(optimizer=runs["merged"].optimizer).sync(),
+        "broadcast": lambda: gh.broadcast_parameters(runs["load"].model.state_dict(), 0),
+    }
+    found: dict[str, Any] = {}
+    for name, call in calls.items():
         try:
-            run.train(rank, range(step, step + 1))
-        except gh.ExchangeError as error:
-            found[f"{step}"] = [str(error), isinstance(error, gh.LostRankError)]
-    run.handle.detach()
-    return found
+            call()
+        except Exception as error:
+            found[name] = [type(error).__module__, type(error).__name__, str(error)]
+            found[name] += [isinstance(error, hvd_errors.HorovodInternalError)]
+        else:
+            found[name] = None
+    for run in runs.values():
+        run.handle.detach()
+    return {"said": found, "initialized": hvd.is_initialized()}
 
 
 def elastic_state(rank: int, world_size: int) -> dict[str, Any]:

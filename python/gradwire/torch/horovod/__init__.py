@@ -12,9 +12,9 @@ from gradwire.torch.errors import ExchangeError, GradientError, UndoError, Updat
 from gradwire.torch.horovod.attachment import DistributedOptimizer
 from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broadcast_parameters
 from gradwire.torch.horovod.elastic import ElasticState
-from gradwire.torch.horovod.errors import LostRankError
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.pairing import PairingWarning
+from gradwire.torch.transport.horovod import LostRankError
 
 __all__ = [
     "BucketTimes",

@@ -1,6 +1,7 @@
 """Checks the arguments that Horovod's optimizer takes, too, and refuses some by name."""
 
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,7 +12,14 @@ from gradwire.torch.horovod.wrapped import Distributed
 from gradwire.torch.reducer.pairing import check_optimizer
 from gradwire.torch.transport.horovod import library
 
-__all__ = ["check_compression", "check_op", "check_optimizer_kind", "groups_of", "process_set_of"]
+__all__ = [
+    "check_compression",
+    "check_op",
+    "check_optimizer_kind",
+    "check_timeout",
+    "groups_of",
+    "process_set_of",
+]
 
 
 def check_optimizer_kind(optimizer: object) -> Optimizer:
@@ -92,6 +100,19 @@ def groups_of(groups: object, num_groups: object) -> object:
         return groups
     warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=3)
     return num_groups if groups is None else groups
+
+
+def check_timeout(timeout: object) -> None:
+    """Raise a TypeError or ValueError unless it is a time to wait, or None."""
+    if timeout is None:
+        return
+    if not isinstance(timeout, timedelta):
+        raise TypeError(
+            "timeout= takes a datetime.timedelta, such as timedelta(seconds=60), or None, got "
+            f"{timeout!r} ({type(timeout).__name__})"
+        )
+    if timeout <= timedelta():
+        raise ValueError(f"timeout= must be positive, got {timeout!r}")
 
 
 def process_set_of(process_set: Any) -> Any:

@@ -123,6 +123,7 @@ def DistributedOptimizer(  # as Horovod's
     optimizer = arguments.check_optimizer_kind(optimizer)
     arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
+    arguments.check_timeout(timeout)
     groups = arguments.groups_of(groups, num_groups)  # type: ignore[assignment]
     members = arguments.process_set_of(process_set)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]

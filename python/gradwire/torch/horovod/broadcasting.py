@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from gradwire import _validate
+from gradwire.torch.horovod.arguments import process_set_of
 from gradwire.torch.transport.horovod import check_initialized, library
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
@@ -47,7 +48,7 @@ def broadcast_parameters(
         raise TypeError(
             f"broadcast_parameters() takes a state_dict() or a list, got a {type(params).__name__}"
         )
-    members = library.global_process_set if process_set is None else process_set
+    members = process_set_of(process_set)
     started = []
     for name, each in named:
         if isinstance(each, torch.Tensor) and each.numel():
@@ -76,10 +77,15 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
 
     Raises
     ------
-    ValueError
-        Horovod is not initialized, or there is no such rank.
+    TypeError, ValueError
+        It is no optimizer, Horovod is not initialized, or there is no such rank.
     """
     check_initialized()
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            "broadcast_optimizer_state() takes a torch.optim.Optimizer, got a "
+            f"{type(optimizer).__name__}"
+        )
     root = _validate.integer("root_rank", root_rank, low=0, high=library.size() - 1)
     # By the host: ranks have devices of their own.
     mine = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict())

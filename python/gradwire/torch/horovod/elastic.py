@@ -5,10 +5,8 @@ from typing import Any
 
 import torch
 
-from gradwire.torch.errors import ExchangeError
 from gradwire.torch.horovod.attachment import attach
 from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broadcast_parameters
-from gradwire.torch.horovod.errors import recognized
 from gradwire.torch.horovod.wrapped import Distributed
 from gradwire.torch.transport.horovod import HostsUpdated, library
 
@@ -65,11 +63,8 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
     def sync(self) -> None:
         """Let all ranks go on from the state of rank 0, with their share of all residuals."""
         super().sync()
-        try:
-            for at, each in enumerate(self._distributed()):
-                self._sync_residuals(at, each)
-        except ExchangeError as error:
-            raise recognized(error) from error
+        for at, each in enumerate(self._distributed()):
+            self._sync_residuals(at, each)
         self._merged = {}
 
     def check_host_updates(self) -> None:
@@ -83,13 +78,10 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
 
     def _hand_over(self) -> None:
         """Add up all residuals while all ranks are there, those that are about to leave, too."""
-        try:
-            for at, each in enumerate(self._distributed()):
-                if each.handle is not None and each.handle.attached:
-                    self._merged[at] = each.handle.merged_state_dict()
-                each._let_go()
-        except ExchangeError as error:
-            raise recognized(error) from error
+        for at, each in enumerate(self._distributed()):
+            if each.handle is not None and each.handle.attached:
+                self._merged[at] = each.handle.merged_state_dict()
+            each._let_go()
 
     def _sync_residuals(self, at: int, optimizer: Distributed) -> None:
         if not optimizer._settings.process_set.included():

@@ -2,7 +2,6 @@
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,8 +9,9 @@ from typing import Any
 
 import torch
 
-from gradwire.torch.errors import ExchangeError, UpdateError, fresh
-from gradwire.torch.horovod.errors import recognized
+from gradwire.torch.errors import ExchangeError, UpdateError, fresh, kind_of
+from gradwire.torch.horovod.changes import Watch, raise_changed
+from gradwire.torch.horovod.hooks import Hooks
 from gradwire.torch.horovod.plain import PlainAverage
 from gradwire.torch.horovod.turn import Turn
 from gradwire.torch.reducer.flat import Flat
@@ -29,6 +29,7 @@ class _Exchanged:
 
     wait: Callable[[], Any]
     write: Callable[[Any], None]
+    watch: Watch
 
 
 class OptimizerEntry:
@@ -68,7 +69,7 @@ class OptimizerEntry:
         self._plain: Channel | None = None
         self._passes: Passes | None = None
         self._holder: object = None
-        self._hooks: list[Any] = []
+        self._hooks = Hooks(self._names, self.arrived)
         self._lock = threading.RLock()  # autograd has a thread for each device
         self._turn: Turn | None = None
         self._flying: list[_Exchanged] = []
@@ -76,12 +77,20 @@ class OptimizerEntry:
         self._step: Step | None = None
         self._flats: dict[int, Flat] = {}
         self._is_sparse: dict[int, bool] = {}
+        self._told = False  # that a pass has come too early
         self.synchronized = False
 
     # What the reducer calls -------------------------------------------------------------------
 
     def register(self) -> None:
-        """Make the channel for plain averages."""
+        """Make the channel for plain averages.
+
+        Raises
+        ------
+        ValueError
+            Another distributed optimizer exchanges the gradient of one of these parameters.
+        """
+        self._hooks.check()
         self._plain = self._transport.make()
 
     def open(self, passes: Passes, holder: object) -> None:
@@ -90,11 +99,13 @@ class OptimizerEntry:
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
         for bucket in self._buckets:
             for each in bucket:
-                self._hooks.append(_hooked(each, self))
+                self._hooks.place(each)
+        self._hooks.active = True
 
     def close(self) -> None:
         """Average gradients plainly from now on."""
         self._passes = self._holder = None
+        self._hooks.active = False
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Raise a ValueError: Horovod forms its groups anew for all that use them."""
@@ -105,8 +116,7 @@ class OptimizerEntry:
 
     def remove(self) -> None:
         """Leave gradients alone from now on."""
-        while self._hooks:
-            self._hooks.pop().remove()
+        self._hooks.remove()
 
     # What the optimizer calls -----------------------------------------------------------------
 
@@ -135,14 +145,14 @@ class OptimizerEntry:
             try:
                 for bucket, last in turn.due(all_of_them=True):
                     self._submit(bucket, last=last)
-                self._finish()
-            except RuntimeError as error:
-                found = recognized(error)
-                raise found from found.__cause__
+                changed = self._finish()
             finally:
+                told, self._told = self._told, False
                 self._turn, self._step = None, None
                 self._flying.clear()
             self.synchronized = True
+        if changed is not None and not told:
+            raise_changed(self._name_of(changed))
 
     def forget(self, act: str) -> None:
         """Forget the gradients that have come so far, for this act.
@@ -168,15 +178,18 @@ class OptimizerEntry:
             self.synchronized = False
             if self._turn is None:
                 self._turn = self._new_turn()
-            self._turn.arrive(parameter)
+            try:
+                self._turn.arrive(parameter)
+            except UpdateError:
+                self._told = True
+                raise
             try:
                 for bucket, last in self._turn.due():
                     self._submit(bucket, last=last)
-            except RuntimeError as error:
+            except RuntimeError:
                 if not self._flying:
                     self._turn = None  # nothing is under way: it can be cleared
-                found = recognized(error)
-                raise found from found.__cause__
+                raise
 
     # How a bucket is exchanged ----------------------------------------------------------------
 
@@ -217,17 +230,19 @@ class OptimizerEntry:
         if flat is None or list(map(id, flat.tensors)) != list(map(id, tensors)):
             flat = self._flats[key] = Flat(tensors, list(map(laid_out, tensors)))
         flat.read()
+        watch = Watch(tensors)
         wait = self._exchange(tensors, flat.buffer, last=last)
-        self._flying.append(_Exchanged(wait, functools.partial(_write, flat, self._factor)))
+        self._flying.append(_Exchanged(wait, functools.partial(_write, flat, self._factor), watch))
 
     def _submit_sparse(self, tensor: torch.Tensor, *, last: bool) -> None:
         gradient = _empty(tensor) if tensor.grad is None else tensor.grad.clone()
+        watch = Watch([tensor])
         wait = self._exchange([tensor], gradient, last=last)
 
         def write(result: torch.Tensor) -> None:
             tensor.grad = result if self._factor == 1.0 else result * self._factor
 
-        self._flying.append(_Exchanged(wait, write))
+        self._flying.append(_Exchanged(wait, write, watch))
 
     def _exchange(
         self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool
@@ -243,16 +258,20 @@ class OptimizerEntry:
         future, self._step = passes.submit(tensors, buffer, last=last)
         return future.wait
 
-    def _finish(self) -> None:
-        """Wait for all buckets, and write their averages; raise why they do not count."""
+    def _finish(self) -> torch.Tensor | None:
+        """Wait for all buckets, and write their averages; raise why they do not count.
+
+        Returns a parameter whose gradient was changed in the meantime.
+        """
         results = [each.wait() for each in self._flying]
+        changed = [found for each in self._flying if (found := each.watch.changed()) is not None]
         for each, result in zip(self._flying, results, strict=True):
             each.write(result)
-        if self._aside or self._passes is None or self._step is None:
-            return
-        error = self._passes.ending()(self._step)
-        if error is not None:
-            raise error
+        if not self._aside and self._passes is not None and self._step is not None:
+            error = self._passes.ending()(self._step)
+            if error is not None:
+                raise error
+        return changed[0] if changed else None
 
     def _check_kind(self, tensor: torch.Tensor) -> bool:
         """Tell whether a gradient is exchanged as a sparse one, as it was before."""
@@ -271,22 +290,6 @@ class OptimizerEntry:
         return found
 
 
-def _hooked(tensor: torch.Tensor, entry: OptimizerEntry) -> Any:
-    """Register a hook, which does not keep the entry alive."""
-    known = weakref.ref(entry)
-
-    def hook(parameter: torch.Tensor) -> None:
-        entry = known()
-        if entry is not None:
-            entry.arrived(parameter)
-
-    required = tensor.requires_grad
-    tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
-    registered = tensor.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-    tensor.requires_grad_(required)
-    return registered
-
-
 def _write(flat: Flat, factor: float, result: torch.Tensor) -> None:
     del result  # it is the buffer
     flat.write(factor)
@@ -300,7 +303,7 @@ def _empty(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _stopped(first: BaseException) -> BaseException:
-    error = ExchangeError(
+    error = kind_of(first)(
         f"gradwire stopped after an earlier error: {first}", getattr(first, "rank", None)
     )
     error.__cause__ = fresh(first)

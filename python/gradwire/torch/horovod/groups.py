@@ -65,6 +65,11 @@ def _given(every: Sequence[torch.Tensor], groups: Sequence[Any]) -> list[list[to
     known = {id(each) for each in every}
     seen: set[int] = set()
     for group in groups:
+        if not isinstance(group, list | tuple):
+            raise TypeError(
+                "groups= must consist of lists of parameters, got a "
+                f"{type(group).__name__} in place of a list"
+            )
         for each in group:
             if not isinstance(each, torch.Tensor):
                 raise TypeError(

@@ -1,6 +1,6 @@
 """The names of an optimizer's parameters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -28,11 +28,14 @@ def name_all(
     """
     if named is None:
         return {f"parameter{at}": each for at, each in enumerate(parameters)}
-    given: list[Any] = list(named.items()) if isinstance(named, dict) else list(named)
-    if not all(isinstance(each, tuple) and len(each) == 2 for each in given):
+    given: list[Any] = []
+    if isinstance(named, Iterable):
+        given = list(named.items() if isinstance(named, Mapping) else named)
+    pairs = all(isinstance(each, tuple) and len(each) == 2 for each in given)
+    if not isinstance(named, Iterable) or not pairs:
         raise TypeError(
             "named_parameters= takes pairs of a name and a parameter, such as "
-            "model.named_parameters()"
+            f"model.named_parameters(), got {_described(given or named)}"
         )
     names = [name for name, _ in given]
     if len(set(names)) < len(names):
@@ -52,3 +55,9 @@ def name_all(
             wanted.remove(id(each))  # of two names, the first counts
             found[name] = each
     return plain_names(found)
+
+
+def _described(given: object) -> str:
+    if isinstance(given, list):
+        return f"a {type(given[0]).__name__} in place of a pair"
+    return f"a {type(given).__name__}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,15 @@ class Distributed:
     def backward_passes_per_step(self) -> int:
         """Backward passes before gradients are exchanged."""
         return 1 if self._entry is None else self._entry.passes_per_step
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        if self._settings is None:  # Horovod's own sets it in an optimizer of a class of its own
+            raise ValueError(
+                "this optimizer is a copy, or gradwire has distributed it already and "
+                "hvd.DistributedOptimizer would do so again: use one of the two"
+            )
+        self.set_backward_passes_per_step(passes)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes before gradients are exchanged; between steps."""
@@ -98,12 +108,8 @@ class Distributed:
                 )
             return closure
         if closure is None:
-            if self._scaled and entry.begun:
-                raise UpdateError(
-                    "a loss scaler looks at .grad before step(), when it must hold averages: call "
-                    "optimizer.synchronize() before scaler.unscale_(optimizer) or "
-                    "scaler.step(optimizer)"
-                )
+            if self._scaled:
+                self._check_for_scaler()
             self.synchronize()
             return None
 
@@ -113,6 +119,25 @@ class Distributed:
             return loss
 
         return averaged
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What a fused optimizer has: torch's loss scaler asks for it first in its ``step()``."""
+        self._check_for_scaler()
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, supported: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = supported
+
+    def _check_for_scaler(self) -> None:
+        """Raise an UpdateError if gradients are not what a loss scaler must look at."""
+        if self._entry is not None and self._entry.begun:
+            raise UpdateError(
+                "a loss scaler looks at .grad before step(), when it must hold averages: call "
+                "optimizer.synchronize() before scaler.unscale_(optimizer) or "
+                "scaler.step(optimizer)"
+            )
 
     def _check_included(self) -> None:
         """Raise a ValueError if this rank has to take part, and does not."""
@@ -152,9 +177,22 @@ def wrap(optimizer: Optimizer) -> Any:
     if wrapped.handle is not None and wrapped.handle.attached:
         raise ValueError("this optimizer is distributed already: detach() its handle first")
     wrapped._let_go()
-    # What a scheduler has put there would bypass the class.
-    wrapped.__dict__.pop("step", None)
+    # What a scheduler has put there would bypass the class; and it looks whether it was called.
+    if getattr(wrapped.__dict__.pop("step", None), "_wrapped_by_lr_sched", False):
+        wrapped.__dict__["step"] = _noticed(wrapped, kind.step)
     return wrapped
+
+
+def _noticed(optimizer: Optimizer, step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the step of an optimizer as torch's schedulers make it, to be told of every call."""
+
+    @functools.wraps(step)
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+        return step(optimizer, *args, **kwargs)
+
+    noticed._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    return noticed
 
 
 def _class_of(kind: Any) -> type:

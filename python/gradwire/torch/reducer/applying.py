@@ -72,10 +72,21 @@ class Applying:
 
     def release(self) -> None:
         """Leave the optimizer and the parameters alone. A second call has no effect."""
-        self.origins.remove()
-        self._hook.remove()
-        if isinstance(self._optimizer, Attachable):
-            self._optimizer._detach(self)
+        self.releaser()()
+
+    def releaser(self) -> Callable[[], None]:
+        """Return `release` as a function that keeps neither this object nor the optimizer alive."""
+        origins, hook = self.origins, self._hook
+        optimizer, mine = weakref.ref(self._optimizer), weakref.ref(self)
+
+        def release() -> None:
+            origins.remove()
+            hook.remove()
+            kept, applying = optimizer(), mine()
+            if isinstance(kept, Attachable) and applying is not None:
+                kept._detach(applying)
+
+        return release
 
     def resume(self, step: int, optimizer_step: int | None) -> None:
         """Continue from a checkpoint of this step, of which the optimizer has the other half."""
@@ -298,5 +309,5 @@ def _mixed(name: str) -> UpdateError:
     return UpdateError(
         f"the .grad of {name!r} holds the step of an earlier backward pass: a gradient cannot be "
         "added to it. Call zero_grad() between passes; to accumulate gradients, run all passes but "
-        "the last within model.no_sync()"
+        "the last within model.no_sync(), or with Horovod pass backward_passes_per_step="
     )

@@ -86,7 +86,8 @@ class Attached:
         self._begin(connection, entry)
         if applying is not None:
             applying.connect(self._exchange_held)
-            weakref.finalize(self, applying.release).atexit = False
+            # An optimizer may have this handle, which nothing would release then.
+            weakref.finalize(self, applying.releaser()).atexit = False
 
     def _begin(self, connection: Connection, entry: Entry) -> None:
         """Exchange over this connection from now on."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gradwire.errors import GradwireError
-from gradwire.torch.errors import ExchangeError
+from gradwire.torch.errors import ExchangeError, kind_of
 from gradwire.torch.transport import Channel
 
 __all__ = ["Control"]
@@ -33,6 +33,7 @@ class Control:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._lost: str | None = None
+        self._kind: type[ExchangeError] = ExchangeError
         self._pid = os.getpid()
         # Kept until the channel is closed: see all_gather.py.
         self._mine = torch.zeros(_NBYTES, dtype=torch.uint8, device="cpu")
@@ -63,7 +64,7 @@ class Control:
         except ValueError:
             raise
         except RuntimeError as error:
-            self._lost = f"{name}: {error}"
+            self._lost, self._kind = f"{name}: {error}", kind_of(error)
             if isinstance(error, GradwireError):
                 raise
             raise ExchangeError(f"{name} failed while the ranks communicated ({error})") from error
@@ -99,7 +100,7 @@ class Control:
 
     def _check_open(self, name: str) -> None:
         if self._lost is not None:
-            raise ExchangeError(f"{name}: an earlier call closed the control channel: {self._lost}")
+            raise self._kind(f"{name}: an earlier call closed the control channel: {self._lost}")
         if os.getpid() != self._pid:
             raise ExchangeError(f"{name}: this process was forked after attach(), and is no rank")
 
@@ -112,8 +113,8 @@ class Control:
         try:
             self._channel.all_gather(self._every, self._mine).wait()
         except RuntimeError as error:
-            self._lost = f"{name}: {error}"
-            raise ExchangeError(
+            self._lost, self._kind = f"{name}: {error}", kind_of(error)
+            raise self._kind(
                 f"another rank did not call {name}: it has stopped, failed, or called something "
                 f"else ({str(error).strip()})"
             ) from error

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from gradwire import _validate
 from gradwire._part import check_part
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.reducer.agreement import checksum
@@ -44,6 +45,14 @@ class Options:
         object.__setattr__(self, "assignment", Assignment(self.codec))
         check_part("schedule", self.schedule, Schedule)
         check_optimizer(self.optimizer)
+        _validate.integer("min_numel", self.min_numel, low=0)
+        _validate.integer("min_ndim", self.min_ndim, low=0)
+        scaler: object = self.grad_scaler
+        if scaler is not None and (isinstance(scaler, type) or not isinstance(scaler, GradScaler)):
+            raise TypeError(
+                f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r} "
+                f"({type(scaler).__name__})"
+            )
 
     @property
     def scaled(self) -> bool:

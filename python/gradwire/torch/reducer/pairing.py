@@ -203,8 +203,9 @@ def warn_of_changes() -> None:
     """Warn of a program that rewrites updates."""
     _warn(
         "the program changed .grad between backward() and step(). It holds updates, not gradients: "
-        "clipping gradients there clips updates. To clip gradients, run the pass within "
-        "model.no_sync(), clip, and call step(), which exchanges them"
+        "clipping gradients there clips updates. To clip gradients, clip them before they are "
+        "exchanged: run the pass within model.no_sync() (with Horovod, one pass of "
+        "backward_passes_per_step=2), clip, and call step(), which exchanges them"
     )
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -22,6 +22,7 @@ from gradwire.torch.reducer.worker import Worker
 __all__ = ["GradScaler", "Passes"]
 
 
+@runtime_checkable
 class GradScaler(Protocol):
     """The methods of `torch.amp.GradScaler` that gradwire calls."""
 

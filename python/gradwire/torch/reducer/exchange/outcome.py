@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.errors import ExchangeError, GradientError, kind_of
 from gradwire.torch.transport import Channel, Place
 
 __all__ = ["NBYTES", "Confirmation", "Outcome", "of_all_ranks", "raise_first"]
@@ -116,7 +116,7 @@ class Confirmation:
         try:
             self._channel.all_gather(self._every.view(-1), self._mine).wait()
         except RuntimeError as failure:
-            raise ExchangeError(
+            raise kind_of(failure)(
                 f"another rank of this node did not end the same backward pass ({failure})"
             ) from failure
         raise_first([Outcome.read(each) for each in self._every])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from gradwire.errors import NonFiniteError
-from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.errors import GradientError, kind_of
 from gradwire.torch.reducer.jobs import Job
 from gradwire.torch.reducer.layout import Layout
 from gradwire.torch.reducer.record import Piece
@@ -76,7 +76,7 @@ def wait(work: Work, sequence: int) -> None:
     try:
         work.wait()
     except RuntimeError as error:
-        raise ExchangeError(
+        raise kind_of(error)(
             f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
             f"run the same backward pass in time ({str(error).strip()})"
         ) from error

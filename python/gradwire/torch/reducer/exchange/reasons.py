@@ -5,7 +5,7 @@ import struct
 
 import torch
 
-from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.errors import ExchangeError, GradientError, kind_of
 from gradwire.torch.reducer.exchange.pieces import raise_bad, reason_of
 from gradwire.torch.reducer.layout import Layout
 from gradwire.torch.transport import Channel
@@ -28,7 +28,8 @@ def share_reasons(channel: Channel, layout: Layout, error: BaseException | None)
     try:
         channel.all_gather(every, mine).wait()
     except RuntimeError as failure:
-        raise ExchangeError(f"a rank failed without reporting why ({failure})") from failure
+        kind = kind_of(failure)
+        raise kind(f"a rank failed without reporting why ({failure})") from failure
     _raise_first(layout, every.view(channel.size, -1))
 
 

@@ -1,59 +1,24 @@
-"""The transport of Horovod: collectives with names, negotiated by its background thread."""
+"""Channels of Horovod, whose collectives have names."""
 
-import contextlib
 import pickle
 import struct
-import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
 
 from gradwire.torch.errors import ExchangeError
+from gradwire.torch.transport.horovod.library import initialization, library
+from gradwire.torch.transport.horovod.pending import All, Pending, nothing, starting
 from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
 
-try:
-    import horovod.torch as hvd
-    from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-    from horovod.torch import mpi_ops
-except ImportError as error:
-    raise ImportError(
-        "gradwire.torch.horovod needs Horovod 0.28 built for this PyTorch: its last release builds "
-        f"against today's torch only with the changes that docs/horovod.md describes ({error})"
-    ) from error
-
-__all__ = [
-    "HorovodChannel",
-    "HorovodTransport",
-    "HostsUpdated",
-    "InternalError",
-    "check_initialized",
-    "library",
-]
-
-library: Any = hvd
-"""Horovod for torch, which has no types."""
-
-InternalError: Any = HorovodInternalError
-"""What Horovod raises when it has lost a rank, or was shut down."""
-
-HostsUpdated: Any = HostsUpdatedInterrupt
-"""What Horovod raises when ranks are to join or leave."""
+__all__ = ["HorovodChannel", "HorovodTransport"]
 
 _NAMES = 64
 """Names of a channel, used in turn: new ones would fill Horovod's response cache."""
 _LENGTH = struct.Struct("<Q")
-_SHORT, _LONG = 2e-4, 1e-3  # seconds between looks at a collective
-_BRIEF = 50
-
-
-def check_initialized() -> None:
-    """Raise a ValueError unless ``hvd.init()`` was called."""
-    if not hvd.is_initialized():
-        raise ValueError("Horovod is not initialized: call hvd.init() first")
 
 
 class _Numbers:
@@ -64,87 +29,14 @@ class _Numbers:
         self._next: dict[tuple[int, ...], int] = {}
 
     def take(self, process_set: tuple[int, ...]) -> int:
-        if self._since is not _initialization():
-            self._since, self._next = _initialization(), {}
+        if self._since is not initialization():
+            self._since, self._next = initialization(), {}
         number = self._next.get(process_set, 0)
         self._next[process_set] = number + 1
         return number
 
 
 _numbers = _Numbers()
-
-
-def _initialization() -> object:
-    """Return an object that Horovod replaces whenever it is initialized: its map of handles."""
-    return mpi_ops._handle_map
-
-
-class _Pending:
-    """A collective of Horovod in progress.
-
-    Parameters
-    ----------
-    channel : HorovodChannel
-    handle : int
-    finish : callable
-        Takes what Horovod returns, once.
-    """
-
-    def __init__(
-        self, channel: "HorovodChannel", handle: int, finish: Callable[[torch.Tensor], None]
-    ) -> None:
-        self._channel = channel
-        self._handle = handle
-        self._finish = finish
-        self._lock = threading.Lock()
-        self._done = False
-        self._failure: RuntimeError | None = None
-
-    def wait(self) -> None:
-        """Wait until it is done.
-
-        Raises
-        ------
-        RuntimeError
-            It failed, or took longer than the channel's timeout.
-        """
-        with self._lock:
-            if not self._done:
-                self._await()
-                self._done, self._finish = True, _nothing  # what it holds may go
-        if self._failure is not None:
-            raise self._failure
-
-    def _await(self) -> None:
-        timeout = self._channel.timeout
-        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
-        try:
-            looks = 0
-            while not hvd.poll(self._handle):
-                if deadline is not None and time.monotonic() > deadline:
-                    raise RuntimeError(f"another rank did not take part within {timeout}")
-                looks += 1
-                time.sleep(_SHORT if looks < _BRIEF else _LONG)
-            self._finish(hvd.synchronize(self._handle))
-        except RuntimeError as error:
-            self._failure = error
-        except ValueError as error:  # what poll() raises for a handle of before hvd.shutdown()
-            self._failure = RuntimeError(f"Horovod was shut down in between ({error})")
-
-
-class _All:
-    """Several collectives, and what is to be done after all of them."""
-
-    def __init__(self, works: Iterable[Work], finish: Callable[[], None]) -> None:
-        self._works = list(works)
-        self._finish: Callable[[], None] | None = finish
-
-    def wait(self) -> None:
-        for work in self._works:
-            work.wait()
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            finish()
 
 
 class HorovodChannel:
@@ -165,15 +57,15 @@ class HorovodChannel:
         self.timeout = timeout
         self.rank = int(process_set.rank())
         self.size = int(process_set.size())
-        self._initialization = _initialization()
+        self._initialization = initialization()
         self._number = _numbers.take(tuple(process_set.ranks))
         self._started = 0
-        self._latest: deque[_Pending] = deque(maxlen=_NAMES)
+        self._latest: deque[Pending] = deque(maxlen=_NAMES)
 
     @property
     def is_open(self) -> bool:
         """Whether Horovod is still initialized, and was not shut down in between."""
-        return bool(hvd.is_initialized()) and self._initialization is _initialization()
+        return bool(library.is_initialized()) and self._initialization is initialization()
 
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
@@ -196,16 +88,20 @@ class HorovodChannel:
         bf16 = tensor.dtype == torch.bfloat16
         wire = tensor.float() if bf16 else tensor
         name = self._name()
-        with _starting():
-            handle = hvd.allreduce_async_(wire, name=name, op=hvd.Sum, process_set=self._set)
-        return self._follow(handle, tensor.copy_ if bf16 else _nothing)
+        with starting():
+            handle = library.allreduce_async_(
+                wire, name=name, op=library.Sum, process_set=self._set
+            )
+        return self._follow(handle, tensor.copy_ if bf16 else nothing)
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
         """Start to replace a tensor by that of one rank."""
         root, name = self._set.ranks[source], self._name()
-        with _starting():
-            handle = hvd.broadcast_async_(_bytes(tensor), root, name=name, process_set=self._set)
-        return self._follow(handle, _nothing)
+        with starting():
+            handle = library.broadcast_async_(
+                _bytes(tensor), root, name=name, process_set=self._set
+            )
+        return self._follow(handle, nothing)
 
     def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
         """Return the tensors of all ranks on one of them; an empty list on the others."""
@@ -241,8 +137,8 @@ class HorovodChannel:
     def _gather(self, mine: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> Work:
         """Start to concatenate bytes of all ranks, of any number."""
         name = self._name()
-        with _starting():
-            handle = hvd.allgather_async(mine, name=name, process_set=self._set)
+        with starting():
+            handle = library.allgather_async(mine, name=name, process_set=self._set)
         return self._follow(handle, finish)
 
     def _sum_sparse(self, tensor: torch.Tensor) -> Work:
@@ -266,7 +162,7 @@ class HorovodChannel:
             tensor.zero_()
             tensor.add_(total.to(tensor.device))
 
-        return _All(works, finish)
+        return All(works, finish)
 
     def _name(self) -> str:
         if not self.is_open:
@@ -280,8 +176,8 @@ class HorovodChannel:
         self._started += 1
         return name
 
-    def _follow(self, handle: int, finish: Callable[[torch.Tensor], Any]) -> _Pending:
-        work = _Pending(self, handle, finish)
+    def _follow(self, handle: int, finish: Callable[[torch.Tensor], Any]) -> Pending:
+        work = Pending(handle, finish, lambda: self.timeout)
         self._latest.append(work)
         return work
 
@@ -319,22 +215,6 @@ class HorovodTransport:
         """Return: there is nothing to close."""
 
 
-@contextlib.contextmanager
-def _starting() -> Iterator[None]:
-    """Say what it means that Horovod starts no collective any more."""
-    try:
-        yield
-    except HorovodInternalError as error:
-        raise ExchangeError(
-            "Horovod exchanges nothing any more: another rank has stopped or failed, or Horovod "
-            f"was shut down ({str(error).strip()})"
-        ) from error
-
-
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the memory of a tensor: Horovod does not know every dtype, bfloat16 for one."""
     return tensor.contiguous().view(-1).view(torch.uint8)
-
-
-def _nothing(found: torch.Tensor) -> None:
-    """Return: it was done in place."""

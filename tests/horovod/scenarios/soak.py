@@ -1,0 +1,103 @@
+"""What a soak drives: Horovod with a codec. See `tests.distributed.scenarios.soak`."""
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import torch
+
+import gradwire.torch.horovod as gh
+from tests.distributed.scenarios.common import Given, gradients_of, residuals
+from tests.distributed.scenarios.parity import preset
+from tests.distributed.scenarios.soak import Sums, chances, part
+
+__all__ = ["Trainer", "part"]
+
+
+class Trainer:
+    """A `Soaked` of Horovod, with plain SGD.
+
+    With a loss scaler, ``synchronize()`` comes first and ``step()`` skips it. Without one, the
+    gradients of most steps are first waited for in ``step()``.
+    """
+
+    def __init__(self, codec: tuple[str, dict[str, Any]], *, scaled: bool, groups: int) -> None:
+        name, options = codec
+        made = preset(name, **options)
+        self.takes = chances(made, scaled=scaled)
+        self.module = Given()
+        self._scaled = scaled
+        self._scaler = torch.amp.GradScaler("cpu", 2.0**8, growth_interval=5, enabled=scaled)
+        self._optimizer = gh.DistributedOptimizer(
+            torch.optim.SGD(self.module.parameters(), lr=2.0**-6),
+            self.module.named_parameters(),
+            groups=groups,
+            codec=made,
+            grad_scaler=self._scaler if scaled else None,
+        )
+        self._handle = self._optimizer.handle
+        self._waiting = False
+
+    def set_scale(self, scale: float) -> None:
+        self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale})
+
+    def backward(self, passes: list[dict[str, torch.Tensor]], *, paused: bool) -> bool:
+        self._optimizer.set_backward_passes_per_step(len(passes))
+        with self._handle.paused() if paused else contextlib.nullcontext():
+            for each in passes:
+                self._scaler.scale(self.module(each)).backward()
+            self._waiting = True
+            if paused or self._scaled:
+                self._synchronize()
+        return True
+
+    def discard(self) -> None:
+        self._synchronize()
+        self._handle.discard()
+
+    def step(self) -> Sums | None:
+        self._waiting = False
+        if not self._scaled:
+            try:
+                self._optimizer.step()
+            except gh.GradientError:
+                return None
+            return gradients_of(self.module)
+        self._scaler.unscale_(self._optimizer)
+        averages = gradients_of(self.module)
+        with self._optimizer.skip_synchronize():
+            self._scaler.step(self._optimizer)
+        self._scaler.update()
+        finite = all(np.isfinite(each).all() for each in averages.values())
+        return averages if finite else None
+
+    def clear(self) -> None:
+        self._synchronize()
+        self._optimizer.zero_grad()
+
+    def residuals(self) -> Sums:
+        return {name: each.astype(np.float64) for name, each in residuals(self._handle).items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "handle": self._handle.state_dict(),
+        }
+
+    def load(self, saved: list[dict[str, Any]]) -> None:
+        self.module.load_state_dict(saved[0]["model"])
+        self._optimizer.load_state_dict(saved[0]["optimizer"])
+        self._scaler.load_state_dict(saved[0]["scaler"])
+        self._handle.load_state_dict([each["handle"] for each in saved])
+
+    def close(self) -> None:
+        self._handle.detach()
+
+    def _synchronize(self) -> None:
+        """Wait for gradients that are under way, also if they will be thrown away."""
+        if self._waiting:
+            self._waiting = False
+            with contextlib.suppress(gh.GradientError):
+                self._optimizer.synchronize()
