@@ -27,7 +27,7 @@ def measure(rounds: int, tick: Tick) -> dict[str, Any]:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
         ranks = []
         for number in range(RANKS):
-            ranks.append(Rank(Loopback(), number, folder, "layers_rank"))
+            ranks.append(Rank(Loopback(), number, folder, f"{__package__}.layers_rank"))
             stack.callback(ranks[-1].close)
         facts = together(ranks)[0]
         seconds, worked, _ = turns(ranks, facts["methods"], rounds, "layers", tick)

@@ -31,7 +31,12 @@ def main() -> None:
         ranks = []
         for number in range(NODES * RANKS):
             rank = Rank(
-                link, number, folder, "nodes_rank", ranks=NODES * RANKS, end=number // RANKS
+                link,
+                number,
+                folder,
+                f"{__package__}.nodes_rank",
+                ranks=NODES * RANKS,
+                end=number // RANKS,
             )
             ranks.append(rank)
             stack.callback(rank.close)

@@ -101,7 +101,7 @@ def test_another_file_is_refused(calibration, tmp_path, change, message):
 
 def test_what_cannot_be_measured_is_refused(calibration):
     with pytest.raises(TypeError, match=r"codec 'topk' must be a gradwire\.Codec, got 0\.01"):
-        calibrate({"topk": 0.01})  # type: ignore[dict-item]
+        calibrate({"topk": 0.01})
     with pytest.raises(ValueError, match="seconds must be above 0"):
         calibrate({}, seconds=0)
     with pytest.raises(ValueError, match="a line takes at least two sizes"):

@@ -1,9 +1,20 @@
-"""Links that are measured on process groups of real processes."""
+"""Links that are measured on process groups of real processes, and bytes that these send."""
 
 import math
 
-from gradwire.cost import Network, Payload, RingAllReduce, simulate
+import pytest
+
+from gradwire.cost import (
+    Link,
+    Network,
+    Payload,
+    RingAllReduce,
+    calibrate,
+    compressed,
+    simulate,
+)
 from tests.distributed.ranks import Ranks
+from tests.distributed.scenarios.costs import LAYERS, SIDE, codecs
 
 
 def test_all_ranks_get_the_same_link_and_a_group_of_one_has_none(two: Ranks) -> None:
@@ -19,3 +30,17 @@ def test_all_ranks_get_the_same_link_and_a_group_of_one_has_none(two: Ranks) -> 
         assert told[0] == "a link takes two ranks, and this process group has one"
         assert told[1] == "seconds must be above 0, got 0"
         assert told[2] == "seconds must be finite and not negative, got -1.0"
+
+
+def test_ranks_send_the_bytes_that_the_simulator_says(ranks: Ranks) -> None:
+    calibration = calibrate(codecs(), seconds=0.01, numels=(1 << 12, SIDE**2))
+    sent = ranks.run("costs.bytes_sent")
+    network = Network(len(sent), Link(1e9))
+    numel = LAYERS * SIDE**2
+    dense = simulate(RingAllReduce(), Payload.dense(numel), network).sent
+    for name in codecs():
+        method = compressed(name, calibration)
+        found = simulate(method.exchange, method.payload(numel, LAYERS), network).sent
+        mean = sum(each[name][0] for each in sent) / len(sent)
+        assert found == pytest.approx(mean, rel=0.06), name
+        assert dense == sent[0][name][1]

@@ -2,16 +2,21 @@
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
+import gradwire
 from gradwire.torch import cost
+from tests.distributed.scenarios.common import attached
 
 
 def links(rank: int, world_size: int) -> dict[str, Any]:
     """Measure the default group and another one; try a group of one rank."""
     found = cost.measure_link(seconds=0.05)
-    again = cost.measure_link(dist.new_group(list(range(world_size))), seconds=0.05)
-    alone = [dist.new_group([each]) for each in range(world_size)][rank]
+    other: Any = dist.new_group(list(range(world_size)))
+    again = cost.measure_link(other, seconds=0.05)
+    alone: Any = [dist.new_group([each]) for each in range(world_size)][rank]
     told = []
     for group, seconds in ((alone, 1.0), (None, 0.0), (None, -1.0)):
         try:
@@ -19,3 +24,36 @@ def links(rank: int, world_size: int) -> dict[str, Any]:
         except ValueError as error:
             told.append(str(error))
     return {"found": found, "again": again, "told": told}
+
+
+SIDE, LAYERS = 256, 3
+
+
+def bytes_sent(rank: int, world_size: int) -> dict[str, tuple[float, float]]:
+    """Return the bytes that a rank sends per step with each codec, and those of plain DDP."""
+    found = {}
+    for name, make in codecs().items():
+        torch.manual_seed(0)
+        layers = [nn.Linear(SIDE, SIDE, bias=False) for _ in range(LAYERS)]
+        with attached(nn.Sequential(*layers), make) as (model, handle):
+            for step in range(10):
+                if step == 6:  # limits of slots have settled
+                    handle.metrics(reset=True)
+                torch.manual_seed(world_size * step + rank)
+                model(torch.randn(16, SIDE)).square().mean().backward()
+            figures = handle.metrics()
+            found[name] = figures["wire_bytes"], figures["dense_wire_bytes"]
+    return found
+
+
+def codecs() -> dict[str, gradwire.Codec]:
+    """Return a codec for each exchange, and one whose values have 16 bits."""
+    return {
+        "topk": gradwire.topk(ratio=0.05),
+        "onebit": gradwire.onebit(),
+        "dense": gradwire.dense(exchange=gradwire.exchange.AllReduce()),
+        "randomk": gradwire.randomk(ratio=0.1),
+        "scalecom": gradwire.scalecom(ratio=0.05),
+        "half": gradwire.scalecom(ratio=0.05, quantize=gradwire.quantize.BFloat16()),
+        "powersgd": gradwire.powersgd(),
+    }

@@ -1,0 +1,1 @@
+"""Predictions of `gradwire.cost` beside steps of real processes over shaped links."""
