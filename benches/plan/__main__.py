@@ -68,18 +68,18 @@ def measure(ranks: int, rates: list[int], rounds: int) -> dict[str, Any]:
             print(f"{format_rate(rate)}", file=sys.stderr)
             link.set_rate(rate)
             links = [ask(do="link", seconds=1.0)[0] for _ in range(TIMES)]
-            steps = [ask(do="profile", steps=PROFILED)]
+            profiles = slowest(ask(do="profile", steps=PROFILED))
             seconds: dict[str, list[float]] = {method: [] for method in METHODS}
+            worked: dict[str, list[float]] = {method: [] for method in METHODS}
             for turn in range(rounds):
                 at = turn % len(METHODS)
                 for method in (*METHODS[at:], *METHODS[:at]):
                     answers = ask(do="step", method=method)
                     seconds[method].append(max(each["seconds"] for each in answers))
-            steps.append(ask(do="profile", steps=PROFILED))
-            profiles = [step for each in steps for of_rank in each for step in of_rank["steps"]]
-            outcomes.append(
-                {"rate": rate, "links": links, "profiles": profiles, "seconds": seconds}
-            )
+                    worked[method] += [each["cpu"] for each in answers]
+            profiles += slowest(ask(do="profile", steps=PROFILED))
+            found = {"rate": rate, "links": links, "profiles": profiles, "seconds": seconds}
+            outcomes.append(found | {"processor_seconds": worked})
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
@@ -90,6 +90,12 @@ def measure(ranks: int, rates: list[int], rounds: int) -> dict[str, Any]:
         "calibrations": calibrations,
         "outcomes": outcomes,
     }
+
+
+def slowest(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each step as its slowest rank has seen it."""
+    together = zip(*(each["steps"] for each in answers), strict=True)
+    return [max(each, key=lambda step: float(step["seconds"])) for each in together]
 
 
 def workload(measured: dict[str, Any], outcome: dict[str, Any]) -> Workload:
