@@ -62,8 +62,5 @@ def test_what_is_slow_by_chance_is_left_out(measured):
     both = quickest([slow, measured["calibrations"][0]])
     assert both.codecs["topk"].encode.per_numel == 1e-9
     assert both.codecs["topk"].codec == gradwire.topk(ratio=0.01)
-    links = [
-        {"bandwidth": 1e9, "latency": 3e-4, "overhead": 0.0},
-        {"bandwidth": 5e8, "latency": 1e-4, "overhead": 0.0},
-    ]
-    assert (link_of({"links": links}).bandwidth, link_of({"links": links}).latency) == (1e9, 1e-4)
+    links = [{"bandwidth": rate, "latency": 1e-4, "overhead": 0.0} for rate in (3e8, 1e9, 5e8)]
+    assert link_of({"links": links}).bandwidth == 5e8

@@ -23,7 +23,7 @@ def calibration():
         "powersgd": gradwire.powersgd(),
         "threshold": gradwire.threshold(threshold=1e-3),
     }
-    return calibrate(codecs, seconds=0.01, numels=NUMELS)
+    return calibrate(codecs, seconds=0.01, numels=NUMELS, cold=False)
 
 
 def test_a_line_is_found_where_there_is_one():

@@ -33,7 +33,7 @@ def test_all_ranks_get_the_same_link_and_a_group_of_one_has_none(two: Ranks) -> 
 
 
 def test_ranks_send_the_bytes_that_the_simulator_says(ranks: Ranks) -> None:
-    calibration = calibrate(codecs(), seconds=0.01, numels=(1 << 12, SIDE**2))
+    calibration = calibrate(codecs(), seconds=0.01, numels=(1 << 12, SIDE**2), cold=False)
     sent = ranks.run("costs.bytes_sent")
     network = Network(len(sent), Link(1e9))
     numel = LAYERS * SIDE**2

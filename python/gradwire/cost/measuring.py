@@ -26,6 +26,8 @@ NUMELS = (1 << 14, 1 << 18, 1 << 21)
 """Sizes of tensors: up to what does not fit into the caches."""
 SPREAD = 4.0
 """Ratios below and above a codec's own are measured too, so many times smaller and larger."""
+EVICTED = 1 << 24
+"""Entries of float32 that are written between repetitions: more than caches hold."""
 LEAST = 5
 """Repetitions of each point, and one that is not counted."""
 
@@ -33,7 +35,11 @@ Array = NDArray[np.float32]
 
 
 def calibrate(
-    codecs: Mapping[str, Codec], *, seconds: float = 2.0, numels: Sequence[int] = NUMELS
+    codecs: Mapping[str, Codec],
+    *,
+    seconds: float = 2.0,
+    numels: Sequence[int] = NUMELS,
+    cold: bool = True,
 ) -> Calibration:
     """Measure what codecs cost on this machine, with the current number of threads.
 
@@ -49,6 +55,9 @@ def calibrate(
         Aim for each codec; each point has at least a few repetitions.
     numels : sequence of int
         Sizes of the tensors, at least two.
+    cold : bool
+        Clear the processor's caches before each repetition: in training, other tensors have been
+        there since the last step. The time of that comes out of ``seconds``.
 
     Returns
     -------
@@ -69,11 +78,12 @@ def calibrate(
     sizes = [_validate.integer("numels", each, low=1024) for each in numels]
     draw = np.random.default_rng(0)
     given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in sizes}
-    half = _measure(dense(quantize=BFloat16()), given, seconds / 4)
+    clock = _Clock(np.zeros(EVICTED if cold else 0, np.float32))
+    half = _measure(dense(quantize=BFloat16()), given, seconds / 4, clock)
     largest = given[max(sizes)][0].copy()
-    cleared = _median(lambda turn: largest.fill(0.0), 0.05)
+    cleared = clock.median(lambda turn: largest.fill(0.0), 0.05)
     return Calibration(
-        {name: _measure(codec, given, seconds) for name, codec in codecs.items()},
+        {name: _measure(codec, given, seconds, clock) for name, codec in codecs.items()},
         half.encode.per_numel + half.encode.per_entry
         + half.decode.per_numel + half.decode.per_entry,
         cleared / largest.size,
@@ -110,19 +120,21 @@ class _Point:
     decode: float
 
     @classmethod
-    def of(cls, codec: Codec, tensors: list[Array], seconds: float) -> Self:
+    def of(cls, codec: Codec, tensors: list[Array], seconds: float, clock: "_Clock") -> Self:
         numel = tensors[0].size
         made = codec.for_shape(_shape(numel))
         state, out = made.init_state(numel), np.zeros(numel, np.float32)
         room = bytearray(made.max_encoded_len(numel))
-        encode = _median(lambda turn: made.encode_into(tensors[turn % 2], state, room), seconds)
+        encode = clock.median(
+            lambda turn: made.encode_into(tensors[turn % 2], state, room), seconds
+        )
         frame = made.encode(tensors[0], state)
-        add = _median(lambda turn: decode_add(frame, out), seconds)
+        add = clock.median(lambda turn: decode_add(frame, out), seconds)
         count = int(np.count_nonzero(decode(frame))) if codec.sparsify.selects else numel
         return cls(numel, count, len(frame), encode, add)
 
     @classmethod
-    def of_low_rank(cls, rank: int, tensors: list[Array], seconds: float) -> Self:
+    def of_low_rank(cls, rank: int, tensors: list[Array], seconds: float, clock: "_Clock") -> Self:
         """Time the products of a step of power iteration, as of `gradwire.exchange.LowRank`."""
         matrix = tensors[0].reshape(_shape(tensors[0].size))
         residual = tensors[1].reshape(matrix.shape)
@@ -133,21 +145,23 @@ class _Point:
             first, _ = np.linalg.qr(whole @ right)
             whole.T @ first
 
-        encode = _median(factors, seconds)
-        subtract = _median(lambda turn: np.subtract(matrix, left @ right.T), seconds)
+        encode = clock.median(factors, seconds)
+        subtract = clock.median(lambda turn: np.subtract(matrix, left @ right.T), seconds)
         return cls(matrix.size, matrix.size, 0, encode, subtract)
 
 
-def _measure(codec: Codec, given: Mapping[int, list[Array]], seconds: float) -> CodecCost:
+def _measure(
+    codec: Codec, given: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
+) -> CodecCost:
     variants = _at_ratios(codec)
     each = seconds / (2 * len(given) * len(variants))
     exchange = codec.exchange
     points = [
         (
             variant,
-            _Point.of_low_rank(exchange.rank, tensors, each)
+            _Point.of_low_rank(exchange.rank, tensors, each, clock)
             if isinstance(exchange, LowRank)
-            else _Point.of(variant, tensors, each),
+            else _Point.of(variant, tensors, each, clock),
         )
         for tensors in given.values()
         for variant in variants
@@ -193,13 +207,20 @@ def _header(codec: Codec) -> float:
     return float(len(made.encode(np.zeros(1, np.float32), made.init_state(1))))
 
 
-def _median(act: Callable[[int], object], seconds: float) -> float:
-    """Return the median time of a call, of as many as fit into some seconds."""
-    act(0)
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < LEAST or time.perf_counter() < end:
-        begin = time.perf_counter()
-        act(len(times) + 1)
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+@dataclasses.dataclass(frozen=True)
+class _Clock:
+    """Times calls, each after a write to other memory: as much of it as caches may hold."""
+
+    other: Array
+
+    def median(self, act: Callable[[int], object], seconds: float) -> float:
+        """Return the median time of a call, of as many as fit into some seconds."""
+        act(0)
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(times) < LEAST or time.perf_counter() < end:
+            np.add(self.other, 1.0, out=self.other)
+            begin = time.perf_counter()
+            act(len(times) + 1)
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times)
