@@ -71,7 +71,7 @@ test-races: ## The CUDA kernels' tests, all with the race detector (`make test`:
 toy-parts: ## Build the toy parts of CONTRIBUTING.md and run the suites that pick them up
 	@$(PYTHON) scripts/toy_parts.py
 
-.PHONY: neon fuzz miri oldest-rust lint format
+.PHONY: neon fuzz miri oldest-rust oldest-trainers lint format
 neon: ## The Rust tests on NEON, cross-compiled and run under qemu-aarch64
 	@scripts/neon.sh
 
@@ -85,6 +85,9 @@ miri: ## What packs, reads and writes bytes, and the kernels, under Miri (nightl
 oldest-rust: ## Build the crates with the oldest Rust that Cargo.toml declares
 	@$(environment) test
 	@scripts/oldest_rust.sh
+oldest-trainers: ## The trainers' tests with the oldest releases that pyproject.toml declares (PYTEST_ARGS="-k name")
+	@$(environment) test trainers
+	@$(python) scripts/oldest_trainers.py $(PYTEST_ARGS)
 
 lint: ## Formatters in check mode, clippy, ruff, mypy --strict, stubtest
 	@$(environment) test trainers
