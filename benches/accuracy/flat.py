@@ -5,7 +5,7 @@ for small models is most of the time of a step.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,9 +44,18 @@ class Flat:
         Entries of all parameters, and of those sent dense.
     """
 
-    def __init__(self, model: nn.Module, dense: Sequence[str] = ()) -> None:
-        """Send parameters dense that are small, or whose name contains one of these."""
-        named = list(model.named_parameters())
+    def __init__(
+        self,
+        model: nn.Module,
+        dense: Sequence[str] = (),
+        *,
+        only: Collection[str] | None = None,
+    ) -> None:
+        """Send parameters dense that are small, or whose name contains one of ``dense``.
+
+        With ``only``, parameters of other names are left where they are.
+        """
+        named = [pair for pair in model.named_parameters() if only is None or pair[0] in only]
         chosen = [
             each.numel() >= MIN_NUMEL and not any(part in name for part in dense)
             for name, each in named

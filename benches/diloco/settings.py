@@ -1,0 +1,76 @@
+"""The settings that were tried, by the names that tables and records use."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradwire
+from benches.accuracy.methods import ADAMW
+from gradwire import Codec
+from gradwire.quantize import Codebook
+
+_INNER: dict[str, Any] = dict(ADAMW)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train across sites.
+
+    Attributes
+    ----------
+    codec, inner_steps, outer_lr, outer_momentum, fragments, delay, mixing
+        See `gradwire.torch.diloco.DiLoCo`; the momentum is Nesterov's.
+    rate, beta1 : float
+        Of the inner AdamW: the highest learning rate of the schedule, and the decay of its first
+        moment.
+    """
+
+    codec: Codec
+    inner_steps: int
+    rate: float = 0.004
+    beta1: float = 0.0
+    outer_lr: float = 1.0
+    outer_momentum: float = 0.0
+    fragments: int = 1
+    delay: int = 0
+    mixing: float = 0.0
+
+    def adamw(self) -> dict[str, Any]:
+        """Return the options of the inner optimizer."""
+        return {**_INNER, "lr": self.rate, "betas": (self.beta1, _INNER["betas"][1])}
+
+    def config(self) -> dict[str, Any]:
+        """Return what determines the setting, as plain data."""
+        return {**vars(self), "codec": self.codec.get_config()}
+
+
+def _largest(ratio: float) -> Codec:
+    return gradwire.topk(ratio, quantize=Codebook(2))
+
+
+_FIVE = Setting(_largest(0.05), 5)
+
+TRIED: dict[str, Setting] = {
+    "10%, 10 steps": Setting(_largest(0.1), 10),
+    "5%, 5 steps": _FIVE,
+    "5%, 5 steps, rate 0.001, outer 4": replace(_FIVE, rate=0.001, outer_lr=4.0),
+}
+"""All settings that one was chosen of, in the order in which they were tried."""
+
+CHOSEN = "5%, 5 steps, rate 0.001, outer 4"
+
+
+def _overlapped() -> dict[str, Setting]:
+    """Return the chosen setting in fragments, and delayed by a fifth and a half of the steps."""
+    chosen = TRIED[CHOSEN]
+    found = {CHOSEN: chosen}
+    for fragments in (1, 2, 4):
+        for delay in (0, chosen.inner_steps // 5, chosen.inner_steps // 2):
+            for mixing in (0.0, 0.5) if delay else (0.0,):
+                name = f"{fragments} fragments, delay {delay}, mixing {mixing}"
+                if fragments > 1 or delay:
+                    found[name] = replace(chosen, fragments=fragments, delay=delay, mixing=mixing)
+    return found
+
+
+OVERLAPPED = _overlapped()
+SETTINGS: dict[str, Setting] = {**TRIED, **OVERLAPPED}

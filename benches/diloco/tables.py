@@ -1,0 +1,125 @@
+"""The tables of docs/diloco.md."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+from benches.accuracy.store import Record
+from benches.accuracy.tables import head, rate, row
+from benches.compare.blocks import ROOT, replace
+
+from .results import DENSE, Run
+from .settings import CHOSEN, OVERLAPPED, SETTINGS, TRIED
+
+PAGE = ROOT / "docs" / "diloco.md"
+
+CHOICE = 0
+SEEDS = (0, 1, 2)
+"""The seed that the setting was chosen by, and those with which dense training was recorded."""
+
+SHORT = 400
+"""Steps of the runs that compare fragments and delays."""
+
+Made = Mapping[Run, Record]
+
+
+def runs() -> list[Run]:
+    """Return all runs of the tables, most telling first."""
+    return [
+        *(Run(name, seed) for seed in SEEDS for name in (DENSE, CHOSEN)),
+        *(Run(name, CHOICE) for name in (DENSE, *TRIED)),
+        *(Run(name, CHOICE, SHORT) for name in OVERLAPPED),
+    ]
+
+
+def tables(made: Made) -> dict[str, list[str]]:
+    """Return the tables by name, each of the rows that have results."""
+    return {
+        "held": _held(made),
+        "overlapped": _overlapped(made),
+        "tried": _tried(made),
+    }
+
+
+def write(found: Mapping[str, list[str]]) -> None:
+    """Put all tables into the page."""
+    for name, lines in found.items():
+        replace(PAGE, name, lines)
+
+
+def _held(made: Made) -> list[str]:
+    """Return losses and ratios for the seeds that nothing was chosen by."""
+    titles = (f"seed {seed}" for seed in SEEDS)
+    lines = head("", *titles, "loss against dense", "bytes per step", "times fewer")
+    dense = [made.get(Run(DENSE, seed)) for seed in SEEDS]
+    for name in (DENSE, CHOSEN):
+        records = [made.get(Run(name, seed)) for seed in SEEDS]
+        pairs = [(a, b) for a, b in zip(records, dense, strict=True) if a and b]
+        if pairs:
+            lines.append(
+                row(
+                    name,
+                    *("" if each is None else _loss(each) for each in records),
+                    _percent(mean(_end(a) / _end(b) for a, b in pairs)),
+                    *_bytes(pairs[0][0], pairs[0][1]),
+                )
+            )
+    return lines
+
+
+def _overlapped(made: Made) -> list[str]:
+    """Return what fragments and delays cost, and the largest message, in short runs."""
+    titles = ("delay", "`mixing`", "loss", "against the first", "largest message, bytes")
+    lines = head("fragments", *titles)
+    first = made.get(Run(CHOSEN, CHOICE, SHORT))
+    for name, setting in OVERLAPPED.items():
+        record = made.get(Run(name, CHOICE, SHORT))
+        if record and first:
+            lines.append(
+                row(
+                    str(setting.fragments),
+                    f"{setting.delay} of {setting.inner_steps}",
+                    rate(setting.mixing) if setting.delay else "",
+                    _loss(record),
+                    _percent(_end(record) / _end(first)),
+                    f"{record['largest_message']:,.0f}",
+                )
+            )
+    return lines
+
+
+def _tried(made: Made) -> list[str]:
+    """Return every setting, for the seed that one was chosen by."""
+    titles = ("rate", "β1", "outer rate", "outer momentum", "loss", "against dense")
+    lines = head("", *titles, "bytes per step", "times fewer")
+    dense = made.get(Run(DENSE, CHOICE))
+    for name in TRIED:
+        record, setting = made.get(Run(name, CHOICE)), SETTINGS[name]
+        if record and dense:
+            lines.append(
+                row(
+                    name,
+                    *map(rate, (setting.rate, setting.beta1)),
+                    *map(rate, (setting.outer_lr, setting.outer_momentum)),
+                    _loss(record),
+                    _percent(_end(record) / _end(dense)),
+                    *_bytes(record, dense),
+                )
+            )
+    return lines
+
+
+def _end(record: Record) -> float:
+    return float("nan") if record["diverged"] else float(record["points"][-1]["loss"])
+
+
+def _loss(record: Record) -> str:
+    return "diverged" if record["diverged"] else f"{_end(record):.4f}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.2f} %"
+
+
+def _bytes(record: Record, dense: Record) -> Sequence[str]:
+    sent = record["bytes_per_step"]
+    return f"{sent:,.0f}", f"{dense['bytes_per_step'] / sent:,.0f}"
