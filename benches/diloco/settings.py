@@ -60,15 +60,20 @@ CHOSEN = "5%, 5 steps, rate 0.001, outer 4"
 
 
 def _overlapped() -> dict[str, Setting]:
-    """Return the chosen setting in fragments, and delayed by a fifth and a half of the steps."""
+    """Return the chosen setting in fragments, or delayed by a fifth and about half of the steps."""
     chosen = TRIED[CHOSEN]
+    fifth, half = chosen.inner_steps // 5, chosen.inner_steps // 2
     found = {CHOSEN: chosen}
-    for fragments in (1, 2, 4):
-        for delay in (0, chosen.inner_steps // 5, chosen.inner_steps // 2):
-            for mixing in (0.0, 0.5) if delay else (0.0,):
-                name = f"{fragments} fragments, delay {delay}, mixing {mixing}"
-                if fragments > 1 or delay:
-                    found[name] = replace(chosen, fragments=fragments, delay=delay, mixing=mixing)
+    for fragments, delay, mixing in (
+        (2, 0, 0.0),
+        (4, 0, 0.0),
+        (1, fifth, 0.0),
+        (1, fifth, 0.5),
+        (1, half, 0.0),
+        (1, half, 0.5),
+    ):
+        name = f"{fragments} fragments, delay {delay}, mixing {mixing}"
+        found[name] = replace(chosen, fragments=fragments, delay=delay, mixing=mixing)
     return found
 
 

@@ -12,9 +12,11 @@ from .settings import CHOSEN, OVERLAPPED, SETTINGS, TRIED
 
 PAGE = ROOT / "docs" / "diloco.md"
 
-CHOICE = 0
 SEEDS = (0, 1, 2)
-"""The seed that the setting was chosen by, and those with which dense training was recorded."""
+"""Those with which dense training is recorded."""
+
+CHOICE, *JUDGING = SEEDS
+"""The setting was chosen by the first, and not by the others."""
 
 SHORT = 400
 """Steps of the runs that compare fragments and delays."""
@@ -47,22 +49,21 @@ def write(found: Mapping[str, list[str]]) -> None:
 
 
 def _held(made: Made) -> list[str]:
-    """Return losses and ratios for the seeds that nothing was chosen by."""
-    titles = (f"seed {seed}" for seed in SEEDS)
-    lines = head("", *titles, "loss against dense", "bytes per step", "times fewer")
-    dense = [made.get(Run(DENSE, seed)) for seed in SEEDS]
-    for name in (DENSE, CHOSEN):
-        records = [made.get(Run(name, seed)) for seed in SEEDS]
-        pairs = [(a, b) for a, b in zip(records, dense, strict=True) if a and b]
-        if pairs:
-            lines.append(
-                row(
-                    name,
-                    *("" if each is None else _loss(each) for each in records),
-                    _percent(mean(_end(a) / _end(b) for a, b in pairs)),
-                    *_bytes(pairs[0][0], pairs[0][1]),
-                )
-            )
+    """Return the losses of dense training and of the chosen setting, for every seed."""
+    titles = ("dense", CHOSEN, "against dense", "bytes per step", "times fewer")
+    lines = head("seed", *titles)
+    ratios = {}
+    for seed in SEEDS:
+        dense, chosen = made.get(Run(DENSE, seed)), made.get(Run(CHOSEN, seed))
+        if dense and chosen:
+            ratios[seed] = _end(chosen) / _end(dense)
+            losses = _loss(dense), _loss(chosen)
+            found = _percent(ratios[seed])
+            lines.append(row(str(seed), *losses, found, *_bytes(chosen, dense)))
+    for name, seeds in (("mean", SEEDS), (f"mean without {CHOICE}", JUDGING)):
+        if all(seed in ratios for seed in seeds):
+            percent = _percent(mean(ratios[seed] for seed in seeds))
+            lines.append(row(name, "", "", percent, "", ""))
     return lines
 
 
