@@ -175,7 +175,7 @@ def run_script(
     *script: str | Path,
     options: Sequence[str] = (),
     limit: float = 240.0,
-    timeout: float = 30.0,
+    timeout: float = 120.0,
     **environment: str,
 ) -> Finished:
     """Run ``python *script`` on every rank, to its end.
