@@ -575,7 +575,7 @@ def killed(rank: int, world_size: int, *, folder: str) -> dict[str, Any]:
     runs["steps"] = Run(gradwire.adam(ratio=0.05), AdamW).train(rank, range(1))
     ready = Path(folder, "ready")
     if rank == 1:
-        assert reaches(ready.exists)
+        assert reaches(ready.exists, 120.0)
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
     raw = hvd.allgather_async(torch.zeros(4, dtype=torch.uint8), name="after")
