@@ -19,7 +19,7 @@ from gradwire.torch.horovod.wrapped import Distributed, wrap
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import SAME, Options
+from gradwire.torch.reducer.options import SAME, Options, Scope
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
@@ -57,6 +57,7 @@ def DistributedOptimizer(  # as Horovod's
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
+    scope: Scope = "tensor",
     timeout: timedelta | None = None,
 ) -> Any:
     """Average the gradients of an optimizer over all ranks of Horovod, compressed by a codec.
@@ -94,8 +95,8 @@ def DistributedOptimizer(  # as Horovod's
     process_set : horovod.torch.ProcessSet, optional
         Average over these ranks only. On other ranks the result is a plain optimizer.
     codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
-        As in `gradwire.torch.ddp.attach`, as are ``schedule``, ``grad_scaler``, ``min_numel`` and
-        ``min_ndim``.
+        As in `gradwire.torch.ddp.attach`, as are ``schedule``, ``grad_scaler``, ``min_numel``,
+        ``min_ndim`` and ``scope``.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. By default for ever, as Horovod does, which notices ranks
         that have died.
@@ -138,6 +139,7 @@ def DistributedOptimizer(  # as Horovod's
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
+        scope=scope,
     )
     updates = any(each.memory.updates for each in options.assignment.codecs)
     arguments.check_op(op, gradient_predivide_factor, updates=updates)

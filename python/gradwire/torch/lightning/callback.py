@@ -15,7 +15,7 @@ from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import SAME, Options
+from gradwire.torch.reducer.options import SAME, Options, Scope
 
 if TYPE_CHECKING:
     from gradwire.schedule import Schedule
@@ -48,6 +48,8 @@ class Compress(Callback):
         optimizer is attached.
     min_numel, min_ndim : int
         Parameters with fewer entries, or fewer dimensions, are sent dense.
+    scope : {"tensor", "bucket"}
+        What entries are selected from: each parameter, or each bucket.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the strategy.
     hierarchy : int or "node", optional
@@ -91,6 +93,7 @@ class Compress(Callback):
         optimizer: Literal["auto"] | None = "auto",
         min_numel: int = 1024,
         min_ndim: int = 1,
+        scope: Scope = "tensor",
         timeout: timedelta | None = None,
         hierarchy: int | Literal["node"] | None = None,
         exchange_in_step: bool = False,
@@ -104,6 +107,7 @@ class Compress(Callback):
             "schedule": schedule,
             "min_numel": min_numel,
             "min_ndim": min_ndim,
+            "scope": scope,
         }
         self._codecs = Options(codec=codec, **options).assignment.codecs
         if optimizer not in ("auto", None):

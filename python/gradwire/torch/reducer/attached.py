@@ -73,6 +73,7 @@ class Attached:
         whole: bool,
         applying: Applying | None,
         joining: Callable[[], bool],
+        provisional: Callable[[], bool],
     ) -> None:
         self.codec: Codecs = options.assignment.given
         self._options = options
@@ -83,6 +84,7 @@ class Attached:
         self._whole = whole
         self._applying = applying
         self._joining = joining
+        self._provisional = provisional
         self._begin(connection, entry)
         if applying is not None:
             applying.connect(self._exchange_held)
@@ -103,7 +105,8 @@ class Attached:
             exchange, scaled=scaled, whole=self._whole, confirm=connection.confirm
         )
         divided = place if connection.divides else None
-        layouts = Layouts(list(self._parameters.values()), divided)
+        self._bundler = connection.bundler
+        layouts = Layouts(list(self._parameters.values()), divided, self._provisional)
         self._tallies = layouts.tallies
         self._passes = Passes(
             self._worker,

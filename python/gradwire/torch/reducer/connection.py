@@ -7,8 +7,9 @@ from types import MappingProxyType
 import torch
 
 from gradwire.torch.reducer.agreement import agree
+from gradwire.torch.reducer.bundling import Bundler
 from gradwire.torch.reducer.control import Control
-from gradwire.torch.reducer.exchange import Confirmation, Exchange, Exchanging, Nested, build
+from gradwire.torch.reducer.exchange import Bundled, Confirmation, Exchanging, Nested, build
 from gradwire.torch.reducer.options import Options
 from gradwire.torch.reducer.shares import Share
 from gradwire.torch.transport import Channel, Hierarchy, Place, Transport
@@ -37,6 +38,8 @@ class Connection:
         rank is a node.
     confirm : Confirmation or None
         What ends a step, where the exchange does not tell the node how it fared.
+    bundler : Bundler or None
+        Of the exchange, if it bundles the parameters of a bucket.
     """
 
     exchange: Exchanging
@@ -45,6 +48,7 @@ class Connection:
     place: Place
     between: Channel | None = None
     confirm: Confirmation | None = None
+    bundler: Bundler | None = None
 
     @property
     def divides(self) -> bool:
@@ -89,7 +93,8 @@ def connect(
     agree(messages, "attached", facts)
     frames = transport.make(carriers)
     transport.connect(frames, carriers, named.values())
-    exchange: Exchange = build(
+    exchange: Exchanging
+    built = exchange = build(
         options.assignment.exchange,
         frames,
         transport.make,
@@ -97,18 +102,22 @@ def connect(
         check_result=options.scaled,
         postpones=not options.undoable,
     )
+    bundler = None
+    if options.bundled:
+        bundler = Bundler()
+        exchange = Bundled(built, bundler)
     control = Control(messages)
     if levels is None:
         place = Place.alone(messages.rank, messages.size)
-        return Connection(exchange, control, transport, place)
+        return Connection(exchange, control, transport, place, bundler=bundler)
     inside = levels.local(carriers)
     transport.connect(inside, carriers, named.values())
     place = levels.place(messages, frames, inside)
     if share_of is not None:
         starts = {name: share_of(name, each).start for name, each in named.items()}
         confirm = Confirmation(inside, place, starts)
-        return Connection(exchange, control, transport, place, frames, confirm)
+        return Connection(exchange, control, transport, place, frames, confirm, bundler)
     gather = levels.local(carriers)
     transport.connect(gather, carriers, named.values())
     nested = Nested(exchange, inside, gather, place, check_result=options.scaled)
-    return Connection(nested, control, transport, place, frames)
+    return Connection(nested, control, transport, place, frames, bundler=bundler)

@@ -302,6 +302,7 @@ class Handle(Attached):
                 self._between or channel,
                 state_dict,
                 policy,
+                self._bundler,
             )
         self._passes.restart(step)
         if self._applying is not None:

@@ -1,7 +1,7 @@
 """The layout of a bucket: its parameters, and how each of them is sent."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ class Layout:
     ----------
     pieces : tuple of Piece
         The compressed parameters, one frame each.
+    units : tuple of Piece
+        The compressed parameters by themselves, where pieces are bundles of them; else the pieces.
     dense : tuple of Piece
         The parameters that are sent dense.
     runs : tuple of (int, int)
@@ -46,6 +48,10 @@ class Layout:
         Rows of the tallies for the pieces, and for the dense parameters.
     dense_numels : numpy.ndarray
         Number of entries of each dense parameter.
+    bundled : Layout or None
+        The same bucket with bundles for pieces, once it has been asked for.
+    provisional : bool
+        The parameters will be divided among other buckets soon.
     cut : Cut or None
         Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
         this rank's share.
@@ -62,11 +68,12 @@ class Layout:
         Row of each of these parameters in the tallies. Counts from 0 by default.
     sparse : bool
         The bucket is a sparse tensor.
-    cut : Cut, optional
-        The attribute.
+    cut, provisional
+        The attributes.
     """
 
     __slots__ = (
+        "bundled",
         "compressed",
         "cut",
         "dense",
@@ -78,10 +85,12 @@ class Layout:
         "ends",
         "numel",
         "pieces",
+        "provisional",
         "rows",
         "runs",
         "sparse",
         "tallies",
+        "units",
     )
 
     def __init__(
@@ -93,9 +102,12 @@ class Layout:
         *,
         sparse: bool = False,
         cut: Cut | None = None,
+        provisional: bool = False,
     ) -> None:
         self.sparse = sparse
         self.cut = cut
+        self.provisional = provisional
+        self.bundled: Layout | None = None
         pieces: list[Piece] = []
         dense: list[Piece] = []
         runs: list[tuple[int, int]] = []
@@ -119,7 +131,7 @@ class Layout:
                     runs.append((piece.start, piece.stop))
             described = f"{parameter.name}\0{parameter.numel}\0{not parameter.compressed}\0"
             digest = zlib.crc32(described.encode(), digest)
-        self.pieces = tuple(pieces)
+        self.pieces = self.units = tuple(pieces)
         self.dense = tuple(dense)
         self.runs = tuple(runs)
         self.dense_numel = sum(stop - start for start, stop in runs)
@@ -132,6 +144,11 @@ class Layout:
         self.rows = np.array(piece_rows, np.intp)
         self.dense_rows = np.array(dense_rows, np.intp)
         self.dense_numels = np.array([piece.stop - piece.start for piece in dense], np.int64)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all parameters, in an order that all ranks share."""
+        return [piece.parameter.name for piece in (*self.units, *self.dense)]
 
 
 class Layouts:
@@ -147,10 +164,19 @@ class Layouts:
     parameters : sequence of Parameter
     place : Place, optional
         This rank's, if the ranks of a node divide every bucket.
+    provisional : callable
+        Tells whether buckets are still to be made anew. Only one with all compressed parameters is
+        then provisional.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], place: Place | None = None) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        place: Place | None = None,
+        provisional: Callable[[], bool] = bool,
+    ) -> None:
         self._place = place
+        self._provisional = provisional
         # The parameters are kept alive here, which keeps their ids valid.
         self._parameters = list(parameters)
         self._replaced = len(self._parameters)
@@ -166,7 +192,7 @@ class Layouts:
         """Return the layout of a bucket, from its parameters and its flat buffer."""
         key = tuple(map(id, tensors))
         layout = self._known.get(key)
-        if layout is None:
+        if layout is None or (layout.provisional and not self._provisional()):
             layout = self._known[key] = self._make(key, tensors, buffer)
             for parameter in layout.compressed:
                 observe(parameter)
@@ -195,7 +221,17 @@ class Layouts:
             named = [(each.name, each.tensor) for each in parameters]
             shares = Cut(named, self._place.shares)
             dtype = torch.promote_types(dtype, torch.float32)  # of sums inside the node
-        layout = Layout(parameters, dtype, self.tallies, rows, sparse=sparse, cut=shares)
+        most = sum(each.compressed for each in self._parameters)
+        provisional = sum(each.compressed for each in parameters) == most and self._provisional()
+        layout = Layout(
+            parameters,
+            dtype,
+            self.tallies,
+            rows,
+            sparse=sparse,
+            cut=shares,
+            provisional=provisional,
+        )
         numel = layout.numel if shares is None else sum(shares.numels)
         if numel != buffer.numel():
             raise RuntimeError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -11,11 +11,14 @@ from gradwire._part import check_part
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assignment import Assignment, Codecs
-from gradwire.torch.reducer.given import check_memory
+from gradwire.torch.reducer.given import check_bundled, check_memory
 from gradwire.torch.reducer.pairing import check_optimizer, facts_of
 from gradwire.torch.reducer.passes import GradScaler
 
-__all__ = ["SAME", "Options"]
+__all__ = ["SAME", "Options", "Scope"]
+
+Scope = Literal["tensor", "bucket"]
+"""What entries are selected from: each parameter, or all parameters of a bucket together."""
 
 SAME = Constant()
 """The schedule that changes nothing."""
@@ -39,6 +42,7 @@ class Options:
     grad_scaler: GradScaler | None = None
     min_numel: int = 1024
     min_ndim: int = 1
+    scope: Scope = "tensor"
     assignment: Assignment = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +57,14 @@ class Options:
                 f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r} "
                 f"({type(scaler).__name__})"
             )
+        _validate.choice("scope", self.scope, get_args(Scope))
+        if self.bundled:
+            check_bundled(self.assignment.codecs)
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the parameters of a bucket are encoded together."""
+        return self.scope == "bucket"
 
     @property
     def scaled(self) -> bool:
@@ -82,6 +94,7 @@ class Options:
             "codec": self.assignment.get_config(),
             "schedule": self.schedule.get_config(),
             "grad_scaler": self.scaled,
+            "scope": self.scope,
             "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
             "parameters": (len(shapes), checksum(shapes)),
             "optimizer": facts_of(self.optimizer, named),

@@ -39,6 +39,8 @@ class Parameter:
         Strides of its gradient in the bucket, and of its residual. None before the first bucket.
     share : Share or None
         The part of it that this rank encodes, and keeps a state of; None for all of it.
+    bundled : bool
+        It is encoded together with others of its bucket.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Parameter:
     measured_before: NDArray[np.float32] | None = None
     strides: tuple[int, ...] | None = None
     share: Share | None = None
+    bundled: bool = False
 
     @property
     def compressed(self) -> bool:
@@ -93,6 +96,11 @@ class Parameter:
         return values if self.share is None else self.share.of(values)
 
     @property
+    def step(self) -> int | None:
+        """Encodes so far; None where its state does not count them."""
+        return getattr(self.state, "step", None)
+
+    @property
     def nbytes(self) -> int:
         """Bytes kept for it between steps. Call it when no other thread uses the state."""
         measured = (self.measured, self.measured_before)
@@ -107,8 +115,23 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A parameter's place in a bucket's flat buffer: entries start to stop."""
+    """A parameter's place in a bucket's flat buffer: entries start to stop.
 
-    parameter: Parameter
+    Attributes
+    ----------
+    parameter : Parameter
+        Or a bundle of several.
+    start, stop : int
+    parts : tuple of Piece
+        The places of a bundle's members.
+    """
+
+    parameter: Any
     start: int
     stop: int
+    parts: "tuple[Piece, ...]" = ()
+
+    @property
+    def units(self) -> "tuple[Piece, ...]":
+        """The parameters by themselves."""
+        return self.parts or (self,)

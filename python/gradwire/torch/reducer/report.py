@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gradwire.torch.reducer.marks import STEPS, Marks
 
-__all__ = ["Integers", "Outcomes", "StepTimes", "Tallies", "Tally"]
+__all__ = ["Integers", "Outcomes", "Rows", "StepTimes", "Tallies", "Tally"]
 
 Integers: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = NDArray[np.intp]

@@ -22,6 +22,7 @@ __all__ = ["Bucket", "bucket", "led"]
 
 _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
+_BLOCK = 1 << 14
 
 _CPU = torch.device("cpu")
 _scratch = threading.local()
@@ -126,6 +127,17 @@ class Bucket(interface.Bucket):
             at += stop - start
         return bool(torch.isfinite(out).all())
 
+    def idle(self, ends: Sequence[tuple[int, int]]) -> list[bool]:
+        """Read each run until an entry is found that is not zero."""
+        return [
+            not any(bool(block.any()) for block in torch.split(self.values[start:stop], _BLOCK))
+            for start, stop in ends
+        ]
+
+    def arranged(self, runs: Sequence[tuple[int, int]]) -> interface.Bucket:
+        """Return a bucket in memory of its own."""
+        return bucket(torch.cat([self.values[start:stop] for start, stop in runs]))
+
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
         """Return the number of non-finite entries, and the first's place."""
         bad = ~torch.isfinite(self.values[start:stop])
@@ -148,6 +160,10 @@ class Bucket(interface.Bucket):
     def spare(self) -> interface.Bucket:
         """Return a bucket in memory of its own."""
         return bucket(torch.empty_like(self.values))
+
+    def take_back(self, arranged: interface.Bucket, runs: Sequence[tuple[int, int]]) -> None:
+        """Copy the runs back."""
+        self._copy(runs, arranged.buffer)
 
     def settle(
         self,
@@ -199,6 +215,9 @@ class Bucket(interface.Bucket):
 
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
         """Write values to the runs that `pack` read."""
+        self._copy(runs, values)
+
+    def _copy(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
         own, at = self.values, 0
         for start, stop in runs:
             own[start:stop] = values[at : at + stop - start]

@@ -15,5 +15,5 @@ class Reduced(Summed):
         # Known even if encoding fails.
         counts = [piece.parameter.codec.sparsify.count(piece.parameter.numel) for piece in pieces]
         # The drawn entries depend on the step counts of the states.
-        steps = [getattr(piece.parameter.state, "step", None) for piece in pieces]
+        steps = [piece.parameter.step for piece in pieces]
         return Chosen(counts, [None] * len(pieces), None, {}, [0] * len(pieces), by=steps)

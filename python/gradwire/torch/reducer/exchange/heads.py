@@ -54,15 +54,15 @@ class Head:
         # Each bit and its complement. If ranks differ, both sums are positive on every rank. The
         # sum of plain numbers could match on one rank and not on another.
         bits = [word >> bit & 1 for bit in range(_BITS)]
-        self._flags = [0, 0, *bits, *(1 - bit for bit in bits), *([0] * len(layout.pieces))]
+        self._flags = [0, 0, *bits, *(1 - bit for bit in bits), *([0] * len(layout.units))]
 
     @staticmethod
     def numel(layout: Layout) -> int:
         """Return its length."""
-        return _USED + len(layout.pieces)
+        return _USED + len(layout.units)
 
     def use(self, index: int) -> None:
-        """Record that the gradient of a piece is not zero on this rank."""
+        """Record that the gradient of a unit is not zero on this rank."""
         self._flags[_USED + index] = 1
 
     def fail(self, *, bad: bool) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError, GradientError
-from gradwire.torch.reducer.exchange.base import Exchange
+from gradwire.torch.reducer.exchange.interface import Exchanging
 from gradwire.torch.reducer.exchange.outcome import NBYTES, Outcome, of_all_ranks, raise_first
 from gradwire.torch.reducer.exchange.pieces import accumulator, mean_of, overflow, wait
 from gradwire.torch.reducer.jobs import Flight, Job
@@ -42,7 +42,7 @@ class Nested:
 
     Parameters
     ----------
-    between : Exchange
+    between : Exchanging
         The exchange between the nodes, of shares.
     scatter, gather : LocalChannel, Channel
         Channels inside the node with no other user, one for each thread.
@@ -53,7 +53,7 @@ class Nested:
 
     def __init__(
         self,
-        between: Exchange,
+        between: Exchanging,
         scatter: LocalChannel,
         gather: Channel,
         place: Place,

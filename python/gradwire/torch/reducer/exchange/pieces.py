@@ -16,7 +16,6 @@ __all__ = [
     "accumulator",
     "mean_of",
     "named",
-    "names",
     "overflow",
     "pack_dense",
     "raise_bad",
@@ -50,25 +49,27 @@ def unpack_dense(job: Job, averages: torch.Tensor, start: float) -> None:
     layout.tallies.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
 
 
-def named(error: NonFiniteError, piece: Piece) -> GradientError:
+def named(error: NonFiniteError, piece: Piece, job: Job) -> GradientError:
     """Return the error of an encode as one that names the parameter."""
-    return GradientError(error.count, error.first, piece.parameter.name, -1)
+    for each in piece.parts:
+        count, first = _not_finite(job, each)
+        if count:
+            return GradientError(count, first, each.parameter.name, -1)
+    # Of a bundle, the sum with what it keeps may be what is not finite.
+    units = [each for each in piece.units if each.start <= piece.start + error.first]
+    first = error.first - (units[-1].start - piece.start)
+    return GradientError(error.count, first, units[-1].parameter.name, -1)
 
 
 def reason_of(error: GradientError, layout: Layout) -> list[int]:
     """Return an error as numbers, from which `raise_bad` can raise it on another rank."""
-    return [names(layout).index(str(error.name)), error.count, error.first]
+    return [layout.names.index(str(error.name)), error.count, error.first]
 
 
 def raise_bad(layout: Layout, reason: Sequence[int], rank: int) -> None:
     """Raise the error of a non-finite gradient on some rank, from what `reason_of` returned."""
     index, count, first = reason
-    raise GradientError(count, first, names(layout)[index], rank)
-
-
-def names(layout: Layout) -> list[str]:
-    """Return the names of all parameters of a bucket, in an order that all ranks share."""
-    return [piece.parameter.name for piece in (*layout.pieces, *layout.dense)]
+    raise GradientError(count, first, layout.names[index], rank)
 
 
 def wait(work: Work, sequence: int) -> None:
@@ -97,7 +98,7 @@ def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
 
 def overflow(job: Job) -> GradientError:
     """Return the error of an average that is not finite."""
-    for piece in (*job.layout.pieces, *job.layout.dense):
+    for piece in (*job.layout.units, *job.layout.dense):
         count, first = _not_finite(job, piece)
         if count:
             return GradientError(count, first, piece.parameter.name, 0)

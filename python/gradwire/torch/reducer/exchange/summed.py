@@ -122,15 +122,17 @@ class Summed(Exchange):
     def _fill(self, job: Job, vectors: Vectors) -> None:
         layout, chosen = job.layout, vectors.chosen
         ends = list(itertools.accumulate(chosen.counts, initial=0))
+        zeros: list[bool] = []
         for members in _batches(layout, chosen):
             outcomes, values = chosen.made.get(members[0]) or self._values(job, chosen, members)
             vectors.values[ends[members[0]] : ends[members[-1] + 1]] = values
-            for index, zero in zip(members, outcomes.zero.tolist(), strict=True):
-                if not zero:
-                    vectors.head.use(index)
+            zeros += outcomes.zero.tolist()
             nbytes = outcomes.count * vectors.values.element_size()
             nbytes += [chosen.nbytes[index] for index in members]
             layout.tallies.encoded(layout.rows[members], outcomes, nbytes)
+        for index, idle in enumerate(self._idle(job, zeros)):
+            if not idle:
+                vectors.head.use(index)
         if layout.runs:
             pack_dense(job, vectors.dense)
 
@@ -241,7 +243,7 @@ class Summed(Exchange):
             if whole:
                 runs = [(pieces[index].start, pieces[index].stop) for index in whole]
                 bucket.unpack(runs, self._mean(job, _joined(values, ends, whole)))
-        self._unused(job, [piece for piece, sent in zip(pieces, used, strict=True) if not sent])
+        self._unused(job, [each for each, sent in zip(layout.units, used, strict=True) if not sent])
 
     def _mean(self, job: Job, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""
