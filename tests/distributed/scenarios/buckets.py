@@ -349,7 +349,14 @@ def refusals(rank: int, world_size: int) -> dict[str, str]:
     found = {}
     given: dict[str, Any] = {
         "factors": (gradwire.powersgd(2), "bucket"),
-        "owners": (gradwire.topk(RATIO, exchange=ReduceScatter()), "bucket"),
+        "owners": (
+            gradwire.Codec(
+                sparsify=gradwire.sparsify.TopK(ratio=RATIO),
+                memory=Residual(),
+                exchange=ReduceScatter(),
+            ),
+            "bucket",
+        ),
         "mistyped": (gradwire.topk(RATIO), "layer"),
         "ranks": (gradwire.topk(RATIO), "bucket" if rank else "tensor"),
     }

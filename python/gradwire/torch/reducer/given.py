@@ -81,8 +81,8 @@ def check_bundled(codecs: Iterable[Codec]) -> None:
             )
         if isinstance(codec.exchange, ReduceScatter):
             raise ValueError(
-                f'scope="bucket" encodes a bucket as one vector, and with {codec.exchange!r} owners '
-                "keep what they do not send on in the residual of each parameter: use "
+                f'scope="bucket" encodes a bucket as one vector, and with {codec.exchange!r} '
+                "owners keep what they do not send on in the residual of each parameter: use "
                 'scope="tensor", or exchange=gradwire.exchange.AllGather()'
             )
 

@@ -111,7 +111,9 @@ class MemberState:
     def nbytes(self) -> int:
         """Bytes of what is kept per entry."""
         if self.bundle is not None:
-            return int(self.bundle.state.nbytes) * self.numel // max(self.bundle.numel, 1)
+            whole: int = self.bundle.state.nbytes
+            share: int = whole * self.numel // max(self.bundle.numel, 1)
+            return share
         return 0 if self._own is None else int(self._own.nbytes)
 
     @property
