@@ -1,5 +1,6 @@
 """The tables of docs/diloco.md."""
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
@@ -118,7 +119,7 @@ def _loss(record: Record) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.2f} %"
+    return "" if math.isnan(ratio) else f"{100 * (ratio - 1):+.2f} %"
 
 
 def _bytes(record: Record, dense: Record) -> Sequence[str]:
