@@ -17,11 +17,10 @@ export PYO3_PYTHON := $(bin)/python
 python := $(bin)/python
 environment := $(PYTHON) scripts/environment.py
 
-.PHONY: help
+.PHONY: help demo horovod-demo horovod soak test test-rust test-python
 help: ## This page
 	@awk -f scripts/help.awk $(MAKEFILE_LIST)
 
-.PHONY: demo horovod-demo horovod soak
 demo: ## Train two models over a slow link, with and without compression (ARGS="--help" for options)
 	@$(environment) demo
 	@$(bin)/gradwire demo $(ARGS)
@@ -31,14 +30,12 @@ horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS=
 	@$(python) scripts/build_horovod.py
 	@$(bin)/gradwire demo --horovod --task digits $(ARGS)
 
-.PHONY: test
 test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
 	@$(environment) test cuda trainers horovod
 	@$(python) scripts/build_horovod.py --tests
 	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py
 
-.PHONY: test-rust test-python
 test-rust: ## Only the Rust tests
 	@$(environment) test
 	@$(python) scripts/run_tests.py rust
@@ -57,7 +54,7 @@ soak: ## Train 2 000 steps under random faults, restarts and changes of the numb
 	@$(python) scripts/build_horovod.py --tests
 	@$(python) -m pytest -q -s -m slow tests/distributed/test_soak.py tests/horovod/test_soak.py $(PYTEST_ARGS)
 
-.PHONY: test-gpu bench-gpu test-races toy-parts
+.PHONY: test-gpu bench-gpu test-races toy-parts neon fuzz miri oldest-rust oldest-trainers lint format
 test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="--tests -- -k Gloo")
 	@$(PYTHON) scripts/test_gpu.py $(ARGS)
 
@@ -71,7 +68,6 @@ test-races: ## The CUDA kernels' tests, all with the race detector (`make test`:
 toy-parts: ## Build the toy parts of CONTRIBUTING.md and run the suites that pick them up
 	@$(PYTHON) scripts/toy_parts.py
 
-.PHONY: neon fuzz miri oldest-rust oldest-trainers lint format
 neon: ## The Rust tests on NEON, cross-compiled and run under qemu-aarch64
 	@scripts/neon.sh
 
@@ -139,6 +135,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .cache target dist demo-results compare-results accuracy-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .cache target dist demo-results compare-results accuracy-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -325,7 +325,7 @@ def scheduled(rank: int, world_size: int, how: str) -> dict[str, Any]:
         model, gradwire.adam(0.05), optimizer=optimizer, schedule=schedules[how]
     )
     weight = model.module[0].weight
-    moments, steps = [], []
+    moments, steps, averaged = [], [], []
     for epoch in range(3):
         handle.epoch(epoch)
         if how == "dense" and epoch == 1:
@@ -337,9 +337,12 @@ def scheduled(rank: int, world_size: int, how: str) -> dict[str, Any]:
             if how == "dense" and epoch == 1 and step == 0:
                 moments.append(handle._parameters["0.weight"].state.second_moment)
             optimizer.step()
-            steps.append(handle._parameters["0.weight"].state.step)
+            state = handle._parameters["0.weight"].state
+            steps.append(state.step)
+            averaged.append(state.state_dict()["scalars"]["second_moment_steps"])
     found = {
         "steps": steps,
+        "averaged": averaged,
         "print": fingerprint(model),
         "kept": weight in optimizer.state,
         "moments": moments,
@@ -371,7 +374,9 @@ def loaded(
     handle.load_state_dict([each["handle"] for each in every] or None, policy)
     (held,) = handle.state_dict().values()
     found = {kind: held[kind]["0.weight"].numpy() for kind in ("residual", "second_moment")}
-    found["step"] = handle._parameters["0.weight"].state.step
+    state = handle._parameters["0.weight"].state
+    found["step"] = state.step
+    found["averaged"] = state.state_dict()["scalars"]["second_moment_steps"]
     _train(model, optimizer, rank, 9)
     found["print"] = fingerprint(model)
     handle.detach()

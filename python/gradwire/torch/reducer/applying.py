@@ -12,6 +12,7 @@ from gradwire.torch import backends
 from gradwire.torch.errors import UpdateError
 from gradwire.torch.optim.attachable import Attachable
 from gradwire.torch.reducer.jobs import Step
+from gradwire.torch.reducer.moments import with_second_moment
 from gradwire.torch.reducer.order import to_memory
 from gradwire.torch.reducer.origins import Origin, Origins
 from gradwire.torch.reducer.pairing import (
@@ -280,17 +281,16 @@ class Applying:
 
 
 def _start(parameter: Parameter, moments: Mapping[str, Any]) -> None:
-    found: dict[str, Any] = {}
     if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
-        found["second_moment"] = to_memory(parameter.own(moments["exp_avg_sq"]), parameter)
-        found["step"] = int(moments["step"])
+        values = to_memory(parameter.own(moments["exp_avg_sq"]), parameter)
+        taken = with_second_moment(parameter.state, values, int(moments["step"]))
+        parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
         # With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
         factor = parameter.codec.memory.momentum if parameter.codec.memory.nesterov else 1.0
         own = parameter.own(moments["momentum_buffer"])
-        found["momentum"] = to_memory(factor * own, parameter)
-    if found:
-        parameter.state.load_state_dict(parameter.state.state_dict() | found)
+        held = parameter.state.state_dict()
+        parameter.state.load_state_dict(held | {"momentum": to_memory(factor * own, parameter)})
 
 
 def set_rates(rates: Sequence[tuple[Parameter, Callable[[], float]]]) -> None:

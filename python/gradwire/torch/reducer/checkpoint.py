@@ -14,6 +14,7 @@ from gradwire.torch.reducer.agreement import checksum, together
 from gradwire.torch.reducer.bundling import Bundler, Kept, kept
 from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.member import MemberState, Snapshots
+from gradwire.torch.reducer.moments import with_second_moment
 from gradwire.torch.reducer.order import BUFFERS, to_logical, to_memory
 from gradwire.torch.reducer.parameters import fresh_state
 from gradwire.torch.reducer.record import Parameter
@@ -329,7 +330,7 @@ class _Loading:
             channel.all_reduce(total).wait()
             mean = total.div_(len(steps)).float().numpy()
             state = self.states[name]
-            state.load_state_dict(state.state_dict() | {"second_moment": mean, "step": max(steps)})
+            state.load_state_dict(with_second_moment(state, mean, max(steps)))
 
     def complete(
         self, steps: Sequence[Mapping[str, int]], schedules: Sequence[Mapping[str, Any]]
