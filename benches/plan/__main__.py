@@ -11,6 +11,7 @@ and of what it is judged by, is the fastest of several; a link is the middle one
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -18,6 +19,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benches.compare import blocks
 from benches.compare.exchange import Rank, together
@@ -45,6 +48,7 @@ TIMES = 3  # that codecs and links are measured
 
 def measure(ranks: int, rates: list[int], rounds: int) -> dict[str, Any]:
     """Measure all that the model takes, and the steps that it is judged by."""
+    load = os.getloadavg()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
         link, why_not = open_link(ranks)
@@ -83,7 +87,8 @@ def measure(ranks: int, rates: list[int], rounds: int) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
-        "versions": versions(),
+        "versions": {**versions(), "torch": torch.__version__},
+        "load": {"before": load, "after": os.getloadavg()},
         "ranks": ranks,
         "numel": NUMEL,
         "tensors": LAYERS,
@@ -202,7 +207,9 @@ def main() -> None:
     )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rates", default=",".join(RATES), help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=2 * len(METHODS),
+                        help="turns of all methods; a multiple of their number puts each in each "
+                        "place as often (default: %(default)s)")  # fmt: skip
     parser.add_argument("--out", type=Path, help="keep what was measured")
     parser.add_argument("--show", type=Path, metavar="FILE", help="what --out kept")
     parser.add_argument("--into", type=Path, help="a page that has the block")

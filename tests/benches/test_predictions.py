@@ -1,10 +1,13 @@
 """What a benchmark of predictions makes of what it measured."""
 
 import copy
+import json
+import re
 
 import pytest
 
 import gradwire
+from benches.compare import blocks
 from benches.plan.__main__ import link_of, predictions, quickest, table
 from benches.plan.rank import CODECS, METHODS
 from gradwire.cost import Calibration, CodecCost, Line
@@ -54,6 +57,14 @@ def test_the_table_has_a_row_for_each_method(measured):
     lines = table(measured)
     assert [line.split("|")[1].strip() for line in lines[4:]] == [*METHODS, "no exchange"]
     assert "1 Gbit/s: predicted | measured | error | 10 Gbit/s: predicted" in lines[2]
+
+
+def test_the_table_in_the_documentation_is_that_of_its_run():
+    page = (blocks.ROOT / "docs" / "cost.md").read_text("utf-8")
+    named = re.search(r"benches/results/[\w-]+-plan\.json", page)
+    assert named, "the page names the run that its table comes from"
+    kept = json.loads((blocks.ROOT / named[0]).read_text("utf-8"))
+    assert blocks.find(page, "predicted and measured").split("\n")[1:-1] == table(kept)
 
 
 def test_what_is_slow_by_chance_is_left_out(measured):

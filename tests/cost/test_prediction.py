@@ -1,5 +1,6 @@
 """Step times, and the link below which a codec pays. The codec's times are given, not measured."""
 
+import dataclasses
 import math
 
 import pytest
@@ -19,6 +20,7 @@ from gradwire.cost import (
     fp32,
     predict,
 )
+from gradwire.cost.prediction import FASTEST, pays_below
 
 ENCODE, DECODE = Line(0.0, 1e-9, 0.0), Line(0.0, 0.0, 1e-8)
 TOPK = CodecCost(gradwire.topk(ratio=0.01), ENCODE, DECODE, 48, 32.3, 0.01, 8.0)
@@ -101,6 +103,45 @@ def test_at_the_break_even_link_both_take_as_long():
 def test_what_sends_more_than_dense_never_pays():
     method = compressed("topk", GIVEN)
     assert break_even(MODEL, method, Network(10_000, GIGABIT), [fp32()]) == 0.0
+
+
+def test_what_is_slower_on_slow_links_does_not_pay_below_a_fast_one():
+    """4096 ranks: fewer rounds than dense rings, but 4095 frames of each bucket arrive."""
+    topk = dataclasses.replace(TOPK, decode=Line(0.0, 0.0, 0.0), share=0.001)
+    method = compressed("topk", Calibration({"topk": topk}, 1e-9, 1e-10, 1))
+    network = Network(4096, GIGABIT)
+
+    def wins(bandwidth):
+        link = Link(bandwidth, 50e-6, 5e-6)
+        return step(method, 4096, link) < step(fp32(), 4096, link)
+
+    assert wins(math.inf)
+    assert not wins(1e9)
+    assert break_even(MODEL, method, network, [fp32()]) == 0.0
+
+
+def test_what_pays_again_on_fast_links_pays_below_the_first_that_it_loses_on():
+    def own(bandwidth):
+        return 1.0 if bandwidth < 1e6 or bandwidth > 1e9 else 3.0
+
+    assert pays_below(own, lambda bandwidth: 2.0) == pytest.approx(1e6, rel=1e-3)
+
+
+def test_what_loses_only_on_an_infinite_link_pays_on_all_that_are_tried():
+    assert (
+        pays_below(lambda bandwidth: 1.0, lambda bandwidth: 0.0 if math.isinf(bandwidth) else 2.0)
+        == FASTEST
+    )
+
+
+def test_a_model_of_many_buckets_is_the_sum_of_them():
+    """Buckets that are alike are computed once: here, a thousand of two kinds."""
+    given = Workload(150_000, 0.1, buckets=[100, 200] * 500)
+    found = predict(given, compressed("topk", GIVEN), Network(8, GIGABIT))
+    assert len(found.exchanged) == len(found.buckets) == 1000
+    assert found.exchanged[2] == found.exchanged[0] != found.exchanged[1]
+    assert [each.backward for each in found.buckets[:2]] == pytest.approx([0.1 / 1500, 0.2 / 1500])
+    assert found.sent == pytest.approx(sum(each.sent for each in found.exchanged))
 
 
 def test_what_waits_for_fewer_messages_always_pays():

@@ -11,6 +11,7 @@ from gradwire.cost import (
     LowRankAllReduces,
     Network,
     Payload,
+    PlainRing,
     RingAllReduce,
     SharedPositions,
     SparseReduceScatter,
@@ -78,13 +79,35 @@ def test_inside_a_node_a_rank_sends_its_share_to_each_other_twice():
     assert found.seconds - alone.seconds == pytest.approx(spent)
 
 
-def test_low_rank_is_never_divided():
-    payload = Payload(NUMEL, NUMEL, factors=(4000, 2000))
-    flat = simulate(LowRankAllReduces(), payload, Network(8, LINK))
-    nodes = simulate(LowRankAllReduces(), payload, Network(8, LINK, node_size=4))
-    assert nodes.seconds == flat.seconds
-    assert nodes.sent + nodes.sent_inside == flat.sent == 2 * 7 / 8 * 4 * 6000
+@pytest.mark.parametrize(
+    ("exchange", "payload", "numel"),
+    [
+        (LowRankAllReduces(), Payload(NUMEL, NUMEL, factors=(4000, 2000)), 6000),
+        (PlainRing(), Payload.dense(NUMEL), NUMEL),
+    ],
+    ids=["low rank", "plain DDP"],
+)
+def test_some_are_never_divided(exchange, payload, numel):
+    """All ranks form one ring: all bytes cross the link, and one hop in four has its latency."""
+    inside = Link(1e11, 1e-6)
+    flat = simulate(exchange, payload, Network(8, LINK))
+    nodes = simulate(exchange, payload, Network(8, LINK, node_size=4, inside=inside))
+    assert nodes.sent + nodes.sent_inside == flat.sent == 2 * 7 / 8 * 4 * numel
     assert nodes.sent == flat.sent / 4
+    rings = len(nodes.phases)  # of 14 rounds, 4 of which wait for the link
+    wire = 8 * flat.sent / 1e9
+    assert nodes.seconds == pytest.approx(wire + rings * (4 * 55e-6 + 10 * 1e-6))
+    assert flat.seconds == pytest.approx(wire + rings * 14 * 55e-6)
+
+
+@pytest.mark.parametrize("exchange", [LowRankAllReduces(), PlainRing()], ids=repr)
+def test_a_ring_inside_one_node_does_not_use_the_link(exchange):
+    inside = Link(1e11, 1e-6)
+    payload = Payload(NUMEL, NUMEL, factors=(4000, 2000))
+    alone = simulate(exchange, payload, Network(4, LINK, node_size=4, inside=inside))
+    flat = simulate(exchange, payload, Network(4, inside))
+    assert alone.seconds == flat.seconds > 0
+    assert (alone.sent, alone.sent_inside) == (0, flat.sent)
 
 
 def test_the_memory_of_a_gather_grows_and_that_of_a_reduce_scatter_does_not():
@@ -149,6 +172,8 @@ def wrong(value: object) -> Any:
         (lambda: Network(2, wrong(1e9)), TypeError, "link must be a gradwire.cost.Link"),
         (lambda: Payload(10, 11), ValueError, "11 entries of a tensor that has 10"),
         (lambda: Payload(-1, 0), ValueError, "numel must be at least 0"),
+        (lambda: Payload(9, 9, factors=(-1.0, 1.0)), ValueError, "factors.0. must be finite and"),
+        (lambda: Payload(9, 9, factors=wrong((1.0,))), TypeError, "factors must be a pair"),
         (lambda: Support().union(0.0, 2), ValueError, "density must be greater than 0"),
         (lambda: Support(scale=0.0), ValueError, "scale must be above 0"),
         (

@@ -1,6 +1,7 @@
 """Overlap of exchanges with the backward pass."""
 
 import itertools
+import random
 
 import pytest
 
@@ -59,6 +60,29 @@ def test_ddp_fills_a_small_bucket_first(numel):
     assert sum(made) == numel
     assert made[0] == min(numel, 2**20 // 4)
     assert all(each == 25 * 2**20 // 4 for each in made[1:-1])
+
+
+def test_an_explicit_bucket_size_holds_for_the_first_bucket_too():
+    assert ddp_buckets(2_097_152 * 4, bucket_mb=8) == [2_097_152] * 4
+
+
+def test_queues_one_after_the_other_are_those_of_events():
+    """Against a plain loop, of buckets that all differ."""
+    draw = random.Random(0)
+    buckets = [Bucket(*(draw.expovariate(1.0) for _ in range(4))) for _ in range(200)]
+    ready = encoded = arrived = decoded = 0.0
+    spans = []
+    for each in buckets:
+        ready += each.backward
+        encoded = max(ready, encoded) + each.encode
+        spans.append((max(encoded, arrived), max(encoded, arrived) + each.exchange))
+        arrived = spans[-1][1]
+        decoded = max(arrived, decoded) + each.decode
+    found = overlapped(buckets)
+    assert found.end == pytest.approx(decoded)
+    assert found.backward == pytest.approx(ready)
+    for span, wanted in zip(found.exchanged, spans, strict=True):
+        assert span == pytest.approx(wanted)
 
 
 def test_a_bucket_size_below_one_mebibyte_holds_for_the_first_bucket_too():

@@ -24,6 +24,7 @@ __all__ = [
     "GatheredFrames",
     "LowRankAllReduces",
     "Phase",
+    "PlainRing",
     "QuantizedAllReduce",
     "RingAllReduce",
     "SharedPositions",
@@ -145,6 +146,13 @@ class RingAllReduce(Exchange):
 
 
 @dataclasses.dataclass(frozen=True)
+class PlainRing(RingAllReduce):
+    """The all-reduce of plain DDP: one ring of all ranks, whatever nodes they are in."""
+
+    divides: ClassVar[bool] = False
+
+
+@dataclasses.dataclass(frozen=True)
 class GatheredFrames(Exchange):
     """An all-gather of frames: `gradwire.exchange.AllGather`."""
 
@@ -242,6 +250,8 @@ class SparseReduceScatter(Exchange):
 @dataclasses.dataclass(frozen=True)
 class QuantizedAllReduce(SparseReduceScatter):
     """A reduce-scatter and an all-gather of dense frames; owners quantize their sums again.
+
+    A model only: no exchange of this package does it.
 
     References
     ----------

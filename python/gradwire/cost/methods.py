@@ -8,7 +8,7 @@ from gradwire.cost.exchanges import (
     Exchange,
     GatheredFrames,
     LowRankAllReduces,
-    QuantizedAllReduce,
+    PlainRing,
     RingAllReduce,
     SharedPositions,
     SparseReduceScatter,
@@ -98,14 +98,14 @@ class Method:
 
 
 def fp32() -> Method:
-    """Return plain DDP: an all-reduce of float32."""
-    return Method("fp32", RingAllReduce())
+    """Return plain DDP: an all-reduce of float32, in one ring of all ranks."""
+    return Method("fp32", PlainRing())
 
 
 def bf16(calibration: Calibration | None = None) -> Method:
     """Return torch's hook for bfloat16, with casts as fast as those of this package."""
     cast = 0.0 if calibration is None else calibration.cast_seconds
-    return Method("bf16", RingAllReduce(), 16.0, cast_seconds=cast)
+    return Method("bf16", PlainRing(), 16.0, cast_seconds=cast)
 
 
 def compressed(name: str, calibration: Calibration, exchange: Exchange | None = None) -> Method:
@@ -136,13 +136,12 @@ def compressed(name: str, calibration: Calibration, exchange: Exchange | None = 
 
 def _exchange_of(cost: CodecCost) -> Exchange:
     kind = cost.codec.exchange.kind
-    scattered = SparseReduceScatter() if cost.codec.sparsify.selects else QuantizedAllReduce()
     known: dict[str, Exchange] = {
         "all_gather": GatheredFrames(),
         "all_reduce": RingAllReduce(),
         "leader_indices": SharedPositions(),
         "low_rank": LowRankAllReduces(),
-        "reduce_scatter": scattered,
+        "reduce_scatter": SparseReduceScatter(),
     }
     if kind not in known:
         raise ValueError(f"the exchange {kind!r} has no cost model; known are {', '.join(known)}")

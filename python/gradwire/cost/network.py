@@ -28,7 +28,7 @@ class Link:
     References
     ----------
     Alexandrov, Ionescu, Schauser, Scheiman, "LogGP: Incorporating Long Messages into the LogP
-    Model", SPAA 1995: L, o and 8 G = 1 / bandwidth.
+    Model", SPAA 1995: L, o and G = 8 / bandwidth.
     """
 
     bandwidth: float

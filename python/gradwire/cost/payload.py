@@ -44,6 +44,10 @@ class Payload:
         _validate.integer("frames", self.frames, low=0)
         for name in ("entries", "value_bits", "position_bits", "header"):
             _validate.positive(name, getattr(self, name))
+        if not isinstance(self.factors, tuple) or len(self.factors) != 2:
+            raise TypeError(f"factors must be a pair of numbers, got {self.factors!r}")
+        for at, factor in enumerate(self.factors):
+            _validate.positive(f"factors[{at}]", factor)
         if self.entries > self.numel:
             raise ValueError(f"{self.entries:g} entries of a tensor that has {self.numel}")
 

@@ -1,6 +1,7 @@
 """The step time of a method, for any number of ranks and any link."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -71,6 +72,16 @@ class Workload:
 
     def parts(self) -> list[tuple[int, float, int]]:
         """Return entries, seconds of backward pass and number of tensors of each bucket."""
+        return list(self._parts)
+
+    @functools.cached_property
+    def _kinds(self) -> tuple[list[tuple[int, float, int]], list[int]]:
+        """The parts that differ, and which of them each bucket is."""
+        kinds = {part: at for at, part in enumerate(dict.fromkeys(self._parts))}
+        return list(kinds), [kinds[part] for part in self._parts]
+
+    @functools.cached_property
+    def _parts(self) -> list[tuple[int, float, int]]:
         numels = self._numels()
         tensors = self.tensors or max(1, self.numel // 200_000)
         if self.ready is None:
@@ -148,14 +159,17 @@ def predict(
     """
     divided = method.exchange.divides and network.node_size > 1
     ranks = network.nodes if method.exchange.divides else network.ranks
-    exchanged, buckets = [], []
-    for numel, backward, tensors in workload.parts():
-        found = simulate(method.exchange, method.payload(numel, tensors), network, support)
+
+    found: list[tuple[Exchanged, Bucket]] = []
+    kinds, which = workload._kinds  # most buckets of a large model are alike
+    for numel, backward, tensors in kinds:
+        one = simulate(method.exchange, method.payload(numel, tensors), network, support)
         share = -(-numel // network.node_size) if divided else numel
         encode = method.encode_seconds(share, ranks, tensors)
         decode = method.decode_seconds(share, ranks, tensors)
-        exchanged.append(found)
-        buckets.append(Bucket(backward, encode, found.seconds, decode))
+        found.append((one, Bucket(backward, encode, one.seconds, decode)))
+    exchanged = [found[at][0] for at in which]
+    buckets = [found[at][1] for at in which]
     timeline = overlapped(buckets, shared=workload.shared)
     states = method.state_bytes * workload.numel / (network.node_size if divided else 1)
     return Prediction(
@@ -184,7 +198,10 @@ def break_even(
     baselines: Sequence[Method],
     support: Support | None = None,
 ) -> float:
-    """Return the link speed below which a method is faster than each of the others.
+    """Return the link speed up to which a method is faster than each of the others.
+
+    A method that is faster on slow links and on very fast ones, but not between, has the speed at
+    which it is slower for the first time.
 
     Parameters
     ----------
@@ -198,29 +215,51 @@ def break_even(
     Returns
     -------
     float
-        Bits per second; 0 if it is never faster, and infinite if it is at any speed.
+        Bits per second: it is faster on all links up to this speed, to 0.1 %, of those between
+        10 kbit/s and 100 Tbit/s. 0 if it is slower on the slowest of these; infinite if it is
+        faster at any speed.
     """
     if not baselines:
         raise ValueError("a break-even link takes a method to compare with")
 
-    def wins(bandwidth: float) -> bool:
+    return pays_below(
+        fastest(workload, [method], network, support),
+        fastest(workload, baselines, network, support),
+    )
+
+
+Steps = Callable[[float], float]
+"""Seconds of a step, by the bits per second of a link."""
+
+
+def fastest(
+    workload: Workload, methods: Sequence[Method], network: Network, support: Support | None = None
+) -> Steps:
+    """Return the step of the fastest method as a function of the link's speed, which remembers."""
+
+    @functools.cache
+    def steps(bandwidth: float) -> float:
         link = Link(bandwidth, network.link.latency, network.link.overhead)
         on = dataclasses.replace(network, link=link)
-        own = predict(workload, method, on, support).step
-        return all(own < predict(workload, each, on, support).step for each in baselines)
+        return min(predict(workload, each, on, support).step for each in methods)
 
-    return _last(wins)
+    return steps
+
+
+def pays_below(own: Steps, best: Steps) -> float:
+    """Return the speed up to which a method is faster; see `break_even`."""
+    return _last(lambda bandwidth: own(bandwidth) < best(bandwidth))
 
 
 def _last(wins: Callable[[float], bool]) -> float:
-    """Return the highest speed that wins, to 0.1 %: a scan, then bisection."""
-    if wins(math.inf):
-        return math.inf
+    """Return the highest speed up to which all win, to 0.1 %: a scan, then bisection."""
     grid = [SLOWEST * math.exp(at / 40 * math.log(FASTEST / SLOWEST)) for at in range(41)]
-    at = next((at for at in reversed(range(41)) if wins(grid[at])), None)
-    if at is None:
+    lost = next((at for at in range(41) if not wins(grid[at])), None)
+    if lost is None:
+        return math.inf if wins(math.inf) else FASTEST
+    if lost == 0:
         return 0.0
-    low, high = grid[at], grid[min(at + 1, 40)]
+    low, high = grid[lost - 1], grid[lost]
     while high > 1.001 * low:
         middle = low * math.sqrt(high / low)
         low, high = (middle, high) if wins(middle) else (low, middle)

@@ -1,6 +1,7 @@
 """Bytes, seconds and memory of one exchange."""
 
 import dataclasses
+import math
 
 from gradwire.cost.exchanges import Exchange, Phase, exchange_all, ring_all_gather
 from gradwire.cost.network import Network
@@ -48,7 +49,7 @@ def simulate(
 
     In a network of nodes, ranks sum dense inside a node, and each exchanges its share with its
     partners in the other nodes, as ``attach(hierarchy=)`` does: an all-to-all and an all-gather of
-    float32 inside. What low rank approximates is never divided; there, all ranks form one ring that
+    float32 inside. With plain DDP and low rank, nothing is divided: all ranks form one ring that
     leaves and enters each node once.
 
     Parameters
@@ -93,13 +94,19 @@ def simulate(
     together = network.node_size if divided else 1
     inside = _inside(payload, network) if divided else ()
     phases = exchange.phases(mine, partners)
-    seconds = sum(
-        network.link.seconds(together * each.serial, each.rounds, each.messages) for each in phases
-    ) + sum(network.inside.seconds(each.serial, each.rounds, each.messages) for each in inside)
+    if exchange.divides:
+        seconds = sum(
+            network.link.seconds(together * each.serial, each.rounds, each.messages)
+            for each in phases
+        ) + sum(network.inside.seconds(each.serial, each.rounds, each.messages) for each in inside)
+    else:
+        seconds = sum(_one_ring(each, network) for each in phases)
     union = (support or Support()).union(mine.density, partners) if mine.entries else 0.0
     sent = sum(each.sent for each in phases)
     # One rank of a node sends to the next node where all form one ring.
-    outside = sent if exchange.divides else sent / network.node_size
+    outside = sent
+    if not exchange.divides:
+        outside = sent / network.node_size if network.nodes > 1 else 0.0
     return Exchanged(
         seconds,
         outside,
@@ -109,6 +116,19 @@ def simulate(
         phases,
         inside,
     )
+
+
+def _one_ring(phase: Phase, network: Network) -> float:
+    """Return the seconds of a ring of all ranks: one hop in ``node_size`` is between nodes.
+
+    What is sent round the ring waits for latencies of both links, but all of its bytes cross the
+    link between nodes, while those inside are on their way at the same time.
+    """
+    if network.nodes == 1:
+        return network.inside.seconds(phase.serial, phase.rounds, phase.messages)
+    far = math.ceil(phase.rounds / network.node_size)
+    near = phase.rounds - far
+    return network.link.seconds(phase.serial, far, far) + network.inside.seconds(0, near, near)
 
 
 def _inside(payload: Payload, network: Network) -> tuple[Phase, ...]:

@@ -13,9 +13,9 @@ class Support:
     """Overlap of what ranks select: how many positions any of them has selected.
 
     Ranks train the same model on other data, so that they would rather select the same entries. An
-    entry has a probability p to be selected by a rank, in the model a Beta variable whose mean is
-    the density d. With ``s = a + b``, its concentration, the share of the entries that at least one
-    of N ranks has selected is::
+    entry has a probability p to be selected by a rank, in the model a Beta(a, b) variable whose
+    mean is the density d. With ``s = a + b``, its concentration, the share of the entries that at
+    least one of N ranks has selected is::
 
         1 - Γ(b + N) Γ(s) / (Γ(b) Γ(s + N)),    b = (1 - d) s
 

@@ -2,11 +2,17 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradwire import _validate
 
 __all__ = ["Bucket", "Timeline", "ddp_buckets", "overlapped"]
+
+Times = NDArray[np.float64]
 
 _MIB = 1 << 20
 
@@ -53,24 +59,26 @@ class Timeline:
         return self.end - self.backward
 
 
-def ddp_buckets(numel: int, *, bucket_mb: float = 25.0, itemsize: int = 4) -> list[int]:
+def ddp_buckets(numel: int, *, bucket_mb: float | None = None, itemsize: int = 4) -> list[int]:
     """Return the entries of each of DDP's buckets, in the order in which they become ready.
 
-    The first is of 1 MiB, the others of ``bucket_mb``, as DDP makes them from the second step on.
+    As DDP makes them from the second step on: by default, the first is of 1 MiB and the others of
+    25 MiB. With ``bucket_mb``, all are of that size, the first too.
     A bucket of DDP ends with the parameter that fills it; here all are exactly full.
 
     Parameters
     ----------
     numel : int
         Entries of the model, at least 1.
-    bucket_mb : float
-        ``bucket_cap_mb`` of DDP, in MiB.
+    bucket_mb : float, optional
+        ``bucket_cap_mb`` of DDP, in MiB, if that is given to it.
     itemsize : int
         Bytes of an entry of a gradient.
     """
     left = _validate.integer("numel", numel, low=1)
-    cap = max(1, int(_validate.positive("bucket_mb", bucket_mb) * _MIB) // itemsize)
-    first = min(cap, _MIB // itemsize)
+    mib = 25.0 if bucket_mb is None else _validate.positive("bucket_mb", bucket_mb)
+    cap = max(1, int(mib * _MIB) // itemsize)
+    first = max(1, _MIB // itemsize) if bucket_mb is None else cap
     made: list[int] = []
     while left:
         made.append(min(left, cap if made else first))
@@ -95,6 +103,8 @@ def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
         has one core, or the backward pass uses all of them. Otherwise it has a device, or a core,
         of its own.
     """
+    if not shared or not any(each.encode or each.decode for each in buckets):
+        return _apart(buckets)
     backward = _Worker([each.backward for each in buckets], len(buckets))
     encode = _Worker([each.encode for each in buckets])
     decode = _Worker([each.decode for each in buckets])
@@ -102,7 +112,7 @@ def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
     now = 0.0
     while decode.done < len(buckets):
         running = [each for each in (backward, encode, decode) if each.done < each.given]
-        rate = 1.0 / len(running) if shared and running else 1.0
+        rate = 1.0 / len(running) if running else 1.0
         # The next event: a piece of work ends, or a bucket arrives.
         elapsed = min((each.left[each.done] / rate for each in running), default=math.inf)
         if decode.given < len(spans) and spans[decode.given][1] - now <= elapsed:
@@ -116,6 +126,28 @@ def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
             start = max(now, spans[-1][1] if spans else 0.0)
             spans.append((start, start + buckets[len(spans)].exchange))
     return Timeline(now, sum(each.backward for each in buckets), tuple(spans))
+
+
+def _apart(buckets: Sequence[Bucket]) -> Timeline:
+    """Run buckets whose work takes nothing from the backward pass: a queue after the other."""
+
+    def seconds(name: str) -> Times:
+        return np.fromiter(map(operator.attrgetter(name), buckets), np.float64, len(buckets))
+
+    ready = np.cumsum(seconds("backward"))
+    exchange = seconds("exchange")
+    arrived = _served(_served(ready, seconds("encode")), exchange)
+    done = _served(arrived, seconds("decode"))
+    backward, end = (float(each[-1]) if len(buckets) else 0.0 for each in (ready, done))
+    spans = zip((arrived - exchange).tolist(), arrived.tolist(), strict=True)
+    return Timeline(max(end, backward), backward, tuple(spans))
+
+
+def _served(given: Times, work: Times) -> Times:
+    """Return when each piece of work ends: each begins when it is given and the last has ended."""
+    total = np.cumsum(work)
+    # A piece ends when a piece before it was given, and all work from that one on is done.
+    return np.asarray(np.maximum.accumulate(given - (total - work)) + total)
 
 
 class _Worker:

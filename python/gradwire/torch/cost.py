@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from gradwire import _validate
 from gradwire.cost import Link
+from gradwire.cost.calibration import line
 
 __all__ = ["measure_link"]
 
@@ -64,9 +65,11 @@ def measure_link(
     ):
         points.append((float(nbytes), _all_reduce(vector[: nbytes // 4], group)))
         nbytes *= _GROWTH
-    fixed, per_byte = _line(points)
+    found = line([(nbytes, 0.0, seconds) for nbytes, seconds in points])
+    # The largest message alone, where all would have one time.
+    per_byte = max(found.per_numel, 1e-3 * points[-1][1] / points[-1][0])
     rounds = 2 * (ranks - 1)
-    return Link(8.0 * rounds / ranks / per_byte, fixed / rounds)
+    return Link(8.0 * rounds / ranks / per_byte, found.fixed / rounds)
 
 
 def _all_reduce(vector: torch.Tensor, group: dist.ProcessGroup | None) -> float:
@@ -78,19 +81,7 @@ def _all_reduce(vector: torch.Tensor, group: dist.ProcessGroup | None) -> float:
         begin = time.perf_counter()
         dist.all_reduce(vector, group=group)
         if vector.is_cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(vector.device)
         times[repeat] = time.perf_counter() - begin
     dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group)
     return float(statistics.median(times.tolist()))
-
-
-def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return seconds of no bytes, and per byte: least squares of relative errors, none negative."""
-    weights = [1.0 / seconds for _, seconds in points]
-    a = sum(w * w for w in weights)
-    b = sum(w * w * x for w, (x, _) in zip(weights, points, strict=True))
-    c = sum(w * w * x * x for w, (x, _) in zip(weights, points, strict=True))
-    u, v = sum(weights), sum(w * x for w, (x, _) in zip(weights, points, strict=True))
-    fixed = max(0.0, (u * c - v * b) / (a * c - b * b))
-    # The largest message alone, where all would have one time.
-    return fixed, max((v - fixed * b) / c, 1e-3 * points[-1][1] / points[-1][0])

@@ -18,12 +18,12 @@ __all__ = ["main"]
 
 _DESCRIPTION = """\
 Predict the time of a training step with plain DDP, in float32 and bfloat16, and with codecs, for a
-range of ranks on a link, and say from which link on each codec no longer pays.
+range of ranks on a link, and print the link speed below which each codec pays.
 
-What codecs cost is measured on this machine first, in some seconds each. Use --save to keep that,
-and --calibration to reuse it. Encodes overlap with the backward pass; with --shared, on the same
-cores. What codecs send is exact where it does not depend on gradients; the rest is of numbers with
-heavy tails.
+What codecs cost is measured on this machine first, which takes a few seconds for each. --save keeps
+the result, and --calibration reuses it. Encodes overlap with the backward pass; with --shared, on
+the same cores. What codecs send is exact where it does not depend on gradients; the rest is
+measured on random numbers with heavy tails.
 """
 
 _CODECS = "topk,scalecom,onebit,powersgd"
@@ -47,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
     add("--latency", type=quantities.seconds, default=50e-6, metavar="TIME",
         help="of a message over the link (default: 50us)")  # fmt: skip
     add("--overhead", type=quantities.seconds, default=5e-6, metavar="TIME",
-        help="in which a rank sends one message and no other (default: 5us)")  # fmt: skip
+        help="that a rank spends on each message it sends (default: 5us)")  # fmt: skip
     add("--node-size", type=quantities.count, default=1, metavar="N",
-        help="ranks that share a link, and sum dense inside their node (default: 1)")  # fmt: skip
+        help="ranks that share a link; codecs sum dense inside a node (default: 1)")  # fmt: skip
     add("--inside", type=quantities.link, default=100_000_000_000, metavar="RATE",
         help="speed of a rank's link inside its node (default: 100gbit)")  # fmt: skip
     add("--backward", type=quantities.seconds, default=0.1, metavar="TIME",
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ratio", type=quantities.ratio, default=0.01,
         help="share of the entries to send (default: %(default)s)")  # fmt: skip
     add("--seconds", type=quantities.seconds, default=1.0, metavar="TIME",
-        help="to measure a codec in, about (default: 1s)")  # fmt: skip
+        help="spent on measuring a codec, approximately (default: 1s)")  # fmt: skip
     add("--calibration", type=Path, metavar="FILE", help="use what --save wrote; measure nothing")
     add("--save", type=Path, metavar="FILE", help="write what was measured")
     add("--svg", type=Path, metavar="FILE", help="draw step times over ranks (needs matplotlib)")
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         asked = _asked(options)
-        codecs = build_codecs(options.codecs, options.ratio)
+        codecs = build_codecs(options.codecs, options.ratio, options.node_size)
     except ValueError as error:
         made.error(str(error))
     try:

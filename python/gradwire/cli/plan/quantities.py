@@ -10,16 +10,20 @@ __all__ = ["count", "duration", "link", "names", "ranks", "ratio", "seconds", "s
 
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_MOST = 10**12
 _MOST_RANKS = 1_000_000
 
 
 def count(text: str) -> int:
     """Parse a number of things, such as ``25M``."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)([kmgbt]?)", text.strip().lower())
-    number = round(float(match[1]) * _COUNTS[match[2]]) if match else 0
-    if number < 1:
+    number = float(match[1]) * _COUNTS[match[2]] if match else 0.0
+    if number > _MOST:
+        shown = text if len(text) <= 30 else f"{text[:27]}..."
+        raise argparse.ArgumentTypeError(f"{shown!r} is more than 10**12, the most that is planned")
+    if round(number) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more, such as 25M")
-    return number
+    return round(number)
 
 
 def seconds(text: str) -> float:

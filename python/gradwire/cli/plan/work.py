@@ -9,20 +9,19 @@ from gradwire.cli.training.presets import build, unfit
 from gradwire.codec import Codec
 from gradwire.cost import (
     Calibration,
-    Exchange,
     Link,
     Method,
     Network,
     Prediction,
-    QuantizedAllReduce,
     SparseReduceScatter,
     Workload,
     bf16,
-    break_even,
     compressed,
     fp32,
     predict,
 )
+from gradwire.cost.prediction import Steps, fastest, pays_below
+from gradwire.exchange import ReduceScatter
 
 __all__ = ["Asked", "Plan", "Row", "build_codecs", "plan"]
 
@@ -116,13 +115,14 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def build_codecs(names: Sequence[str], ratio: float) -> dict[str, Codec]:
-    """Return the codecs of these names.
+def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:
+    """Return the codecs of these names, for nodes of so many ranks.
 
     Raises
     ------
     ValueError
-        An unknown preset, one that needs an option, or one that no reduce-scatter takes.
+        An unknown preset, one that needs an option, or a reduce-scatter that does not take the
+        codec or works in nodes.
     """
     codecs = {}
     for name in names:
@@ -130,9 +130,25 @@ def build_codecs(names: Sequence[str], ratio: float) -> dict[str, Codec]:
         if why := unfit(preset):
             raise ValueError(f"argument --codecs: {why}")
         codecs[preset] = build(preset, ratio)
-        if name.endswith(_SCATTER) and codecs[preset].exchange.kind == "low_rank":
-            raise ValueError(f"argument --codecs: {preset} has no frames to scatter")
+        if name.endswith(_SCATTER):
+            _scatters(name, codecs[preset], node_size)
     return codecs
+
+
+def _scatters(name: str, codec: Codec, node_size: int) -> None:
+    """Refuse what `ReduceScatter` does not take."""
+    if node_size > 1:
+        raise ValueError(
+            f"argument --codecs: {name} works without nodes only; leave out --node-size, or "
+            f"{_SCATTER}"
+        )
+    if codec.exchange.kind == "low_rank":
+        preset = name.removesuffix(_SCATTER)
+        raise ValueError(f"argument --codecs: {preset} has no frames to scatter")
+    try:
+        dataclasses.replace(codec, exchange=ReduceScatter())
+    except ValueError as error:
+        raise ValueError(f"argument --codecs: {name}: {error}") from error
 
 
 def plan(
@@ -155,23 +171,19 @@ def plan(
     networks = asked.networks()
     baselines = [fp32(), bf16(calibration)]
     rows = [_row(asked, each, networks, None) for each in baselines]
+    dense = [fastest(asked.workload, baselines, each) for each in networks]
     for name in names:
         preset = name.removesuffix(_SCATTER)
-        exchange = _scattered(codecs[preset]) if name != preset else None
+        exchange = SparseReduceScatter() if name != preset else None
         method = dataclasses.replace(compressed(preset, calibration, exchange), name=name)
-        rows.append(_row(asked, method, networks, baselines))
+        rows.append(_row(asked, method, networks, dense))
     return Plan(asked, tuple(rows))
 
 
-def _scattered(codec: Codec) -> Exchange:
-    return SparseReduceScatter() if codec.sparsify.selects else QuantizedAllReduce()
-
-
-def _row(
-    asked: Asked, method: Method, networks: list[Network], baselines: list[Method] | None
-) -> Row:
+def _row(asked: Asked, method: Method, networks: list[Network], dense: list[Steps] | None) -> Row:
     predictions = tuple(predict(asked.workload, method, each) for each in networks)
     pays = None
-    if baselines is not None:
-        pays = tuple(break_even(asked.workload, method, each, baselines) for each in networks)
+    if dense is not None:
+        own = [fastest(asked.workload, [method], each) for each in networks]
+        pays = tuple(pays_below(*each) for each in zip(own, dense, strict=True))
     return Row(method, predictions, pays)
