@@ -38,6 +38,8 @@ LONG = (
     "test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does",
 )
 """What these train is too much for emulated kernels."""
+SHORT = 5.0
+"""Seconds that are short enough to wait for, and long enough for a step on a busy machine."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -117,7 +119,15 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
 
 @pytest.fixture
 def short_lived(nursery: Nursery) -> Iterator[Ranks]:
-    """Two ranks for one test that ends badly, with a timeout short enough to wait for."""
-    ranks = Ranks(nursery, 2, timeout=3.0)
+    """Two ranks for one test that ends badly, with a timeout that it waits for."""
+    ranks = Ranks(nursery, 2, timeout=SHORT)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture
+def expendable(nursery: Nursery) -> Iterator[Ranks]:
+    """Two ranks for one test that ends badly, and waits for no timeout."""
+    ranks = Ranks(nursery, 2)
     yield ranks
     ranks.stop()

@@ -7,17 +7,21 @@ A scenario is a function `module.function` under `scenarios/`, called on every r
 ``function(rank, world_size, **arguments)``; what it returns on each rank comes back as a list.
 """
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
 ROOT = Path(__file__).parents[2]
+START = 240.0
+"""Seconds in which a process has to have called."""
 
 
 class RanksFailed(Exception):
@@ -53,7 +57,7 @@ class Nursery:
         self._directory = tempfile.TemporaryDirectory(prefix="gradwire-ranks-")
         self.path = Path(self._directory.name)
         self._sets = 0
-        with Listener(str(self.path / "nursery"), "AF_UNIX") as listener:
+        with listening(self.path / "nursery") as listener, (self.path / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "tests.distributed.nursery"),
@@ -61,6 +65,7 @@ class Nursery:
                 ],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
+                stderr=log,
                 env={
                     **os.environ,
                     "GLOO_SOCKET_IFNAME": "lo",
@@ -69,7 +74,7 @@ class Nursery:
                     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # nor a driver that was asked for GPUs
                 },
             )
-            self._pipe = listener.accept()
+            self._pipe = self._accept(listener)
 
     def fork(
         self, world_size: int, timeout: float, backend: str, transport: str
@@ -79,12 +84,21 @@ class Nursery:
         folder = self.path / str(self._sets)
         folder.mkdir()
         pids, pipes = [], []
-        with Listener(str(folder / "ranks"), "AF_UNIX") as listener:
+        with listening(folder / "ranks") as listener:
             for rank in range(world_size):
                 self._pipe.send((rank, world_size, timeout, str(folder), backend, transport))
                 pids.append(self._pipe.recv())
-                pipes.append(listener.accept())  # one after the other: in the order of ranks
+                pipes.append(self._accept(listener))  # one after the other: in the order of ranks
         return folder, pids, pipes
+
+    def _accept(self, listener: socket.socket) -> Connection:
+        deadline = time.monotonic() + START
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                return Connection(listener.accept()[0].detach())
+        self._process.kill()
+        log = self.path / "log"
+        raise RanksFailed(f"no process called; ended: {self._process.wait()}\n{log.read_text()}")
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to a rank; its id is its own even when it has ended."""
@@ -96,6 +110,15 @@ class Nursery:
         self._process.kill()  # an orderly exit unloads torch, which takes seconds
         self._process.wait()
         self._directory.cleanup()
+
+
+def listening(path: Path) -> socket.socket:
+    """Return a socket on which processes call; whoever accepts waits for a moment."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    listener.settimeout(0.2)
+    return listener
 
 
 class Ranks:
@@ -117,7 +140,7 @@ class Ranks:
         self,
         nursery: Origin,
         world_size: int,
-        timeout: float = 30.0,
+        timeout: float = 120.0,
         backend: str = "cpu",
         transport: str = "gloo",
     ) -> None:
@@ -130,7 +153,7 @@ class Ranks:
         self._pipes: list[Connection] = []
         self._folder = nursery.path
 
-    def run(self, scenario: str, *, limit: float = 60.0, **arguments: Any) -> list[Any]:
+    def run(self, scenario: str, *, limit: float = 240.0, **arguments: Any) -> list[Any]:
         """Run a scenario on all ranks, and return what it returned on each.
 
         Raises
@@ -149,7 +172,7 @@ class Ranks:
         raise RanksFailed("\n\n".join(report))
 
     def try_run(
-        self, scenario: str, *, limit: float = 60.0, **arguments: Any
+        self, scenario: str, *, limit: float = 240.0, **arguments: Any
     ) -> list[tuple[str, Any]]:
         """Run a scenario; each rank's outcome is "returned", "raised", "died" or "hung"."""
         if not self._pipes:

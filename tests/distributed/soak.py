@@ -96,7 +96,7 @@ def soak(
         try:
             results = ranks.run(
                 "soak.part",
-                limit=120.0 + (end - at),
+                limit=240.0 + (end - at),
                 trainer=trainer,
                 setting=setting,
                 folder=str(folder),

@@ -1,7 +1,10 @@
 """Messages between steps have a channel of their own: no process is aborted, no traceback lost."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.distributed.conftest import SHORT
 from tests.distributed.ranks import Ranks
 
 
@@ -13,7 +16,7 @@ def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_
     assert first["error"] == "ExchangeError"
     assert second["error"] == "ArithmeticError"
     for found in (first, second):
-        assert found["seconds"] < 15.0, "the timeout of the group is 30 s"
+        assert found["seconds"] < 60.0, "the timeout of the group is 120 s"
 
 
 @pytest.mark.parametrize(
@@ -32,21 +35,21 @@ def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_
 def test_ranks_at_different_acts_get_a_typed_error(
     short_lived: Ranks, acts: list[str], said: list[str]
 ) -> None:
-    results = short_lived.run("control.different_acts", acts=acts, limit=30.0)
+    results = short_lived.run("control.different_acts", acts=acts)
     for (text, steps), expected in zip(results, said, strict=True):
         assert expected in text
         assert steps == (3 if acts == ["epoch", "load"] else 2)
 
 
-def test_detach_gives_up_waiting(two: Ranks) -> None:
-    first, second = two.run("control.detaching_alone")
-    assert 0.4 < first < 2.0
-    assert second < 2.0
+def test_detach_gives_up_waiting(two: Ranks, tmp_path: Path) -> None:
+    first, second = two.run("control.detaching_alone", folder=str(tmp_path))
+    assert 0.4 < first < 60.0, "the timeout of the group is 120 s"
+    assert second < 60.0
 
 
 def test_detach_gives_up_a_bucket_that_is_under_way(short_lived: Ranks) -> None:
     first, _ = short_lived.run("control.half_way")
-    assert first["seconds"] < 4.0
+    assert first["seconds"] < SHORT
     assert first["left"]  # the process groups, once the bucket's collective has timed out
 
 

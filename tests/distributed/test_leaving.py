@@ -27,8 +27,8 @@ def test_a_group_of_other_ranks_than_the_model_is_refused(two: Ranks) -> None:
 
 
 def test_detach_after_torch_distributed_was_initialized_again(
-    short_lived: Ranks, tmp_path: Path
+    expendable: Ranks, tmp_path: Path
 ) -> None:
-    first, second = short_lived.run("leaving.initialized_again", folder=str(tmp_path))
+    first, second = expendable.run("leaving.initialized_again", folder=str(tmp_path))
     assert first == second
     assert first[1] == 4

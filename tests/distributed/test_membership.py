@@ -8,6 +8,8 @@ import torch
 
 from tests.distributed.ranks import Nursery, Ranks
 
+pytestmark = pytest.mark.timeout(900)
+
 
 def same_everywhere(results: list[dict[str, Any]]) -> None:
     """What ranks share after a round is the same on all that were there."""
@@ -78,15 +80,14 @@ def test_ranks_join_others_in_the_middle_and_resume_together(apart, tmp_path: Pa
     assert len({tuple(each["resumed"]["rounds"]) for each in results}) == 1
 
 
-def test_only_one_side_of_a_broken_network_goes_on(apart, tmp_path: Path) -> None:
-    first, second = apart(2).run("membership.split", limit=400.0, folder=str(tmp_path))
+def test_only_one_side_of_a_broken_network_goes_on_and_nobody_without_the_store(
+    apart, tmp_path: Path
+) -> None:
+    *ended, first, second = apart(4).run("membership.cut_off", limit=400.0, folder=str(tmp_path))
     refused, other = (first, second) if "refused" in first else (second, first)
     assert "reaches the store, but not the other ranks" in refused["refused"]
     assert other["rounds"] > 0
-
-
-def test_nobody_goes_on_without_the_store(apart, tmp_path: Path) -> None:
-    for each in apart(2).run("membership.ended", limit=400.0, folder=str(tmp_path)):
+    for each in ended:
         assert "the store of the members did not answer" in each["error"]
         assert len(each["saved"]) == 8
         assert each["closed"]

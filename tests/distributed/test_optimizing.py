@@ -88,7 +88,7 @@ def test_a_checkpoint_holds_only_what_was_applied(two: Ranks, kind: str) -> None
     ],
 )
 def test_ranks_at_odds_get_a_typed_error(short_lived: Ranks, what: str, said: list[str]) -> None:
-    texts = short_lived.run("optimizing.at_odds", kind="momentum", what=what, limit=30.0)
+    texts = short_lived.run("optimizing.at_odds", kind="momentum", what=what)
     for text, expected in zip(texts, said, strict=True):
         assert expected in text
 

@@ -107,7 +107,7 @@ def test_every_entry_and_every_byte_is_that_of_a_plain_model(
     size: int, kept: Callable[[int, str], Ranks], nursery: Nursery
 ) -> None:
     chosen = kept(size, "cpu") if size < 8 else Ranks(nursery, size)
-    results = chosen.run("scattered.steps", limit=240.0)
+    results = chosen.run("scattered.steps")
     if size == 8:
         chosen.stop()
     for step in zip(*results, strict=True):
@@ -180,9 +180,9 @@ def test_a_rank_that_fails_in_any_phase_is_an_error_of_all(two: Ranks, where: st
 
 @pytest.mark.parametrize("where", ["cut", "merge"])
 def test_a_rank_that_dies_in_any_phase_is_an_error_of_the_others(
-    short_lived: Ranks, where: str
+    expendable: Ranks, where: str
 ) -> None:
-    (kind, found), other = short_lived.try_run("scattered.fails", where=where, how="dies")
+    (kind, found), other = expendable.try_run("scattered.fails", where=where, how="dies")
     assert other[0] == "died"
     assert kind == "returned", found
     assert "another rank has stopped" in found["error"]

@@ -16,7 +16,7 @@ def mortal(nursery: Nursery) -> Callable[[], Ranks]:
 def test_the_others_go_on_when_a_rank_dies(mortal: Callable[[], Ranks], exchange: str) -> None:
     ranks = mortal()
     try:
-        outcomes = ranks.try_run("regrouping.a_rank_dies", exchange=exchange, limit=120.0)
+        outcomes = ranks.try_run("regrouping.a_rank_dies", exchange=exchange)
     finally:
         ranks.stop()
     (kind, first), (dead, _), (other, third) = outcomes

@@ -4,7 +4,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.docs.test_pages import ROOT
+
+pytestmark = pytest.mark.timeout(900)
 
 PAGES = [
     "quickstart",
@@ -30,7 +34,7 @@ PAGES = [
 def test_the_blocks_of_the_guides_run():
     command = [sys.executable, "-m", "tests.docs.guides", *PAGES]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT
+        command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr[-4000:]
     counted = dict(re.findall(r"^docs/(.+)\.md: (\d+) blocks$", done.stdout, re.MULTILINE))

@@ -9,6 +9,8 @@ import torch
 
 from tests.examples.agents import EXAMPLES, RUNS
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -19,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     command += [str(EXAMPLES / "train.py"), "--steps", "50", "--checkpoint", "saved"]
     with open(folder / "first", "w") as output:
-        done = subprocess.run(command, cwd=folder, stdout=output, stderr=output, timeout=240)
+        done = subprocess.run(command, cwd=folder, stdout=output, stderr=output, timeout=600)
     assert done.returncode == 0, (folder / "first").read_text()
     return folder
 
@@ -28,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def printed(folder: Path) -> dict[str, str]:
     """Return what each run printed, by its title."""
     command = [sys.executable, "-m", "tests.examples.agents", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     found = {title: (folder / title).read_text("utf-8") for title in ("first", *RUNS)}
     for title in RUNS:
         assert f"{title}: 0\n" in done.stdout, found[title] + done.stderr

@@ -80,7 +80,7 @@ def killed(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict
     ranks = HorovodRanks(launcher, 2)
     folder = tmp_path_factory.mktemp("killed")
     try:
-        (kind, found), other = ranks.try_run("training.killed", limit=200.0, folder=str(folder))
+        (kind, found), other = ranks.try_run("training.killed", folder=str(folder))
     finally:
         ranks.stop()
     assert other[0] == "died"

@@ -130,7 +130,7 @@ class HorovodRanks(Ranks):
     """
 
     def try_run(
-        self, scenario: str, *, limit: float = 60.0, **arguments: Any
+        self, scenario: str, *, limit: float = 240.0, **arguments: Any
     ) -> list[tuple[str, Any]]:
         """Run a scenario; each rank's outcome is "returned", "raised", "died" or "hung"."""
         self._signal_all(signal.SIGCONT)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.test_demo_link import needs_namespaces
 
+pytestmark = pytest.mark.timeout(900)
+
 for needed in ("sklearn", "rich", "matplotlib"):
     pytest.importorskip(needed, reason="the demo needs the extra [all]")
 
@@ -25,7 +27,7 @@ def test_it_trains_over_a_shaped_link_with_horovodrun(tmp_path: Path) -> None:
         [*DEMO, *given, "--out", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ from tests.horovod.launcher import HorovodRanks as Ranks
 
 
 def test_the_blocks_of_the_page_run_and_leave_equal_models(two: Ranks) -> None:
-    first, second = two.run("guide.page", limit=120.0)
+    first, second = two.run("guide.page")
     assert first == second
     assert first["count"] == (DOCS / "horovod.md").read_text("utf-8").count("```python\n") == 5
     assert len(first["prints"]) == 5

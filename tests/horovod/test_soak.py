@@ -8,6 +8,8 @@ import pytest
 from tests.distributed.soak import soak
 from tests.horovod.launcher import HorovodRanks, Launcher
 
+pytestmark = pytest.mark.timeout(900)
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "topk": {"codec": ("topk", {"ratio": 0.05}), "scaled": True, "groups": 3},
     "errors": {"codec": ("sidco", {"ratio": 0.05}), "scaled": False, "groups": 1},

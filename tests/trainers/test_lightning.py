@@ -25,7 +25,7 @@ def two(lightning_ranks: Find) -> Ranks:
 
 
 def test_training_is_that_of_ddp_if_nothing_is_lost(two: Ranks) -> None:
-    first, second = two.run("lightning.as_plain", limit=120.0)
+    first, second = two.run("lightning.as_plain")
     assert first == second
     passes = {name: compressed[1] for name, (_, compressed) in first.items()}
     # The scaler skips a step, on both ranks, whose loss is not finite on one of them.
@@ -47,7 +47,7 @@ def test_two_optimizers_by_hand_train_as_with_ddp(two: Ranks) -> None:
 def test_a_run_resumes_bit_for_bit_also_with_other_ranks(
     lightning_ranks: Find, tmp_path: Path
 ) -> None:
-    for found in lightning_ranks(2).run("lightning.resumed", folder=str(tmp_path), limit=120.0):
+    for found in lightning_ranks(2).run("lightning.resumed", folder=str(tmp_path)):
         assert found["whole"][1] == 24
         if [int(each) for each in version("lightning").split(".")[:2]] >= [2, 6]:
             # Earlier ones begin the epoch anew.
@@ -135,19 +135,24 @@ def test_a_checkpoint_that_an_exception_leaves_resumes_bit_for_bit(
         assert resumed == whole
 
 
-def test_a_rank_that_raises_alone_keeps_nobody_waiting(two: Ranks, tmp_path: Path) -> None:
-    first, second = two.run("lightning.failing", folder=str(tmp_path), alone=True)
+@pytest.mark.timeout(900)
+def test_a_rank_that_raises_alone_keeps_nobody_waiting(
+    lightning_nursery: Nursery, tmp_path: Path
+) -> None:
+    ranks = Ranks(lightning_nursery, 2, timeout=200.0)  # out of step in the end
+    found = ranks.run("lightning.failing", limit=280.0, folder=str(tmp_path), alone=True)
+    ranks.stop()
+    first, second = found
     assert first["raised"] == "ExchangeError"
     assert second["raised"] == "KeyError"
-    assert max(first["seconds"], second["seconds"]) < 25.0  # less than the group's timeout
-    two.stop()
+    assert max(first["seconds"], second["seconds"]) < 150.0  # less than the group's timeout
 
 
 def test_a_checkpoint_that_a_killed_rank_leaves_has_no_residuals_and_says_so(
     lightning_nursery: Nursery, two: Ranks, tmp_path: Path
 ) -> None:
     ranks = Ranks(lightning_nursery, 2)  # one of which does not come back
-    kinds = ranks.try_run("lightning_nodes.lost", folder=str(tmp_path), limit=150.0)
+    kinds = ranks.try_run("lightning_nodes.lost", folder=str(tmp_path))
     ranks.stop()
     assert [kind for kind, _ in kinds] == ["returned", "died"], kinds
     found = kinds[0][1]
@@ -164,7 +169,7 @@ def test_a_checkpoint_that_a_killed_rank_leaves_has_no_residuals_and_says_so(
 def test_nodes_of_a_trainer_train_as_in_a_loop_and_resume_also_without_nodes(
     lightning_ranks: Find, tmp_path: Path
 ) -> None:
-    results = lightning_ranks(4).run("lightning_nodes.nodes", folder=str(tmp_path), limit=120.0)
+    results = lightning_ranks(4).run("lightning_nodes.nodes", folder=str(tmp_path))
     first = results[0]
     assert first["trained"] == first["looped"]
     assert first["resumed"] == first["resumed from files"]

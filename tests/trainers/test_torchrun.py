@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.timeout(900)
+
 pytest.importorskip("torch.distributed.checkpoint")
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +40,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
         [sys.executable, "-m", "tests.trainers.agents", str(folder)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         cwd=ROOT,
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         check=False,

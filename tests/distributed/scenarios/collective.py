@@ -196,11 +196,13 @@ def wrong_arguments(rank: int, world_size: int) -> dict[str, str]:
 
 def lifetime(rank: int, world_size: int) -> dict[str, Any]:
     """Threads and groups end with the process group, with close(), or with the object."""
+    others = set(threading.enumerate())  # some of which may end meanwhile
 
     def threads() -> int:
-        return sum(each.name.startswith("gradwire") for each in threading.enumerate())
+        new = set(threading.enumerate()) - others
+        return sum(each.name.startswith("gradwire") for each in new)
 
-    codec, before = gradwire.topk(0.1), threads()
+    codec = gradwire.topk(0.1)
     tensor = drawn(rank, 0)
     state = gradwire.torch.init_state(codec, tensor)
     group: Any = dist.new_group(list(range(world_size)))
@@ -210,7 +212,7 @@ def lifetime(rank: int, world_size: int) -> dict[str, Any]:
     dist.destroy_process_group(group)
     del group
     gc.collect()
-    with_group = reaches(lambda: threads() == before)
+    with_group = reaches(lambda: threads() == 0)
     with Reducer() as reducer:
         reducer.all_reduce(tensor, codec, state)
         shown = repr(reducer), reducer.rank, reducer.world_size
@@ -223,11 +225,11 @@ def lifetime(rank: int, world_size: int) -> dict[str, Any]:
     del dropped
     gc.collect()
     return {
-        "kept": kept - before,
+        "kept": kept,
         "with the group": with_group,
         "shown": shown,
         "closed": closed,
-        "dropped": reaches(lambda: threads() == before),
+        "dropped": reaches(lambda: threads() == 0),
     }
 
 

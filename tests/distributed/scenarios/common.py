@@ -109,7 +109,7 @@ def attached(
         handle.detach()
 
 
-def reaches(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+def reaches(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Wait for what other threads bring about; return whether it came true in so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():

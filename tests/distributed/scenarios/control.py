@@ -3,6 +3,7 @@
 import contextlib
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
@@ -19,6 +20,7 @@ from tests.distributed.scenarios.common import (
     reaches,
     train,
 )
+from tests.distributed.scenarios.failures import told
 
 
 def leaving_by_an_exception(rank: int, world_size: int, how: str) -> dict[str, Any]:
@@ -73,16 +75,17 @@ def _act(name: str, model: Any, handle: Handle, rank: int) -> None:
         train(model, rank, range(2, 3))
 
 
-def detaching_alone(rank: int, world_size: int) -> float:
+def detaching_alone(rank: int, world_size: int, folder: str) -> float:
     """Rank 0 detaches; rank 1 comes when nobody waits any more. Both train on without gradwire."""
     model = DistributedDataParallel(network())
     handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
     train(model, rank, range(2))
-    if rank == 1:
-        time.sleep(2.0)
+    left = Path(folder) / "left"
+    assert rank == 0 or reaches(left.exists)
     start = time.monotonic()
     handle.detach(timedelta(seconds=0.5))
     seconds = time.monotonic() - start
+    left.touch()
     train(model, rank, range(2, 4))
     return seconds
 
@@ -107,8 +110,9 @@ def half_way(rank: int, world_size: int) -> dict[str, Any]:
         handle.detach(timedelta(seconds=0.5))
         found["seconds"] = time.monotonic() - start
         found["left"] = reaches(lambda: not any(map(is_registered, made)))
+        told().set("left", "")
     else:
-        time.sleep(4.0)
+        told().wait(["left"], timedelta(seconds=100))
         handle.detach(timedelta(seconds=0.5))
     return found
 

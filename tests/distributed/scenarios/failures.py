@@ -17,6 +17,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError
 from gradwire.torch.reducer.jobs import Step
+from gradwire.torch.transport import Store
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
@@ -65,9 +66,17 @@ def die() -> None:
 
 
 def stay() -> None:
-    """Longer than the timeout: the other rank is to see silence, and not a closed connection."""
-    time.sleep(6.0)
-    die()
+    """Until the other rank has its error: it is to see silence, and not a closed connection."""
+    try:
+        told().wait(["seen"], timedelta(seconds=100))
+    finally:
+        die()
+
+
+def told() -> Store:
+    """What ranks tell each other without a collective."""
+    store: Store = dist.distributed_c10d._get_default_store()
+    return store
 
 
 def fail() -> None:
@@ -100,6 +109,7 @@ def one_rank_fails(
         train(model, rank, range(3, 4))
     except ExchangeError as caught:
         later = str(caught)
+    told().set("seen", "")
     return {
         "seconds": seconds,
         "error": error,
@@ -126,8 +136,10 @@ def emergency(rank: int, world_size: int, how: str, folder: str) -> str:
         error = type(caught).__name__
     saved = {"model": module.state_dict(), "gradwire": handle.state_dict()}
     torch.save(saved, Path(folder) / f"rank{rank}.pt")
-    if rank == 1:
-        time.sleep(4.0)  # its process is there until the other one's patience is at an end
+    if rank == 0:
+        told().set("saved", "")
+    else:  # its process is there until the other one's patience is at an end
+        told().wait(["saved"], timedelta(seconds=100))
     return error
 
 

@@ -97,18 +97,19 @@ def members_of(folder: str, **options: Any) -> diloco.Membership:
     return diloco.Membership(stores.FileStore(f"{folder}/store", -1), **options)
 
 
-def die() -> None:
-    """End this process as a power cut does."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(outer: diloco.DiLoCo) -> None:
+    """End this process as a power cut does: between two writes to the store, all of which last."""
+    changing: Any = outer._changing
+    changing._membership._open.call(lambda store: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def dies_in(outer: diloco.DiLoCo, moment: str) -> None:
     """Have this process die in its next exchange."""
     flights: Any = outer._flights
     if moment == "sent":  # the others have its frames, or a part of them
-        flights.engine.exchange._receive = lambda flight: die()
+        flights.engine.exchange._receive = lambda flight: die(outer)
     else:  # it has received everything, and the others cannot know
-        flights._confirm.compare = lambda name, told: die()
+        flights._confirm.compare = lambda name, told: die(outer)
 
 
 def losses(rank: int, world_size: int, folder: str) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def losses(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         site.round(end)
         site.step()  # in the middle of a round
         if rank == lost and moment == "steps":
-            die()
+            die(site.outer)
         if rank == lost:
             dies_in(site.outer, moment)
         torch.save(change(site), Path(folder) / f"{moment}{rank}.pt")
@@ -162,7 +163,7 @@ def change(site: Site) -> dict[str, Any]:
 def pauses(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """A rank is stopped for longer than the timeout, and comes back with its residual."""
     pid = Path(folder) / "pid"
-    site = Site(rank, members_of(folder, timeout=timedelta(seconds=15)), **STREAMING)
+    site = Site(rank, members_of(folder, timeout=timedelta(seconds=20)), **STREAMING)
     site.until(lambda: site.outer.world_size == world_size)
     site.round(site.outer.rounds + 3)
     found: dict[str, Any] = {}
@@ -176,6 +177,7 @@ def pauses(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         found["kept"] = residual.keys() == site.kind("residual").keys()
         found["missed"] = site.outer.generation - generation
     else:
+        site.until(pid.exists)
         site.until(lambda: site.outer.world_size == world_size - 1)
         site.round(site.outer.rounds + 3)
         with contextlib.suppress(OSError):  # the other one may have done it
@@ -271,7 +273,7 @@ def split(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """Ranks that do not reach each other: one goes on, the other gives up."""
     file = stores.FileStore(f"{folder}/store", -1)
     try:
-        site = Site(rank, Cut(file, timeout=timedelta(seconds=6)))
+        site = Site(rank, Cut(file, timeout=timedelta(seconds=15)))
         site.until((Path(folder) / "refused").exists)
         site.outer.close()
         found: dict[str, Any] = {"rounds": site.outer.rounds}
@@ -286,20 +288,32 @@ def ended(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     address = Path(folder) / "address"
     if rank == 0:
         port = serving(address)
-    assert reaches(address.exists, LIMIT)
-    store = address.read_text()
-    site = Site(rank, diloco.Membership(store, min_size=2, timeout=timedelta(seconds=6)))
-    site.round(3)
-    if rank == 0:
-        port.kill()
-        port.wait()
     try:
-        site.until(lambda: False)
-    except MembershipError as error:
-        found = {"error": str(error), "saved": sorted(site.kind("shared"))}
-    begun = time.monotonic()
-    site.outer.close()
-    return {**found, "closed": time.monotonic() - begun < LIMIT}
+        assert reaches(address.exists, LIMIT)
+        store = address.read_text()
+        site = Site(rank, diloco.Membership(store, min_size=2, timeout=timedelta(seconds=15)))
+        site.round(3)
+        if rank == 0:
+            port.kill()
+            port.wait()
+        try:
+            site.until(lambda: False)
+        except MembershipError as error:
+            found = {"error": str(error), "saved": sorted(site.kind("shared"))}
+        begun = time.monotonic()
+        site.outer.close()
+        return {**found, "closed": time.monotonic() - begun < LIMIT}
+    finally:
+        if rank == 0:
+            port.kill()
+            port.wait()
+
+
+def cut_off(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Two pairs of ranks at once, for both wait for most of the time."""
+    act = (ended, split)[rank // 2]
+    Path(folder, act.__name__).mkdir(exist_ok=True)
+    return act(rank % 2, 2, f"{folder}/{act.__name__}")
 
 
 def serving(address: Path) -> "subprocess.Popen[str]":

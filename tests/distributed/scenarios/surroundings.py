@@ -77,7 +77,7 @@ def interrupted(rank: int, world_size: int) -> tuple[str, float]:
                 finally:
                     signal.signal(signal.SIGINT, handler)
             else:
-                time.sleep(1.5)
+                time.sleep(3.0)
                 handle.epoch(1)
     except (KeyboardInterrupt, ExchangeError) as error:
         return type(error).__name__, time.monotonic() - start
@@ -130,7 +130,7 @@ def forked(rank: int, world_size: int) -> dict[str, Any]:
                 os._exit(mine)
         seconds = 0.0
         code: int | None = None
-        while code is None and seconds < 10.0:
+        while code is None and seconds < 60.0:
             time.sleep(0.05)
             seconds += 0.05
             ended, status = os.waitpid(pid, os.WNOHANG)
