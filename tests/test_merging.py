@@ -56,7 +56,8 @@ def test_what_is_sent_on_and_what_is_kept_are_the_sums(memory: Any) -> None:
         (frames, merged, error), at = merge(codec, states, messages, owner)
         assert error is None
         parts = [gradwire.Frame(each[owner]) for each in messages]
-        total = np.sum([gradwire.decode(part) for part in parts], axis=0, dtype=np.float32)
+        decoded = np.stack([gradwire.decode(part) for part in parts])
+        total = decoded.sum(axis=0, dtype=np.float32)
         out = gradwire.decode(frames)
         assert merged.reshape(-1, 3)[0, :2].tolist() == [
             frames.size,
