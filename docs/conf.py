@@ -16,8 +16,8 @@ extensions = [
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-# Code fences in guides may elide with an ellipsis.
-suppress_warnings = ["misc.highlighting_failure"]
+# Fences in guides may elide with an ellipsis; several classes have a `rank` or an `Exchange`.
+suppress_warnings = ["misc.highlighting_failure", "ref.python"]
 
 # Horovod has to be built, which not every machine can; the pages do not depend on it.
 autodoc_mock_imports = [] if find_spec("horovod") else ["horovod"]
