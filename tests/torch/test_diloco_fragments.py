@@ -57,6 +57,15 @@ def test_every_fragment_is_sent_once_in_so_many_steps_and_applied_later():
         ({"outer_lr": 0.0}, "outer_lr"),
         ({"outer_momentum": 1.0}, "outer_momentum must be a number from 0 to below 1"),
         ({"mixing": -0.1}, "mixing must be a number from 0 to below 1"),
+        (
+            {"outer_lr": 2.0, "delay": 1, "mixing": 0.5},
+            "mixing=0.5 does not go with outer_lr=2: .* diverges above 1; use mixing=0",
+        ),
+        (
+            {"outer_lr": 3.5, "mixing": 0.5, "codec": gradwire.dense()},
+            "mixing=0.5 does not go with outer_lr=3.5: .* diverges above 3; use mixing=0",
+        ),
+        ({"optimizer": 0.1}, "optimizer must be a torch.optim.Optimizer, got float"),
         ({"model": torch.zeros(3)}, "model must be a torch.nn.Module, got Tensor"),
         ({"model": torch.nn.Flatten()}, "no parameters that require gradients"),
         ({}, "init_process_group"),
@@ -66,6 +75,25 @@ def test_wrong_arguments_are_explained(options, text):
     options = {"model": torch.nn.Linear(9, 9), "codec": gradwire.sparseloco(), **options}
     with pytest.raises((TypeError, ValueError), match=text):
         DiLoCo(options.pop("model"), options.pop("codec"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "mixing"),
+    [
+        ({}, 0.0),
+        ({"delay": 1}, 0.5),
+        ({"delay": 1, "outer_lr": 1.0}, 0.5),
+        ({"delay": 1, "outer_lr": 4.0}, 0.0),
+        ({"delay": 1, "outer_lr": 4.0, "mixing": 0.2}, 0.2),
+        ({"delay": 1, "outer_lr": 3.0, "mixing": 0.5, "codec": gradwire.dense()}, 0.5),
+    ],
+)
+def test_what_a_rank_keeps_by_default_does_not_diverge(options, mixing):
+    options = {"codec": gradwire.sparseloco(), **options}
+    members = Membership(stores.HashStore())
+    model = torch.nn.Linear(9, 9)
+    with DiLoCo(model, options.pop("codec"), membership=members, **options) as outer:
+        assert outer._replica.outer.mixing == mixing
 
 
 def test_the_preset_keeps_its_recipe():

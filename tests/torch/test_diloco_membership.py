@@ -1,14 +1,19 @@
 """Who trains together, what counts, and wrong arguments: without other processes."""
 
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import gradwire
 from gradwire.torch import diloco
+from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.roster import Roster, Waiting
 from gradwire.torch.diloco.settling import Told, decide
+from gradwire.torch.diloco.sharing import share
+from gradwire.torch.diloco.watch import Watch
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import stores
 
@@ -100,6 +105,61 @@ def test_ranks_that_were_left_without_parameters_do_not_make_any_up() -> None:
         decide([told(5, 5, valid=False), told(5, 5, valid=False, held=1)])
 
 
+def test_a_rank_whose_partners_are_gone_does_not_begin_their_training_anew() -> None:
+    first = Roster().joined("a", Waiting(), {}).formed("a")
+    assert not first.trained
+    second = first.joined("a", Waiting(1, trained=True), {}).joined("b", Waiting(), {}).formed("ab")
+    third = second.joined("b", Waiting(0, 2), {}).formed("b")  # a is lost before b has anything
+    assert Roster.read(third.text()).trained
+    with pytest.raises(MembershipError, match="are gone: restart"):
+        decide([told(0, 0, held=0)], trained=True)
+    assert decide([told(3, 3, held=0, restored=True)], trained=True).position["applied"] == 3
+    assert not third.left("b").trained  # nobody is left, so that others may begin
+
+
+def test_beats_are_read_without_a_change_of_the_store() -> None:
+    store, watch = stores.HashStore(), Watch("a", 1.0)
+    watch.change(store, lambda roster: roster.joined("b", Waiting(), {}))
+    watch.look(store)
+    assert not store.check(["beat/b"])
+    store.add("beat/b", 3)
+    watch.look(store)
+    assert watch.beats("b")
+
+
+class Recorded:
+    """A channel that keeps what the source sends, for the other rank to receive."""
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.sent: list[torch.Tensor] = []
+
+    def broadcast(self, piece: torch.Tensor, source: int) -> "Recorded":
+        if self.rank == source:
+            self.sent.append(piece.clone())
+        else:
+            piece.copy_(self.sent.pop(0))
+        return self
+
+    def wait(self) -> None:
+        pass
+
+
+def test_large_tensors_are_shared_in_pieces() -> None:
+    channel: Any = Recorded()
+    tensors = [torch.randn(1500, 1001), torch.tensor(7), torch.zeros(0), torch.randn(5, 4).t()]
+    share(channel, tensors, 0)
+    sizes = [piece.nbytes for piece in channel.sent]
+    assert max(sizes) == 4 << 20
+    assert sum(sizes) == sum(each.nbytes for each in tensors)
+    assert len(sizes) == 2 + 3  # the first has 6 MB
+    channel.rank = 1
+    received = [torch.zeros(each.shape, dtype=each.dtype) for each in tensors]
+    share(channel, received, 0)
+    assert not channel.sent
+    assert all(torch.equal(*pair) for pair in zip(tensors, received, strict=True))
+
+
 def membership(**options: object) -> diloco.Membership:
     return diloco.Membership(stores.HashStore(), **options)
 
@@ -184,3 +244,50 @@ def test_one_rank_alone_trains_and_resumes_bit_for_bit() -> None:
     for kind in ("shared", "velocity", "residual"):
         for name, each in whole["outer"]["rank0"][kind].items():
             assert torch.equal(each, resumed["outer"]["rank0"][kind][name]), (kind, name)
+
+
+def test_only_ranks_with_a_checkpoint_succeed_members_that_are_silent(monkeypatch) -> None:
+    store = stores.HashStore()
+
+    def made(name: str, **options: Any) -> diloco.DiLoCo:
+        members = diloco.Membership(store, patience=timedelta(seconds=1))
+        members.name = members._watch.name = name
+        model = torch.nn.Linear(99, 99)
+        return diloco.DiLoCo(
+            model, gradwire.topk(0.1), inner_steps=1, membership=members, **options
+        )
+
+    last: Any
+    with made("suspended") as last:
+        last.step()
+        saved = last.state_dict()
+        # To others, it has been silent for longer than any timeout.
+        monkeypatch.setattr(
+            Watch, "silent", lambda self, name: 1e9 if name == "suspended" != self.name else 0.0
+        )
+        with pytest.raises(MembershipError, match="If none of them is left, begin with another"):
+            made("new")
+        assert not last._changing._membership.outdated()  # it can go on
+        with made("resumed", state_dict=saved) as resumed:
+            assert (resumed.rounds, resumed.generation) == (1, 2)
+            assert resumed.members == ("resumed",)
+
+
+def test_bytes_of_all_generations_count() -> None:
+    def engine(sent: float) -> Any:
+        return SimpleNamespace(exchange=SimpleNamespace(times=SimpleNamespace(wire_bytes=sent)))
+
+    nobody: Any = None
+    flights = Flights(nobody, {}, engine(0.0))
+    for sent, total in ((100.0, 100.0), (20.0, 120.0), (3.0, 123.0)):
+        flights.connect(engine(sent), nobody, lambda: False)
+        assert flights.figures()[0] == total
+
+
+def test_the_last_rank_has_sent_no_more_than_plain_bytes_would_be() -> None:
+    model = torch.nn.Linear(99, 99)
+    with diloco.DiLoCo(model, gradwire.topk(0.1), membership=membership()) as outer:
+        outer._flights._before = 512.0  # to ranks that have left since
+        outer.step()
+        report = outer.report()
+    assert (report.wire_bytes, report.dense_wire_bytes, report.compression) == (512.0, 0.0, 1.0)

@@ -136,7 +136,7 @@ class Changing:
         """Return what connects the ranks of a new generation, once they all have the same."""
         failed = 0
         for attempt in itertools.count(1):
-            formed = self._membership.form(self._held, failed, self._settings)
+            formed = self._membership.form(self._held, failed, self._settings, self._restored)
             size, timeout = len(formed.members), self._membership.timeout
             transport = Gloo(formed.store, formed.rank, size, timeout)
             engine: Engine | None = None
@@ -160,7 +160,7 @@ class Changing:
     def _settle(self, channel: Channel, formed: Formed) -> None:
         """Have the same as all ranks. Whatever fails in between can be done again."""
         every = channel.all_gather_object(self._told())
-        plan = decide(every)
+        plan = decide(every, trained=formed.trained)
         if channel.rank in plan.keep:
             sent = plan.position["sent"]
             failure = self.flights.follow(plan.position["applied"], sent)

@@ -108,7 +108,7 @@ class Flights:
         wanted : callable
             Tells whether others want to join.
         """
-        self._before = self._sent()
+        self._before += self._sent()  # by the engine so far: each one counts from 0
         self.engine, self._confirm, self._wanted = engine, confirm, wanted
         self._heard = None
 

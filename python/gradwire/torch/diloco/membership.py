@@ -35,12 +35,15 @@ class Formed:
     members : tuple of str
     store : torch.distributed.Store
         Through which these members connect, and nobody else.
+    trained : bool
+        One of them, or of those before, had shared parameters: nobody makes up new ones.
     """
 
     generation: int
     rank: int
     members: tuple[str, ...]
     store: Store
+    trained: bool = False
 
 
 class Membership:
@@ -55,7 +58,8 @@ class Membership:
     ----------
     store : str or torch.distributed.Store
         ``"host:port"`` of a store, as ``python -m gradwire.torch.diloco PORT`` serves it; or a
-        store, such as a `torch.distributed.FileStore` on a folder that all ranks share.
+        store. A `torch.distributed.FileStore` is for tests and for runs that nobody kills: a
+        process killed while it writes damages the file.
     serve : bool
         Serve the store in this process, at this host and port. It ends with the process, and then
         nobody can leave or join: use it where this process outlives the others.
@@ -129,7 +133,9 @@ class Membership:
         number: int = self._link.call(lambda store: store.add("ranks", 1))
         return number
 
-    def form(self, held: int, failed: int, settings: Mapping[str, str]) -> Formed:
+    def form(
+        self, held: int, failed: int, settings: Mapping[str, str], restored: bool = False
+    ) -> Formed:
         """Wait for the next generation with this rank in it.
 
         Parameters
@@ -140,6 +146,8 @@ class Membership:
             The last generation, if this rank could not reach the others in it; else 0.
         settings : dict of str to str
             What all ranks must have in common.
+        restored : bool
+            This rank has the shared parameters of a checkpoint.
 
         Raises
         ------
@@ -150,7 +158,8 @@ class Membership:
             or this rank cannot reach them.
         """
         began = asked = time.monotonic()
-        self._ask(Waiting(held, failed), settings)
+        trained = bool(held) or restored
+        self._ask(Waiting(held, failed, trained), settings)
         while True:
             roster = self._open.call(self._watch.look)
             if roster.generation > self._generation and self.name in roster.members:
@@ -164,7 +173,7 @@ class Membership:
                         "it: name a network that connects them by GLOO_SOCKET_IFNAME"
                     )
                 failed, asked = 0, time.monotonic()
-                self._ask(Waiting(held), settings)
+                self._ask(Waiting(held, trained=trained), settings)
             elif chosen := self._complete(roster, time.monotonic() - asked):
                 change = partial(self._watch.replace, old=roster, new=roster.formed(chosen))
                 self._open.call(change)
@@ -193,6 +202,8 @@ class Membership:
             # Their parameters are newer. They stop once they have not seen the store for so long.
             if any(silent(each) <= 2 * self._wait for each in roster.members):
                 return []
+            if not any(roster.waiting[each].trained for each in alive):
+                return []  # a member that was only suspended still has all of the training
         elif roster.members:
             missing = [each for each in roster.members if each not in roster.waiting]
             awaited = any(silent(each) < self._silence for each in missing)
@@ -205,7 +216,8 @@ class Membership:
         self._generation = roster.generation
         store = stores.PrefixStore(f"generation/{roster.generation}", self._open.store())
         _LOG.info("generation %d: %s", roster.generation, ", ".join(roster.members))
-        return Formed(roster.generation, roster.members.index(self.name), roster.members, store)
+        rank = roster.members.index(self.name)
+        return Formed(roster.generation, rank, roster.members, store, roster.trained)
 
     def _why_not(self, roster: Roster) -> str:
         if roster.members and self.name not in roster.members:

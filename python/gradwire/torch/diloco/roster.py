@@ -18,10 +18,13 @@ class Waiting:
         The generation whose shared parameters it has; 0 if it never had any.
     failed : int
         The generation in which it could not reach the other ranks; 0 if it could.
+    trained : bool
+        It has shared parameters, of a generation or of a checkpoint.
     """
 
     held: int = 0
     failed: int = 0
+    trained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +41,23 @@ class Roster:
         Who is to be in the next generation, in the order in which they came.
     settings : dict of str to str
         What all of them must have in common.
+    trained : bool
+        A member had shared parameters when a generation was formed.
     """
 
     generation: int = 0
     members: tuple[str, ...] = ()
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    trained: bool = False
 
     @classmethod
     def read(cls, text: str) -> Self:
         """Read what `text` returned."""
         found = json.loads(text)
         waiting = {name: Waiting(**each) for name, each in found["waiting"].items()}
-        return cls(found["generation"], tuple(found["members"]), waiting, found["settings"])
+        members, settings = tuple(found["members"]), found["settings"]
+        return cls(found["generation"], members, waiting, settings, found["trained"])
 
     def text(self) -> str:
         """Return it as text."""
@@ -75,7 +82,8 @@ class Roster:
         members = tuple(each for each in self.members if each != name)
         waiting = {each: entry for each, entry in self.waiting.items() if each != name}
         settings = self.settings if members or waiting else {}
-        return replace(self, members=members, waiting=waiting, settings=settings)
+        trained = self.trained and bool(members or waiting)
+        return replace(self, members=members, waiting=waiting, settings=settings, trained=trained)
 
     def formed(self, chosen: Collection[str]) -> "Roster":
         """Return it with the next generation; members come first, in their order.
@@ -84,7 +92,13 @@ class Roster:
         """
         ordered = [each for each in self.members if each in chosen]
         ordered += [each for each in self.waiting if each in chosen and each not in ordered]
-        return replace(self, generation=self.generation + 1, members=tuple(ordered), waiting={})
+        return replace(
+            self,
+            generation=self.generation + 1,
+            members=tuple(ordered),
+            waiting={},
+            trained=self.trained or any(self.waiting[each].trained for each in ordered),
+        )
 
     def chosen(self, alive: Collection[str]) -> list[str]:
         """Return who can be the next generation, of those that wait and are alive.

@@ -78,8 +78,14 @@ class Plan:
     counted: Mapping[int, int]
 
 
-def decide(every: Sequence[Told]) -> Plan:
+def decide(every: Sequence[Told], *, trained: bool = False) -> Plan:
     """Return what follows from what all ranks have told: the same on every rank.
+
+    Parameters
+    ----------
+    every : sequence of Told
+    trained : bool
+        There have been shared parameters, so that there is nothing to begin.
 
     Raises
     ------
@@ -87,7 +93,8 @@ def decide(every: Sequence[Told]) -> Plan:
         No rank has shared parameters.
     """
     valid = [rank for rank, each in enumerate(every) if each.valid]
-    if not valid:
+    begun = any(every[rank].held or every[rank].restored for rank in valid)
+    if not valid or (trained and not begun):
         raise MembershipError("the ranks that had the shared parameters are gone: restart")
     held = max(every[rank].held for rank in valid)
     old = [rank for rank in valid if every[rank].held == held]

@@ -11,6 +11,9 @@ from gradwire.torch.transport import Channel
 
 __all__ = ["share", "together"]
 
+_PIECE = 1 << 22
+"""Bytes of one operation: each has the channel's limit of time, also on a slow link."""
+
 
 @torch.no_grad()
 def share(channel: Channel, tensors: Iterable[torch.Tensor], source: int) -> None:
@@ -26,7 +29,8 @@ def share(channel: Channel, tensors: Iterable[torch.Tensor], source: int) -> Non
     """
     for each in tensors:
         values = each.detach().cpu().contiguous().reshape(-1)
-        channel.broadcast(values.view(torch.uint8), source).wait()
+        for piece in torch.split(values.view(torch.uint8), _PIECE):
+            channel.broadcast(piece, source).wait()
         if channel.rank != source:
             each.copy_(values.view(each.shape))
 

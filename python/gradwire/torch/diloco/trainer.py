@@ -64,8 +64,8 @@ class DiLoCo:
         is waited for.
     mixing : float, optional
         Share of a rank's own parameters that remains when a fragment is applied, 0 <= mixing < 1.
-        By default 0 without a delay, and else 0.5, as in the paper: 0 would throw the steps away
-        that the rank has made since.
+        By default 0 without a delay or with an outer_lr above 1, and else 0.5, as in the paper: 0
+        throws the steps away that the rank has made since.
     min_numel, min_ndim : int
         Parameters with fewer entries or dimensions are sent dense.
     process_group : torch.distributed.ProcessGroup, optional
@@ -123,16 +123,24 @@ class DiLoCo:
         self._timetable = Timetable(inner_steps, len(groups), delay)
         if _validate.positive("outer_lr", outer_lr) == 0.0:
             raise ValueError("outer_lr must be above 0: no parameter would be trained")
+        if mixing is None:
+            mixing = 0.5 if delay and outer_lr <= 1.0 else 0.0
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: "
+                "without one, call step() after each step of the inner optimizer"
+            )
         outer = Outer(
             float(outer_lr),
             _share("outer_momentum", outer_momentum),
             nesterov,
-            (0.5 if delay else 0.0) if mixing is None else _share("mixing", mixing),
+            _share("mixing", mixing),
         )
         self.codec = codec
         self._replica = Replica(
             model, named, groups, codec, outer, min_numel=min_numel, min_ndim=min_ndim
         )
+        _check_stable(codec, outer)
         self._replica.settings |= {"inner_steps": inner_steps, "delay": delay}
         self._position = {"inner_step": 0, "sent": 0, "applied": 0}
         self._changing: Changing | None = None
@@ -273,6 +281,12 @@ class DiLoCo:
             One entry, ``rank0`` on rank 0: ``shared``, ``velocity``, ``pending`` (averages to be
             applied), ``residual`` and ``momentum``, each a dict of tensors by the names of
             parameters; and JSON texts ``outer`` and ``about``.
+
+        Raises
+        ------
+        TensorError
+            An exchange under way is not finite; `step` raises it when it is due, and leaves it out.
+            Save after that.
         """
         return save(self._replica, self._flights, self._position)
 
@@ -322,7 +336,7 @@ class DiLoCo:
             exchanges=exchanges,
             wire_bytes=sent / steps,
             dense_wire_bytes=dense,
-            compression=dense / (sent / steps) if sent else 1.0,
+            compression=dense / (sent / steps) if sent and dense else 1.0,
             wait_ms=1e3 * seconds / max(exchanges, 1),
             residual_norm=self._flights.engine.worker.between(self._replica.residual_norm),
         )
@@ -353,3 +367,23 @@ def _share(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(f"{name} must be a number from 0 to below 1, got {value!r}")
     return float(value)
+
+
+def _check_stable(codec: "Codec", outer: Outer) -> None:
+    """Refuse a mixing with which training diverges at any inner learning rate.
+
+    What a rank keeps is in its next pseudo-gradients. Of what was in its residual, and has moved
+    the shared parameters by the outer rate since, they add up to mixing / (1 - mixing) times as
+    much in the other direction. Without a residual, a move is sent once more times
+    mixing * (1 - outer_lr).
+    """
+    kept = outer.mixing
+    if kept == 0.0:
+        return
+    most = (1.0 - kept) / kept if codec.memory.keeps else 1.0 + 1.0 / kept
+    if outer.lr > most:
+        raise ValueError(
+            f"mixing={kept:g} does not go with outer_lr={outer.lr:g}: what a rank keeps of its own "
+            "parameters is sent once more as progress in the other direction, and training "
+            f"diverges above {most:.3g}; use mixing=0"
+        )
