@@ -21,7 +21,16 @@ from gradwire.torch.errors import ExchangeError
 from gradwire.torch.reducer.layout import Layout
 from gradwire.torch.reducer.record import Parameter
 
-__all__ = ["Owned", "Ranges", "Status", "frame_sizes", "read_fronts", "read_results", "result"]
+__all__ = [
+    "Owned",
+    "Ranges",
+    "Status",
+    "check_lengths",
+    "frame_sizes",
+    "read_fronts",
+    "read_results",
+    "result",
+]
 
 Bytes = NDArray[np.uint8]
 
@@ -31,6 +40,8 @@ _MAGIC, _MERGED = b"GWR1", b"GWM1"
 _HEADER_NBYTES = 48
 _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
 _SECTIONS_AT = 32
+_FRAME_NBYTES, _ENTRY_NBYTES = 4096, 32
+"""More than any frame has, whatever its codec: besides its entries, and for each of them."""
 
 
 class Status(enum.IntEnum):
@@ -86,6 +97,20 @@ class Ranges:
                 self.owned[owner].append(Owned(index, start, stop))
         self.dense = _divided(layout.dense_numel, size)
         self.front = _FRONT.size + -(-len(cuts) // 8)
+
+    def limits(self, itemsize: int) -> list[int]:
+        """Return for each rank what no message about what it owns exceeds, in bytes.
+
+        Parameters
+        ----------
+        itemsize : int
+            Bytes of a dense entry.
+        """
+        return [
+            itemsize * (stop - start)
+            + sum(_FRAME_NBYTES + _ENTRY_NBYTES * (each.stop - each.start) for each in owned)
+            for owned, (start, stop) in zip(self.owned, pairwise(self.dense), strict=True)
+        ]
 
     def fronts(
         self, layout: Layout, sequence: int, lengths: Sequence[int] | None, zero: NDArray[np.int64]
@@ -183,6 +208,17 @@ def read_results(rows: Bytes) -> tuple[bool, list[int]]:
         failed |= status != Status.OK
         lengths.append(length)
     return failed, lengths
+
+
+def check_lengths(lengths: Sequence[int], limits: Sequence[int]) -> None:
+    """Raise an ExchangeError if a rank has more bytes for this one than there can be."""
+    for rank, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
+        if length > limit:
+            raise ExchangeError(
+                f"rank {rank} announces {length} bytes, more than the {limit} that there can be: "
+                "its message is damaged",
+                rank,
+            )
 
 
 def frame_sizes(message: Bytes, at: int, count: int, rank: int) -> list[int]:

@@ -51,12 +51,14 @@ class _Parts:
     Attributes
     ----------
     ranges : Ranges
-    messages : list of numpy.ndarray
-        What goes to each owner: dense entries, and frames of parts.
+    message : numpy.ndarray
+        What goes to the owners, one after another: dense entries, and frames of parts.
+    sizes : list of int
+        Bytes for each owner.
     fronts : torch.Tensor
         What came ahead of their parts from all ranks.
     error : BaseException or None
-        Why this rank has no messages.
+        Why this rank has no message.
     unused : numpy.ndarray
         Parameters whose gradients are zero on every rank.
     merged : list of torch.Tensor
@@ -64,7 +66,8 @@ class _Parts:
     """
 
     ranges: Ranges
-    messages: list[NDArray[np.uint8]]
+    message: NDArray[np.uint8]
+    sizes: list[int]
     fronts: torch.Tensor
     error: BaseException | None = None
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -104,14 +107,13 @@ class Scattered(Exchange):
         layout = job.layout
         divided = Ranges(layout, self.world_size)
         zero, error = np.zeros(len(layout.pieces), np.int64), None
-        messages = [_NOTHING] * self.world_size
-        lengths: list[int] | None = None
+        message, sizes = _NOTHING, None
         try:
             messages = self._cut(job, divided, zero)
-            lengths = [message.size for message in messages]
+            message, sizes = np.concatenate(messages), [each.size for each in messages]
         except BaseException as raised:  # of any kind: the other ranks wait for the front
             error = raised
-        mine = torch.from_numpy(divided.fronts(layout, sequence, lengths, zero)).view(-1)
+        mine = torch.from_numpy(divided.fronts(layout, sequence, sizes, zero)).view(-1)
         fronts = torch.empty_like(mine)
         self.times.add("encode", start)
         self._recent += (mine, fronts)
@@ -120,7 +122,7 @@ class Scattered(Exchange):
             job,
             sequence,
             works=(work,),
-            contents=_Parts(divided, messages, fronts.view(self.world_size, -1), error),
+            contents=_Parts(divided, message, sizes or [], fronts.view(self.world_size, -1), error),
             room=mine.numel(),
             wire=mine.numel() - divided.front,
         )
@@ -163,15 +165,17 @@ class Scattered(Exchange):
         failed, lengths, parts.unused = ranges.read_fronts(fronts, job.layout, flight.sequence)
         if failed:
             share_reasons(self._merging, job.layout, parts.error)
-        received = self._swap(flight, parts.messages, lengths)
-        own = parts.messages[self.rank].size
-        sent = sum(message.size for message in parts.messages)
+        limits = parts.ranges.limits(job.bucket.itemsize)
+        ranges.check_lengths(lengths, [limits[self.rank]] * self.world_size)
+        own, sent = parts.sizes[self.rank], sum(parts.sizes)
+        received = self._swap(flight, parts.message, parts.sizes, lengths)
         self._count(flight, sent, sent - own)
-        parts.messages = []
-        job.step.undo([job.layout.compressed[index] for index in np.flatnonzero(parts.unused)])
-        error, mine = None, _NOTHING
+        parts.message = _NOTHING
+        error, mine, copies = None, _NOTHING, _NOTHING
         try:
+            job.step.undo([job.layout.compressed[index] for index in np.flatnonzero(parts.unused)])
             mine = self._merge(job, parts, received)
+            copies = np.tile(mine, self.world_size)
         except BaseException as raised:  # of any kind: the other ranks wait for the result
             error = raised
         status = Status.OK if error is None else Status.FAILED
@@ -183,21 +187,21 @@ class Scattered(Exchange):
         failed, lengths = ranges.read_results(rows)
         if failed:
             share_reasons(self._merging, job.layout, error)
-        parts.merged = self._swap(flight, [mine] * self.world_size, lengths)
+        ranges.check_lengths(lengths, limits)
+        parts.merged = self._swap(flight, copies, [mine.size] * self.world_size, lengths)
         room, wire = self.world_size * mine.size, (self.world_size - 1) * mine.size
         wire += (self.world_size - 1) * told.numel()
         self._count(flight, told.numel() + room, wire, collectives=2)
         return rows
 
     def _swap(
-        self, flight: Flight, messages: list[NDArray[np.uint8]], lengths: list[int]
+        self, flight: Flight, message: NDArray[np.uint8], sizes: list[int], lengths: list[int]
     ) -> list[torch.Tensor]:
-        """Send a message to each rank; return theirs, which have these lengths."""
+        """Send each rank so many bytes of a message; return theirs, which have these lengths."""
         assert self._merging is not None
-        mine = torch.from_numpy(np.concatenate(messages))
+        mine = torch.from_numpy(message)
         every = mine.new_empty(sum(lengths))
         self._recent += (mine, every)
-        sizes = [message.size for message in messages]
         wait(self._merging.all_to_all(every, mine, lengths, sizes), flight.sequence)
         return list(torch.split(every, lengths))
 
