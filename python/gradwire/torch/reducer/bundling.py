@@ -92,8 +92,10 @@ class Bundler:
             return old
         names = tuple(map(_name, members))
         tracked = None
-        _, found = self._kept.pop(names, (bucket, None))
-        if found is not None and all(each.state.is_apart for each in members):
+        # Kept until the members have joined, on every rank: a pass may fail on some before that.
+        _, found = self._kept.get(names, (bucket, None))
+        states = [each.state for each in members]
+        if found is not None and all(each.is_apart and each.left is None for each in states):
             tracked = found
         elif state.left is not None and all(each.state.left is state.left for each in members):
             tracked = state.left.tracked() if state.left.members == members else None
