@@ -64,6 +64,7 @@ class Bundle:
     """
 
     __slots__ = (
+        "_before",
         "_state",
         "_step",
         "_tracked",
@@ -102,6 +103,7 @@ class Bundle:
             limit: Any = self.limit
             limit.load(tracked.sizes)
         self._state: Any = None
+        self._before: tuple[set[str], dict[str, float], int] | None = None
 
     @property
     def state(self) -> Any:
@@ -160,6 +162,24 @@ class Bundle:
                 each.state.leave(after, before if undoable else None)
         self._tracked = without_pace(after["scalars"])
         self._step, self._state = int(after["step"]), None
+        applied = {each.name for each in self.members} - names
+        was = without_pace(before["scalars"]), int(before["step"])
+        self._before = (applied, *was) if undoable else None
+
+    def revert(self, name: str) -> None:
+        """Take back what the last encode has left here, once that of no member counts.
+
+        Parameters
+        ----------
+        name : str
+            Of a member that was `part` of it and is undone now.
+        """
+        if self._before is None:
+            return
+        applied, scalars, step = self._before
+        applied.discard(name)
+        if not applied:
+            self._tracked, self._step, self._before = scalars, step, None
 
     def _gather(self) -> None:
         first = self.members[0].state

@@ -139,6 +139,8 @@ class MemberState:
         left = self.left
         if self._before is not None:
             self.load_state_dict(self._before)
+            if left is not None:
+                left.revert(self._parameter.name)
         self.left = left
 
     # What a bundle calls ----------------------------------------------------------------------
