@@ -17,11 +17,23 @@ _HEAD = struct.Struct("<B3xI")  # kind, bytes of text
 _NONE, _BAD, _FAILED = range(3)
 
 
-def share_reasons(channel: Channel, layout: Layout, error: BaseException | None) -> None:
+def share_reasons(
+    channel: Channel, layout: Layout, error: BaseException | None, did: str = "encode"
+) -> None:
     """Send this rank's reason to the other ranks, and raise that of the first failing rank.
 
     Every rank calls this for the same buckets in the same order, and no other thread uses the
     channel.
+
+    Parameters
+    ----------
+    channel : Channel
+    layout : Layout
+        Of the bucket.
+    error : BaseException or None
+        Why this rank failed, if it did.
+    did : str
+        What all ranks were doing, for the message.
     """
     mine = _pack(layout, error)
     every = mine.new_empty(channel.size * mine.numel())
@@ -30,7 +42,7 @@ def share_reasons(channel: Channel, layout: Layout, error: BaseException | None)
     except RuntimeError as failure:
         kind = kind_of(failure)
         raise kind(f"a rank failed without reporting why ({failure})") from failure
-    _raise_first(layout, every.view(channel.size, -1))
+    _raise_first(layout, every.view(channel.size, -1), did)
 
 
 def _pack(layout: Layout, error: BaseException | None) -> torch.Tensor:
@@ -48,7 +60,7 @@ def _pack(layout: Layout, error: BaseException | None) -> torch.Tensor:
     return torch.frombuffer(mine, dtype=torch.uint8)
 
 
-def _raise_first(layout: Layout, every: torch.Tensor) -> None:
+def _raise_first(layout: Layout, every: torch.Tensor, did: str) -> None:
     """Raise the reason of the first rank that has one; other failures precede non-finite gradients.
 
     Parameters
@@ -56,6 +68,8 @@ def _raise_first(layout: Layout, every: torch.Tensor) -> None:
     layout : Layout
     every : torch.Tensor
         What `_pack` returned on each rank, one row per rank.
+    did : str
+        As in `share_reasons`.
     """
     found: dict[int, list[tuple[int, str]]] = {_NONE: [], _BAD: [], _FAILED: []}
     for rank, row in enumerate(every.numpy()):
@@ -63,7 +77,7 @@ def _raise_first(layout: Layout, every: torch.Tensor) -> None:
         text = bytes(row[_HEAD.size : _HEAD.size + length])
         found[kind].append((rank, text.decode(errors="replace")))
     for rank, message in found[_FAILED]:
-        raise ExchangeError(f"rank {rank} could not encode: {message}", rank)
+        raise ExchangeError(f"rank {rank} could not {did}: {message}", rank)
     for rank, reason in found[_BAD]:
         raise_bad(layout, json.loads(reason), rank)
     raise ExchangeError("a rank failed, but none reported a reason")

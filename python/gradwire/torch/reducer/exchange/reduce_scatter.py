@@ -186,7 +186,7 @@ class Scattered(Exchange):
         rows: NDArray[np.uint8] = results.view(self.world_size, -1).numpy()
         failed, lengths = ranges.read_results(rows)
         if failed:
-            share_reasons(self._merging, job.layout, error)
+            share_reasons(self._merging, job.layout, error, "merge what it owns")
         ranges.check_lengths(lengths, limits)
         parts.merged = self._swap(flight, copies, [mine.size] * self.world_size, lengths)
         room, wire = self.world_size * mine.size, (self.world_size - 1) * mine.size
