@@ -165,8 +165,8 @@ class Layouts:
     place : Place, optional
         This rank's, if the ranks of a node divide every bucket.
     provisional : callable
-        Tells whether buckets are still to be made anew. Only one with all compressed parameters is
-        then provisional.
+        Tells whether buckets are still to be made anew. Only one with all compressed parameters
+        of its dtype and device is then provisional.
     """
 
     def __init__(
@@ -221,7 +221,9 @@ class Layouts:
             named = [(each.name, each.tensor) for each in parameters]
             shares = Cut(named, self._place.shares)
             dtype = torch.promote_types(dtype, torch.float32)  # of sums inside the node
-        most = sum(each.compressed for each in self._parameters)
+        # DDP's first buckets are one per dtype and device.
+        kinds = {_kind(tensor) for tensor in tensors}
+        most = sum(each.compressed for each in self._parameters if _kind(each.tensor) in kinds)
         provisional = sum(each.compressed for each in parameters) == most and self._provisional()
         layout = Layout(
             parameters,
@@ -238,3 +240,7 @@ class Layouts:
                 f"a bucket has {buffer.numel()} entries, its parameters have {numel}"
             )
         return layout
+
+
+def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
+    return tensor.dtype, tensor.device
