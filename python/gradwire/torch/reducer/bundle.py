@@ -189,10 +189,19 @@ class Bundle:
             self._fill(state)
         if first.learning_rate is not None:
             state.learning_rate = first.learning_rate
+        left = {id(each.state.bundle): each.state.bundle for each in self.members}
         ends = np.cumsum([each.numel for each in self.members]).tolist()
         for each, end in zip(self.members, ends, strict=True):
             each.state.join(self, slice(end - each.numel, end))
         self._state = state
+        for bundle in left.values():
+            if bundle is not None:
+                bundle.release()
+
+    def release(self) -> None:
+        """Free the state, if no member is a part of it any more."""
+        if self._state is not None and all(each.state.bundle is not self for each in self.members):
+            self._step, self._state = int(self._state.step), None
 
     def _fill(self, state: Any) -> None:
         """Load what the members keep."""
