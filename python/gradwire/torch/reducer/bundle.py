@@ -65,6 +65,7 @@ class Bundle:
 
     __slots__ = (
         "_before",
+        "_saved",
         "_state",
         "_step",
         "_tracked",
@@ -103,6 +104,7 @@ class Bundle:
             limit: Any = self.limit
             limit.load(tracked.sizes)
         self._state: Any = None
+        self._saved: dict[str, Any] | None = None
         self._before: tuple[set[str], dict[str, float], int] | None = None
 
     @property
@@ -121,6 +123,18 @@ class Bundle:
     def is_whole(self) -> bool:
         """Whether the state of every member is a part of this one's."""
         return self._state is not None and all(each.state.bundle is self for each in self.members)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what the state saves; its arrays are not to be written to.
+
+        Once a member is elsewhere, it does not change any more, and is copied only once.
+        """
+        if self._saved is not None:
+            return self._saved
+        saved: dict[str, Any] = self.state.state_dict()
+        if not self.is_whole:
+            self._saved = saved
+        return saved
 
     def tracked(self) -> Tracked:
         """Return what a bundle of the same members would continue from."""
@@ -201,7 +215,7 @@ class Bundle:
     def release(self) -> None:
         """Free the state, if no member is a part of it any more."""
         if self._state is not None and all(each.state.bundle is not self for each in self.members):
-            self._step, self._state = int(self._state.step), None
+            self._step, self._state, self._saved = int(self._state.step), None, None
 
     def _fill(self, state: Any) -> None:
         """Load what the members keep."""

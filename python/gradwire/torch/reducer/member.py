@@ -194,7 +194,7 @@ class Snapshots:
         if bundle is None:
             return dict(state.alone().state_dict())
         if self._read is None or self._read[0] is not bundle:
-            self._read = bundle, bundle.state.state_dict()
+            self._read = bundle, bundle.snapshot()
         return state.part_of(self._read[1])
 
     def residual_norm(self, state: Any) -> float | None:
