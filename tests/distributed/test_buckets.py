@@ -27,6 +27,7 @@ def test_a_bucket_is_selected_from_as_one_vector(two: Ranks, cap: float, whole: 
             assert found["norms"][name] == pytest.approx(expected)
         assert found["bytes"]["a"] == 2 * 4 * 64 * 40
         assert sum(found["timeline"]) >= 5
+        assert found["held"] == 64 * 40 + 50 * 30 + 1200 + (40 + 1) * whole
 
 
 def test_over_a_bucket_the_scale_of_each_layer_decides_its_share(two: Ranks) -> None:
@@ -93,6 +94,20 @@ def test_a_step_that_does_not_count_leaves_no_trace(two: Ranks) -> None:
         assert found["dropped"]
         assert found["step"] == 4
         assert (found["scaled"], found["adam"]) == (results[0]["scaled"], results[0]["adam"])
+
+
+def test_a_discarded_pass_of_a_bucket_that_is_idle_in_part_is_taken_again_alike(two: Ranks) -> None:
+    for found in two.run("buckets.discarded"):
+        for name, same in found.items():
+            assert same == [True] * 6, name
+
+
+def test_ranks_agree_on_sizes_after_the_first_pass_of_a_resumed_run_failed(two: Ranks) -> None:
+    results = two.run("buckets.failing_first")
+    for found in results:
+        assert found["bundles"] > 1
+        assert found["error"] == results[0]["error"]
+        assert found["same"]
 
 
 def test_only_what_has_one_codec_rate_and_count_goes_together(two: Ranks) -> None:

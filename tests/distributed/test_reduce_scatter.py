@@ -11,6 +11,8 @@ import pytest
 import gradwire
 from gradwire.memory import NoMemory
 from gradwire.sparsify import TopK
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.reducer.exchange import ranges
 from tests.distributed.ranks import Nursery, Ranks
 from tests.distributed.test_parity import check_conservation
 
@@ -170,10 +172,10 @@ def test_a_step_that_does_not_count_leaves_no_trace_in_the_residuals_of_owners(
         assert found["step"] == 4
 
 
-@pytest.mark.parametrize("where", ["encode", "cut", "merge"])
+@pytest.mark.parametrize("where", ["encode", "cut", "undo", "merge", "copy"])
 def test_a_rank_that_fails_in_any_phase_is_an_error_of_all(two: Ranks, where: str) -> None:
     for found in two.run("scattered.fails", where=where, how="raises"):
-        did = "merge what it owns" if where == "merge" else "encode"
+        did = "encode" if where in ("encode", "cut") else "merge what it owns"
         assert f"rank 1 could not {did}: MemoryError: no memory to {where}" in found["error"]
         assert "stopped after an earlier error" in found["later"]
         assert found["kept"]
@@ -188,6 +190,16 @@ def test_a_rank_that_dies_in_any_phase_is_an_error_of_the_others(
     assert kind == "returned", found
     assert "another rank has stopped" in found["error"]
     assert found["kept"]
+
+
+def test_sizes_that_another_exchange_has_observed_trim_nothing(two: Ranks) -> None:
+    assert two.run("scattered.after_a_gather") == [0, 0]
+
+
+def test_a_length_that_cannot_be_is_an_error_before_memory_is_taken_for_it() -> None:
+    ranges.check_lengths([0, 4096], [4096, 4096])
+    with pytest.raises(ExchangeError, match="rank 1 announces 9223372036854775808 bytes"):
+        ranges.check_lengths([17, 1 << 63], [4096, 4096])
 
 
 def test_resume_is_bit_for_bit_whatever_buckets_it_begins_with(two: Ranks, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.exchange import LeaderIndices, ReduceScatter
 from gradwire.memory import Residual
+from gradwire.quantize import Uniform
 from gradwire.schedule import BySteps, DenseWarmUp, WarmUp
 from gradwire.torch.ddp import GradientError
 from gradwire.torch.optim import SGD, AdamW
@@ -80,6 +81,10 @@ def selecting(rank: int, world_size: int, cap: float, whole: bool) -> dict[str, 
             found["kept"].append(
                 all(np.array_equal(own[name], kept[rank][name].ravel()) for name in own)
             )
+        # DDP's first bucket, whose tensor was another one, is not kept.
+        layouts = handle._passes._layouts._known.values()
+        every = {id(one): one for each in layouts if each.bundled for one in each.bundled.bundles}
+        found["held"] = sum(one.numel for one in every.values() if one._state is not None)
         report = handle.report()
         found["trimmed"] = sum(each.trimmed for each in report.parameters)
         found["achieved"] = (
@@ -168,6 +173,7 @@ def resuming(rank: int, world_size: int) -> dict[str, Any]:
         "dgc": (gradwire.dgc(RATIO), SGD, {"lr": 0.05, "momentum": 0.9}),
         "adam": (gradwire.adam(RATIO), AdamW, {"lr": 0.01}),
         "warm-up": (gradwire.topk(RATIO), None, {}),
+        "two dtypes": (gradwire.topk(RATIO), None, {}),
     }
     return {name: _resuming(rank, name, *run) for name, run in runs.items()}
 
@@ -175,6 +181,10 @@ def resuming(rank: int, world_size: int) -> dict[str, Any]:
 def _resuming(rank: int, name: str, codec: Any, kind: Any, settings: Any) -> bool:
     def run(steps: range, saved: bytes | None = None) -> tuple[Any, ...]:
         module = network()
+        if name == "two dtypes":
+            module[5].bfloat16()
+            module[5].register_forward_pre_hook(lambda _, given: (given[0].bfloat16(),))
+            module[5].register_forward_hook(lambda _, given, result: result.float())
         options: dict[str, Any] = {}
         optimizer = None
         if kind is not None:
@@ -312,6 +322,68 @@ def undoing(rank: int, world_size: int) -> dict[str, Any]:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adam.step()
         found["adam"] = fingerprint(model)
+    return found
+
+
+def discarded(rank: int, world_size: int) -> dict[str, list[bool]]:
+    """A pass in which a branch is idle on all ranks, discarded and taken again."""
+    found: dict[str, list[bool]] = {}
+
+    def tracked(handle: Any) -> Any:
+        # Not the count of each: that of an idle one is its bundle's once it takes part again.
+        saved = handle.state_dict()
+        return [residuals(handle)[name].tobytes() for name in "abc"], about(saved)["bundles"]
+
+    codecs = {
+        "adaptive": gradwire.sidco(RATIO, quantize=Uniform(4)),
+        "tracking": gradwire.sidco(RATIO, stages="tracking", quantize=Uniform(4)),
+    }
+    for name, codec in codecs.items():
+        found[name] = []
+        with bundled(Given(), codec, find_unused_parameters=True) as (model, handle):
+
+            def take(step: int, names: Any, model: Any = model) -> list[bytes]:
+                model.zero_grad()
+                model(integers(19, rank, step, names)).backward()
+                return [each.tobytes() for each in gradients_of(model.module).values()]
+
+            for step in range(4):
+                take(step, SHAPES)
+            for step in range(4, 7):
+                before, whole = tracked(handle), plain(handle.state_dict())
+                first = take(step, ["a", "bias", "c", "scalar"]), plain(handle.state_dict())
+                handle.discard()
+                found[name].append(before == tracked(handle))
+                again = take(step, ["a", "bias", "c", "scalar"]), plain(handle.state_dict())
+                found[name].append(first == again and first[1] != whole)
+    return found
+
+
+def failing_first(rank: int, world_size: int) -> dict[str, Any]:
+    """A resumed run whose first pass fails before all ranks have used all bundles."""
+    found: dict[str, Any] = {}
+
+    def take(model: Any, step: int) -> list[bytes]:
+        model.zero_grad()
+        model(integers(21, rank, step)).backward()
+        return [each.tobytes() for each in gradients_of(model.module).values()]
+
+    with bundled(Given(), CODECS["leader"](), SMALL_BUCKETS) as (model, handle):
+        for step in range(3):
+            take(model, step)
+        saved = handle.state_dict()
+        found["bundles"] = len(bundles(handle))
+        whole = [take(model, step) for step in range(3, 6)], plain(handle.state_dict())
+    with bundled(Given(), CODECS["leader"](), SMALL_BUCKETS) as (model, handle):
+        handle.load_state_dict(saved)
+        try:
+            model(
+                {name: each * torch.nan for name, each in integers(21, rank, 3).items()}
+            ).backward()
+        except GradientError as error:
+            found["error"] = error.name
+        rest = [take(model, step) for step in range(3, 6)], plain(handle.state_dict())
+    found["same"] = whole == rest
     return found
 
 

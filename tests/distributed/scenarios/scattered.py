@@ -15,6 +15,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire import _native
 from gradwire.torch.ddp import ExchangeError, GradientError
+from gradwire.torch.reducer.jobs import Step
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
@@ -147,8 +148,22 @@ def fails(rank: int, world_size: int, where: str, how: str) -> dict[str, Any]:
             os._exit(7)
         raise MemoryError(f"no memory to {where}")
 
-    name = {"encode": "encode_bucket", "cut": "split_bucket", "merge": "merge_bucket"}[where]
-    with mock.patch.object(_native, name, trouble if rank == 1 else getattr(_native, name)):
+    real, calls = Step.undo, []
+
+    def undo(step: Step, parameters: Any) -> None:
+        calls.append(step)
+        if len(calls) == 1:
+            trouble()
+        real(step, parameters)
+
+    place, name, replaced = {
+        "encode": (_native, "encode_bucket", trouble),
+        "cut": (_native, "split_bucket", trouble),
+        "undo": (Step, "undo", undo),
+        "merge": (_native, "merge_bucket", trouble),
+        "copy": (np, "tile", trouble),
+    }[where]
+    with mock.patch.object(place, name, replaced if rank == 1 else getattr(place, name)):
         try:
             train(model, rank, range(2, 3))
         except ExchangeError as caught:
@@ -161,6 +176,25 @@ def fails(rank: int, world_size: int, where: str, how: str) -> dict[str, Any]:
         found["later"] = str(caught)
     handle.detach()
     return found
+
+
+def after_a_gather(rank: int, world_size: int) -> int:
+    """Count what is trimmed after a checkpoint of an all-gather of much smaller frames."""
+    few = {name: torch.zeros_like(each) for name, each in integers(3, rank, 0).items()}
+    for each in few.values():
+        each.view(-1)[0] = 1.0
+    with attached(Given(), gradwire.topk(0.05)) as (model, handle):
+        for _ in range(4):
+            model.zero_grad()
+            model(few).backward()
+        saved = handle.state_dict()
+    with attached(Given(), CODEC) as (model, handle):
+        handle.load_state_dict(saved)
+        for step in range(3):
+            model.zero_grad()
+            model(integers(3, rank, step)).backward()
+        report = handle.report()
+    return sum(each.trimmed for each in report.parameters if not each.dense)
 
 
 def save(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
