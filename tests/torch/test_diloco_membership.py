@@ -55,10 +55,17 @@ def test_other_settings_are_refused_while_there_are_members() -> None:
     first.formed("a").left("a").check({"codec": "two"})
 
 
-def told(applied: int, sent: int, arrived: str = "", **more: object) -> Told:
+def told(applied: int, sent: int, arrived: str = "", **more: Any) -> Told:
     """What a rank of generation 2 tells; 'x' is an exchange that was not finite."""
     fates = {applied + at: each != "x" for at, each in enumerate(arrived)}
-    known = {"held": 2, "size": 2, "valid": True, "restored": False, "settled": 0, "bits": 1}
+    known: dict[str, Any] = {
+        "held": 2,
+        "size": 2,
+        "valid": True,
+        "restored": False,
+        "settled": 0,
+        "bits": 1,
+    }
     position = {"inner_step": 9, "applied": applied, "sent": sent}
     return Told(**{**known, "position": position, "arrived": fates, "counted": {1: 4}, **more})
 
@@ -160,7 +167,7 @@ def test_large_tensors_are_shared_in_pieces() -> None:
     assert all(torch.equal(*pair) for pair in zip(tensors, received, strict=True))
 
 
-def membership(**options: object) -> diloco.Membership:
+def membership(**options: Any) -> diloco.Membership:
     return diloco.Membership(stores.HashStore(), **options)
 
 
