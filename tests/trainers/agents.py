@@ -9,22 +9,19 @@ takes two agents runs beside the rest, because it mostly waits.
 
 import os
 import signal
-import socket
 import sys
 import threading
-import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # DDP's constructor imports it
 import torch.distributed.checkpoint
 import torch.distributed.checkpoint.state_dict
 import torch.nn.modules.module as modules
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import gradwire.torch.ddp
 import gradwire.torch.optim  # noqa: F401
+from tests.torchrun import launch
 from tests.trainers import nodes
 from tests.trainers.example import run_example
 
@@ -51,44 +48,15 @@ def work(folder: str, steps: int, losses: dict[int, int]) -> None:
     run_example(folder, steps)
 
 
-def run(workers: int, folder: str, steps: int, losses: dict[int, int]) -> None:
-    """Do what ``torchrun --nproc-per-node=WORKERS --max-restarts=3`` does, in a process."""
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            config = LaunchConfig(
-                min_nodes=1,
-                max_nodes=1,
-                nproc_per_node=workers,
-                run_id="test",
-                rdzv_backend="c10d",
-                rdzv_endpoint=f"localhost:{port}",
-                max_restarts=3,
-                start_method="fork",
-                local_addr="localhost",
-            )
-            elastic_launch(config, work)(folder, steps, losses)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    print(f"agent: {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}", flush=True)
-
-
 def main(folder: str) -> None:
     """Train undisturbed; with a loss of one rank, then of all; and on with fewer ranks."""
     assert threading.active_count() == 1, "a fork would lose the other threads"
     # Else a restart finds the addresses of Gloo's last processes in the store of the agent.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     beside = nodes.forked(lambda: nodes.main(f"{folder}/nodes"))
-    run(3, f"{folder}/calm", 20, {})
-    run(3, f"{folder}/lossy", 30, {0: 1, 1: 2})
-    run(2, f"{folder}/lossy", 30, {})
+    launch(work, f"{folder}/calm", 20, {}, workers=3, restarts=3)
+    launch(work, f"{folder}/lossy", 30, {0: 1, 1: 2}, workers=3, restarts=3)
+    launch(work, f"{folder}/lossy", 30, {}, workers=2, restarts=3)
     os.waitpid(beside, 0)
 
 

@@ -9,12 +9,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire.torch.ddp
 from gradwire.torch.ddp import GradientError
-from tests.distributed.scenarios.common import SMALL_BUCKETS, Given, gradients_of, residuals
+from tests.distributed.scenarios.common import SMALL_BUCKETS, Given, gradients_of
 from tests.distributed.scenarios.parity import preset
 from tests.distributed.scenarios.soak import Sums, chances
+from tests.distributed.scenarios.soak_held import Held
 
 
-class Trainer:
+class Trainer(Held):
     """A `soak.Soaked` of DDP, with plain SGD."""
 
     def __init__(self, codec: tuple[str, dict[str, Any]], *, scaled: bool) -> None:
@@ -33,9 +34,6 @@ class Trainer:
             optimizer=self._optimizer,
             grad_scaler=self._scaler if scaled else None,
         )
-
-    def set_scale(self, scale: float) -> None:
-        self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale})
 
     def backward(self, passes: list[dict[str, torch.Tensor]], *, paused: bool) -> bool:
         with self._model.no_sync():
@@ -62,23 +60,3 @@ class Trainer:
 
     def clear(self) -> None:
         self._optimizer.zero_grad()
-
-    def residuals(self) -> Sums:
-        return {name: each.astype(np.float64) for name, each in residuals(self._handle).items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.module.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "scaler": self._scaler.state_dict(),
-            "handle": self._handle.state_dict(),
-        }
-
-    def load(self, saved: list[dict[str, Any]]) -> None:
-        self.module.load_state_dict(saved[0]["model"])
-        self._optimizer.load_state_dict(saved[0]["optimizer"])
-        self._scaler.load_state_dict(saved[0]["scaler"])
-        self._handle.load_state_dict([each["handle"] for each in saved])
-
-    def close(self) -> None:
-        self._handle.detach()

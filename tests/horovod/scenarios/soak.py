@@ -7,14 +7,15 @@ import numpy as np
 import torch
 
 import gradwire.torch.horovod as gh
-from tests.distributed.scenarios.common import Given, gradients_of, residuals
+from tests.distributed.scenarios.common import Given, gradients_of
 from tests.distributed.scenarios.parity import preset
 from tests.distributed.scenarios.soak import Sums, chances, part
+from tests.distributed.scenarios.soak_held import Held
 
 __all__ = ["Trainer", "part"]
 
 
-class Trainer:
+class Trainer(Held):
     """A `Soaked` of Horovod, with plain SGD.
 
     With a loss scaler, ``synchronize()`` comes first and ``step()`` skips it. Without one, the
@@ -37,9 +38,6 @@ class Trainer:
         )
         self._handle = self._optimizer.handle
         self._waiting = False
-
-    def set_scale(self, scale: float) -> None:
-        self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale})
 
     def backward(self, passes: list[dict[str, torch.Tensor]], *, paused: bool) -> bool:
         self._optimizer.set_backward_passes_per_step(len(passes))
@@ -74,26 +72,6 @@ class Trainer:
     def clear(self) -> None:
         self._synchronize()
         self._optimizer.zero_grad()
-
-    def residuals(self) -> Sums:
-        return {name: each.astype(np.float64) for name, each in residuals(self._handle).items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.module.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "scaler": self._scaler.state_dict(),
-            "handle": self._handle.state_dict(),
-        }
-
-    def load(self, saved: list[dict[str, Any]]) -> None:
-        self.module.load_state_dict(saved[0]["model"])
-        self._optimizer.load_state_dict(saved[0]["optimizer"])
-        self._scaler.load_state_dict(saved[0]["scaler"])
-        self._handle.load_state_dict([each["handle"] for each in saved])
-
-    def close(self) -> None:
-        self._handle.detach()
 
     def _synchronize(self) -> None:
         """Wait for gradients that are under way, also if they will be thrown away."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.cli.training import horovodrun
-from gradwire.cli.training.command import conduct, console, folder, learning_rate
+from gradwire.cli.training.command import conduct, console, folder, learning_rate, ratio
 from gradwire.cli.training.link import parse_rate
 from gradwire.cli.training.namespaces import MAX_RANKS
 from gradwire.cli.training.presets import unfit
@@ -40,18 +40,6 @@ def _rates(text: str) -> list[int]:
         return [parse_rate(name) for name in _names(text)]
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _ratio(text: str) -> float:
-    try:
-        ratio = float(text)
-    except ValueError:
-        ratio = 0.0
-    if not 0.0 < ratio <= 1.0:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a ratio: give a number above 0 and at most 1, such as 0.01"
-        )
-    return ratio
 
 
 def _count(least: int, most: int) -> Callable[[str], int]:
@@ -89,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--ratio",
-        type=_ratio,
+        type=ratio,
         default=0.02,
         help="share of the entries to send per step (default: %(default)s)",
     )

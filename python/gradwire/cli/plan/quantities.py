@@ -6,7 +6,7 @@ import re
 
 from gradwire.cli.training.link import parse_rate
 
-__all__ = ["count", "duration", "link", "names", "ranks", "ratio", "seconds", "size"]
+__all__ = ["count", "duration", "link", "names", "ranks", "seconds", "size"]
 
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -63,19 +63,6 @@ def ranks(text: str) -> list[int]:
             1 << power for power in range(20) if numbers[0] <= 1 << power <= numbers[-1]
         }
     return sorted(found)
-
-
-def ratio(text: str) -> float:
-    """Parse a share of the entries."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.0 < number <= 1.0:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a ratio: give a number above 0 and at most 1, such as 0.01"
-        )
-    return number
 
 
 def names(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["OutputError", "conduct", "console", "folder", "learning_rate"]
+__all__ = ["OutputError", "conduct", "console", "folder", "learning_rate", "ratio"]
 
 # Everything needed beyond numpy, checked before anything starts: import name, package name.
 _NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
@@ -55,6 +55,19 @@ def learning_rate(text: str) -> float:
             f"{text!r} is not a learning rate: give a number above 0, such as 0.002"
         )
     return rate
+
+
+def ratio(text: str) -> float:
+    """Parse a share of the entries."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number <= 1.0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a ratio: give a number above 0 and at most 1, such as 0.01"
+        )
+    return number
 
 
 def _missing() -> list[str]:
