@@ -1,5 +1,7 @@
 """Average gradients of simulated ranks as `gradwire.torch.ddp` does, with its codecs and limits."""
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,39 @@ from .flat import Flat
 
 RECORD = 24
 """Bytes beside each frame in a slot of the all-gather."""
+
+
+class Averaging(Protocol):
+    """Averages the gradients of all ranks.
+
+    Attributes
+    ----------
+    nbytes : float
+        Bytes that a rank sends in the last step.
+    """
+
+    nbytes: float
+
+    def take(self, rank: int, gradients: Tensor) -> None:
+        """Take the gradients of a rank; ranks come in order."""
+
+    def average(self, out: Tensor) -> None:
+        """Write the average, and forget the gradients."""
+
+
+class Encoding(Averaging, Protocol):
+    """Averages with a codec.
+
+    Attributes
+    ----------
+    states : list of list of gradwire.State
+        For each rank, the states of the compressed parameters.
+    """
+
+    states: list[list[State]]
+
+    def change(self, codec: Codec) -> None:
+        """Encode with another codec from now on, which keeps the same states."""
 
 
 class Dense:
@@ -34,7 +69,7 @@ class Dense:
 
 
 class Compressed:
-    """Large parameters as frames of a codec, the others dense.
+    """Large parameters as frames of a codec, the others dense: an all-gather.
 
     Attributes
     ----------
@@ -46,7 +81,7 @@ class Compressed:
 
     def __init__(self, flat: Flat, ranks: int, codec: Codec) -> None:
         if codec.exchange.get_config()["kind"] != "all_gather":
-            raise ValueError(f"only an all-gather is simulated, and {codec!r} has another exchange")
+            raise ValueError(f"only for all-gathers, and {codec!r} has another exchange")
         self._flat, self._ranks = flat, ranks
         self.change(codec)
         self.states: list[list[State]] = [

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gradwire import Codec
+
 MIN_NUMEL = 1024
 """Parameters with fewer entries are sent dense: the default of `gradwire.torch.ddp.attach`."""
 
@@ -49,15 +51,19 @@ class Flat:
         model: nn.Module,
         dense: Sequence[str] = (),
         *,
+        codec: Codec | None = None,
         only: Collection[str] | None = None,
     ) -> None:
         """Send parameters dense that are small, or whose name contains one of ``dense``.
 
-        With ``only``, parameters of other names are left where they are.
+        So are those whose shape does not suit the exchange of the codec. With ``only``, parameters
+        of other names are left where they are.
         """
         named = [pair for pair in model.named_parameters() if only is None or pair[0] in only]
         chosen = [
-            each.numel() >= MIN_NUMEL and not any(part in name for part in dense)
+            each.numel() >= MIN_NUMEL
+            and not any(part in name for part in dense)
+            and (codec is None or codec.exchange.suits(each.shape))
             for name, each in named
         ]
         large = [pair for pair, yes in zip(named, chosen, strict=True) if yes]

@@ -132,11 +132,6 @@ def _candidate(task: str, usual: str, name: str, options: Mapping[str, Any]) -> 
     return Candidate(task, name, call, codec, recipe_for(usual, codec))
 
 
-def simulated(codec: Codec | None) -> bool:
-    """Tell whether the exchange of a codec can be simulated."""
-    return codec is None or codec.exchange.get_config()["kind"] == "all_gather"
-
-
 class Table:
     """The table in the package, written after every run."""
 
@@ -175,7 +170,7 @@ def measure(path: Path, only: Sequence[str], until: float = math.inf) -> None:
     table.write(known)
     tasks: dict[str, Any] = {}
     for each, losses in known:
-        if each.task not in only or not simulated(each.codec):
+        if each.task not in only:
             continue
         method = Method(each.codec, each.recipe.kind, dict(each.recipe.options))
         while rest := each.wanted(losses):

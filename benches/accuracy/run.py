@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from gradwire import NonFiniteError
+from gradwire import Codec, NonFiniteError
 from gradwire.cli.training.tasks import share_of_rate
 
 from .flat import Flat
@@ -19,6 +19,10 @@ EVALUATIONS = 6
 
 class Method(Protocol):
     """What makes rules."""
+
+    @property
+    def codec(self) -> Codec | None:
+        """The codec; None to send everything."""
 
     def rule(self, flat: Flat, ranks: int, steps: int) -> Rule:
         """Return the rule for a run of so many steps."""
@@ -77,7 +81,7 @@ def run(
         Called with the step and each point.
     """
     model = task.model(seed)
-    flat = Flat(model, dense)
+    flat = Flat(model, dense, codec=method.codec)
     rule = method.rule(flat, ranks, steps)
     batches = [task.batches(rank, ranks, seed) for rank in range(ranks)]
     pauses = {round(steps * (i + 1) / evaluations) for i in range(evaluations)}

@@ -28,6 +28,12 @@ CASES: list[tuple[str | None, dict[str, Any], str]] = [  # preset, its options, 
     ("dgc", {"ratio": 0.01}, "sgd"),
     ("adam", {"ratio": 0.01}, "adamw"),
     ("adam_onebit", {}, "adamw"),
+    # These by the exchanges of the package, between threads.
+    ("powersgd", {}, "sgd"),
+    ("powersgd", {"rank": 1, "warm_start": False}, "adamw"),
+    ("scalecom", {"ratio": 0.02}, "adamw"),
+    ("randomk", {"ratio": 0.1, "memory": gradwire.memory.Residual(decay=0.9)}, "sgd"),
+    ("sparseloco", {"k": 64, "exchange": gradwire.exchange.ReduceScatter()}, "adamw"),
 ]
 
 
@@ -88,6 +94,9 @@ def compare(
     for name, value in real.pop("state").items():
         if value.dtype == np.float32:  # not the count of batches, which every rank adds to
             np.testing.assert_array_equal(simulated[name], value, err_msg=name)
+    nbytes = real.pop("nbytes")
+    if nbytes is not None:
+        assert curve.bytes_per_step == pytest.approx(nbytes, abs=512)  # heads of more buckets
     assert curve.points == [{"step": STEPS, **real}]
 
 

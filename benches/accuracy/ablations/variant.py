@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benches.accuracy.averaging import Compressed, Dense
+from benches.accuracy.averaging import Averaging, Dense
 from benches.accuracy.flat import Flat
-from benches.accuracy.rules import parts
+from benches.accuracy.rules import encoding, parts
 from gradwire import Codec
 
 DECAY = 0.01
@@ -71,11 +71,9 @@ class VariantRule:
 
     def __init__(self, variant: Variant, flat: Flat, ranks: int) -> None:
         self._variant, self._cut = variant, flat.cut
-        self._averaging: Compressed | Dense
-        if variant.codec is None:
-            self._averaging = Dense(flat, ranks)
-        else:
-            self._averaging = Compressed(flat, ranks, variant.codec)
+        self._averaging: Averaging = (
+            Dense(flat, ranks) if variant.codec is None else encoding(flat, ranks, variant.codec)
+        )
         self._given = torch.zeros(ranks, flat.gradients.numel())
         self._average = torch.zeros_like(flat.gradients)
         self._compressed, dense = parts(flat, self._average)

@@ -26,7 +26,7 @@ def real(
     ratios: tuple[float, ...],
     steps: int,
 ) -> dict[str, Any]:
-    """Train with DDP; return parameters and buffers by name."""
+    """Train with DDP; return parameters and buffers by name, and bytes per step."""
     task = Toy()
     model = DistributedDataParallel(task.model(0))
     made: torch.optim.Optimizer
@@ -52,10 +52,12 @@ def real(
         made.zero_grad()
         task.loss(model, next(batches)).backward()
         made.step()
+    nbytes = None
     if handle is not None:
+        nbytes = handle.report().wire_bytes
         handle.detach()
     state = {name: each.detach().numpy() for name, each in model.module.state_dict().items()}
-    return {"state": state, **evaluated(task, model.module)}
+    return {"state": state, "nbytes": nbytes, **evaluated(task, model.module)}
 
 
 ACROSS = {

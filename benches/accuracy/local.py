@@ -1,0 +1,154 @@
+"""Collectives between threads: a channel for each simulated rank of one process."""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Act = Callable[[list[Any]], None]
+
+
+class Hub:
+    """Where the ranks of one channel meet.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._arrived = threading.Condition()
+        self._given: dict[int, dict[int, Any]] = {}
+        self._missing: set[int] = set()
+        self._error: BaseException | None = None
+
+    def join(self, number: int, rank: int, given: Any, act: Act) -> "Meeting":
+        """Join a collective; the last rank to do so acts on what all have given."""
+        with self._arrived:
+            every = self._given.setdefault(number, {})
+            every[rank] = given
+            self._missing.add(number)
+            if len(every) == self.size:
+                act([each for _, each in sorted(self._given.pop(number).items())])
+                self._missing.remove(number)
+                self._arrived.notify_all()
+        return Meeting(self, number)
+
+    def wait(self, number: int) -> None:
+        """Wait until all ranks have joined."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: number not in self._missing or self._error is not None)
+            if number in self._missing:
+                raise RuntimeError(f"another rank has failed: {self._error!r}")
+
+    def fail(self, error: BaseException) -> None:
+        """Let all who wait fail, now and later."""
+        with self._arrived:
+            self._error = error
+            self._arrived.notify_all()
+
+
+class Meeting:
+    """A collective that was started."""
+
+    def __init__(self, hub: Hub, number: int) -> None:
+        self._hub, self._number = hub, number
+
+    def wait(self) -> None:
+        """Wait for it."""
+        self._hub.wait(self._number)
+
+
+class Local:
+    """A channel of one rank; a `gradwire.torch.transport.LocalChannel`."""
+
+    def __init__(self, hub: Hub, rank: int) -> None:
+        self.rank, self.size, self.is_open = rank, hub.size, True
+        self._hub = hub
+        self._numbers = itertools.count()
+
+    def all_gather(self, out: Tensor, mine: Tensor) -> Meeting:
+        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
+        return self._join((out, mine), _all_gather)
+
+    def all_reduce(self, tensor: Tensor) -> Meeting:
+        """Start to replace a tensor by its sum over all ranks, in rank order."""
+        return self._join(tensor, _all_reduce)
+
+    def broadcast(self, tensor: Tensor, source: int) -> Meeting:
+        """Start to replace a tensor by that of one rank."""
+        return self._join((tensor, source), _broadcast)
+
+    def all_to_all(
+        self,
+        out: Tensor,
+        mine: Tensor,
+        out_sizes: Sequence[int] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> Meeting:
+        """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs."""
+        return self._join(
+            (_parts(out, out_sizes, self.size), _parts(mine, sizes, self.size)), _swap
+        )
+
+    def gather(self, mine: Tensor, to: int) -> list[Tensor]:
+        """Return the tensors of all ranks on one of them; an empty list on the others."""
+        every: list[Tensor] = self.all_gather_object(mine)
+        return every if self.rank == to else []
+
+    def all_gather_object(self, mine: Any) -> list[Any]:
+        """Return plain objects of all ranks."""
+        found: list[Any] = []
+        self._join((found, mine), _objects).wait()
+        return found
+
+    def broadcast_object(self, value: Any, source: int) -> Any:
+        """Return the plain object of one rank."""
+        return self.all_gather_object(value)[source]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Return: threads of one process do not lose each other."""
+
+    def _join(self, given: Any, act: Act) -> Meeting:
+        return self._hub.join(next(self._numbers), self.rank, given, act)
+
+
+def _parts(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[Tensor]:
+    return list(tensor.chunk(ranks) if sizes is None else torch.split(tensor, list(sizes)))
+
+
+def _all_gather(given: list[Any]) -> None:
+    whole = torch.cat([mine for _, mine in given])
+    for out, _ in given:
+        out.copy_(whole)
+
+
+def _all_reduce(given: list[Tensor]) -> None:
+    total = given[0].clone()
+    for each in given[1:]:
+        total += each
+    for each in given:
+        each.copy_(total)
+
+
+def _broadcast(given: list[Any]) -> None:
+    source, _ = given[given[0][1]]
+    for tensor, _ in given:
+        tensor.copy_(source)
+
+
+def _swap(given: list[Any]) -> None:
+    for rank, (outs, _) in enumerate(given):
+        for out, (_, parts) in zip(outs, given, strict=True):
+            out.copy_(parts[rank])
+
+
+def _objects(given: list[Any]) -> None:
+    for found, _ in given:
+        found += [mine for _, mine in given]
