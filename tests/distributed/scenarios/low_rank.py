@@ -2,6 +2,7 @@
 
 import io
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -32,7 +33,15 @@ def codec_of(rank: int = 2, *, keeps: bool = True, warm_start: bool = True) -> g
 
 
 def conserving(rank: int, world_size: int, keeps: bool) -> dict[str, Any]:
-    """Some steps: what was applied and what is left; the rank of what was applied."""
+    """Some steps: what was applied and what is left; the rank of what was applied.
+
+    Products are computed a few rows after the other, as those of large matrices are.
+    """
+    with mock.patch("gradwire.torch.reducer.exchange.low_rank._BLOCK", 150):
+        return _conserving(rank, world_size, keeps=keeps)
+
+
+def _conserving(rank: int, world_size: int, *, keeps: bool) -> dict[str, Any]:
     given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
     applied = {name: np.zeros_like(zero) for name, zero in given.items()}
     found: dict[str, Any] = {"ranks": []}

@@ -45,11 +45,19 @@ class LowRankState:
         self._before: tuple[int, torch.Tensor | None] | None = None
 
     def matrix(self, gradient: NDArray[Any]) -> torch.Tensor:
-        """Return gradient plus residual: float32, shape (rows, columns)."""
+        """Return gradient plus residual: float32, shape (rows, columns).
+
+        With error feedback it is in memory of the state: subtract from it what is sent, and `take`
+        keeps the rest. The step before can then no longer be undone.
+        """
         values = torch.from_numpy(np.ascontiguousarray(gradient, np.float32))
         # A copy in any case: the gradient's memory is used for other things soon.
-        values = values.clone() if self._residual is None else values + self._residual
-        return values.view(self.rows, self.columns)
+        if self._residual is None or self._spare is None:
+            matrix = values.clone()
+        else:
+            self._before = None
+            matrix = torch.add(values, self._residual, out=self._spare)
+        return matrix.view(self.rows, self.columns)
 
     def first(self) -> torch.Tensor:
         """Return the Q to begin with, shape (columns, rank)."""
@@ -58,12 +66,15 @@ class LowRankState:
         random = torch.Generator().manual_seed(self._seed + self.step)
         return torch.randn(self.columns, self._exchange.rank, generator=random)
 
-    def take(self, matrix: torch.Tensor, sent: torch.Tensor, q: torch.Tensor) -> None:
-        """End a step: keep what was not sent."""
+    @property
+    def keeps(self) -> bool:
+        """Whether there is error feedback."""
+        return self._residual is not None
+
+    def take(self, q: torch.Tensor) -> None:
+        """End a step: keep what the matrix has left, which is what was not sent."""
         self._before = self.step, self._q
-        if self._spare is not None:
-            torch.sub(matrix.view(-1), sent.view(-1), out=self._spare)
-            self._residual, self._spare = self._spare, self._residual
+        self._residual, self._spare = self._spare, self._residual
         self._q = q
         self.step += 1
 
