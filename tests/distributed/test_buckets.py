@@ -110,6 +110,13 @@ def test_ranks_agree_on_sizes_after_the_first_pass_of_a_resumed_run_failed(two: 
         assert found["same"]
 
 
+def test_a_bucket_that_one_rank_cannot_copy_is_an_error_of_all(two: Ranks) -> None:
+    for found in two.run("buckets.arranging"):
+        for name, (said, kept) in found.items():
+            assert "rank 1 could not encode: MemoryError: no memory for a copy" in said, name
+            assert kept, name
+
+
 def test_only_what_has_one_codec_rate_and_count_goes_together(two: Ranks) -> None:
     results = two.run("buckets.kinds")
     for found in results:

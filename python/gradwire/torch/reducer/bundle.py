@@ -206,7 +206,7 @@ class Bundle:
         left = {id(each.state.bundle): each.state.bundle for each in self.members}
         ends = np.cumsum([each.numel for each in self.members]).tolist()
         for each, end in zip(self.members, ends, strict=True):
-            each.state.join(self, slice(end - each.numel, end))
+            each.state.join(self, slice(end - each.numel, end), self._step)
         self._state = state
         for bundle in left.values():
             if bundle is not None:

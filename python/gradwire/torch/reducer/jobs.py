@@ -124,6 +124,8 @@ class Job:
         When the hook was called, by `time.perf_counter`.
     unused : bool
         What is zero on every rank is taken for unused: its state stays as it was.
+    error : BaseException or None
+        Why this rank has no gradients to encode. The exchange tells the other ranks.
     """
 
     layout: Layout
@@ -133,6 +135,12 @@ class Job:
     read_scale: Callable[[], float]
     enqueued: float
     unused: bool = True
+    error: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise the error, if there is one; where errors of encoding are told to other ranks."""
+        if self.error is not None:
+            raise self.error
 
     @property
     def scale(self) -> float:

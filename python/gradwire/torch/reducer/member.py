@@ -46,6 +46,7 @@ class MemberState:
     __slots__ = (
         "_ahead",
         "_before",
+        "_behind",
         "_own",
         "_parameter",
         "_rate",
@@ -65,6 +66,7 @@ class MemberState:
         self._before: dict[str, Any] | None = None
         self._rate: float | None = None
         self._ahead = 0  # by how many the second moment's steps exceed the steps
+        self._behind = 0  # by how many the bundle's encodes exceed those of this parameter
 
     @property
     def is_new(self) -> bool:
@@ -85,14 +87,15 @@ class MemberState:
     def step(self) -> int:
         """Number of successful encodes."""
         if self.bundle is not None:
-            return int(self.bundle.state.step)
+            return int(self.bundle.state.step) - self._behind
         return 0 if self._own is None else int(self._own.step)
 
     @property
     def pace(self) -> int:
         """Number of gradients that the second moment has taken in."""
-        ahead: int = self._ahead if self.bundle is None else self.bundle.ahead
-        return self.step + ahead
+        if self.bundle is not None:
+            return int(self.bundle.state.step) + int(self.bundle.ahead)
+        return self.step + self._ahead
 
     @property
     def learning_rate(self) -> float | None:
@@ -131,7 +134,7 @@ class MemberState:
         own.load_state_dict(dict(state_dict))
         self._own, self._rate = own, own.learning_rate
         steps = state_dict["scalars"].get("second_moment_steps", own.step)
-        self._ahead = int(steps) - int(own.step)
+        self._ahead, self._behind = int(steps) - int(own.step), 0
         self.bundle = self.left = self._before = None
 
     def rollback(self) -> None:
@@ -145,8 +148,9 @@ class MemberState:
 
     # What a bundle calls ----------------------------------------------------------------------
 
-    def join(self, bundle: Any, place: slice) -> None:
-        """Be these entries of a bundle from now on."""
+    def join(self, bundle: Any, place: slice, step: int) -> None:
+        """Be these entries of a bundle, with so many encodes so far, from now on."""
+        self._behind = step - self.step
         self.bundle, self.place = bundle, place
         self.left = self._own = self._before = None
 
@@ -164,7 +168,8 @@ class MemberState:
         }
         pace = {name: whole["scalars"][name] for name in _PACE if name in whole["scalars"]}
         scalars = _begun(self._parameter.codec, self.numel) | pace
-        return {**whole, "numel": self.numel, **arrays, "scalars": scalars}
+        step = int(whole["step"]) - self._behind
+        return {**whole, "numel": self.numel, "step": step, **arrays, "scalars": scalars}
 
     def alone(self) -> Any:
         """Return the state of this parameter alone, while it is in no bundle."""

@@ -187,6 +187,7 @@ class Exchange(abc.ABC):
         GradientError
             A gradient is not finite.
         """
+        job.check()
         if not members:
             return Outcomes.of(np.empty(0, np.int64))
         pieces = [job.layout.pieces[index] for index in members]

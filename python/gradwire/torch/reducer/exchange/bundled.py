@@ -70,12 +70,16 @@ class Bundled:
         if not job.layout.pieces:
             return self._inner.start(job, sequence)
         start = time.perf_counter()
-        layout, bucket = self._bundler.of(job.layout), job.bucket
+        layout = self._bundler.of(job.layout)
+        inner = replace(job, layout=layout)
         if layout.order is not None:
-            with job.bucket.sending():
-                bucket = job.bucket.arranged(layout.order)
+            try:
+                with job.bucket.sending():
+                    inner.bucket = job.bucket.arranged(layout.order)
+            except BaseException as error:  # of any kind, as of missing memory: the others wait
+                inner.error = error
         self.times.add("encode", start)
-        flight = self._inner.start(replace(job, layout=layout, bucket=bucket), sequence)
+        flight = self._inner.start(inner, sequence)
         return Flight(job, sequence, contents=_Contents(flight, layout))
 
     def receive(self, flight: Flight) -> None:

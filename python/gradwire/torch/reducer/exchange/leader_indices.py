@@ -75,6 +75,7 @@ class Led(Summed):
         """Select entries and write their positions, or write that this rank failed."""
         at = len(members) * _RECORD.size
         try:
+            job.check()
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
                 piece = job.layout.pieces[index]
                 led = _select(job, piece, limit)

@@ -137,6 +137,7 @@ class Factored(Exchange):
         return _Factors(vector, dense, ps, [])
 
     def _fill(self, job: Job, factors: _Factors, head: Head) -> None:
+        job.check()
         layout = job.layout
         at = 0
         table = []
