@@ -55,6 +55,30 @@ def test_resume_through_dcp_is_bit_for_bit_and_ddp_takes_over(four: Ranks, tmp_p
         assert found["sums"][1] == pytest.approx(found["sums"][0], rel=1e-5)
 
 
+def test_accordion_decides_by_the_shards_of_the_first_node(four: Ranks) -> None:
+    results = four.run("sharded.regimes")
+    first = results[0]
+    for rank, each in enumerate(results):
+        for what in ("norms", "critical"):
+            assert each[what] == first[what]
+        assert each["holds"] == (["a", "c"] if rank < 2 else [])
+    # The second shard of `a` is three times as large in epoch 2: decided when that has ended.
+    one, other = 17 * 40, 16 * 40
+    norms = [2 * (one + other * factor**2) ** 0.5 for factor in (1.0, 1.0, 3.0, 3.0, 3.0)]
+    assert [each["a"] for each in first["norms"][1:6]] == pytest.approx(norms, rel=1e-12)
+    assert [each["c"] for each in first["norms"][1:6]] == pytest.approx([2 * 1500**0.5] * 5)
+    critical = [True, True, False, True, False, False]
+    assert [each["a"] for each in first["critical"][:6]] == critical
+    assert [each["c"] for each in first["critical"][:6]] == [True, True] + [False] * 4
+    for each in results:
+        for sent, low in zip(each["sent"], critical, strict=False):
+            assert (sent["a"] > 4 * 300) == low  # half of 640 or 680 entries, or a twentieth
+            assert sent["a"] > 4 * 32
+    # Saved within epoch 4, and ended by DDP with the same nodes: the same norms.
+    assert first["norms"][6] == pytest.approx(first["norms"][5], rel=1e-12)
+    assert first["critical"][6] == first["critical"][5]
+
+
 def test_models_whose_shards_are_not_those_of_a_node_are_refused(four: Ranks) -> None:
     said = {
         "different meshes": "ValueError: all FSDP modules must have the same mesh",

@@ -21,8 +21,9 @@ import gradwire
 import gradwire.torch.ddp
 import gradwire.torch.fsdp
 import gradwire.torch.optim
+from gradwire.schedule import Accordion
 from gradwire.torch.fsdp import GradientError, Handle
-from tests.distributed.scenarios.common import batch, network, plain
+from tests.distributed.scenarios.common import about, batch, network, plain
 from tests.distributed.scenarios.parity import preset
 
 
@@ -306,6 +307,59 @@ def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         for shares, those in ((2, states), (1, again))
     ]
     other.detach()
+    return found
+
+
+class _Scored(nn.Module):
+    """Two matrices, one with rows that cannot be halved, whose gradients are what is passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(33, 40))
+        self.c = nn.Parameter(torch.zeros(50, 30))
+
+    def forward(self, a: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return (self.a * a).sum() + (self.c * c).sum()
+
+
+def regimes(rank: int, world_size: int) -> dict[str, Any]:
+    """Five epochs in which `a` becomes critical again; saved within the last one, ended by DDP."""
+    both, found = mesh(), cast(dict[str, Any], {"critical": [], "norms": [], "sent": []})
+    codec, schedule = gradwire.topk(ratio=0.05), Accordion(0.5, 0.05, eta=0.5, interval=1)
+
+    def look(handle: Any) -> None:
+        position = about(handle.state_dict())["schedule"]
+        found["critical"].append(position["critical"])
+        found["norms"].append(position["norms"])
+
+    model = _Scored()
+    fully_shard(model, mesh=both["shard"])
+    with attached(model, codec, both, schedule=schedule) as handle:
+        for epoch, factor in enumerate((1.0, 1.0, 3.0, 3.0, 3.0)):
+            handle.epoch(epoch)
+            look(handle)
+            a = torch.ones(33, 40)
+            a[17:] *= factor
+            # Only the mean of the node counts: that of 0.5 and 1.5; and only the first node.
+            own = (0.5, 1.5, 100.0, 100.0)[rank]
+            for _ in range(2):
+                model.zero_grad()
+                model(own * a, own * torch.ones(50, 30)).backward()
+            report = handle.report(reset=True)
+            found["sent"].append({each.name: each.bytes_per_step for each in report.parameters})
+        (mine,) = handle.state_dict().values()
+        found["holds"] = sorted(mine["measured"])
+        states = handle.gathered_state_dict(None)
+        handle.epoch(5)
+        look(handle)
+    other = nn.parallel.DistributedDataParallel(_Scored())
+    options: dict[str, Any] = {"min_numel": 64, "schedule": schedule, "hierarchy": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gradwire.torch.ddp.PairingWarning)
+        with gradwire.torch.ddp.attach(other, codec, **options) as then:
+            then.load_state_dict(states)
+            then.epoch(5)
+            look(then)
     return found
 
 
