@@ -5,7 +5,14 @@ import json
 import pytest
 
 import gradwire
-from gradwire.exchange import AllGather, AllReduce, LeaderIndices, LowRank, ReduceScatter
+from gradwire.exchange import (
+    AllGather,
+    AllReduce,
+    LeaderIndices,
+    LowRank,
+    QuantizedAllReduce,
+    ReduceScatter,
+)
 from gradwire.memory import NoMemory, Residual
 from gradwire.quantize import BFloat16, Float16, Float32
 from gradwire.sparsify import SID, All, Threshold, TopK
@@ -29,7 +36,9 @@ def test_a_leader_of_everything_is_refused():
 
 
 def test_what_cannot_be_cut_or_kept_is_not_reduced_by_owners():
-    with pytest.raises(ValueError, match=r"All sends every entry; use exchange=.*AllReduce"):
+    with pytest.raises(
+        ValueError, match=r"All sends every entry; use exchange=.*QuantizedAllReduce"
+    ):
         gradwire.dense(memory=Residual(), exchange=ReduceScatter())
     for memory, text in (
         (NoMemory(), r"NoMemory\(\) has none; use memory=gradwire.memory.Residual\(\)"),
@@ -37,6 +46,16 @@ def test_what_cannot_be_cut_or_kept_is_not_reduced_by_owners():
     ):
         with pytest.raises(ValueError, match=text):
             gradwire.Codec(sparsify=TopK(ratio=0.1), memory=memory, exchange=ReduceScatter())
+
+
+def test_every_preset_that_sends_every_entry_and_adaptive_can_be_quantized_by_owners():
+    exchange = QuantizedAllReduce()
+    for name in ("onebit", "adaptive", "qsgd", "terngrad", "float8", "signsgd", "natural", "dense"):
+        assert getattr(gradwire, name)(exchange=exchange).exchange == exchange
+    with pytest.raises(ValueError, match=r"TopK selects some; use exchange=.*ReduceScatter\(\)"):
+        gradwire.Codec(sparsify=TopK(ratio=0.1), exchange=exchange)
+    with pytest.raises(ValueError, match="cannot do with one buffer; use it without low_memory"):
+        gradwire.onebit(memory=Residual(low_memory=True), exchange=exchange)
 
 
 @pytest.mark.parametrize("exchange", SUMS, ids=str)

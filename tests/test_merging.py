@@ -71,6 +71,89 @@ def test_what_is_sent_on_and_what_is_kept_are_the_sums(memory: Any) -> None:
         np.testing.assert_array_equal(states[owner].residual, after)
 
 
+DENSE = [
+    gradwire.onebit(column=100),
+    gradwire.onebit(column=700),
+    gradwire.signsgd(),
+    gradwire.qsgd(memory=Residual()),
+    gradwire.qsgd(block=64, memory=Residual()),
+    gradwire.terngrad(memory=Residual()),
+    gradwire.float8(memory=Residual()),
+    gradwire.natural(memory=Residual()),
+    gradwire.dense(quantize=gradwire.quantize.BFloat16(), memory=Residual()),
+]
+
+
+def parts_of(message: Any) -> list[Any]:
+    """The frames that a message has, decoded."""
+    rest, parts = bytes(message), []
+    while rest:
+        size = 48 + int.from_bytes(rest[32:40], "little") + int.from_bytes(rest[40:48], "little")
+        parts.append(gradwire.decode(rest[:size]))
+        rest = rest[size:]
+    return parts
+
+
+@pytest.mark.parametrize("codec", DENSE, ids=repr)
+def test_every_sum_is_quantized_again_and_the_rest_is_the_owners(codec: gradwire.Codec) -> None:
+    states, messages = sent(codec)
+    for owner in range(RANKS):
+        before = states[owner].residual
+        (frames, merged, error), at = merge(codec, states, messages, owner)
+        assert error is None
+        numel = at.stop - at.start
+        assert merged.tolist()[:2] == [frames.size, numel]
+        total = np.zeros(numel, np.float32)
+        for each in messages:
+            total += np.concatenate(parts_of(each[owner]))
+        out = gradwire.decode(frames)
+        assert np.abs(out - total).max() <= np.abs(total).max()
+        after = before.copy()
+        after[at] += total - out
+        np.testing.assert_array_equal(states[owner].residual, after)
+        states[owner].rollback()
+        assert not states[owner].residual.any()
+
+
+def test_without_a_memory_random_numbers_are_of_step_and_owner_and_of_no_encode() -> None:
+    codec = gradwire.qsgd(bits=2)
+    found = []
+    for _ in range(2):
+        states, messages = sent(codec)
+        for each in states:
+            assert each.step == 1
+        found.append([bytes(merge(codec, states, messages, each)[0][0]) for each in range(RANKS)])
+    assert found[0] == found[1]
+    states, first = sent(codec)
+    for each in states:
+        codec.encode(np.ones(NUMEL, np.float32), each)
+    later = bytes(merge(codec, states, first, 1)[0][0])
+    assert later != found[0][1]  # another step
+    states[1] = codec.init_state(NUMEL, name="w", stream=7)
+    codec.encode(np.ones(NUMEL, np.float32), states[1])
+    assert bytes(merge(codec, states, first, 1)[0][0]) != found[0][1]  # another rank
+    plain = codec.init_state(NUMEL, name="w", stream=1)
+    total = np.zeros(NUMEL, np.float32)
+    at = slice(*BOUNDS[OWNERS.index(1) :][:2])
+    total[at] = sum(np.concatenate(parts_of(each[1])) for each in first)
+    own = gradwire.decode(codec.encode(total, plain))[at]
+    assert (own != gradwire.decode(np.frombuffer(found[0][1], np.uint8))).any()
+
+
+def test_cuts_are_best_where_groups_begin() -> None:
+    steps = [
+        (gradwire.onebit(column=30), 30),
+        (gradwire.qsgd(block=64), 64),
+        (gradwire.float8(block=256), 256),
+        (gradwire.natural(), 2048),
+        (gradwire.signsgd(), 1),
+        (gradwire.adaptive(column=30), 30),
+        (dataclasses.replace(CODEC, quantize=gradwire.quantize.Uniform(4, block=64)), 1),
+    ]
+    for codec, step in steps:
+        assert codec._codec.cut_step(1000) == step, codec
+
+
 def test_undoing_the_encode_undoes_the_merge() -> None:
     states, messages = sent(CODEC)
     merge(CODEC, states, messages, 1)
@@ -87,23 +170,16 @@ def test_a_quantizer_leaves_its_error_with_the_owner() -> None:
     before = states[2].residual
     (frames, _, _), at = merge(codec, states, messages, 2)
     total = np.zeros(at.stop - at.start, np.float32)
-    for each in messages:
-        rest, first = bytes(each[2]), 0
-        while rest:  # one part, or two where a block of values began before
-            size = (
-                48 + int.from_bytes(rest[32:40], "little") + int.from_bytes(rest[40:48], "little")
-            )
-            part = gradwire.decode(rest[:size])
-            total[first : first + part.size] += part
-            rest, first = rest[size:], first + part.size
-        assert first == total.size
+    for each in messages:  # one part, or two where a block of values began before
+        total += np.concatenate(parts_of(each[2]))
     np.testing.assert_allclose(
         gradwire.decode(frames) + (states[2].residual - before)[at], total, atol=1e-4
     )
 
 
-def test_hostile_bytes_are_an_error_and_nothing_is_kept() -> None:
-    states, messages = sent(CODEC)
+@pytest.mark.parametrize("codec", [CODEC, *DENSE[:2]], ids=repr)
+def test_hostile_bytes_are_an_error_and_nothing_is_kept(codec: gradwire.Codec) -> None:
+    states, messages = sent(codec)
     random = np.random.default_rng(1)
     good = messages[0][1]
     for index in range(300):
@@ -116,10 +192,10 @@ def test_hostile_bytes_are_an_error_and_nothing_is_kept() -> None:
             bad = np.concatenate((bad, good if index % 2 else good[:5]))
         before = states[1].residual
         given = [[None, bad, None], *messages[1:]]
-        _, _, error = merge(CODEC, states, given, 1)[0]
+        _, _, error = merge(codec, states, given, 1)[0]
         assert isinstance(error, gradwire.GradwireError), (index, error)
         if index % 3 < 2:
             np.testing.assert_array_equal(states[1].residual, before)
         else:  # found after the merge: whoever gets the error undoes the step
             states[1].rollback()
-            states, messages = sent(CODEC)
+            states, messages = sent(codec)

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from gradwire.exchange import EXCHANGES, LowRank, ReduceScatter
+from gradwire.exchange import EXCHANGES, LowRank
+from gradwire.exchange.owners import Owners
 from tests.distributed.ranks import Ranks
 
-# A ReduceScatter, which merges on the host, is in test_reduce_scatter.py.
-ANYWHERE = [each.kind for each in EXCHANGES if each not in (LowRank, ReduceScatter)]
+# Owners merge on the host: test_reduce_scatter.py and test_quantized_all_reduce.py.
+ANYWHERE = [each.kind for each in EXCHANGES if not issubclass(each, LowRank | Owners)]
 
 
 @pytest.mark.parametrize("exchange", ANYWHERE)

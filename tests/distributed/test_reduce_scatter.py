@@ -1,6 +1,5 @@
 """The sparse reduce-scatter over real processes, beside a plain model of it."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from gradwire.memory import NoMemory
 from gradwire.sparsify import TopK
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.reducer.exchange import ranges
+from tests.distributed.plain_owners import check_bytes, runs_of
 from tests.distributed.ranks import Nursery, Ranks
 from tests.distributed.test_parity import check_conservation
 
@@ -27,21 +27,6 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
     chosen[np.argsort(-np.abs(values), kind="stable")[:count]] = True
     chosen &= values != 0
     return chosen
-
-
-def runs_of(numel: int, run: tuple[int, int], size: int) -> list[tuple[int, int, int]]:
-    """Who owns which entries of a parameter: owner, start and stop, entry by entry."""
-    before, together = run
-    length = -(-together // size)
-    if numel > length * (size - 1):
-        starts = np.searchsorted(
-            [numel * each // size for each in range(1, size)], range(numel), "right"
-        )
-        owners = (before // length + starts) % size
-    else:
-        owners = (before + np.arange(numel)) // length % size
-    edges = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), numel]
-    return [(int(owners[a]), a, b) for a, b in itertools.pairwise(edges)]
 
 
 def nbytes(values: np.ndarray, chosen: np.ndarray) -> int:
@@ -81,27 +66,6 @@ def check_step(found: list[dict[str, Any]]) -> None:
             np.testing.assert_array_equal(found[rank]["after"][name], left[rank], err_msg=name)
     for rank in every:
         check_bytes(rank, found[rank], parts, made)
-
-
-def check_bytes(
-    rank: int, found: dict[str, Any], parts: dict[str, np.ndarray], made: dict[str, np.ndarray]
-) -> None:
-    size = len(next(iter(made.values())))
-    expected = []
-    for names, dense in found["buckets"]:
-        ends = [dense * each // size for each in range(size + 1)]
-        segments = 4 * np.diff(ends)
-        front = 32 + -(-len(names) // 8)
-        to_owners = segments + sum(parts[name][rank] for name in names)
-        result = int(segments[rank] + sum(made[name][rank] for name in names))
-        expected += [
-            (size * front, (size - 1) * front),
-            (int(to_owners.sum()), int(to_owners.sum() - to_owners[rank])),
-            (16, 16 * (size - 1)),
-            (size * result, (size - 1) * result),
-        ]
-    assert sorted(found["calls"]) == sorted(expected)
-    assert found["wire"] == sum(wire for _, wire in expected)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])

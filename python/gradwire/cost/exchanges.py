@@ -249,9 +249,9 @@ class SparseReduceScatter(Exchange):
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedAllReduce(SparseReduceScatter):
-    """A reduce-scatter and an all-gather of dense frames; owners quantize their sums again.
+    """Every entry is sent, to owners that quantize the sums again.
 
-    A model only: no exchange of this package does it.
+    `gradwire.exchange.QuantizedAllReduce`: a reduce-scatter and an all-gather of dense frames.
 
     References
     ----------

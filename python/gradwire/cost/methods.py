@@ -9,6 +9,7 @@ from gradwire.cost.exchanges import (
     GatheredFrames,
     LowRankAllReduces,
     PlainRing,
+    QuantizedAllReduce,
     RingAllReduce,
     SharedPositions,
     SparseReduceScatter,
@@ -142,6 +143,7 @@ def _exchange_of(cost: CodecCost) -> Exchange:
         "leader_indices": SharedPositions(),
         "low_rank": LowRankAllReduces(),
         "reduce_scatter": SparseReduceScatter(),
+        "quantized_all_reduce": QuantizedAllReduce(),
     }
     if kind not in known:
         raise ValueError(f"the exchange {kind!r} has no cost model; known are {', '.join(known)}")

@@ -3,14 +3,15 @@
 The exchange is part of the codec, and `gradwire.torch.ddp` carries it out; encoding and decoding on
 one machine do not use it. Data that each rank sends per step, with N ranks that select k entries:
 
-=================  =============================================================================
-`AllGather`        its own frame, N - 1 times: any codec, but the volume grows with N
-`AllReduce`        values only, 2 (N - 1) / N times: all ranks must select the same entries
-`LeaderIndices`    one rank's positions, and values 2 (N - 1) / N times: any selection, any N
-`ReduceScatter`    parts of its frame to the owners of ranges, and as much again of the sums from
-                   them: any selection, any N
-`LowRank`          two factors of each matrix, 2 (N - 1) / N times: whole matrices (PowerSGD)
-=================  =============================================================================
+====================  ==============================================================================
+`AllGather`           its own frame, N - 1 times: any codec, but the volume grows with N
+`AllReduce`           values only, 2 (N - 1) / N times: all ranks must select the same entries
+`LeaderIndices`       one rank's positions, and values 2 (N - 1) / N times: any selection, any N
+`ReduceScatter`       parts of its frame to the owners of ranges, and as much again of the sums from
+                      them: any selection, any N
+`QuantizedAllReduce`  the same of codecs that send every entry: their sums are quantized again
+`LowRank`             two factors of each matrix, 2 (N - 1) / N times: whole matrices (PowerSGD)
+====================  ==============================================================================
 """
 
 from gradwire._part import own_parts
@@ -22,6 +23,7 @@ from gradwire.exchange.all_gather import AllGather as AllGather
 from gradwire.exchange.all_reduce import AllReduce as AllReduce
 from gradwire.exchange.leader_indices import LeaderIndices as LeaderIndices
 from gradwire.exchange.reduce_scatter import ReduceScatter as ReduceScatter
+from gradwire.exchange.quantized_all_reduce import QuantizedAllReduce as QuantizedAllReduce
 from gradwire.exchange.low_rank import LowRank as LowRank
 # isort: on
 

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import ClassVar, Self
 
-from gradwire.exchange.base import Exchange
-from gradwire.extension import Quantizer as Outside
+from gradwire.exchange.owners import Owners
 from gradwire.memory import Memory
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
@@ -13,7 +12,7 @@ __all__ = ["ReduceScatter"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ReduceScatter(Exchange):
+class ReduceScatter(Owners):
     """Every rank sums the entries of a range of positions, and sends the largest sums to all ranks.
 
     The entries of a bucket are divided among N ranks. A rank's frames are cut by range, without
@@ -46,14 +45,9 @@ class ReduceScatter(Exchange):
             raise ValueError(
                 "ReduceScatter needs a sparsifier that selects entries, and "
                 f"{type(sparsify).__name__} sends every entry; use "
-                "exchange=gradwire.exchange.AllReduce(), or AllGather()"
+                "exchange=gradwire.exchange.QuantizedAllReduce(), AllReduce() or AllGather()"
             )
-        if isinstance(quantize, Outside):
-            raise ValueError(
-                f"ReduceScatter cuts frames without decoding their values, and cannot cut those of "
-                f"{type(quantize).__name__}, which is of another package; use "
-                "exchange=gradwire.exchange.AllGather()"
-            )
+        self.check_quantizer(quantize)
 
     def check_memory(self, memory: Memory) -> None:
         """Refuse memories that cannot keep what falls out.
@@ -69,12 +63,7 @@ class ReduceScatter(Exchange):
                 f"{memory!r} has none; use memory=gradwire.memory.Residual(), or "
                 "exchange=gradwire.exchange.AllGather()"
             )
-        if not memory.undoable:
-            raise ValueError(
-                "ReduceScatter adds to residuals what a step that fails must take out again, which "
-                f"{memory!r} cannot do with one buffer; use it without low_memory, or "
-                "exchange=gradwire.exchange.AllGather()"
-            )
+        super().check_memory(memory)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

@@ -1,8 +1,9 @@
 """Adaptive quantization."""
 
 from gradwire.codec import Codec
+from gradwire.exchange import Exchange
 from gradwire.memory import Memory
-from gradwire.presets._preset import KEEP, preset
+from gradwire.presets._preset import GATHER, KEEP, preset
 from gradwire.quantize import TwoMeans
 from gradwire.sparsify import TwoSided
 
@@ -22,6 +23,7 @@ def adaptive(
     seed: int = 0,
     column: int | None = None,
     memory: Memory = KEEP,
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send about one entry in ``proportion``, with one bit per entry and two means per column.
 
@@ -37,6 +39,8 @@ def adaptive(
         ``proportion`` entries.
     memory
         What happens to entries that are not sent.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 
     References
     ----------
@@ -47,4 +51,5 @@ def adaptive(
         sparsify=TwoSided(proportion, sample=sample, seed=seed),
         quantize=TwoMeans(column),
         memory=memory,
+        exchange=exchange,
     )

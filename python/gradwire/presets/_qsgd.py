@@ -3,8 +3,9 @@
 from typing import Literal
 
 from gradwire.codec import Codec
+from gradwire.exchange import Exchange
 from gradwire.memory import Memory
-from gradwire.presets._preset import DROP, preset
+from gradwire.presets._preset import DROP, GATHER, preset
 from gradwire.quantize import Uniform
 from gradwire.sparsify import All
 
@@ -24,6 +25,7 @@ def qsgd(
     norm: Literal["l2", "max"] = "l2",
     seed: int = 0,
     memory: Memory = DROP,
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send a sign and a stochastically rounded level per entry.
 
@@ -35,6 +37,8 @@ def qsgd(
         See `gradwire.quantize.Uniform`.
     memory
         The paper uses no memory: the rounding is unbiased.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 
     References
     ----------
@@ -42,4 +46,4 @@ def qsgd(
     Quantization and Encoding", NeurIPS 2017.
     """
     quantize = Uniform(bits=bits, block=block, norm=norm, seed=seed)
-    return Codec(sparsify=All(), quantize=quantize, memory=memory)
+    return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)

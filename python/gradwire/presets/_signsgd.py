@@ -3,8 +3,9 @@
 from typing import Literal
 
 from gradwire.codec import Codec
+from gradwire.exchange import Exchange
 from gradwire.memory import Memory
-from gradwire.presets._preset import KEEP, preset
+from gradwire.presets._preset import GATHER, KEEP, preset
 from gradwire.quantize import SignScale
 from gradwire.sparsify import All
 
@@ -17,7 +18,9 @@ __all__ = ["signsgd"]
     "Compression Schemes, ICML 2019",
     example={},
 )
-def signsgd(*, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP) -> Codec:
+def signsgd(
+    *, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP, exchange: Exchange = GATHER
+) -> Codec:
     """Send the sign of every entry, one bit each, and one magnitude for the whole tensor.
 
     Parameters
@@ -26,10 +29,12 @@ def signsgd(*, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP) ->
         The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
     memory
         What happens to the quantization error.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 
     References
     ----------
     Karimireddy, Rebjock, Stich, Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression
     Schemes", ICML 2019.
     """
-    return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory)
+    return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)

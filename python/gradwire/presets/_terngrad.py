@@ -1,8 +1,9 @@
 """TernGrad."""
 
 from gradwire.codec import Codec
+from gradwire.exchange import Exchange
 from gradwire.memory import Memory
-from gradwire.presets._preset import DROP, preset
+from gradwire.presets._preset import DROP, GATHER, preset
 from gradwire.quantize import Ternary
 from gradwire.sparsify import All
 
@@ -15,7 +16,9 @@ __all__ = ["terngrad"]
     "in Distributed Deep Learning, NeurIPS 2017",
     example={},
 )
-def terngrad(*, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP) -> Codec:
+def terngrad(
+    *, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER
+) -> Codec:
     """Send two bits per entry: zero or plus or minus one magnitude, stochastically rounded.
 
     Parameters
@@ -24,10 +27,14 @@ def terngrad(*, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP) 
         See `gradwire.quantize.Ternary`.
     memory
         The paper uses no memory: the rounding is unbiased for the clipped gradient.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 
     References
     ----------
     Wen, Xu, Yan, Wu, Wang, Chen, Li, "TernGrad: Ternary Gradients to Reduce Communication in
     Distributed Deep Learning", NeurIPS 2017.
     """
-    return Codec(sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory)
+    return Codec(
+        sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory, exchange=exchange
+    )

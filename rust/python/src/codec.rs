@@ -372,6 +372,12 @@ impl Codec {
         Ok(())
     }
 
+    /// Entries at whose multiples a tensor of so many is best cut into ranges: those of a group that
+    /// shares scales, where positions tell them; one where any cut is as good.
+    fn cut_step(&self, numel: usize) -> usize {
+        self.inner.cut_step(numel)
+    }
+
     #[pyo3(signature = (numel, count=None))]
     fn max_encoded_len(
         &self,

@@ -1,5 +1,6 @@
 """Links that are measured on process groups."""
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -56,4 +57,9 @@ def codecs() -> dict[str, gradwire.Codec]:
         "scalecom": gradwire.scalecom(ratio=0.05),
         "half": gradwire.scalecom(ratio=0.05, quantize=gradwire.quantize.BFloat16()),
         "powersgd": gradwire.powersgd(),
+        "scattered": dataclasses.replace(
+            gradwire.topk(ratio=0.05), exchange=gradwire.exchange.ReduceScatter()
+        ),
+        "quantized": gradwire.onebit(exchange=gradwire.exchange.QuantizedAllReduce()),
+        "levels": gradwire.qsgd(exchange=gradwire.exchange.QuantizedAllReduce()),
     }

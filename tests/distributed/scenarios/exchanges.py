@@ -10,7 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.exchange import AllGather, AllReduce, LeaderIndices, ReduceScatter
+from gradwire.exchange import AllGather, AllReduce, LeaderIndices, QuantizedAllReduce, ReduceScatter
 from gradwire.torch.ddp import ExchangeError, GradientError
 from tests.distributed.scenarios.common import (
     SHAPES,
@@ -25,6 +25,8 @@ from tests.distributed.scenarios.common import (
 
 def exchanged(name: str, quantize: str = "Float32", ratio: float = 0.05) -> Any:
     """Build a codec by the name of its exchange."""
+    if name == "quantized":
+        return gradwire.onebit(exchange=QuantizedAllReduce())
     if name == "all_reduce":
         codec = gradwire.dense(memory=gradwire.memory.Residual(), exchange=AllReduce())
     elif name == "senders":

@@ -1,4 +1,4 @@
-"""The sparse reduce-scatter: its bytes, its second selection, its failures."""
+"""Exchanges in which ranks own ranges: their bytes, what owners encode again, their failures."""
 
 import contextlib
 import os
@@ -17,9 +17,11 @@ from gradwire import _native
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.reducer.jobs import Step
 from tests.distributed.scenarios.common import (
+    SHAPES,
     SMALL_BUCKETS,
     Given,
     attached,
+    batch,
     fingerprint,
     gradients_of,
     integers,
@@ -27,9 +29,15 @@ from tests.distributed.scenarios.common import (
     residuals,
     train,
 )
-from tests.distributed.scenarios.exchanges import exchanged
+from tests.distributed.scenarios.parity import preset
 
-CODEC = exchanged("scattered")
+Spec = tuple[str, dict[str, Any]]
+SPARSE: Spec = ("topk", {"ratio": 0.05, "exchange": "ReduceScatter"})
+
+
+def made(codec: Spec) -> Any:
+    """Build a codec from plain values."""
+    return preset(codec[0], **codec[1])
 
 
 class Counting:
@@ -63,13 +71,14 @@ class Counting:
         self._stack.close()
 
 
-def steps(rank: int, world_size: int) -> list[dict[str, Any]]:
+def steps(rank: int, world_size: int, codec: Spec = SPARSE, scale: int = 1) -> list[dict[str, Any]]:
     """Return of each step what went in, what came out, what was left, and what was counted."""
     found = []
-    with attached(Given(), CODEC, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+    with attached(Given(), made(codec), bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
         for step in range(4):
             handle.report(reset=True)
-            before, gradients = residuals(handle), integers(5, rank, step)
+            before = residuals(handle)
+            gradients = {name: scale * each for name, each in integers(5, rank, step).items()}
             model.zero_grad()
             with Counting(rank, world_size) as counting:
                 model(gradients).backward()
@@ -92,10 +101,10 @@ def steps(rank: int, world_size: int) -> list[dict[str, Any]]:
     return found
 
 
-def undone(rank: int, world_size: int) -> dict[str, Any]:
+def undone(rank: int, world_size: int, codec: Spec = SPARSE) -> dict[str, Any]:
     """Steps that do not count: one that is discarded, one with a gradient that is not finite."""
     found: dict[str, Any] = {"same": []}
-    with attached(Given(), CODEC, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+    with attached(Given(), made(codec), bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
 
         def backward(gradients: dict[str, torch.Tensor]) -> None:
             model.zero_grad()
@@ -134,11 +143,11 @@ def undone(rank: int, world_size: int) -> dict[str, Any]:
     return found
 
 
-def fails(rank: int, world_size: int, where: str, how: str) -> dict[str, Any]:
+def fails(rank: int, world_size: int, where: str, how: str, codec: Spec = SPARSE) -> dict[str, Any]:
     """After two good steps rank 1 fails in one phase: say what each rank sees and keeps."""
     module = network()
     model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)
-    handle = gradwire.torch.ddp.attach(model, CODEC)
+    handle = gradwire.torch.ddp.attach(model, made(codec))
     train(model, rank, range(2))
     before = residuals(handle)
     found: dict[str, Any] = {"error": "", "later": ""}
@@ -188,7 +197,7 @@ def after_a_gather(rank: int, world_size: int) -> int:
             model.zero_grad()
             model(few).backward()
         saved = handle.state_dict()
-    with attached(Given(), CODEC) as (model, handle):
+    with attached(Given(), made(SPARSE)) as (model, handle):
         handle.load_state_dict(saved)
         for step in range(3):
             model.zero_grad()
@@ -197,9 +206,9 @@ def after_a_gather(rank: int, world_size: int) -> int:
     return sum(each.trimmed for each in report.parameters if not each.dense)
 
 
-def save(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
+def save(rank: int, world_size: int, folder: str, codec: Spec = SPARSE) -> dict[str, np.ndarray]:
     """Leave something in the residuals, and a file for each rank."""
-    with attached(Given(), CODEC) as (model, handle):
+    with attached(Given(), made(codec)) as (model, handle):
         for step in range(3):
             model.zero_grad()
             model(integers(9, rank, step)).backward()
@@ -207,11 +216,13 @@ def save(rank: int, world_size: int, folder: str) -> dict[str, np.ndarray]:
         return residuals(handle)
 
 
-def load(rank: int, world_size: int, folder: str, old_size: int) -> dict[str, Any]:
+def load(
+    rank: int, world_size: int, folder: str, old_size: int, codec: Spec = SPARSE
+) -> dict[str, Any]:
     """Load the files of another number of ranks, and go on: other ranks own the entries."""
     files = [Path(folder) / f"rank{old}.pt" for old in range(old_size)]
     saved: Any = [torch.load(file, weights_only=True) for file in files]
-    with attached(Given(), CODEC, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+    with attached(Given(), made(codec), bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
         handle.load_state_dict(saved, policy="sum-and-split")
         left = residuals(handle)
         given = {key: np.zeros(each.size) for key, each in left.items()}
@@ -227,16 +238,19 @@ def load(rank: int, world_size: int, folder: str, old_size: int) -> dict[str, An
     return {"left": left, "given": given, "applied": applied, "after": after, "step": print_}
 
 
-def refusals(rank: int, world_size: int) -> dict[str, str]:
+def refusals(rank: int, world_size: int, codec: Spec = SPARSE) -> dict[str, str]:
     """Where it cannot work."""
     found = {}
     tensor = torch.ones(2000)
     calls: dict[str, Any] = {
         "all_reduce": lambda: gradwire.torch.all_reduce(
-            tensor, CODEC, gradwire.torch.init_state(CODEC, tensor)
+            tensor, made(codec), gradwire.torch.init_state(made(codec), tensor)
         ),
         "hierarchy": lambda: gradwire.torch.ddp.attach(
-            DistributedDataParallel(network()), CODEC, hierarchy=2
+            DistributedDataParallel(network()), made(codec), hierarchy=2
+        ),
+        "bucket": lambda: gradwire.torch.ddp.attach(
+            DistributedDataParallel(network()), made(codec), scope="bucket"
         ),
     }
     for name, call in calls.items():
@@ -247,8 +261,50 @@ def refusals(rank: int, world_size: int) -> dict[str, str]:
     return found
 
 
-def trained(rank: int, world_size: int) -> str:
-    """Train a network, and return the bits of its parameters."""
-    with attached(network(), CODEC, bucket_cap_mb=SMALL_BUCKETS) as (model, _):
+def replicas(rank: int, world_size: int, codecs: list[Spec], ddp: dict[str, Any]) -> list[str]:
+    """Train a network with each of the codecs, and return the bits of its parameters."""
+    found = []
+    for codec in codecs:
+        with attached(network(), made(codec), **ddp) as (model, _):
+            train(model, rank, range(6))
+            found.append(fingerprint(model))
+    return found
+
+
+def drawn(rank: int, world_size: int, codec: Spec, times: int) -> dict[str, np.ndarray]:
+    """Average the same gradients many times: sums and squares of what came out."""
+    random = np.random.default_rng(rank)
+    gradients = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    gradients["a"] = torch.from_numpy(random.standard_normal(SHAPES["a"]).astype(np.float32))
+    expected = gradients["a"].clone()
+    torch.distributed.all_reduce(expected)
+    total, squares = np.zeros(expected.numel()), np.zeros(expected.numel())
+    with attached(Given(), made(codec)) as (model, _):
+        for _ in range(times):
+            model.zero_grad()
+            model(gradients).backward()
+            found = gradients_of(model.module)["a"]
+            total += found
+            squares += found**2
+    mean = expected.double().numpy().ravel() / world_size
+    return {"sum": total, "squares": squares, "expected": mean}
+
+
+def in_modes(rank: int, world_size: int, codecs: list[Spec]) -> dict[str, str]:
+    """Train with a codec of some parameters, and with gradients that are accumulated."""
+    found = {}
+    codec, other = map(made, codecs)
+    with attached(network(), {"0.*": codec, "*": other}, bucket_cap_mb=SMALL_BUCKETS) as (model, _):
         train(model, rank, range(4))
-        return fingerprint(model)
+        found["several"] = fingerprint(model)
+    with attached(network(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, _):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for step in range(6):
+            with contextlib.nullcontext() if step % 2 else model.no_sync():
+                inputs, targets = batch(rank, step)
+                torch.nn.functional.mse_loss(model(inputs), targets).backward()
+            if step % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        found["accumulated"] = fingerprint(model)
+    return found

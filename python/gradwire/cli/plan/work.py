@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gradwire import exchange as exchanges
 from gradwire.cli.training.presets import build, unfit
 from gradwire.codec import Codec
 from gradwire.cost import (
@@ -13,6 +14,7 @@ from gradwire.cost import (
     Method,
     Network,
     Prediction,
+    QuantizedAllReduce,
     SparseReduceScatter,
     Workload,
     bf16,
@@ -21,7 +23,6 @@ from gradwire.cost import (
     predict,
 )
 from gradwire.cost.prediction import Steps, fastest, pays_below
-from gradwire.exchange import ReduceScatter
 
 __all__ = ["Asked", "Plan", "Row", "build_codecs", "plan"]
 
@@ -136,7 +137,7 @@ def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict
 
 
 def _scatters(name: str, codec: Codec, node_size: int) -> None:
-    """Refuse what `ReduceScatter` does not take."""
+    """Refuse what no exchange of owners takes."""
     if node_size > 1:
         raise ValueError(
             f"argument --codecs: {name} works without nodes only; leave out --node-size, or "
@@ -146,7 +147,9 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
         preset = name.removesuffix(_SCATTER)
         raise ValueError(f"argument --codecs: {preset} has no frames to scatter")
     try:
-        dataclasses.replace(codec, exchange=ReduceScatter())
+        selects = codec.sparsify.selects
+        own = exchanges.ReduceScatter() if selects else exchanges.QuantizedAllReduce()
+        dataclasses.replace(codec, exchange=own)
     except ValueError as error:
         raise ValueError(f"argument --codecs: {name}: {error}") from error
 
@@ -174,7 +177,10 @@ def plan(
     dense = [fastest(asked.workload, baselines, each) for each in networks]
     for name in names:
         preset = name.removesuffix(_SCATTER)
-        exchange = SparseReduceScatter() if name != preset else None
+        exchange = None
+        if name != preset:
+            selects = calibration.codecs[preset].codec.sparsify.selects
+            exchange = SparseReduceScatter() if selects else QuantizedAllReduce()
         method = dataclasses.replace(compressed(preset, calibration, exchange), name=name)
         rows.append(_row(asked, method, networks, dense))
     return Plan(asked, tuple(rows))

@@ -6,7 +6,8 @@ import torch
 
 from gradwire._part import Part
 from gradwire.codec import Codec
-from gradwire.exchange import AllGather, Exchange, LowRank, ReduceScatter
+from gradwire.exchange import AllGather, Exchange, LowRank
+from gradwire.exchange.owners import Owners
 from gradwire.extension import IndexCoding, Quantizer
 from gradwire.presets import PRESETS
 from gradwire.torch import backends
@@ -39,7 +40,7 @@ def check_frames(codec: Codec, call: str) -> None:
             f"{call} takes codecs that encode frames, and {codec.exchange!r} sums factors of the "
             "gradients of a model: use it with attach()"
         )
-    if isinstance(codec.exchange, ReduceScatter):
+    if isinstance(codec.exchange, Owners):
         raise ValueError(
             f"{call} gathers frames or sums values, and {codec.exchange!r} is for the gradients of "
             "a model: use it with attach(), or exchange=gradwire.exchange.AllGather() here"
@@ -56,7 +57,7 @@ def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides:
     divides : bool
         The ranks of a node divide every gradient.
     """
-    if not isinstance(exchange, ReduceScatter):
+    if not isinstance(exchange, Owners):
         return
     if divides:
         raise ValueError(
@@ -79,7 +80,7 @@ def check_bundled(codecs: Iterable[Codec]) -> None:
                 f'scope="bucket" encodes a bucket as one vector, and {codec.exchange!r} factors '
                 'the matrix of each parameter: use scope="tensor"'
             )
-        if isinstance(codec.exchange, ReduceScatter):
+        if isinstance(codec.exchange, Owners):
             raise ValueError(
                 f'scope="bucket" encodes a bucket as one vector, and with {codec.exchange!r} '
                 "owners keep what they do not send on in the residual of each parameter: use "

@@ -1,15 +1,17 @@
-//! Sums what all ranks have sent to the owner of some positions, and selects of the sums again.
+//! Sums what all ranks have sent to the owner of some positions, and encodes the sums again.
 //!
-//! The second half of a sparse reduce-scatter: every rank owns a range of positions, receives the
-//! parts of all frames that lie there ([`Frame::split`]), adds them up, and makes a frame of the
-//! largest sums, as many as one rank has sent there on average. What is left of the sums, smaller ones
-//! and what the quantizer does not say, goes into this rank's own residual: nothing is lost.
+//! The second half of a reduce-scatter of frames: every rank owns a range of positions, receives the
+//! parts of all frames that lie there ([`Frame::split`]), adds them up, and makes a frame of the sums:
+//! of all of them if the codec sends every entry, and otherwise of the largest, as many as one rank has
+//! sent there on average. What is left of the sums, smaller ones and what the quantizer does not say,
+//! goes into this rank's own residual: nothing is lost, if the codec has one.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::codec::{Codec, State};
 use crate::frame::{self, Frame, Layout, Scratch as Decoding};
+use crate::memory::Keeps;
 use crate::pack::Pattern;
 use crate::quantize::Hints;
 use crate::simd::in_standard_mode;
@@ -51,6 +53,9 @@ pub struct Scratch {
 
 /// Merges the parts of all ranks, and writes a frame for each of the pieces into `out`, one after
 /// another, in place of what it held.
+///
+/// Of a codec that draws random numbers these are of the state's seed, stream and step, and others than
+/// those of an encode. A codec without a memory drops what is left of the sums.
 ///
 /// `messages` has what each rank has sent, in their order: for every piece in its order the frames of
 /// the parts that cover its range. They are added up in float32 in that order. States must have been
@@ -99,9 +104,12 @@ impl Scratch {
             return pass_over(messages, numel).map(|()| 0);
         }
         let sent = self.add_up(messages, numel)?;
-        self.select(sent.div_ceil(ranks))?;
-        let Self { total, positions, values, frame, .. } = self;
         let (codec, state) = (piece.codec, &mut *piece.state);
+        let is_dense = codec.sparsifier().is_dense();
+        if !is_dense {
+            self.select(sent.div_ceil(ranks))?;
+        }
+        let Self { total, positions, values, frame, .. } = self;
         let layout = Layout {
             dtype: Dtype::F32,
             sparsifier: codec.sparsifier().id(),
@@ -111,15 +119,26 @@ impl Scratch {
         };
         let key = codec.quantizer().seed().map(|seed| state.merging_key(seed));
         let hints = Hints { key, magnitude: None };
-        let entries = (positions.len() < numel).then_some(positions.as_slice());
-        frame::write_with(&layout, &hints, numel as u64, entries, values, frame)?;
-        let written = Frame::parse_again(frame, None)?;
-        written.values_into(values)?;
-        for (&position, &value) in positions.iter().zip(&*values) {
-            total[position as usize] -= value;
+        if is_dense {
+            frame::write_with(&layout, &hints, numel as u64, None, total, frame)?;
+        } else {
+            let entries = (positions.len() < numel).then_some(positions.as_slice());
+            frame::write_with(&layout, &hints, numel as u64, entries, values, frame)?;
+        }
+        let count = if is_dense { numel } else { positions.len() };
+        if codec.memory().keeps() == Keeps::Nothing {
+            return Ok(count as u64);
+        }
+        Frame::parse_again(frame, None)?.values_into(values)?;
+        if is_dense {
+            total.iter_mut().zip(&*values).for_each(|(left, &value)| *left -= value);
+        } else {
+            for (&position, &value) in positions.iter().zip(&*values) {
+                total[position as usize] -= value;
+            }
         }
         state.absorb(codec, start, total)?;
-        Ok(positions.len() as u64)
+        Ok(count as u64)
     }
 
     /// Adds up the parts of one piece; returns how many entries there were.

@@ -22,7 +22,7 @@ pub use workspace::Workspace;
 use crate::frame::{self, Layout};
 use crate::memory::{Keeps, Memory};
 use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
-use crate::quantize::{Hints, Quantizer};
+use crate::quantize::{Grouping, Hints, Quantizer};
 use crate::rng::Key;
 use crate::scan::Tensor;
 use crate::simd::{Kernels, in_standard_mode};
@@ -86,6 +86,16 @@ impl Codec {
     /// How positions are coded.
     pub fn indices(&self) -> IndexCoding {
         self.indices
+    }
+
+    /// Entries at whose multiples a tensor of `numel` of them is best cut into ranges: those of a group
+    /// that shares scales, where positions tell them; one where any cut is as good.
+    pub fn cut_step(&self, numel: usize) -> usize {
+        match self.quantizer.coding(numel as u64, 0.0).grouping() {
+            Grouping::Positions(len) => len as usize,
+            Grouping::Ranks(len) if self.sparsifier.is_dense() => len as usize,
+            _ => 1,
+        }
     }
 
     /// Whether two codecs differ at most in how much they send: a state of one may be used with the

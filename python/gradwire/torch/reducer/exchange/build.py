@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from gradwire.exchange import AllGather, AllReduce, LowRank, ReduceScatter
+from gradwire.exchange import AllGather, AllReduce, LowRank
 from gradwire.exchange import Exchange as Part
+from gradwire.exchange.owners import Owners
 from gradwire.torch.reducer.exchange.all_gather import Gathered
 from gradwire.torch.reducer.exchange.all_reduce import Reduced
 from gradwire.torch.reducer.exchange.base import Exchange
@@ -47,7 +48,7 @@ def build(
         return kind(channel, carriers, check_result=check_result, mean=part.mean)
     if isinstance(part, LowRank):
         return Factored(channel, another(), carriers, check_result=check_result, rank=part.rank)
-    if isinstance(part, ReduceScatter):
+    if isinstance(part, Owners):
         if not hasattr(channel, "all_to_all"):
             raise ValueError(
                 f"{part!r} has something else for each rank, which collectives of Horovod do not "

@@ -6,6 +6,10 @@ one owner, a bucket has all of them, and who owns an entry does not depend on ho
 parameters, which differs at the start of a resumed run. Of a parameter as large as a bucket, every
 rank owns one run. Dense entries are divided evenly in every bucket: their sums are the same,
 whoever adds them up.
+
+Where entries in a row share scales, such as those of a column of `gradwire.quantize.TwoMeans`, runs
+begin where such a group does, unless that would make them too unequal. So owners quantize whole
+groups again, and no frame is cut within one.
 """
 
 import enum
@@ -42,6 +46,8 @@ _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a f
 _SECTIONS_AT = 32
 _FRAME_NBYTES, _ENTRY_NBYTES = 4096, 32
 """More than any frame has, whatever its codec: besides its entries, and for each of them."""
+_UNEQUAL = 4
+"""Runs begin where groups do if a run has at least so many of them."""
 
 
 class Status(enum.IntEnum):
@@ -143,11 +149,16 @@ def _cut(parameter: Parameter, size: int) -> tuple[list[int], list[int]]:
     if numel == 0:
         return [0], []
     if numel > run * (size - 1):  # one run would not be enough, or two could have one owner
-        bounds = sorted({*_divided(numel, size)})
+        bounds = _divided(numel, size)
     else:
         inside = range(run * (first + 1), before + numel, run)
         bounds = [0, *(each - before for each in inside), numel]
-    return bounds, [(first + index) % size for index in range(len(bounds) - 1)]
+    step: int = parameter.codec._codec.cut_step(numel)
+    if _UNEQUAL * step <= run:
+        bounds[1:-1] = [min((each + step // 2) // step * step, numel) for each in bounds[1:-1]]
+    owners = [(first + index) % size for index in range(len(bounds) - 1)]
+    there = [index for index in range(len(owners)) if bounds[index] < bounds[index + 1]]
+    return [*(bounds[index] for index in there), numel], [owners[index] for index in there]
 
 
 def _divided(numel: int, size: int) -> list[int]:

@@ -1,7 +1,9 @@
-"""The sparse reduce-scatter: parts of frames to the owners of ranges, and their sums to all ranks.
+"""Parts of frames to the owners of ranges, and their sums to all ranks: sparse or quantized.
 
-A bucket takes four collectives, the first started in the sending thread, the others one after
-another in the receiving thread and in a channel of their own:
+`gradwire.exchange.ReduceScatter` and `gradwire.exchange.QuantizedAllReduce` differ only in what
+owners send of the sums, which `merge_bucket` knows from the codec. A bucket takes four collectives,
+the first started in the sending thread, the others one after another in the receiving thread and in
+a channel of their own:
 
 1. an all-to-all of fronts, of fixed length: how each rank fared, which gradients were zero, and how
    many bytes follow;

@@ -1,0 +1,68 @@
+"""Quantized all-reduce: owners of ranges add up quantized entries, and quantize the sums again."""
+
+import dataclasses
+from typing import ClassVar, Self
+
+from gradwire.exchange.owners import Owners
+from gradwire.quantize.base import Quantizer
+from gradwire.sparsify.base import Sparsifier
+from gradwire.sparsify.two_sided import TwoSided
+
+__all__ = ["QuantizedAllReduce"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class QuantizedAllReduce(Owners):
+    """Every rank sums a range of quantized entries, quantizes the sums, and sends them to all.
+
+    A reduce-scatter and an all-gather of quantized frames. The entries of a bucket are divided
+    among N ranks. A rank's frames are cut by range, their codes and scales copied as they are, and
+    the parts sent to their owners. Each owner decodes what it is sent, adds it up in rank order and
+    float32, encodes the sums with the codec's quantizer, with scales of their own, and sends them
+    to all ranks. What the second quantization does not say goes into the owner's own residual: as
+    with `AllGather`, what is applied, N times, plus what is left in the residuals of all ranks
+    equals what was put in, but for the rounding of sums. Without a memory
+    (`gradwire.memory.NoMemory`) the rounding errors of both quantizations are dropped. Random
+    numbers of the second are other ones than those of any encode: of the quantizer's seed, the
+    tensor, the step and the owner, so that its error is independent of the first one's and, where
+    the quantizer is unbiased, has mean zero.
+
+    Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two; with
+    `AllGather`, N - 1 and N. In return, a bucket takes four messages one after another instead of
+    one, and values are quantized twice. See docs/exchanges.md.
+
+    For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
+    `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
+    `gradwire.adaptive`, whose owners send as many of the sums as a rank has sent them on average,
+    the largest, as with `ReduceScatter`. Not with ``low_memory``. It merges on the host.
+
+    References
+    ----------
+    Dryden, Moon, Jacobs, Van Essen, "Communication Quantization for Data-Parallel Training of Deep
+    Neural Networks", MLHPC 2016, section III: a reduce-scatter in which each rank quantizes its
+    data once and sends every other a slice of columns, and an all-gather of the sums, quantized
+    once more.
+    """
+
+    kind: ClassVar[str] = "quantized_all_reduce"
+
+    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
+        """Refuse a codec that selects entries, but for `gradwire.sparsify.TwoSided`.
+
+        Raises
+        ------
+        ValueError
+            Entries are selected, or the quantizer is of another package.
+        """
+        if sparsify.selects and not isinstance(sparsify, TwoSided):
+            raise ValueError(
+                "QuantizedAllReduce is for codecs that send every entry, and "
+                f"{type(sparsify).__name__} selects some; use "
+                "exchange=gradwire.exchange.ReduceScatter(), or AllGather()"
+            )
+        self.check_quantizer(quantize)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a few of these with different options."""
+        return (cls(),)
