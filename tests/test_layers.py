@@ -16,6 +16,7 @@ LAYERS = [
     {"_compose", "_outside", "_plugins", "_selecting", "codec", "frame", "state"},
     {"presets", "report", "schedule"},
     {"cost"},
+    {"auto"},
     {""},  # the package itself
     {"torch"},
     {"cli"},
@@ -28,6 +29,7 @@ TORCH = [
     {"backends", "cuda"},
     {"ops", "optim", "tensors", "transport"},
     {"cost", "reducer"},
+    {"auto"},
     {"collective", "ddp", "fsdp", "horovod"},
     {"diloco", "lightning", "rank_files"},
     {"accelerate"},

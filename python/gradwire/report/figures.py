@@ -111,6 +111,7 @@ class Figures:
     timeline: tuple[BucketTimes, ...] = ()
     node_wire_bytes: float = 0.0
     node_ms: float = 0.0
+    decision: str = ""
 
     def bytes_per_entry(self) -> float:
         """Return the bytes kept per entry of the parameters that have a state."""

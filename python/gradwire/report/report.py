@@ -65,6 +65,9 @@ class Report(Figures):
     node_wire_bytes, node_ms : float
         Bytes that this rank sends per step to other ranks of its node, dense, and mean milliseconds
         of that; 0 without a hierarchy. The other bytes are of what it sends to other nodes.
+    decision : str
+        With ``attach(model, "auto")``, why buckets are averaged as they are, in a sentence; else
+        empty.
     """
 
     def to_json(self) -> str:

@@ -31,6 +31,7 @@ def as_text(report: Figures) -> str:
     lines = [
         f"gradwire, rank {report.rank} of {report.world_size}: {report.steps} steps",
         f"  codec           {report.codec}",
+        *([f"  decision        {report.decision}"] if report.decision else []),
         f"  bytes sent      {wire} per step, plain DDP {dense}: {report.compression:.1f}x less",
         *_inside(report),
         f"  collectives     {buckets:.1f} per step {carried}",

@@ -69,6 +69,7 @@ def _content(shown: Sequence[Figures], every: Mapping[int, Sequence[Figures]]) -
         element("h1", _title(shown)),
         element("p", element("code", first.codec), class_="quiet"),
         element("p", carried + older, class_="quiet"),
+        *([element("p", first.decision)] if first.decision else []),
     ]
     if len(shown) == 1:
         return [*parts, _one(first, every)]

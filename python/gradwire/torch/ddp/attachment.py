@@ -3,13 +3,14 @@
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.schedule import Schedule
+from gradwire.torch.auto import AUTO, Automatic, check_alone, check_measurable, codec_for
 from gradwire.torch.ddp import model as models
 from gradwire.torch.ddp.entry import HookEntry, check_ranks
 from gradwire.torch.reducer.assembly import assemble
@@ -24,9 +25,10 @@ __all__ = ["attach"]
 
 def attach(
     model: torch.nn.Module,
-    codec: Codecs,
+    codec: Codecs | Literal["auto"],
     *,
     optimizer: torch.optim.Optimizer | None = None,
+    max_ratio: float | None = None,
     schedule: Schedule = SAME,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
@@ -48,17 +50,25 @@ def attach(
     model : torch.nn.parallel.DistributedDataParallel
         A model on any device, or the result of `torch.compile` on one. It must not have another
         communication hook.
-    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
+    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
         Codec of all compressed parameters; or codecs by name, as ``{"embed*": None, "*.weight":
         gradwire.adam(0.01)}``. Keys are names as in ``model.module.named_parameters()``, or
         patterns with ``*``, ``?`` and ``[abc]``; the first that matches counts. Parameters with
         None, or that no key matches, are sent dense. All codecs must have the same exchange.
+        With ``"auto"``, each bucket is measured and then averaged in float32, in bfloat16 or by the
+        codec that suits the optimizer, at a ratio of its own: whatever makes a step shortest. See
+        ``docs/auto.md``.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model. `attach` then checks that it suits the codec, and a pass whose
         gradients are cleared before the optimizer's ``step()`` is undone by itself, as by
         `Handle.discard`. The optimizers of `gradwire.torch.optim` are told which parameters the
         codec has already applied momentum or a learning rate to, and exchange gradients that
-        ``no_sync()`` has left on each rank. Required by `gradwire.memory.AdamCorrection`.
+        ``no_sync()`` has left on each rank. Required by `gradwire.memory.AdamCorrection`, and by
+        ``"auto"``.
+    max_ratio : float, optional
+        With ``"auto"``, the strongest compression that accuracy allows, as a ratio in (0, 1]: the
+        least share of the entries that may be sent, 0.01 by default. Of ratios that make a step
+        equally short, the largest is used.
     schedule : gradwire.schedule.Schedule
         Changes the compression from epoch to epoch; call `Handle.epoch` to advance it. Constant by
         default.
@@ -128,6 +138,14 @@ def attach(
     rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
+    choices: Automatic | None = None
+    if codec == AUTO:
+        choices = codec_for(optimizer, max_ratio)
+        check_alone(schedule, SAME, scope, hierarchy)
+        check_measurable(models.known(ddp), grad_scaler)
+        codec = choices.codec
+    elif max_ratio is not None:
+        raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
     options = Options(
         codec=codec,
         optimizer=optimizer,
@@ -136,12 +154,13 @@ def attach(
         min_numel=min_numel,
         min_ndim=min_ndim,
         scope=scope,
+        adaptive=choices is not None,
     )
     _check(ddp, grad_scaler)
     over = ddp.process_group if process_group is None else process_group
     check_ranks(ddp.process_group, over)
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
-    entry = HookEntry(ddp, over, whole=whole)
+    entry = HookEntry(ddp, over, whole=whole, choices=choices)
     entry.check()
     sparse = models.sparse(ddp.module)
     transport: Transport = Groups(over, timeout)

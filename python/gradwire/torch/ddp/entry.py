@@ -1,13 +1,17 @@
 """Where a DDP model gives its gradients: the one hook that it takes, switched on and off."""
 
+import functools
 import weakref
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
+from gradwire.torch.auto import Automatic, Pilot
+from gradwire.torch.ddp.automatic import AutomaticSubmission
 from gradwire.torch.ddp.hook import Switch, gradwire_hook
 from gradwire.torch.ddp.submission import Submission
+from gradwire.torch.reducer.attached import Attached
 from gradwire.torch.reducer.passes import Passes
 from gradwire.torch.transport import Groups
 
@@ -26,12 +30,22 @@ class HookEntry:
         Averages buckets while the hook is switched off.
     whole : bool
         As in `Worker`.
+    choices : Automatic or None
+        What to decide on while the model trains.
     """
 
-    def __init__(self, model: Any, over: dist.ProcessGroup, *, whole: bool) -> None:
+    def __init__(
+        self,
+        model: Any,
+        over: dist.ProcessGroup,
+        *,
+        whole: bool,
+        choices: Automatic | None = None,
+    ) -> None:
         self._model: Any = weakref.ref(model)  # the model keeps the switch, not the other way
         self._over = over
         self._whole = whole
+        self._choices = choices
         self._switch: Switch | None = None
 
     def check(self) -> None:
@@ -60,7 +74,12 @@ class HookEntry:
     def open(self, passes: Passes, holder: object) -> None:
         """Submit buckets from now on."""
         assert self._switch is not None  # after register()
-        self._switch.on(self._over, Submission(passes, whole=self._whole), holder)
+        submission = Submission(passes, whole=self._whole)
+        if self._choices is not None:
+            assert isinstance(holder, Attached)  # which has what decisions change
+            pilot = holder.decide(functools.partial(Pilot, self._choices))
+            submission = AutomaticSubmission(passes, pilot, whole=self._whole)
+        self._switch.on(self._over, submission, holder)
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Groups:
         """Return what connects the ranks of another process group, which the model must have."""

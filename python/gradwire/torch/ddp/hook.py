@@ -47,6 +47,6 @@ def gradwire_hook(state: Switch, bucket: GradBucket) -> torch.futures.Future[tor
     happen to complete, which differs between ranks.
     """
     submission = state.submission
-    if submission is None or submission.stands_aside(bucket):
+    if submission is None:
         return allreduce_hook(state.process_group, bucket)
-    return submission.submit(bucket)
+    return submission.average(bucket, state.process_group)

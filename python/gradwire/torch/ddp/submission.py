@@ -3,7 +3,9 @@
 import functools
 
 import torch
+import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from gradwire.torch import backends
 from gradwire.torch.ddp.backward import in_backward, raise_after_backward
@@ -30,6 +32,14 @@ class Submission:
         self._refusal: BaseException | None = None
         self._next_index = 0
         self._aside = False
+
+    def average(
+        self, bucket: GradBucket, group: dist.ProcessGroup
+    ) -> "torch.futures.Future[torch.Tensor]":
+        """Average a bucket over all ranks: compressed, or by DDP's own all-reduce."""
+        if self.stands_aside(bucket):
+            return allreduce_hook(group, bucket)
+        return self.submit(bucket)
 
     def stands_aside(self, bucket: GradBucket) -> bool:
         """Tell whether DDP must average by itself; if so, record the pass as the last one."""

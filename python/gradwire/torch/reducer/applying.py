@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from gradwire.torch.errors import UpdateError
 from gradwire.torch.optim.attachable import Attachable
 from gradwire.torch.reducer.jobs import Step
 from gradwire.torch.reducer.moments import with_second_moment
-from gradwire.torch.reducer.order import to_memory
+from gradwire.torch.reducer.order import to_logical, to_memory
 from gradwire.torch.reducer.origins import Origin, Origins
 from gradwire.torch.reducer.pairing import (
     check_group,
@@ -22,6 +22,7 @@ from gradwire.torch.reducer.pairing import (
     warn_of_steps,
 )
 from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.transport import Channel
 
 __all__ = ["Applying"]
 
@@ -119,7 +120,10 @@ class Applying:
         self.origins.settle()
         sent = unsent = False
         for mark in self.origins.marks:
-            if mark.parameter.tensor.grad is None or not mark.parameter.compressed:
+            if mark.parameter.tensor.grad is None or mark.parameter.state is None:
+                continue
+            if mark.parameter.paused:
+                unsent = unsent or mark.origin is Origin.LOCAL
                 continue
             sent = sent or mark.origin is Origin.SENT
             unsent = unsent or mark.origin is Origin.LOCAL
@@ -255,8 +259,29 @@ class Applying:
                 begins or parameter.codec.memory.updates
             ):  # the momentum of weight decay stays with the optimizer
                 moments = kept.pop(parameter.tensor)
-                if begins:
+                if begins or _is_ahead(moments, parameter):
                     _start(parameter, moments)
+
+    def give_back(self, parameters: Iterable[Parameter], channel: Channel) -> None:
+        """Let the optimizer go on with the second moments of parameters that are dense from now on.
+
+        A collective, between steps: each rank has moments of its own, and replicas stay equal with
+        the mean of them. First moments begin at zero.
+        """
+        for parameter in parameters:
+            if not parameter.codec.memory.updates or parameter.state.step == 0:
+                continue
+            held = parameter.state.state_dict()
+            total = torch.from_numpy(held["second_moment"].astype("float32"))
+            channel.all_reduce(total).wait()
+            mean = to_logical(total.div_(channel.size).numpy(), parameter)
+            tensor = parameter.tensor
+            own = torch.zeros_like(tensor, memory_format=torch.preserve_format)
+            self._optimizer.state[tensor] = {
+                "step": torch.tensor(held["scalars"]["second_moment_steps"], dtype=torch.float32),
+                "exp_avg": own,
+                "exp_avg_sq": torch.zeros_like(own).copy_(mean),
+            }
 
     def rates(self) -> list[tuple[Parameter, Callable[[], float]]]:
         """Return what reads the present learning rate of every parameter; 0 for those in no group.
@@ -278,6 +303,14 @@ class Applying:
         """Remember what a pass brought, to notice changes."""
         if self._watches:
             self.origins.watch()
+
+
+def _is_ahead(moments: Mapping[str, Any], parameter: Parameter) -> bool:
+    """Tell whether the optimizer's second moment has seen more gradients than the codec's."""
+    if not parameter.codec.memory.updates or moments.get("exp_avg_sq") is None:
+        return False
+    own = float(parameter.state.state_dict()["scalars"]["second_moment_steps"])
+    return float(moments["step"]) > own
 
 
 def _start(parameter: Parameter, moments: Mapping[str, Any]) -> None:

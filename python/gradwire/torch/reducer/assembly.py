@@ -8,6 +8,7 @@ import torch
 
 from gradwire.exchange import LowRank
 from gradwire.torch.reducer import parameters as making
+from gradwire.torch.reducer.adaptive import Adaptive
 from gradwire.torch.reducer.applying import Applying
 from gradwire.torch.reducer.assignment import Assignment
 from gradwire.torch.reducer.attached import Entry
@@ -96,7 +97,11 @@ def assemble(
         compressed = {each.name: each for each in parameters if each.state is not None}
         for codec, theirs in _by_codec(assignment, compressed):
             check_pairing(codec, optimizer, theirs)
-        scheduler = Scheduler(options.schedule, compressed, measures=place.measures)
+        scheduler = (
+            Adaptive(compressed, measures=place.measures)
+            if options.adaptive
+            else Scheduler(options.schedule, compressed, measures=place.measures)
+        )
         for codec, theirs in _by_codec(assignment, compressed):
             warn_of_pairing(codec, optimizer, theirs)  # an error, if the program says so
             if optimizer is None:

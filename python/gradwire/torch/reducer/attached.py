@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from gradwire.torch.reducer.applying import Applying
 from gradwire.torch.reducer.assignment import Codecs
@@ -58,6 +58,17 @@ class Entry(Protocol):
         """
 
 
+class Deciding(Protocol):
+    """What decides how buckets are averaged, and says why."""
+
+    @property
+    def reason(self) -> str:
+        """Why they are averaged as they are."""
+
+
+D = TypeVar("D", bound=Deciding)
+
+
 class Attached:
     """The worker, exchange and channels of one attachment, from its start to `detach`."""
 
@@ -85,6 +96,7 @@ class Attached:
         self._applying = applying
         self._joining = joining
         self._provisional = provisional
+        self._deciding: Deciding | None = None
         self._begin(connection, entry)
         if applying is not None:
             applying.connect(self._exchange_held)
@@ -121,6 +133,23 @@ class Attached:
         self._resources = Resources(self._worker, connection)
         self._finalizer = weakref.finalize(self, self._resources.abandon)
         entry.open(self._passes, self)
+
+    def decide(self, make: Callable[..., D]) -> D:
+        """Have something decide from now on how buckets are averaged; return what is made.
+
+        It is called with parameters by name, scheduler, passes, control, optimizer and the number
+        of ranks.
+        """
+        made = make(
+            self._parameters,
+            self._scheduler,
+            self._passes,
+            self._control,
+            self._applying,
+            self.world_size,
+        )
+        self._deciding = made
+        return made
 
     def __repr__(self) -> str:
         state = (

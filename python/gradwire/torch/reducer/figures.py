@@ -46,6 +46,7 @@ def report(
     step: int,
     *,
     residuals: bool,
+    decision: str = "",
 ) -> Report:
     """Return a report on these parameters, whose tallies come in the same order.
 
@@ -62,6 +63,8 @@ def report(
         Backward passes that counted, ever.
     residuals : bool
         Compute the norms of the residuals, which reads each of them once.
+    decision : str
+        Why buckets are averaged as they are.
     """
     parameters = list(parameters)
     read = Snapshots()
@@ -77,6 +80,7 @@ def report(
         state_bytes=sum(each.nbytes for each in parameters),
         parameters=tuple(map(_describe, parameters, tallies.all(), norms)),
         timeline=marks.timeline(exchange.times.recent),
+        decision=decision,
     )
 
 

@@ -342,6 +342,11 @@ class Handle(Attached):
                 "regroup() cannot divide nodes anew: save gathered_state_dict(), detach(), and "
                 "attach() and load_state_dict() in the new group"
             )
+        if self._deciding is not None:
+            raise ValueError(
+                'regroup() does not go with "auto", whose ranks have decided together: save '
+                "state_dict(), detach(), and attach() and load_state_dict() in the new group"
+            )
         assert self._entry is not None  # it is attached
         saved = self.state_dict()
         transport = self._entry.transport(ranks, timeout)
@@ -406,6 +411,7 @@ class Handle(Attached):
                 self._tallies,
                 self.step,
                 residuals=residuals,
+                decision="" if self._deciding is None else self._deciding.reason,
             )
         )
         if reset:

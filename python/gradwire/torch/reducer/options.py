@@ -43,6 +43,7 @@ class Options:
     min_numel: int = 1024
     min_ndim: int = 1
     scope: Scope = "tensor"
+    adaptive: bool = False  # ratios are decided on while the model trains
     assignment: Assignment = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +96,7 @@ class Options:
             "schedule": self.schedule.get_config(),
             "grad_scaler": self.scaled,
             "scope": self.scope,
+            "auto": self.adaptive,
             "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
             "parameters": (len(shapes), checksum(shapes)),
             "optimizer": facts_of(self.optimizer, named),

@@ -138,11 +138,40 @@ class Passes:
         # Within join(), ranks without inputs could not know.
         return self._applying is not None and not self._joining() and self._applying.stale()
 
-    def averaged(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Record gradients that are averaged by other means: the last pass, not to be undone."""
-        self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
+    @property
+    def last(self) -> Step | None:
+        """The last pass, if it can be discarded."""
+        return self._last
+
+    def averaged(self, parameters: Iterable[torch.Tensor], *, alone: bool = True) -> None:
+        """Record gradients that are averaged by other means: the last pass, not to be undone.
+
+        If not alone, other buckets of the pass are exchanged.
+        """
+        if alone:
+            self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
         if self._applying is not None:
             self._applying.origins.averaged(parameters)
+
+    def change(self, act: Callable[[], None]) -> BaseException | None:
+        """Change codecs where no pass is under way; return an error that has broken the exchange.
+
+        What the last pass has left and was thrown away is undone before. All ranks call it at the
+        same pass.
+        """
+        try:
+            self._worker.settle()
+            if self._applying is not None:
+                self._worker.between(self._drop(self._applying))
+            act()
+        except UndoError as error:
+            return error
+        except (ExchangeError, ValueError) as error:
+            text = f"gradwire could not decide: {error}"
+            broken = error if isinstance(error, ExchangeError) else ExchangeError(text)
+            self._last, self._worker.broken = None, broken
+            return broken
+        return None
 
     def begin(self, *, shadow: bool = False) -> BaseException | None:
         """Begin a pass, or return why it must not be exchanged.

@@ -40,6 +40,8 @@ class Position:
         The codec of each parameter; None for a parameter that is currently sent dense.
     measured : dict of str to numpy.ndarray
         Sums of gradients, if needed.
+    chosen : dict of str to (float or None), optional
+        What `Adaptive` gives each parameter.
     """
 
     epoch: int
@@ -48,6 +50,7 @@ class Position:
     norms: dict[str, float]
     codecs: "dict[str, Codec | None]"
     measured: dict[str, NDArray[np.float32]]
+    chosen: Mapping[str, float | None] | None = None
 
 
 class Scheduler:
@@ -234,7 +237,7 @@ class Scheduler:
             ``saved`` is not what `state_dict` returned, or has other parameters.
         """
         keys = {"config", "epoch", "lr", "critical", "norms"}
-        if saved.keys() != keys:
+        if saved.keys() - {"chosen"} != keys:
             raise ValueError(f"the schedule must have the keys {sorted(keys)}, got {sorted(saved)}")
         epoch = _validate.integer("epoch", saved["epoch"], low=0, high=2**53)
         lr = None if saved["lr"] is None else _validate.positive("lr", saved["lr"])

@@ -1,0 +1,23 @@
+"""Decides from measured figures how each bucket is averaged. Nothing here needs torch or a clock.
+
+`gradwire.torch.ddp.attach` with ``"auto"`` measures, and asks a `Decider`. See ``docs/auto.md``.
+"""
+
+from gradwire.auto.decider import Decider, Evidence
+from gradwire.auto.figures import Figures, combined
+from gradwire.auto.model import Model
+from gradwire.auto.setting import BF16, FP32, Plan, Setting, describe, ladder
+
+__all__ = [
+    "BF16",
+    "FP32",
+    "Decider",
+    "Evidence",
+    "Figures",
+    "Model",
+    "Plan",
+    "Setting",
+    "combined",
+    "describe",
+    "ladder",
+]

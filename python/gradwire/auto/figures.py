@@ -1,0 +1,75 @@
+"""What all ranks have measured of a few steps."""
+
+import dataclasses
+from collections.abc import Sequence
+
+__all__ = ["Figures", "combined"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Medians over a few steps with one plan, in seconds.
+
+    Attributes
+    ----------
+    steps : int
+        How many steps were measured.
+    period : float
+        From one step to the next.
+    buckets : tuple of int
+        Entries of each bucket, in the order in which they become ready.
+    tensors : int
+        Number of tensors in them.
+    codable, halvable : tuple of bool
+        Whether the codec and bfloat16 apply to each bucket.
+    ready : tuple of float
+        When each bucket is ready, from when the first one is.
+    exchange : tuple of float
+        The exchange of each bucket, from the end of the previous one if that is later than its
+        start.
+    nbytes : tuple of float
+        Bytes that a rank sends for each bucket.
+    exposed : float
+        From when the last bucket is ready until all are exchanged and decoded.
+    """
+
+    steps: int
+    period: float
+    buckets: tuple[int, ...]
+    tensors: int
+    codable: tuple[bool, ...]
+    halvable: tuple[bool, ...]
+    ready: tuple[float, ...]
+    exchange: tuple[float, ...]
+    nbytes: tuple[float, ...]
+    exposed: float
+
+    @property
+    def exchanged(self) -> float:
+        """Seconds of all exchanges of a step."""
+        return sum(self.exchange)
+
+
+def combined(every: Sequence[Figures]) -> Figures:
+    """Return one set of figures, the same on every rank, from those of all ranks.
+
+    A rank whose gradients are ready early waits in an exchange for those of the others, so an
+    exchange takes what it takes on the rank that waits least. Steps and backward passes take what
+    they take on the slowest rank.
+    """
+    first = every[0]
+    if any((each.buckets, each.codable) != (first.buckets, first.codable) for each in every):
+        raise ValueError("the ranks have measured different buckets")
+
+    def of(name: str, take: object) -> tuple[float, ...]:
+        columns = zip(*(getattr(each, name) for each in every), strict=True)
+        return tuple(map(take, columns))  # type: ignore[call-overload]
+
+    return dataclasses.replace(
+        first,
+        steps=min(each.steps for each in every),
+        period=max(each.period for each in every),
+        ready=of("ready", max),
+        exchange=of("exchange", min),
+        exposed=min(each.exposed for each in every),
+    )

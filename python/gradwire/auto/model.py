@@ -1,0 +1,127 @@
+"""Predicts the step of a plan by `gradwire.cost`, from what was measured."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from gradwire.auto.figures import Figures
+from gradwire.auto.setting import BF16, FP32, Plan, Setting, strength
+from gradwire.cost import (
+    Bucket,
+    Calibration,
+    Link,
+    Method,
+    Network,
+    Workload,
+    bf16,
+    compressed,
+    fp32,
+    overlapped,
+    predict,
+)
+
+__all__ = ["CODEC", "Model"]
+
+CODEC = "codec"
+"""The name of the codec in the calibration."""
+_MANY = 64
+"""Buckets above which no mixed plans are looked for."""
+
+
+class Model:
+    """The cost model with the figures of one model on one link.
+
+    Parameters
+    ----------
+    figures : Figures
+    ranks : int
+    link : Link
+    calibration : Calibration
+        Of the codec, under the name `CODEC`.
+    ratios : sequence of float
+        Ratios that may be tried; empty if the codec has none.
+    """
+
+    def __init__(
+        self,
+        figures: Figures,
+        ranks: int,
+        link: Link,
+        calibration: Calibration,
+        ratios: Sequence[float],
+    ) -> None:
+        self.figures = figures
+        self.link = link
+        backward = figures.ready[-1]
+        self._rest = max(0.0, figures.period - backward - figures.exposed)
+        work = Workload(
+            sum(figures.buckets),
+            backward,
+            self._rest,
+            buckets=figures.buckets,
+            ready=[min(each, backward) for each in sorted(figures.ready)],
+            tensors=figures.tensors,
+            shared=True,
+        )
+        network = Network(ranks, link)
+        self._by: Mapping[Setting, tuple[Bucket, ...]] = {
+            setting: predict(work, method, network).buckets
+            for setting, method in _methods(calibration, ratios).items()
+        }
+
+    @property
+    def compute(self) -> float:
+        """Seconds of a step without any exchange."""
+        return self._rest + self.figures.ready[-1]
+
+    def step(self, plan: Plan) -> float:
+        """Return the predicted seconds of a step."""
+        buckets = [self._by[setting][at] for at, setting in enumerate(plan)]
+        return self._rest + overlapped(buckets, shared=True).end
+
+    def plans(self) -> list[Plan]:
+        """Return the plans worth a look: one setting wherever it applies, and the best mixture."""
+        found = list(dict.fromkeys(self._uniform(setting) for setting in self._by))
+        best = min(found, key=self.step)
+        if 1 < len(best) <= _MANY:
+            mixed = self._mixed(best)
+            if self.step(mixed) < 0.98 * self.step(best):
+                found.append(mixed)
+        return found
+
+    def strength(self, plan: Plan) -> float:
+        """Return how much a plan leaves out."""
+        return strength(plan, self.figures.buckets)
+
+    def _uniform(self, setting: Setting) -> Plan:
+        return tuple(self._allowed(at, setting) for at in range(len(self.figures.buckets)))
+
+    def _allowed(self, at: int, setting: Setting) -> Setting:
+        applies = {"fp32": True, "bf16": self.figures.halvable[at]}
+        return setting if applies.get(setting.kind, self.figures.codable[at]) else FP32
+
+    def _mixed(self, start: Plan) -> Plan:
+        """Change one bucket after the other to what makes the step fastest."""
+        codec = next((each for each in start if each.kind == "codec"), None)
+        choices = [FP32, BF16, *([codec] if codec is not None else [])]
+        plan, seconds = start, self.step(start)
+        # The last bucket ends a step that was encoded in parts: it keeps what it has.
+        for at in range(len(plan) - 1):
+            for each in choices:
+                other = (*plan[:at], self._allowed(at, each), *plan[at + 1 :])
+                if self.step(other) < 0.999 * seconds:
+                    plan, seconds = other, self.step(other)
+        return plan
+
+
+def _methods(calibration: Calibration, ratios: Sequence[float]) -> dict[Setting, Method]:
+    found = {FP32: fp32(), BF16: bf16(calibration)}
+    if CODEC not in calibration.codecs:
+        return found
+    method = compressed(CODEC, calibration)
+    if not ratios:
+        return {**found, Setting("codec"): method}
+    assert method.cost is not None  # it is a codec's
+    for ratio in ratios:
+        cost = dataclasses.replace(method.cost, share=ratio)
+        found[Setting("codec", ratio)] = dataclasses.replace(method, cost=cost)
+    return found

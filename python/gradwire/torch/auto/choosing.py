@@ -1,0 +1,115 @@
+"""What ``"auto"`` may choose from: the codec that suits the optimizer, and its ratios."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+import gradwire
+from gradwire import _validate
+from gradwire.auto import ladder
+from gradwire.schedule import Schedule
+from gradwire.torch.optim import AdamW
+from gradwire.torch.reducer.pairing import check_optimizer
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["AUTO", "Automatic", "check_alone", "check_measurable", "codec_for"]
+
+AUTO: Literal["auto"] = "auto"
+DEFAULT = 0.01
+"""The least ratio by default: where accuracy has been measured to be that of dense training."""
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """What decisions are bounded by.
+
+    Attributes
+    ----------
+    codec : gradwire.Codec
+        The codec, at the least ratio.
+    ratios : tuple of float
+        Ratios that may be used, from the largest; empty for a codec without a ratio.
+    """
+
+    codec: "Codec"
+    ratios: tuple[float, ...]
+
+
+def codec_for(optimizer: object, max_ratio: float | None) -> Automatic:
+    """Return the codec that suits an optimizer, and the ratios that may be tried.
+
+    Raises
+    ------
+    TypeError
+        The optimizer is missing, or none of torch.
+    ValueError
+        The bound is no share of entries.
+    """
+    if optimizer is None:
+        raise TypeError(
+            'attach(model, "auto") needs optimizer=: the codec that keeps the accuracy depends on '
+            'it. attach(model, "auto", optimizer=optimizer)'
+        )
+    check_optimizer(optimizer)
+    assert isinstance(optimizer, torch.optim.Optimizer)  # or it had raised
+    least = DEFAULT if max_ratio is None else _bound(max_ratio)
+    if isinstance(optimizer, AdamW):
+        beta2 = {float(group["betas"][1]) for group in optimizer.param_groups}
+        eps = {float(group["eps"]) for group in optimizer.param_groups}
+        if len(beta2) > 1 or len(eps) > 1:
+            raise ValueError(
+                f'"auto" takes one codec for all parameter groups, got beta2 {sorted(beta2)} and '
+                f"eps {sorted(eps)}: give all groups the same, or attach codecs by name"
+            )
+        (second,), (small,) = beta2, eps
+        return Automatic(gradwire.adam(ratio=least, beta2=second, eps=small), ladder(least))
+    if any(_adapts(group) for group in optimizer.param_groups):
+        return Automatic(gradwire.float8(), ())
+    return Automatic(gradwire.topk(ratio=least), ladder(least))
+
+
+def check_alone(schedule: Schedule, same: Schedule, scope: str, hierarchy: object) -> None:
+    """Raise a ValueError for options that have decisions of their own."""
+    reasons = {
+        "schedule=": (schedule is not same, "a schedule decides on the ratio too"),
+        f"scope={scope!r}": (scope != "tensor", "buckets change between dense and the codec"),
+        "hierarchy=": (hierarchy is not None, "the level inside a node is not measured"),
+    }
+    for name, (given, why) in reasons.items():
+        if given:
+            raise ValueError(
+                f'"auto" does not go with {name}, because {why}: leave it out, or attach a codec'
+            )
+
+
+def check_measurable(named: Mapping[str, torch.Tensor], grad_scaler: object) -> None:
+    """Raise a ValueError for what cannot be measured by the clock of the host, or undone."""
+    on = sorted({each.device.type for each in named.values()} - {"cpu"})
+    if on:
+        raise ValueError(
+            f'"auto" measures with the clock of the host, by which work on {", ".join(on)} is not '
+            "done when it seems so: attach a codec, or leave the model as it is"
+        )
+    if grad_scaler is not None:
+        raise ValueError(
+            '"auto" does not go with grad_scaler=, because steps that a scaler skips are no '
+            "measure of others: train in bfloat16 without a scaler, or attach a codec"
+        )
+
+
+def _adapts(group: dict[str, Any]) -> bool:
+    """Tell whether error feedback in front of it costs accuracy: a first moment, as Adam's."""
+    return "betas" in group
+
+
+def _bound(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 1:
+        raise ValueError(
+            f"max_ratio is the least share of the entries that may be sent, in (0, 1], got {value}:"
+            f" for a compression of {value:g} times pass {1 / value:g}"
+        )
+    return _validate.unit_interval("max_ratio", value)

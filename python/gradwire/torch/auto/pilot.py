@@ -1,0 +1,285 @@
+"""Measures the passes of a model, has all ranks decide together, and changes what is sent."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.auto import FP32, Decider, Figures, Plan, Setting, combined
+from gradwire.cost import Calibration
+from gradwire.torch.auto.choosing import Automatic
+from gradwire.torch.auto.evidence import Measured
+from gradwire.torch.auto.records import Bucket, Place, Record, figures
+from gradwire.torch.reducer.adaptive import Adaptive
+from gradwire.torch.reducer.applying import Applying
+from gradwire.torch.reducer.control import Control
+from gradwire.torch.reducer.passes import Passes
+from gradwire.torch.reducer.record import Parameter
+
+__all__ = ["Pilot"]
+
+_RECORDS = 32
+"""Passes that medians are over, at most."""
+_SETTLING = 2
+"""Passes after a change that are not measured."""
+
+
+class Pilot:
+    """Knows the buckets of a model, and how each is to be averaged.
+
+    What it decides on is the same on all ranks: figures are combined by one small collective, in
+    the hook of the first bucket of a pass, the same pass on every rank. A bucket whose parameters
+    are all dense is left to a plain all-reduce, as in DDP.
+
+    Parameters
+    ----------
+    choices : Automatic
+    parameters : mapping of str to Parameter
+        All parameters, by name.
+    scheduler : Adaptive
+        Is told the ratio of each parameter.
+    passes : Passes
+    control : Control
+    applying : Applying
+        The optimizer.
+    ranks : int
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        choices: Automatic,
+        parameters: Mapping[str, Parameter],
+        scheduler: Adaptive,
+        passes: Passes,
+        control: Control,
+        applying: Applying | None,
+        ranks: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._choices = choices
+        self._by_id = {id(each.tensor): each for each in parameters.values()}
+        self._scheduler = scheduler
+        self._passes = passes
+        self._control = control
+        self._applying = applying
+        self._ranks = ranks
+        self._clock = clock
+        self._chosen = scheduler.chosen
+        self._half: set[tuple[int, ...]] = set()
+        self._places: list[Place] = []
+        self._decider: Decider | None = None
+        self._calibration: Calibration | None = None
+        self._records: deque[Record] = deque(maxlen=_RECORDS)
+        self._current: Record | None = None
+        self._left = 0  # passes until the next look
+        self._skipped = 0  # passes after a change that are still not to be measured
+        self._flushed: tuple[int, Plan] | None = None
+        self._looks = 0
+
+    # What the hook asks -----------------------------------------------------------------------
+
+    @property
+    def codes(self) -> bool:
+        """Whether some bucket goes by the codec."""
+        return any(each is not None for each in self._scheduler.chosen.values())
+
+    @property
+    def reason(self) -> str:
+        """Why buckets are averaged as they are, in a sentence."""
+        if self._decider is None:
+            return "It measures the first steps."
+        return self._decider.reason
+
+    @property
+    def plan(self) -> Plan:
+        """The setting of each bucket; empty before the first complete pass."""
+        return () if self._decider is None else self._decider.plan
+
+    def interrupt(self) -> None:
+        """Leave out what is under way: passes that are paused tell nothing of others."""
+        self._current = None
+
+    def begin(self) -> BaseException | None:
+        """Begin a pass; return an error that has broken the exchange."""
+        now, previous = self._clock(), self._current
+        self._current = Record()
+        if self._scheduler.chosen is not self._chosen:  # a checkpoint was loaded
+            self._restart()
+        if self._flushed is not None:
+            return self._passes.change(self._end_flush)
+        if previous is None or not previous.complete:
+            return None
+        previous.end = now
+        if previous.places != self._places:
+            self._places = previous.places
+            self._restart()
+            return None
+        if self._decider is None:  # the buckets of two passes were the same
+            self._decider = Decider(self._present())
+            self._left, self._skipped = self._decider.due, _SETTLING
+        self._left -= 1
+        if self._skipped > 0:
+            self._skipped -= 1
+        else:
+            self._records.append(previous)
+        if self._left > 0:
+            return None
+        return self._passes.change(self._look)
+
+    def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
+        """Write down a bucket that is ready; tell whether it goes by the codec's exchange."""
+        record = self._current
+        known = [self._by_id.get(id(each)) for each in tensors]
+        codes = any(each is not None and each.compressed for each in known)
+        if record is None:
+            return codes
+        # A step that was encoded in parts ends with its last bucket.
+        codes = codes or (last and any(each.coded for each in record.buckets))
+        dense = buffer.layout == torch.strided
+        codable = dense and any(each is not None and each.state is not None for each in known)
+        record.places.append(
+            Place(
+                tuple(map(id, tensors)),
+                buffer.numel(),
+                buffer.element_size(),
+                codable,
+                dense and buffer.dtype == torch.float32,
+            )
+        )
+        record.buckets.append(Bucket(self._clock(), coded=codes))
+        record.complete = last
+        return codes
+
+    def submitted(self) -> None:
+        """Note the step that the last bucket was submitted to."""
+        if self._current is not None:
+            self._current.step = self._passes.last
+
+    def average(
+        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, group: dist.ProcessGroup
+    ) -> "torch.futures.Future[torch.Tensor]":
+        """Start the all-reduce of a bucket, as DDP does it or in bfloat16."""
+        half = tuple(map(id, tensors)) in self._half
+        # Divided before it is summed, as DDP does it.
+        sent = buffer.to(torch.bfloat16) if half else buffer
+        sent.div_(self._ranks)
+        work: Any = dist.all_reduce(sent, group=group, async_op=True)
+        clock, bucket = self._clock, None
+        if self._current is not None:
+            bucket = self._current.buckets[-1]
+            nbytes = buffer.numel() * sent.element_size()
+            bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
+
+        def done(future: Any) -> torch.Tensor:
+            value: torch.Tensor = future.value()[0]
+            if half:
+                value = buffer.copy_(value)
+            if bucket is not None:
+                bucket.done = clock()
+            return value
+
+        found: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
+        return found
+
+    # Decisions --------------------------------------------------------------------------------
+
+    def _restart(self) -> None:
+        """Measure anew: buckets are others, or other ratios were loaded."""
+        self._decider, self._chosen, self._flushed = None, self._scheduler.chosen, None
+        self._half.clear()
+        self._records.clear()
+
+    def _present(self) -> Plan:
+        """Return what is in use."""
+        return tuple(self._setting(place) for place in self._places)
+
+    def _setting(self, place: Place) -> Setting:
+        known = [self._by_id.get(each) for each in place.key]
+        ratios = [self._chosen[each.name] for each in known if each is not None and each.compressed]
+        if ratios:
+            return Setting("codec", ratios[0] if self._choices.ratios else None)
+        return Setting("bf16") if place.key in self._half else FP32
+
+    def _look(self) -> None:
+        """Have all ranks look at what they have measured, and do what is decided."""
+        decider = self._decider
+        assert decider is not None  # it was due
+        self._looks += 1
+        mine = figures(self._places, len(self._by_id), list(self._records))
+        with self._control.act(f"decision {self._looks} of auto") as channel:
+            every: list[Figures | None] = channel.all_gather_object(mine)
+            known = [each for each in every if each is not None]
+            if len(known) < len(every):  # a rank knows no whole pass
+                self._left = 2
+                return
+            evidence = Measured(self._choices, channel, decider.plan, self._calibration)
+            before = decider.plan
+            plan = decider.look(combined(known), evidence)
+            self._calibration = evidence.calibration
+        if not decider.keeps:
+            self._records.clear()
+        self._left = decider.due
+        if plan != before:
+            self._skipped = _SETTLING
+            self._change(plan)
+
+    def _change(self, plan: Plan) -> None:
+        """Send as planned, once what residuals hold of parameters that become dense is sent."""
+        target = self._ratios(plan)
+        leaving = [
+            each
+            for each in self._by_id.values()
+            if each.compressed and target[each.name] is None and each.codec.memory.keeps
+        ]
+        if not leaving or not self._choices.ratios:
+            self._apply(plan)
+            return
+        held = {**self._chosen, **{each.name: 1.0 for each in leaving}}
+        self._choose(held)
+        self._flushed = self._passes.step, plan
+
+    def _end_flush(self) -> None:
+        """Become dense if the pass that has sent all of the residuals counted; else wait."""
+        assert self._flushed is not None
+        step, plan = self._flushed
+        if self._passes.step <= step:
+            return
+        target = self._ratios(plan)
+        leaving = [
+            each
+            for each in self._by_id.values()
+            if each.compressed and target[each.name] is None and each.codec.memory.updates
+        ]
+        if leaving and self._applying is not None:
+            with self._control.act("moments of auto") as channel:
+                self._applying.give_back(leaving, channel)
+        self._flushed = None
+        self._apply(plan)
+
+    def _apply(self, plan: Plan) -> None:
+        self._half = {
+            place.key for place, each in zip(self._places, plan, strict=True) if each.kind == "bf16"
+        }
+        self._choose(self._ratios(plan))
+
+    def _choose(self, chosen: Mapping[str, float | None]) -> None:
+        self._scheduler.choose(chosen)
+        self._chosen = self._scheduler.chosen
+        self._passes.forget()
+
+    def _ratios(self, plan: Plan) -> dict[str, float | None]:
+        """Return the ratio of each compressed parameter."""
+        found: dict[str, float | None] = dict.fromkeys(self._chosen)
+        for place, setting in zip(self._places, plan, strict=True):
+            if setting.kind != "codec":
+                continue
+            for each in place.key:
+                parameter = self._by_id.get(each)
+                if parameter is not None and parameter.state is not None:
+                    found[parameter.name] = 1.0 if setting.ratio is None else setting.ratio
+        return found

@@ -1,0 +1,132 @@
+"""When the buckets of each pass were ready, sent and done, and medians over passes."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gradwire.auto import Figures
+from gradwire.torch.reducer.jobs import Step
+
+__all__ = ["Place", "Record", "figures"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A bucket of the model.
+
+    Attributes
+    ----------
+    key : tuple of int
+        The ids of its parameters.
+    numel : int
+    itemsize : int
+        Bytes of an entry.
+    codable, halvable : bool
+        Whether the codec and bfloat16 apply to it.
+    """
+
+    key: tuple[int, ...]
+    numel: int
+    itemsize: int
+    codable: bool
+    halvable: bool
+
+
+@dataclass(slots=True, eq=False)
+class Bucket:
+    """One bucket in one pass; ``done`` is 0 as long as it is under way.
+
+    Attributes
+    ----------
+    ready, done : float
+        By the clock of this process.
+    nbytes : float
+        Bytes that this rank sends.
+    coded : bool
+        The rest is among the marks of the step.
+    """
+
+    ready: float
+    nbytes: float = 0.0
+    done: float = 0.0
+    coded: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One pass.
+
+    Attributes
+    ----------
+    places : list of Place
+        The buckets so far.
+    buckets : list of Bucket
+    step : Step or None
+        What coded buckets belong to.
+    complete : bool
+        Its last bucket was handed in.
+    end : float
+        When the next pass had its first bucket; 0 until then.
+    """
+
+    places: list[Place] = field(default_factory=list)
+    buckets: list[Bucket] = field(default_factory=list)
+    step: Step | None = None
+    complete: bool = False
+    end: float = 0.0
+
+    def spans(self) -> list[tuple[float, float, float, float]] | None:
+        """Return when each bucket was ready, sent, exchanged and done, with its bytes.
+
+        None if not all of it is known, as of a pass that was rolled back.
+        """
+        marks = iter(self.step.marks if self.step is not None and self.step.counted else ())
+        found = []
+        for each in self.buckets:
+            if each.coded:
+                mark = next(marks, None)
+                if mark is None or not mark.done:
+                    return None
+                each.nbytes = mark.wire_bytes
+                found.append((each.ready, mark.sent, mark.arrived, mark.done))
+            elif not each.done:
+                return None
+            else:
+                found.append((each.ready, each.ready, each.done, each.done))
+        return found
+
+
+def figures(places: Sequence[Place], tensors: int, records: Sequence[Record]) -> Figures | None:
+    """Return medians over these passes; None if there is none that is known."""
+    periods, ready, exchange, exposed, nbytes = [], [], [], [], []
+    for record in records:
+        spans = record.spans()
+        if spans is None or not record.end:
+            continue
+        first, end, took = spans[0][0], 0.0, []
+        for _, sent, arrived, _ in spans:
+            took.append(max(0.0, arrived - max(sent, end)))
+            end = max(end, arrived)
+        periods.append(record.end - first)
+        ready.append([at - first for at, *_ in spans])
+        exchange.append(took)
+        exposed.append(max(0.0, max(done for *_, done in spans) - spans[-1][0]))
+        nbytes.append([each.nbytes for each in record.buckets])
+    if not periods:
+        return None
+
+    def median(rows: list[list[float]]) -> tuple[float, ...]:
+        return tuple(map(statistics.median, zip(*rows, strict=True)))
+
+    return Figures(
+        steps=len(periods),
+        period=statistics.median(periods),
+        buckets=tuple(each.numel for each in places),
+        tensors=tensors,
+        codable=tuple(each.codable for each in places),
+        halvable=tuple(each.halvable for each in places),
+        ready=median(ready),
+        exchange=median(exchange),
+        nbytes=median(nbytes),
+        exposed=statistics.median(exposed),
+    )

@@ -1,0 +1,57 @@
+"""What the hook calls with ``"auto"``: buckets are submitted, or averaged plainly."""
+
+import torch
+import torch.distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
+
+from gradwire.torch.auto import Pilot
+from gradwire.torch.ddp.backward import in_backward
+from gradwire.torch.ddp.submission import Submission
+from gradwire.torch.reducer.passes import Passes
+
+__all__ = ["AutomaticSubmission"]
+
+
+class AutomaticSubmission(Submission):
+    """Submits the buckets that the codec is for, and leaves the others to an all-reduce.
+
+    Parameters
+    ----------
+    passes : Passes
+    pilot : Pilot
+    whole : bool
+        As in `Worker`.
+    """
+
+    def __init__(self, passes: Passes, pilot: Pilot, *, whole: bool) -> None:
+        super().__init__(passes, whole=whole)
+        self._pilot = pilot
+        self._at = -1
+        self._error: BaseException | None = None
+        self._stale = False
+
+    def average(
+        self, bucket: GradBucket, group: dist.ProcessGroup
+    ) -> "torch.futures.Future[torch.Tensor]":
+        """Average a bucket over all ranks."""
+        passes, pilot, index = self._passes, self._pilot, bucket.index()
+        if passes.broken is not None or passes.are_paused:
+            pilot.interrupt()
+            return super().average(bucket, group)
+        if index == 0 or index <= self._at:
+            self._stale = in_backward() and passes.are_stale()
+            self._error = None
+            if self._stale:
+                pilot.interrupt()
+            else:
+                self._error = pilot.begin()
+        self._at = index
+        if self._error is not None:
+            return self._refuse(bucket, self._error)
+        parameters, buffer = bucket.parameters(), bucket.buffer()
+        if not self._stale and pilot.take(parameters, buffer, last=bucket.is_last()):
+            future = self.submit(bucket)
+            pilot.submitted()
+            return future
+        passes.averaged(parameters, alone=self._stale or not pilot.codes)
+        return pilot.average(parameters, buffer, group)
