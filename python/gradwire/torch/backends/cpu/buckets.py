@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gradwire.frame import Frame
     from gradwire.state import State
 
-__all__ = ["Bucket", "bucket", "led"]
+__all__ = ["Bucket", "bucket", "finite", "led"]
 
 _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
@@ -125,7 +125,7 @@ class Bucket(interface.Bucket):
         for start, stop in runs:
             out[at : at + stop - start] = values[start:stop]
             at += stop - start
-        return bool(torch.isfinite(out).all())
+        return finite(out)
 
     def idle(self, ends: Sequence[tuple[int, int]]) -> list[bool]:
         """Read each run until an entry is found that is not zero."""
@@ -233,10 +233,7 @@ class Bucket(interface.Bucket):
 
     def finite(self) -> bool:
         """Tell whether every entry is finite."""
-        # One read and no temporary. The sum of finite values may overflow; then check every entry.
-        values = self.values
-        total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
-        return self._holds(torch.isfinite(total)) or self._holds(torch.isfinite(values).all())
+        return finite(self.values, self._holds)
 
     def _holds(self, flag: torch.Tensor) -> bool:
         """Return the value of a flag."""
@@ -250,6 +247,21 @@ class Bucket(interface.Bucket):
     def resolve(self, *, spoiled: bool) -> None:
         """Resolve the future."""
         self.future.set_result(_spoil(self._result) if spoiled else self._result)
+
+
+def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:
+    """Tell whether every entry is finite, in one read and without temporary memory.
+
+    Parameters
+    ----------
+    values : torch.Tensor
+        Floating-point numbers.
+    holds : callable
+        Returns the value of a flag that lies where the values do.
+    """
+    # The sum of finite values may overflow; then check every entry.
+    total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+    return holds(torch.isfinite(total)) or holds(torch.isfinite(values).all())
 
 
 def led(

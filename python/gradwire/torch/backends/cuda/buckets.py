@@ -208,9 +208,9 @@ class Bucket(host.Bucket):
         parts = [self.buffer[start:stop] for start, stop in runs]
         if self._carried:
             torch.cat(parts, out=out)
-            return self._holds(torch.isfinite(out).all())
+            return cpu.finite(out, self._holds)
         out.copy_(self._staging.read(torch.cat(parts)))
-        return bool(torch.isfinite(out).all())
+        return cpu.finite(out)
 
     def idle(self, ends: Sequence[tuple[int, int]]) -> list[bool]:
         """Read all runs on the device, and wait once."""
