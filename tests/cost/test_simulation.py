@@ -191,3 +191,22 @@ def wrong(value: object) -> Any:
 def test_what_makes_no_sense_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_processor_time_is_of_all_that_a_rank_sends():
+    link = Link(1e9, latency=1e-4, overhead=1e-5, processor=2e-9)
+    dense = simulate(PlainRing(), Payload.dense(NUMEL), Network(4, link))
+    assert dense.processor == pytest.approx(6 * 1e-5 + 2e-9 * dense.sent)
+    assert dense.before == dense.after == 0
+
+
+def test_positions_precede_their_values_and_q_follows_p():
+    link = Link(1e9, latency=1e-4)
+    payload = Payload.sparse(NUMEL, 1e4, frames=3)
+    led = simulate(SharedPositions(), payload, Network(2, link))
+    assert led.before == pytest.approx(1e-4 + 8 * payload.position_bytes / 1e9)
+    assert led.phases[0].messages == 2  # both ranks lead for some of the tensors
+    payload = Payload(NUMEL, NUMEL, factors=(2000, 4000))
+    factored = simulate(LowRankAllReduces(), payload, Network(2, link))
+    assert factored.after == pytest.approx(2e-4 + 8 * 16000 / 1e9)
+    assert factored.seconds == pytest.approx(factored.after + 2e-4 + 8 * 8000 / 1e9)

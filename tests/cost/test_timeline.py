@@ -89,3 +89,60 @@ def test_a_bucket_size_below_one_mebibyte_holds_for_the_first_bucket_too():
     assert ddp_buckets(1000, bucket_mb=400 / 2**20) == [100] * 10
     with pytest.raises(ValueError, match="numel must be at least 1"):
         ddp_buckets(0)
+
+
+def test_threads_wait_for_collectives_that_are_not_on_their_own():
+    """What precedes an exchange delays the next encode; what follows it, the next decode."""
+    given = [Bucket(0.1, 0.02, 0.2, 0.01, before=0.15, after=0.3), Bucket(0.1, 0.02, 0.05, 0.01)]
+    for shared in (False, True):
+        first, second = overlapped(given, shared=shared).exchanged
+        assert first == pytest.approx((0.27, 0.47))
+        assert second == pytest.approx((0.47, 0.52))  # encoded from 0.27 on
+        assert overlapped(given, shared=shared).end == pytest.approx(0.47 + 0.31 + 0.01)
+
+
+def test_what_a_collective_takes_from_the_processor_delays_the_backward_pass():
+    alone = [Bucket(0.1, 0.0, 0.01, 0.0)] * 4
+    given = [Bucket(0.1, 0.0, 0.01, 0.0, processor=0.02)] * 4
+    assert overlapped(given).end == pytest.approx(overlapped(alone).end)
+    later = overlapped(given, shared=True).end - overlapped(alone, shared=True).end
+    assert later == pytest.approx(3 * 0.02)  # when the last bucket is sent there is nothing else
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_shared_processor_does_one_thing_at_a_time(seed):
+    """Against a clock that ticks: decodes go first, then the encode, then the backward pass."""
+    draw = random.Random(seed)
+    lengths = ((5, 40), (0, 15), (0, 60), (0, 9), (0, 9), (0, 9), (0, 9))
+    buckets = [Bucket(*(draw.randint(*each) for each in lengths)) for _ in range(30)]
+    found = overlapped(buckets, shared=True)
+    for span, wanted in zip(found.exchanged, _ticked(buckets), strict=True):
+        assert span == pytest.approx(wanted, abs=len(buckets))  # a tick at each
+    assert found.backward == sum(each.backward for each in buckets)
+
+
+def _ticked(buckets):
+    needed = list(itertools.accumulate(each.backward for each in buckets))
+    spans, interrupts = [], []
+    now = passed = sender = receiver = 0
+    left = buckets[0].encode
+    while len(spans) < len(buckets):
+        bucket = buckets[len(spans)]
+        if left == 0 and passed >= needed[len(spans)] and now >= sender:
+            sender = now + bucket.before
+            start = max(sender, spans[-1][1] if spans else 0)
+            spans.append((start, start + bucket.exchange))
+            arrived = max(spans[-1][1], receiver)
+            receiver = arrived + bucket.decode + bucket.after
+            interrupts.append([arrived, bucket.decode + bucket.processor])
+            left = buckets[len(spans)].encode if len(spans) < len(buckets) else 0
+            continue
+        due = next((each for each in interrupts if each[0] <= now and each[1]), None)
+        if due is not None:
+            due[1] -= 1
+        elif passed >= needed[len(spans)] and now >= sender and left:
+            left -= 1
+        else:
+            passed += 1
+        now += 1
+    return spans

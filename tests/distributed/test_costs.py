@@ -23,6 +23,7 @@ def test_all_ranks_get_the_same_link_and_a_group_of_one_has_none(two: Ranks) -> 
         assert first[name] == second[name]
         assert 0 < first[name].bandwidth < math.inf
         assert first[name].latency >= 0
+        assert first[name].overhead + first[name].processor > 0
     payload, network = Payload.dense(1000), Network(2, first["found"])
     assert simulate(RingAllReduce(), payload, network).seconds > 0
 

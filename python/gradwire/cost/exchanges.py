@@ -81,9 +81,10 @@ def exchange_all(nbytes: float, ranks: int, name: str) -> Phase:
     return Phase(name, messages * nbytes, messages * nbytes, min(1, messages), messages)
 
 
-def _broadcast(nbytes: float, ranks: int, name: str) -> Phase:
+def _broadcasts(nbytes: float, ranks: int, leaders: int, name: str) -> Phase:
+    """Return the phase in which some ranks broadcast their part of the bytes, all at once."""
     rounds = (ranks - 1).bit_length()
-    return Phase(name, (ranks - 1) * nbytes / ranks, rounds * nbytes, rounds, rounds)
+    return Phase(name, (ranks - 1) * nbytes / ranks, rounds * nbytes, rounds, rounds * leaders)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +96,14 @@ class Exchange(abc.ABC):
     divides : bool
         Ranks of a node may each exchange their share of a tensor with other nodes. Otherwise all
         ranks of all nodes form one ring.
+    before, after : int
+        How many of the phases, from the first and from the last, are not on their own: the thread
+        that encodes, or the one that decodes, waits for them.
     """
 
     divides: ClassVar[bool] = True
+    before: ClassVar[int] = 0
+    after: ClassVar[int] = 0
 
     @abc.abstractmethod
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
@@ -169,16 +175,21 @@ class GatheredFrames(Exchange):
 class SharedPositions(Exchange):
     """One rank's positions, and the sum of all ranks' values: `gradwire.exchange.LeaderIndices`.
 
+    The ranks lead for one tensor after the other, so each broadcasts the positions of some.
+
     References
     ----------
     Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
     Distributed Training", NeurIPS 2020, section 2.
     """
 
+    before: ClassVar[int] = 1
+
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return a broadcast and an all-reduce."""
+        """Return the broadcasts and an all-reduce."""
+        leaders = max(1, min(ranks, payload.frames))
         return (
-            _broadcast(payload.position_bytes, ranks, "broadcast of positions"),
+            _broadcasts(payload.position_bytes, ranks, leaders, "broadcasts of positions"),
             ring_all_reduce(payload.value_bytes, ranks, "all-reduce of values"),
         )
 
@@ -271,6 +282,7 @@ class LowRankAllReduces(Exchange):
     """
 
     divides: ClassVar[bool] = False
+    after: ClassVar[int] = 1
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return both all-reduces."""

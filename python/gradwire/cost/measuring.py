@@ -28,6 +28,8 @@ SPREAD = 4.0
 """Ratios below and above a codec's own are measured too, so many times smaller and larger."""
 EVICTED = 1 << 24
 """Entries of float32 that are written between repetitions: more than caches hold."""
+BLOCK = 1 << 17
+"""Entries of a product that low rank computes at once."""
 LEAST = 5
 """Repetitions of each point, and one that is not counted."""
 
@@ -135,19 +137,38 @@ class _Point:
 
     @classmethod
     def of_low_rank(cls, rank: int, tensors: list[Array], seconds: float, clock: "_Clock") -> Self:
-        """Time the products of a step of power iteration, as of `gradwire.exchange.LowRank`."""
+        """Time a step of power iteration, with what `gradwire.exchange.LowRank` does in each.
+
+        P belongs to the encode, and Q and their product to the decode.
+        """
         matrix = tensors[0].reshape(_shape(tensors[0].size))
         residual = tensors[1].reshape(matrix.shape)
-        left, right = (np.ones((length, rank), np.float32) for length in matrix.shape)
+        whole, out = np.empty_like(matrix), np.empty_like(matrix)
+        draw = np.random.default_rng(1)
+        # A factor's columns are contiguous, as in the exchange.
+        left, right = (draw.standard_normal((rank, length), np.float32) for length in matrix.shape)
+        at_once = max(1, BLOCK // matrix.shape[1])
+        term = np.empty((min(at_once, len(matrix)), matrix.shape[1]), np.float32)
 
-        def factors(turn: int) -> None:
-            whole = matrix + residual
-            first, _ = np.linalg.qr(whole @ right)
-            whole.T @ first
+        def encode(turn: int) -> None:
+            matrix.sum()  # it is finite
+            np.add(matrix, residual, out=whole)
+            whole @ right.T
 
-        encode = clock.median(factors, seconds)
-        subtract = clock.median(lambda turn: np.subtract(matrix, left @ right.T), seconds)
-        return cls(matrix.size, matrix.size, 0, encode, subtract)
+        def decode_product(turn: int) -> None:
+            basis, _ = np.linalg.qr(left.T)
+            columns = np.ascontiguousarray(basis.T) @ whole
+            for first in range(0, len(matrix), at_once):
+                rows = slice(first, first + at_once)
+                part, more = out[rows], term[: len(out[rows])]
+                np.multiply(basis[rows, :1], columns[0], out=part)
+                for each in range(1, rank):
+                    np.add(part, np.multiply(basis[rows, each : each + 1], columns[each], out=more),
+                           out=part)  # fmt: skip
+                np.subtract(whole[rows], part, out=whole[rows])
+
+        first = clock.median(encode, seconds)
+        return cls(matrix.size, matrix.size, 0, first, clock.median(decode_product, seconds))
 
 
 def _measure(

@@ -23,7 +23,10 @@ class Link:
     latency : float
         Seconds from the start of a message to the arrival of its first byte.
     overhead : float
-        Seconds in which a rank prepares a message and cannot prepare another one.
+        Seconds in which a rank's processor prepares a message and cannot prepare another one.
+    processor : float
+        Seconds of a rank's processor for each byte that it sends and receives. The time on the link
+        contains them: they count where a backward pass runs on the same cores.
 
     References
     ----------
@@ -34,13 +37,14 @@ class Link:
     bandwidth: float
     latency: float = 0.0
     overhead: float = 0.0
+    processor: float = 0.0
 
     def __post_init__(self) -> None:
         bandwidth = _validate.real("bandwidth", self.bandwidth)
         if not bandwidth > 0.0:
             raise ValueError(f"bandwidth must be above 0 bits per second, got {self.bandwidth!r}")
         object.__setattr__(self, "bandwidth", bandwidth)
-        for name in ("latency", "overhead"):
+        for name in ("latency", "overhead", "processor"):
             value = _validate.positive(name, getattr(self, name))
             object.__setattr__(self, name, value)
 
@@ -58,6 +62,10 @@ class Link:
         """
         wire = 0.0 if math.isinf(self.bandwidth) else 8.0 * nbytes / self.bandwidth
         return rounds * self.latency + messages * self.overhead + wire
+
+    def processor_seconds(self, nbytes: float, messages: float) -> float:
+        """Return the processor time of so many messages and bytes on a rank that sends them."""
+        return messages * self.overhead + nbytes * self.processor
 
 
 _AT_ONCE = Link(math.inf)

@@ -167,7 +167,9 @@ def predict(
         share = -(-numel // network.node_size) if divided else numel
         encode = method.encode_seconds(share, ranks, tensors)
         decode = method.decode_seconds(share, ranks, tensors)
-        found.append((one, Bucket(backward, encode, one.seconds, decode)))
+        alone = one.seconds - one.before - one.after
+        work = Bucket(backward, encode, alone, decode, one.before, one.after, one.processor)
+        found.append((one, work))
     exchanged = [found[at][0] for at in which]
     buckets = [found[at][1] for at in which]
     timeline = overlapped(buckets, shared=workload.shared)

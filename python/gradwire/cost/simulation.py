@@ -31,6 +31,11 @@ class Exchanged:
         Collectives between nodes.
     inside : tuple of Phase
         Collectives inside a node.
+    before, after : float
+        The part of ``seconds`` in which the thread that encodes waits for it, and the one that
+        decodes; see `gradwire.cost.Exchange`.
+    processor : float
+        Seconds of a rank's processor, while these go by.
     """
 
     seconds: float
@@ -40,6 +45,9 @@ class Exchanged:
     distinct: float
     phases: tuple[Phase, ...]
     inside: tuple[Phase, ...] = ()
+    before: float = 0.0
+    after: float = 0.0
+    processor: float = 0.0
 
 
 def simulate(
@@ -95,12 +103,17 @@ def simulate(
     inside = _inside(payload, network) if divided else ()
     phases = exchange.phases(mine, partners)
     if exchange.divides:
-        seconds = sum(
+        times = [
             network.link.seconds(together * each.serial, each.rounds, each.messages)
             for each in phases
-        ) + sum(network.inside.seconds(each.serial, each.rounds, each.messages) for each in inside)
+        ]
     else:
-        seconds = sum(_one_ring(each, network) for each in phases)
+        times = [_one_ring(each, network) for each in phases]
+    here = sum(network.inside.seconds(each.serial, each.rounds, each.messages) for each in inside)
+    near = network.inside if partners == 1 else network.link
+    processor = sum(near.processor_seconds(each.sent, each.messages) for each in phases) + sum(
+        network.inside.processor_seconds(each.sent, each.messages) for each in inside
+    )
     union = (support or Support()).union(mine.density, partners) if mine.entries else 0.0
     sent = sum(each.sent for each in phases)
     # One rank of a node sends to the next node where all form one ring.
@@ -108,13 +121,16 @@ def simulate(
     if not exchange.divides:
         outside = sent / network.node_size if network.nodes > 1 else 0.0
     return Exchanged(
-        seconds,
+        sum(times) + here,
         outside,
         sent - outside + sum(each.sent for each in inside),
         exchange.buffers(mine, partners) if network.ranks > 1 else 0.0,
         union * mine.numel * together,
         phases,
         inside,
+        sum(times[: exchange.before]),
+        sum(times[len(times) - exchange.after :]),
+        processor,
     )
 
 

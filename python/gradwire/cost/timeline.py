@@ -1,7 +1,6 @@
 """A step as DDP runs it: buckets become ready during the backward pass, one after another."""
 
 import dataclasses
-import math
 import operator
 from collections.abc import Sequence
 
@@ -27,12 +26,20 @@ class Bucket:
         Backward pass from the previous bucket's gradients to this one's.
     encode, exchange, decode : float
         What follows it. The exchange is on the link, the others on a processor.
+    before, after : float
+        What the thread that encodes waits for before the exchange can begin, and the one that
+        decodes after it: collectives that are not on their own.
+    processor : float
+        What all of these collectives take from a processor.
     """
 
     backward: float
     encode: float
     exchange: float
     decode: float
+    before: float = 0.0
+    after: float = 0.0
+    processor: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,33 +106,71 @@ def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
     buckets : sequence of Bucket
         In the order in which they become ready.
     shared : bool
-        Encodes and decodes take processor time from the backward pass, in equal shares: a rank
-        has one core, or the backward pass uses all of them. Otherwise it has a device, or a core,
-        of its own.
+        Encodes, decodes and the collectives' own work take processor time from the backward pass: a
+        rank has one core, or the backward pass uses all of them. Threads that wake up go first, and
+        the backward pass waits for them, as schedulers do it for times as short as these. Otherwise
+        it has a device, or a core, of its own.
     """
-    if not shared or not any(each.encode or each.decode for each in buckets):
+    if not shared or not any(each.encode or each.decode or each.processor for each in buckets):
         return _apart(buckets)
-    backward = _Worker([each.backward for each in buckets], len(buckets))
-    encode = _Worker([each.encode for each in buckets])
-    decode = _Worker([each.decode for each in buckets])
+    core = _Core()
     spans: list[tuple[float, float]] = []
-    now = 0.0
-    while decode.done < len(buckets):
-        running = [each for each in (backward, encode, decode) if each.done < each.given]
-        rate = 1.0 / len(running) if running else 1.0
-        # The next event: a piece of work ends, or a bucket arrives.
-        elapsed = min((each.left[each.done] / rate for each in running), default=math.inf)
-        if decode.given < len(spans) and spans[decode.given][1] - now <= elapsed:
-            elapsed = max(0.0, spans[decode.given][1] - now)
-            decode.given += 1
-        now += elapsed
-        for each in running:
-            each.work(elapsed * rate)
-        encode.given = backward.done
-        while len(spans) < encode.done:
-            start = max(now, spans[-1][1] if spans else 0.0)
-            spans.append((start, start + buckets[len(spans)].exchange))
-    return Timeline(now, sum(each.backward for each in buckets), tuple(spans))
+    needed = passed = 0.0  # seconds of the backward pass: up to this bucket, and done
+    sender = link = receiver = 0.0  # when each is free
+    for each in buckets:
+        needed += each.backward
+        if passed < needed:
+            core.work(needed - passed)
+            passed = needed
+        if core.now < sender:
+            passed += core.until(sender)
+        core.work(each.encode)
+        sender = core.now + each.before
+        start = max(sender, link)
+        link = start + each.exchange
+        spans.append((start, link))
+        arrived = max(link, receiver)
+        receiver = arrived + each.decode + each.after
+        core.interrupt(arrived, each.decode + each.processor)
+    backward = sum(each.backward for each in buckets)
+    core.work(max(0.0, backward - passed))
+    return Timeline(max(core.now, receiver), backward, tuple(spans))
+
+
+class _Core:
+    """A processor with work to do, which is interrupted.
+
+    Attributes
+    ----------
+    now : float
+        Up to when it has worked.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._given: list[tuple[float, float]] = []  # interrupts: when, and for how long
+        self._taken = 0
+
+    def interrupt(self, at: float, seconds: float) -> None:
+        """Have it do something else for so long; not before the interrupts that it has."""
+        self._given.append((at, seconds))
+
+    def work(self, seconds: float) -> None:
+        """Do work of so many seconds."""
+        end = self.now + seconds
+        while self._taken < len(self._given) and self._given[self._taken][0] <= end:
+            end += self._given[self._taken][1]
+            self._taken += 1
+        self.now = end
+
+    def until(self, end: float) -> float:
+        """Work until then at least; return the seconds of work."""
+        left = end - self.now
+        while self._taken < len(self._given) and self._given[self._taken][0] < end:
+            left -= self._given[self._taken][1]
+            self._taken += 1
+        self.now = end - min(left, 0.0)
+        return max(left, 0.0)
 
 
 def _apart(buckets: Sequence[Bucket]) -> Timeline:
@@ -136,8 +181,9 @@ def _apart(buckets: Sequence[Bucket]) -> Timeline:
 
     ready = np.cumsum(seconds("backward"))
     exchange = seconds("exchange")
-    arrived = _served(_served(ready, seconds("encode")), exchange)
-    done = _served(arrived, seconds("decode"))
+    sent = _served(ready, seconds("encode") + seconds("before"))
+    arrived = _served(sent, exchange)
+    done = _served(arrived, seconds("decode") + seconds("after"))
     backward, end = (float(each[-1]) if len(buckets) else 0.0 for each in (ready, done))
     spans = zip((arrived - exchange).tolist(), arrived.tolist(), strict=True)
     return Timeline(max(end, backward), backward, tuple(spans))
@@ -148,24 +194,3 @@ def _served(given: Times, work: Times) -> Times:
     total = np.cumsum(work)
     # A piece ends when a piece before it was given, and all work from that one on is done.
     return np.asarray(np.maximum.accumulate(given - (total - work)) + total)
-
-
-class _Worker:
-    """Takes pieces of work in order.
-
-    Attributes
-    ----------
-    left : list of float
-        Seconds of each piece that are left.
-    given, done : int
-        Number of pieces that may be begun, and that are done.
-    """
-
-    def __init__(self, left: list[float], given: int = 0) -> None:
-        self.left, self.given, self.done = left, given, 0
-
-    def work(self, seconds: float) -> None:
-        """Work on the next piece."""
-        self.left[self.done] -= seconds
-        if self.left[self.done] <= 1e-12:
-            self.done += 1

@@ -1,6 +1,5 @@
 """The link between the ranks of a process group, measured on the group itself."""
 
-import statistics
 import time
 
 import torch
@@ -16,7 +15,7 @@ _SMALL = 64
 _FIRST = 1 << 14
 _GROWTH = 4
 _LARGEST = 1 << 26
-_REPEATS = 5
+_REPEATS = (5, 25)
 _LEAST = 4
 
 
@@ -26,10 +25,11 @@ def measure_link(
     seconds: float = 1.0,
     device: torch.device | str = "cpu",
 ) -> Link:
-    """Measure latency and bandwidth by all-reduces of growing size.
+    """Measure latency, bandwidth and processor time by all-reduces of growing size.
 
-    All ranks of the group must call it. Each all-reduce takes as long as its slowest rank says; a
-    line through their times gives the link of `gradwire.cost.Network`, of a ring of all ranks.
+    All ranks of the group must call it. Each all-reduce takes as long as its slowest rank says, and
+    the fastest of some is what the link can do: other work can only lengthen it. A line through
+    these times gives the link of `gradwire.cost.Network`, of a ring of all ranks.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def measure_link(
     -------
     Link
         The same on all ranks. Its bandwidth is that of payload, below the wire's, and includes the
-        additions.
+        additions. Its overhead and processor time are those of this process, 0 for a device.
 
     Raises
     ------
@@ -58,30 +58,46 @@ def measure_link(
     if ranks < 2:
         raise ValueError("a link takes two ranks, and this process group has one")
     vector = torch.zeros(_LARGEST // 4, device=device)
-    points = [(float(_SMALL), _all_reduce(vector[: _SMALL // 4], group))]
-    nbytes = _FIRST
-    while len(points) < _LEAST or (
-        nbytes <= _LARGEST and points[-1][1] < seconds / (_GROWTH * _REPEATS)
-    ):
-        points.append((float(nbytes), _all_reduce(vector[: nbytes // 4], group)))
-        nbytes *= _GROWTH
-    found = line([(nbytes, 0.0, seconds) for nbytes, seconds in points])
+    nbytes, last = _SMALL, 0.0
+    points: list[tuple[float, float, float]] = []
+    least, most = _REPEATS
+    while len(points) <= _LEAST or (nbytes <= _LARGEST and last < seconds / (_GROWTH * least)):
+        fitting = most if last == 0.0 else int(seconds / (2 * _GROWTH * last))
+        found = _all_reduce(vector[: nbytes // 4], group, min(max(least, fitting), most))
+        points.append((float(nbytes), *found))
+        last = found[0]
+        nbytes = max(_FIRST, nbytes * _GROWTH)
+    wire = line([(nbytes, 0.0, seconds) for nbytes, seconds, _ in points])
     # The largest message alone, where all would have one time.
-    per_byte = max(found.per_numel, 1e-3 * points[-1][1] / points[-1][0])
+    per_byte = max(wire.per_numel, 1e-3 * last / points[-1][0])
     rounds = 2 * (ranks - 1)
-    return Link(8.0 * rounds / ranks / per_byte, found.fixed / rounds)
+    bandwidth = 8.0 * rounds / ranks / per_byte
+    if vector.is_cuda:
+        return Link(bandwidth, wire.fixed / rounds)
+    used = line([(nbytes, 0.0, max(processor, 1e-9)) for nbytes, _, processor in points])
+    overhead = min(used.fixed, wire.fixed)
+    return Link(
+        bandwidth,
+        (wire.fixed - overhead) / rounds,
+        overhead / rounds,
+        used.per_numel * ranks / rounds,
+    )
 
 
-def _all_reduce(vector: torch.Tensor, group: dist.ProcessGroup | None) -> float:
-    """Return the median time of an all-reduce on the slowest rank, the same on all ranks."""
-    times = torch.zeros(_REPEATS, dtype=torch.float64, device=vector.device)
+def _all_reduce(
+    vector: torch.Tensor, group: dist.ProcessGroup | None, repeats: int
+) -> tuple[float, float]:
+    """Return the fastest time of an all-reduce, and the least of a processor, on all ranks."""
+    times = torch.zeros(2, repeats, dtype=torch.float64, device=vector.device)
     dist.all_reduce(vector, group=group)
-    for repeat in range(_REPEATS):
+    for repeat in range(repeats):
         dist.barrier(group=group)
-        begin = time.perf_counter()
+        begin, worked = time.perf_counter(), time.process_time()
         dist.all_reduce(vector, group=group)
         if vector.is_cuda:
             torch.cuda.synchronize(vector.device)
-        times[repeat] = time.perf_counter() - begin
+        times[0, repeat] = time.perf_counter() - begin
+        times[1, repeat] = time.process_time() - worked
     dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group)
-    return float(statistics.median(times.tolist()))
+    fastest, least = times.amin(1).tolist()
+    return float(fastest), float(least)

@@ -95,7 +95,7 @@ class Bucket(interface.Bucket):
     ) -> Led | None:
         """Encode one parameter until its positions fit."""
         source = self.gradient(start, stop, scale)
-        zero = not self.values[start:stop].any()
+        zero = self.idle([(start, stop)])[0]
         return led(lambda room: (codec.encode(source, state, max_nbytes=room), zero), state, limit)
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
