@@ -14,7 +14,7 @@ __all__ = ["Decider", "Evidence"]
 GAIN = 0.03
 """A plan is tried if it is predicted to be so much faster than what is known."""
 LESS = 0.01
-"""A plan is kept only if its step was measured to be so much shorter."""
+"""A plan that leaves out more is kept only if its step was measured to be so much shorter."""
 CLEAR = 0.3
 """A difference that two steps are enough to see."""
 CHANGED = 0.3
@@ -53,7 +53,8 @@ class Decider:
 
     It begins with figures of the plan in use. If the exchange costs time, the model predicts the
     step of all others; the fastest is tried, and stays only if its measured step is shorter. Of
-    plans whose predicted steps differ by 1 % or less, the one that leaves out the least is tried.
+    plans whose predicted steps differ by 1 % or less, the one that leaves out the least is tried,
+    and one that leaves out less than that in use is tried if it is as fast.
     A plan that did not gain is not tried again for a while, which doubles each time. Later looks
     come at growing intervals; if the exchange takes longer or shorter than it did, twice in a row,
     the link has changed, and all begins anew.
@@ -130,7 +131,8 @@ class Decider:
         if unclear and figures.steps < MORE:
             self._wait()
             return
-        if figures.period > (1.0 - LESS) * known:
+        weaker = self._strength(self.plan) < self._strength(self._before)
+        if figures.period > (1.0 + LESS if weaker else 1.0 - LESS) * known:
             self._hold(self.plan)
         self._next(figures, self._best_untried())
 
@@ -207,18 +209,21 @@ class Decider:
         """Return the plan to be tried next, if any is predicted to gain."""
         model = self._model
         assert model is not None
-        known = min(self._measured.values())
-        promising = {
-            plan: seconds
-            for plan in model.plans()
-            if plan not in self._measured
-            and self._held.get(plan, 0) <= self._steps
-            and (seconds := self._estimate(plan)) < (1.0 - GAIN) * known
-        }
+        best = min(self._measured, key=lambda plan: self._measured[plan])
+        known = self._measured[best]
+        promising = {}
+        for plan in model.plans():
+            if plan in self._measured or self._held.get(plan, 0) > self._steps:
+                continue
+            # What leaves out less need not gain anything.
+            weaker = model.strength(plan) < model.strength(best)
+            seconds = self._estimate(plan)
+            if seconds < (1.0 + LESS if weaker else 1.0 - GAIN) * known:
+                promising[plan] = seconds
         if not promising:
             return None
         least = min(promising.values())
-        near = [plan for plan, seconds in promising.items() if seconds <= 1.01 * least]
+        near = [plan for plan, seconds in promising.items() if seconds <= (1.0 + LESS) * least]
         return min(near, key=model.strength)
 
     def _estimate(self, plan: Plan) -> float:
