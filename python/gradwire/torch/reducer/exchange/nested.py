@@ -1,6 +1,7 @@
 """The exchange in two levels: dense inside a node, by frames between the nodes."""
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.reducer.exchange.interface import Exchanging
 from gradwire.torch.reducer.exchange.outcome import NBYTES, Outcome, of_all_ranks, raise_first
 from gradwire.torch.reducer.exchange.pieces import accumulator, mean_of, overflow, wait
-from gradwire.torch.reducer.jobs import Flight, Job
+from gradwire.torch.reducer.jobs import Buffers, Flight, Job
 from gradwire.torch.reducer.report import StepTimes
 from gradwire.torch.transport import Channel, LocalChannel, Place
 
@@ -22,11 +23,19 @@ __all__ = ["Nested"]
 class _Contents:
     """The share of a bucket: its own flight, and what was sent inside the node before it.
 
-    Tensors are kept, because a collective may still hold them.
+    Attributes
+    ----------
+    flight : Flight
+    total : torch.Tensor
+        The memory of the share.
+    nbytes : int
+        Bytes sent to the other ranks of the node.
+    seconds : float
+        Time of that.
     """
 
     flight: Flight
-    held: list[torch.Tensor]
+    total: torch.Tensor
     nbytes: int
     seconds: float
 
@@ -65,6 +74,9 @@ class Nested:
         self._gather: Channel | None = gather
         self._place = place
         self._check_result = check_result
+        self._sums = Buffers()
+        self._gathers = Buffers()
+        self._recent: deque[torch.Tensor] = deque(maxlen=16)  # see all_gather.py
 
     @property
     def times(self) -> StepTimes:
@@ -91,9 +103,11 @@ class Nested:
         return self._between.world_size
 
     def close(self) -> None:
-        """Release the channels, without closing them."""
+        """Release the channels, without closing them, and the memory of sums."""
         self._scatter = self._gather = None
         self._between.close()
+        self._sums.clear()
+        self._gathers.clear()
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -101,30 +115,37 @@ class Nested:
         """Sum this rank's share of a bucket inside the node, and start its exchange."""
         start = time.perf_counter()
         with job.bucket.sending():
-            share, held = self._sum(job, sequence)
+            share, total, nbytes = self._sum(job, sequence)
             share = share.to(job.bucket.buffer.device)
             bucket = backends.of(share).bucket(share, share.device.type in self.carriers)
         seconds = time.perf_counter() - start
-        nbytes = held[0].nbytes // self._place.shares * (self._place.shares - 1)
         flight = self._between.start(replace(job, bucket=bucket), sequence)
-        return Flight(job, sequence, contents=_Contents(flight, held, nbytes, seconds))
+        return Flight(job, sequence, contents=_Contents(flight, total, nbytes, seconds))
 
-    def _sum(self, job: Job, sequence: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the mean of this rank's share over the node; and tensors to be kept."""
+    def _sum(self, job: Job, sequence: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Return the mean of this rank's share over the node, its memory, and the bytes sent."""
         cut, bucket, place = job.layout.cut, job.bucket, self._place
         assert cut is not None
         assert self._scatter is not None
-        mine = torch.empty((place.shares, cut.room), dtype=bucket.dtype, device=bucket.frames_on)
+        nbytes = place.shares * cut.room * bucket.itemsize
+        taken = [self._sums.take(nbytes, job.step.number, bucket) for _ in range(2)]
+        mine, every = (
+            each[:nbytes].view(bucket.dtype).view(place.shares, cut.room) for each in taken
+        )
         for row, runs, numel in zip(mine, cut.runs, cut.numels, strict=True):
             bucket.pack(runs, row[:numel])
-        every = torch.empty_like(mine)
-        sent, got = (each.view(-1).view(torch.uint8) for each in (mine, every))
+        sent, got = (each[:nbytes] for each in taken)
+        self._keep(sent, got)
         wait(self._scatter.all_to_all(got, sent), sequence)
-        numel = cut.numels[place.share]
-        total = every.new_zeros(numel, dtype=accumulator(bucket.dtype))
-        for part in every[:, :numel]:
+        numel, dtype = cut.numels[place.share], accumulator(bucket.dtype)
+        memory = self._sums.take(numel * dtype.itemsize, job.step.number, bucket)
+        total = memory[: numel * dtype.itemsize].view(dtype)
+        torch.add(every[0, :numel], 0.0, out=total)  # as from zero: no negative zeros
+        for part in every[1:, :numel]:
             total += part
-        return mean_of(total, place.shares), [mine, every]
+        for each in taken:  # to this thread, which works in its own order
+            self._sums.give(each)
+        return mean_of(total, place.shares), memory, nbytes // place.shares * (place.shares - 1)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -149,6 +170,8 @@ class Nested:
                 error = raised
         with flight.job.bucket.receiving():
             self._share(flight, error, values)
+        if not self.postpones:
+            self._give_back(flight)
 
     def complete(self, flight: Flight) -> None:
         """Complete this rank's share, and gather the shares of the node."""
@@ -164,6 +187,7 @@ class Nested:
             error = raised
         with flight.job.bucket.receiving():
             self._share(flight, error, values, whole=True)
+        self._give_back(flight)
 
     def _values(self, job: Job, share: Job) -> torch.Tensor:
         """Return the averages of this rank's share in the bucket's dtype."""
@@ -188,15 +212,20 @@ class Nested:
         assert cut is not None
         assert self._gather is not None
         room = cut.room * job.bucket.itemsize if whole or not self.postpones else 0
-        mine = torch.zeros(NBYTES + room, dtype=torch.uint8, device=job.bucket.frames_on)
+        nbytes = NBYTES + room
+        taken = [
+            self._gathers.take(numel, job.step.number, job.bucket)
+            for numel in (nbytes, place.shares * nbytes)
+        ]
+        mine, gathered = taken[0][:nbytes], taken[1][: place.shares * nbytes]
         if error is not None:
             error = of_all_ranks(error, _starts(job), place)
         Outcome(error).write(mine)
         if values is not None:
             mine[NBYTES : NBYTES + values.nbytes] = values.view(torch.uint8).to(mine.device)
-        every = mine.new_empty((place.shares, mine.numel()))
-        wait(self._gather.all_gather(every.view(-1), mine), flight.sequence)
-        flight.contents = (flight.contents, mine, every)  # which the collective may still hold
+        self._keep(mine, gathered)
+        wait(self._gather.all_gather(gathered, mine), flight.sequence)
+        every = gathered.view(place.shares, nbytes)
         self.times.node_bytes += mine.numel() * (place.shares - 1)
         if error is not None and not isinstance(error, ExchangeError | GradientError):
             raise error
@@ -206,8 +235,20 @@ class Nested:
                 part = row[NBYTES : NBYTES + numel * job.bucket.itemsize]
                 job.bucket.unpack(runs, part.view(job.bucket.dtype))
             job.bucket.store()
-        flight.contents = flight.contents[0] if self.postpones and not whole else None
+        mark = job.bucket.used(*taken)
+        for each in taken:
+            self._gathers.give(each, mark)
         self.times.add("node", start)
+
+    def _give_back(self, flight: Flight) -> None:
+        """Reuse the memory of a share whose averages were taken."""
+        contents, flight.contents = flight.contents, None
+        if isinstance(contents, _Contents):
+            self._sums.give(contents.total, flight.job.bucket.used(contents.total))
+
+    def _keep(self, *views: torch.Tensor) -> None:
+        """Keep what a collective may still hold, where it is on the host."""
+        self._recent.extend(each for each in views if each.is_cpu)
 
 
 def _starts(job: Job) -> dict[str, int]:
