@@ -75,9 +75,13 @@ class Compressed:
     ----------
     states : list of list of gradwire.State
         For each rank, the states of the compressed parameters.
+    encoded : Outcomes
+        What the last encode of a rank gave, with a row for each parameter.
     nbytes : float
         Bytes that a rank sends in the last step.
     """
+
+    encoded: Outcomes
 
     def __init__(self, flat: Flat, ranks: int, codec: Codec) -> None:
         if codec.exchange.get_config()["kind"] != "all_gather":
@@ -124,7 +128,8 @@ class Compressed:
         )
         if error is not None:
             raise error
-        self._outcomes.append(Outcomes.of(table))
+        self.encoded = Outcomes.of(table)
+        self._outcomes.append(self.encoded)
         self._others.take(rank, gradients[self._flat.cut :])
         own = sum(limits) + RECORD * len(limits) + 4 * self._flat.numel_dense
         self.nbytes = (self._ranks - 1) * own

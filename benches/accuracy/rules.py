@@ -9,6 +9,7 @@ from gradwire import Codec
 from gradwire.exchange import AllGather
 from gradwire.schedule import Schedule
 from gradwire.torch.optim import SGD, AdamW
+from gradwire.torch.reducer.report import Outcomes
 
 from .averaging import Averaging, Compressed, Dense, Encoding
 from .exchanged import Exchanged
@@ -88,6 +89,12 @@ class ByOptimizer:
             for states in self._encoding.states:
                 for state in states:
                     state.learning_rate = learning_rate
+
+    @property
+    def encoded(self) -> Outcomes:
+        """What the last encode of a rank gave, of a codec whose frames are gathered."""
+        assert isinstance(self._encoding, Compressed)
+        return self._encoding.encoded
 
     def take(self, rank: int, gradients: Tensor) -> None:
         """Take the gradients of a rank."""

@@ -45,8 +45,9 @@ class Rank:
         *,
         ranks: int = RANKS,
         end: int | None = None,
+        **options: Any,
     ) -> None:
-        setup = {"rank": number, "ranks": ranks, "folder": folder}
+        setup = {"rank": number, "ranks": ranks, "folder": folder, **options}
         environment = os.environ | {
             "GLOO_SOCKET_IFNAME": link.interface,
             "OMP_NUM_THREADS": "1",

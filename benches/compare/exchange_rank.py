@@ -70,7 +70,8 @@ def _weights() -> Tensor:
     return torch.zeros(LAYERS, SIDE, SIDE)
 
 
-def _model() -> DistributedDataParallel:
+def new_model() -> DistributedDataParallel:
+    """Return the layers in one bucket."""
     return DistributedDataParallel(
         Layers(_weights()), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True, init_sync=False
     )
@@ -86,20 +87,20 @@ _half.__annotations__.clear()  # DDP insists that annotations, if there are any,
 
 def methods() -> Iterator[tuple[str, Method]]:
     dense = 4.0 * NUMEL  # a ring of two: half of it to reduce, half to gather
-    model = _model()
+    model = new_model()
     model.register_comm_hook(None, debugging_hooks.noop_hook)
     yield "no exchange", (model, lambda: None)
-    yield "none", (_model(), lambda: dense)
-    model = _model()
+    yield "none", (new_model(), lambda: dense)
+    model = new_model()
     model.register_comm_hook(None, _half)
     yield "torch bf16 hook", (model, lambda: dense / 2)
     for rank in POWER_RANKS:
-        model = _model()
+        model = new_model()
         model.register_comm_hook(power_state(None, rank), powerSGD_hook)
         factors = 4.0 * LAYERS * 2 * SIDE * rank
         yield f"torch PowerSGD, rank {rank}", (model, functools.partial(float, factors))
     for name, make in CODECS.items():
-        model = _model()
+        model = new_model()
         handle = attach(model, make())
         yield name, (model, functools.partial(_sent, handle))
 
@@ -137,6 +138,7 @@ def serve(
     draw: Callable[[], tuple[Tensor, ...]],
     methods: Callable[[], Iterator[tuple[str, Method]]],
     numel: int,
+    step: Callable[[DistributedDataParallel, tuple[Tensor, ...]], dict[str, float]] = step,
 ) -> None:
     """Join the other ranks, and run a step of each method that a line of standard input names."""
     # Answers keep the pipe to themselves.

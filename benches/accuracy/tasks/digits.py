@@ -11,10 +11,10 @@ GLOBAL_BATCH = 64
 
 
 class Digits:
-    """A small convolutional network on handwritten digits: 64 images a step."""
+    """A small convolutional network on handwritten digits."""
 
-    def __init__(self) -> None:
-        self._source = Source(batch=GLOBAL_BATCH)
+    def __init__(self, global_batch: int = GLOBAL_BATCH) -> None:
+        self._source = Source(batch=global_batch)
 
     def model(self, seed: int) -> nn.Module:
         """Return a newly initialized model."""

@@ -70,10 +70,18 @@ class Fashion:
         Folder with the data.
     norm : callable
         Makes the normalization of so many channels.
+    global_batch : int
+        Images a step, of all ranks together.
     """
 
-    def __init__(self, place: Path | None = None, norm: Norm = nn.BatchNorm2d) -> None:
+    def __init__(
+        self,
+        place: Path | None = None,
+        norm: Norm = nn.BatchNorm2d,
+        global_batch: int = GLOBAL_BATCH,
+    ) -> None:
         self._norm = norm
+        self._global_batch = global_batch
         arrays = fashion_data.load(fashion_data.folder(place))
         images, labels, test_images, test_labels = (torch.tensor(each) for each in arrays)
         self._train = _prepared(images), labels.long()
@@ -90,9 +98,9 @@ class Fashion:
         generator = torch.Generator().manual_seed(SEED + seed)
         while True:
             order = torch.randperm(len(labels), generator=generator)
-            for group in torch.split(order, GLOBAL_BATCH):
-                mirrored = torch.rand(GLOBAL_BATCH, generator=generator) < 0.5
-                if len(group) == GLOBAL_BATCH:
+            for group in torch.split(order, self._global_batch):
+                mirrored = torch.rand(self._global_batch, generator=generator) < 0.5
+                if len(group) == self._global_batch:
                     mine, turn = group[rank::ranks], mirrored[rank::ranks]
                     chosen = images[mine]
                     chosen[turn] = chosen[turn].flip(-1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gradwire.cli.training.link import Loopback
+from gradwire.cli.training.link import Link, Loopback
 from gradwire.cli.training.processes import Ranks
 from gradwire.codec import Codec
 from gradwire.presets import topk
@@ -27,6 +27,8 @@ class Outcome:
     bytes_per_step: float
     loss: float
     accuracy: float
+    seconds: float
+    """Of all training steps together."""
 
 
 def measure(
@@ -36,6 +38,7 @@ def measure(
     steps: int = 1200,
     ranks: int = 2,
     seed: int = 0,
+    link: Link | None = None,
 ) -> tuple[Outcome, Outcome]:
     """Train on the demo's digits at the low compression of a schedule, then with the schedule.
 
@@ -52,6 +55,8 @@ def measure(
         Number of processes.
     seed : int
         Seed of the initial weights and of the order of the data.
+    link : Link, optional
+        Between the ranks; the loopback device by default.
 
     Returns
     -------
@@ -64,7 +69,7 @@ def measure(
     """
     base = topk(ratio=0.1) if codec is None else codec
     low = schedule.codec_for(base, critical=True)
-    with Ranks(Loopback(), ranks) as processes:
+    with Ranks(link or Loopback(), ranks) as processes:
         for _ in processes.events("ready"):
             pass
         first, second = _outcomes(processes, ((low, Constant()), (base, schedule)), steps, seed)
@@ -91,7 +96,13 @@ def _outcomes(
             if event["event"] == "trained" and rank == 0:
                 record = event["record"]
         end = record["curve"][-1]
-        yield Outcome(repr(schedule), record["bytes_per_step"], end["loss"], end["accuracy"])
+        yield Outcome(
+            repr(schedule),
+            record["bytes_per_step"],
+            end["loss"],
+            end["accuracy"],
+            sum(record["step_seconds"]),
+        )
 
 
 def main() -> None:

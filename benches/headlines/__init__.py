@@ -1,0 +1,1 @@
+"""What papers claim, beside what is measured here: ``python -m benches.headlines``."""

@@ -1,0 +1,196 @@
+"""The table of each headline, with all that was measured for it."""
+
+from collections.abc import Iterable, Mapping
+from statistics import mean
+from typing import Any
+
+from benches.accuracy.store import Record
+from benches.accuracy.tables import head, row
+from gradwire.cli.training.link import format_rate, parse_rate
+from gradwire.codec import Codec
+from gradwire.sparsify import ChunkTopK
+
+from . import allreduce_rank, throughput_rank
+from .counting import rate
+from .links import Row
+from .plan import MANY
+from .trainings import CODECS, DENSE, SETTINGS, Training
+
+Made = Mapping[Training, Record]
+
+ALIKE = 0.5
+"""Points of accuracy behind dense training that count as equal: the papers' own largest are 0.6."""
+
+
+def ends(made: Made, setting: str, method: str, ranks: int | None = None) -> list[Record]:
+    """Return the records of a method, of every seed."""
+    return [
+        record
+        for run, record in made.items()
+        if (run.setting, run.method) == (setting, method) and ranks in (None, run.ranks)
+    ]
+
+
+def accuracy(records: Iterable[Record]) -> float:
+    """Return the mean accuracy at the end, in percent; NaN if a run diverged."""
+    found = [
+        float("nan") if each["diverged"] else 100 * each["points"][-1]["accuracy"]
+        for each in records
+    ]
+    return mean(found) if found else float("nan")
+
+
+def behind(made: Made, setting: str, method: str, ranks: int | None = None) -> float:
+    """Return the points of accuracy behind dense training, seed by seed."""
+    dense = {run.seed: each for run, each in made.items()
+             if (run.setting, run.method) == (setting, DENSE)}  # fmt: skip
+    found = [
+        accuracy([dense[run.seed]]) - accuracy([record])
+        for run, record in made.items()
+        if (run.setting, run.method) == (setting, method)
+        and ranks in (None, run.ranks)
+        and run.seed in dense
+    ]
+    return mean(found) if found else float("nan")
+
+
+def chunk(codec: Codec) -> int:
+    """Return the entries of which one is sent."""
+    assert isinstance(codec.sparsify, ChunkTopK)
+    return codec.sparsify.chunk
+
+
+def scalecom(made: Made) -> list[str]:
+    """Return the rates at which training with a leader ends as dense training does."""
+    lines = head("", "learners", "seeds", "rate", "bytes", "accuracy %", "points behind dense")
+    tried = dict.fromkeys((run.setting, run.method, run.ranks) for run in made)
+    for setting, method, ranks in sorted(tried, key=lambda each: (each[0], each[2])):
+        records = ends(made, setting, method, ranks)
+        sparse = method != DENSE
+        lines.append(
+            row(
+                f"{setting}, {method}",
+                str(ranks) if sparse else "",
+                str(len(records)),
+                f"{chunk(CODECS[method])} ×" if sparse else "",
+                f"{fewer(records, made, setting, ranks):.0f} ×" if sparse else "",
+                f"{accuracy(records):.2f}",
+                f"{behind(made, setting, method, ranks):+.2f}" if sparse else "",
+            )
+        )
+    return lines
+
+
+def fewer(records: list[Record], made: Made, setting: str, ranks: int) -> float:
+    """Return by how much fewer bytes a rank sends than in a ring all-reduce of as many ranks."""
+    (any_run, any_dense), *_ = [
+        (run, each) for run, each in made.items() if (run.setting, run.method) == (setting, DENSE)
+    ]
+    numel = any_dense["bytes_per_step"] / _ring(any_run.ranks)
+    return float(numel * _ring(ranks) / mean(each["bytes_per_step"] for each in records))
+
+
+def _ring(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def adacomp(made: Made) -> list[str]:
+    """Return the compression of each kind of layer, and the accuracy of each task."""
+    titles = ("entries", "as the paper counts", "by frames", "accuracy %", "points behind dense")
+    lines = head("", *titles)
+    for setting, method in compressed(made):
+        records = ends(made, setting, method)
+        for name, sent in kinds(records).items():
+            counted, framed = rate(sent)
+            lines.append(
+                row(
+                    f"{setting}, {method}: {name}",
+                    f"1 in {sent['numel'] / sent['count']:.0f}",
+                    f"{counted:.0f} ×",
+                    f"{framed:.0f} ×",
+                    f"{accuracy(records):.2f}",
+                    f"{behind(made, setting, method):+.2f}",
+                )
+            )
+    return lines
+
+
+def compressed(made: Made) -> list[tuple[str, str]]:
+    """Return settings and methods that were trained, but for dense training."""
+    order = list(SETTINGS)
+    found = {(run.setting, run.method) for run in made if run.method != DENSE}
+    return sorted(found, key=lambda each: (order.index(each[0]), each[1]))
+
+
+def kinds(records: Iterable[Record]) -> dict[str, dict[str, int]]:
+    """Return what was sent of each kind of layer, all runs together."""
+    found: dict[str, dict[str, int]] = {}
+    for record in records:
+        for name, sent in record["sent"].items():
+            before = found.get(name, {})
+            found[name] = {field: before.get(field, 0) + each for field, each in sent.items()}
+    return found
+
+
+def accordion(rows: list[Row]) -> list[str]:
+    """Return what the schedule saves."""
+    lines = head("", "link", "bytes per step", "seconds", "accuracy %")
+    for each in rows:
+        low, high = each["schedule"]["low"], each["schedule"]["high"]
+        where = "unshaped" if each["rate"] is None else format_rate(parse_rate(each["rate"]))
+        for name, found in ((f"{low} throughout", each["low"]),
+                            (f"Accordion({low}, {high})", each["scheduled"])):  # fmt: skip
+            lines.append(
+                row(name, where, f"{found['bytes_per_step']:,.0f}", f"{found['seconds']:.1f}",
+                    f"{100 * found['accuracy']:.2f}")
+            )  # fmt: skip
+    return lines
+
+
+def by_method(rows: list[Row], **given: Any) -> dict[str, Row]:
+    """Return the rows with these fields, by method."""
+    return {each["method"]: each for each in rows if given.items() <= each.items()}
+
+
+def sidco(rows: list[Row]) -> list[str]:
+    """Return how much faster a step is with SIDCo than with the others."""
+    names = (throughput_rank.DENSE, *throughput_rank.PEERS, *throughput_rank.OURS)
+    lines = head("ratio, link", "SIDCo's step", *(f"over {each}" for each in names[:-1]))
+    for ratio, rate_ in dict.fromkeys((each["ratio"], each["rate"]) for each in rows):
+        found = by_method(rows, ratio=ratio, rate=rate_)
+        own = found["gradwire sidco"]["seconds"]
+        lines.append(
+            row(
+                f"{ratio}, {format_rate(parse_rate(rate_))}",
+                f"{1e3 * own:.0f} ms",
+                *(f"{found[each]['seconds'] / own:.1f} ×" for each in names[:-1]),
+            )
+        )
+    return lines
+
+
+def dryden(rows: list[Row]) -> list[str]:
+    """Return how much faster a quantised all-reduce is than a dense one."""
+    lines = head("ranks, link", "method", "MB a rank", "seconds", "faster than fp32")
+    for ranks, rate_ in dict.fromkeys((each["ranks"], each["rate"]) for each in rows):
+        found = by_method(rows, ranks=ranks, rate=rate_)
+        for name, each in found.items():
+            if name != allreduce_rank.NOTHING:
+                gain = found[allreduce_rank.DENSE]["seconds"] / each["seconds"]
+                where = f"{ranks}, {format_rate(parse_rate(rate_))}"
+                cells = f"{each['nbytes'] / 1e6:.3g}", f"{each['seconds']:.3f}", f"{gain:.1f} ×"
+                lines.append(row(where, name, *cells))
+    return lines
+
+
+def reached(made: Made, setting: str, ranks: int = MANY) -> tuple[int, str] | None:
+    """Return the highest rate with as many ranks that costs no accuracy, and its method."""
+    found = [
+        (chunk(CODECS[run.method]), run.method)
+        for run in made
+        if run.setting == setting
+        and run.ranks == ranks
+        and run.method != DENSE
+        and behind(made, setting, run.method, ranks) <= ALIKE
+    ]
+    return max(found, default=None)

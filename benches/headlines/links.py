@@ -1,0 +1,110 @@
+"""What takes time: exchanges between real processes over shaped links."""
+
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+from benches.compare.exchange import UNSHAPED, Rank, together, turns
+from gradwire.cli.training import accordion
+from gradwire.cli.training.link import format_rate, open_link, parse_rate
+from gradwire.schedule import Accordion
+
+ROUNDS = 7
+"""Steps of each method over each link, in turn."""
+
+THROUGHPUT_RATES = ("100mbit", "1gbit", "10gbit")
+THROUGHPUT_RATIOS = (0.1, 0.01, 0.001)
+REDUCE_RANKS = (2, 4)
+REDUCE_RATES = ("100mbit", "1gbit")
+SCHEDULES = (Accordion(0.99, 0.1, interval=1), Accordion(0.5, 0.02, interval=1))
+"""The paper's top-k on CIFAR-10, by the names of its logs, and that of docs/schedules.md."""
+
+ACCORDION_RATE = "100mbit"
+STEPS, QUICK_STEPS = 1200, 60
+
+Row = dict[str, Any]
+
+
+def throughput(*, quick: bool = False, rounds: int = ROUNDS) -> list[Row]:
+    """Return the seconds of a training step of SIDCo and of what its paper compares it with."""
+    rows = []
+    for ratio in THROUGHPUT_RATIOS[-1:] if quick else THROUGHPUT_RATIOS:
+        rates = THROUGHPUT_RATES[1:2] if quick else THROUGHPUT_RATES
+        module = "benches.headlines.throughput_rank"
+        found = _turned(module, 2, rates, 1 if quick else rounds, ratio=ratio)
+        rows += [{"ratio": ratio, **each} for each in found]
+    return rows
+
+
+def reductions(*, quick: bool = False, rounds: int = ROUNDS) -> list[Row]:
+    """Return the seconds of dense and quantised all-reduces."""
+    rows = []
+    for ranks in REDUCE_RANKS[:1] if quick else REDUCE_RANKS:
+        rates = REDUCE_RATES[-1:] if quick else REDUCE_RATES
+        module = "benches.headlines.allreduce_rank"
+        rows += _turned(module, ranks, rates, 1 if quick else rounds)
+    return rows
+
+
+def accordions(*, quick: bool = False, rounds: int = 1) -> list[Row]:
+    """Return bytes, seconds and accuracy at the low compression, and with the schedule, once."""
+    rows = []
+    for schedule in SCHEDULES[:1] if quick else SCHEDULES:
+        link, why_not = open_link(2)
+        with link:
+            if why_not is None:
+                link.set_rate(parse_rate(ACCORDION_RATE))
+            steps = QUICK_STEPS if quick else STEPS
+            low, scheduled = accordion.measure(schedule, steps=steps, link=link)
+        rows.append({"schedule": schedule.get_config(), "low": asdict(low),
+                     "scheduled": asdict(scheduled),
+                     "rate": ACCORDION_RATE if why_not is None else None})  # fmt: skip
+    return rows
+
+
+def _turned(
+    module: str, ranks: int, rates: Sequence[str], rounds: int, **options: Any
+) -> list[Row]:
+    """Return a row for every link and method: the median of the slowest rank's seconds."""
+    rows = []
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
+        link, why_not = open_link(ranks)
+        stack.enter_context(link)
+        if why_not is not None:
+            raise RuntimeError(f"these figures need links of known speed: {why_not}")
+        link.set_rate(UNSHAPED)
+        processes = []
+        for number in range(ranks):
+            processes.append(Rank(link, number, folder, module, ranks=ranks, **options))
+            stack.callback(processes[-1].close)
+        facts = together(processes)[0]
+        for rate in rates:
+            link.set_rate(parse_rate(rate))
+            title = f"{ranks} ranks, {format_rate(parse_rate(rate))}, {options or ''}"
+            seconds, worked, nbytes = turns(processes, facts["methods"], rounds, title, _said)
+            rows += [
+                {
+                    "ranks": ranks,
+                    "numel": facts["numel"],
+                    "rate": rate,
+                    "method": name,
+                    "seconds": statistics.median(seconds[name].values),
+                    "fastest": min(seconds[name].values),
+                    "processor_seconds": statistics.median(worked[name].values),
+                    "nbytes": nbytes[name],
+                    "rounds": rounds,
+                    "load": os.getloadavg()[0],
+                }
+                for name in facts["methods"]
+            ]
+    return rows
+
+
+def _said(what: str) -> None:
+    print(f"  {what}", file=sys.stderr, flush=True)

@@ -1,0 +1,214 @@
+"""The headlines: what is counted, that runs are kept, and that the page has what they show."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import gradwire
+from benches.accuracy.flat import Flat
+from benches.accuracy.methods import Method
+from benches.accuracy.rules import encoding
+from benches.accuracy.run import run
+from benches.compare import blocks
+from benches.headlines import __main__ as command
+from benches.headlines import counting, details, links, page, plan, results, trainings
+from benches.headlines.claims import CLAIMS
+from benches.headlines.counting import Counting
+from benches.headlines.results import RESULTS, Results
+from tests.benches.accuracy.toy import Plain
+
+NO_MOMENTUM = {"momentum": 0.0}
+
+
+def test_entries_cost_a_byte_in_short_bins_and_two_in_long_ones():
+    sent = counting.Sent()
+    sent.add(numel=1000, count=20, nbytes=50, bits=counting.bits(50))
+    assert counting.rate(vars(sent)) == (32 * 1000 / (8 * 20), 32 * 1000 / (8 * 50))
+    sent.add(numel=1000, count=4, nbytes=30, bits=counting.bits(500))
+    assert counting.rate(vars(sent))[0] == 32 * 2000 / (8 * 20 + 16 * 4)
+
+
+def test_what_adacomp_sends_is_counted_by_the_kind_of_layer():
+    class Layers(Plain):
+        def model(self, seed):
+            torch.manual_seed(seed)
+            return torch.nn.Sequential(
+                torch.nn.Unflatten(1, (1, 32)),
+                torch.nn.Conv1d(1, 64, 32),
+                torch.nn.Flatten(),
+                torch.nn.Linear(64, 64),
+                torch.nn.Linear(64, 8),
+            )
+
+    method = Counting(Method(gradwire.adacomp(), "sgd", NO_MOMENTUM))
+    curve = run(Layers(), method, 0.1, ranks=2, steps=5)
+    assert not curve.diverged
+    found = method.record()
+    assert found.keys() == {"convolution", "fully connected"}
+    steps = 2 * 5
+    assert found["convolution"]["numel"] == steps * 64 * 32
+    assert found["fully connected"]["numel"] == steps * 64 * 64
+    for name, width in (("convolution", 8), ("fully connected", 16)):
+        sent = found[name]
+        # At least the largest entry of each bin.
+        assert steps * sent["numel"] // steps // (50 if width == 8 else 500) <= sent["count"]
+        assert sent["count"] < sent["numel"]
+        assert sent["paper_bits"] == width * sent["count"]
+        assert 0 < sent["frame_bytes"] < 4 * sent["numel"]
+
+
+def test_only_adacomp_is_counted():
+    method = Counting(Method(gradwire.topk(ratio=0.1), "sgd", NO_MOMENTUM))
+    with pytest.raises(ValueError, match="only AdaComp's bins are counted"):
+        run(Plain(), method, 0.1, ranks=2, steps=1)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.3])
+def test_a_leader_selects_for_all_and_its_average_is_that_of_sums(beta):
+    """A plain model of the exchange: largest entry of each chunk of the leader's sums."""
+    chunk, ranks, steps = 16, 3, 6
+    flat = Flat(torch.nn.Sequential(torch.nn.Linear(40, 40), torch.nn.Linear(40, 40)))
+    led = encoding(flat, ranks, gradwire.scalecom(chunk=chunk, beta=beta))
+    memory = np.zeros((ranks, flat.cut), np.float32)
+    out = torch.zeros_like(flat.gradients)
+    generator = np.random.default_rng(0)
+    for step in range(steps):
+        given = generator.standard_normal((ranks, flat.gradients.numel()), np.float32)
+        for rank in range(ranks):
+            led.take(rank, torch.from_numpy(given[rank].copy()))
+        led.average(out)
+        wanted = np.zeros(flat.cut, np.float32)
+        for piece in flat.pieces:
+            place = slice(piece.start, piece.stop)
+            whole = memory[:, place] + given[:, place]
+            chosen = [
+                begin + int(np.abs(part).argmax())
+                for begin in range(0, whole.shape[1], chunk)
+                for part in [whole[step % ranks, begin : begin + chunk]]
+            ]
+            mask = np.zeros(whole.shape[1], bool)
+            mask[chosen] = True
+            wanted[place][mask] = whole[:, mask].mean(0)
+            kept = np.where(
+                mask, (1 - beta) * memory[:, place], memory[:, place] + beta * given[:, place]
+            )
+            memory[:, place] = kept
+        np.testing.assert_allclose(out.numpy()[: flat.cut], wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            out.numpy()[flat.cut :], given[:, flat.cut :].mean(0), rtol=1e-5, atol=1e-6
+        )
+    for rank in range(ranks):
+        for piece, state in zip(flat.pieces, led.states[rank], strict=True):
+            place = slice(piece.start, piece.stop)
+            np.testing.assert_allclose(state.residual, memory[rank][place], rtol=1e-5, atol=1e-6)
+
+
+def test_bytes_with_a_leader_do_not_grow_with_the_ranks():
+    flat = Flat(torch.nn.Linear(64, 64))
+    sizes = {}
+    for ranks in (2, 8, 64):
+        led = encoding(flat, ranks, gradwire.scalecom(chunk=64))
+        for rank in range(ranks):
+            led.take(rank, torch.ones_like(flat.gradients))
+        led.average(torch.zeros_like(flat.gradients))
+        sizes[ranks] = led.nbytes
+    assert sizes[64] <= 2 * sizes[2]
+    assert sizes[64] == pytest.approx(sizes[8] * (63 / 64) / (7 / 8))
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path):
+    """Call the command with tasks and links that take milliseconds."""
+    monkeypatch.setattr(results, "TASKS", dict.fromkeys(results.TASKS, Plain))
+    short = {
+        name: trainings.Setting(each.task, each.batch, 20)
+        for name, each in trainings.SETTINGS.items()
+    }
+    monkeypatch.setattr(trainings, "SETTINGS", short)
+    monkeypatch.setattr(results, "SETTINGS", short)
+    path = tmp_path / "runs.jsonl"
+
+    def command_line(*given):
+        command.main(["--out", str(path), *given])
+        return path
+
+    return command_line
+
+
+def test_an_interrupted_command_goes_on_where_it_was(call, capsys):
+    path = call("--only", "adacomp")
+    whole = path.read_text()
+    assert len(Results(path).trained()) == len(plan.trainings("adacomp"))
+    path.write_text(whole[:-20])
+    capsys.readouterr()
+    call("--only", "adacomp")
+    out = capsys.readouterr().out
+    assert "; 0 left" in out
+    assert "; 1 left" not in out
+    again = [json.loads(line)["points"] for line in whole.splitlines()]
+    assert [each["points"] for each in Results(path).records] == again
+    assert "as the paper counts" in out
+
+
+def test_what_was_timed_is_kept_until_it_is_wanted_again(call, monkeypatch):
+    times = []
+
+    def measured(*, quick, rounds):
+        times.append(quick)
+        low = {"bytes_per_step": 100.0, "loss": 0.1, "accuracy": 0.99, "seconds": 8.0}
+        scheduled = {**low, "bytes_per_step": 20.0, "seconds": 2.0}
+        schedule = {"low": 0.5, "high": 0.02}
+        return [{"schedule": schedule, "low": low, "scheduled": scheduled, "rate": "100mbit"}]
+
+    monkeypatch.setitem(command.TIMED, "accordion", measured)
+    path = call("--only", "accordion")
+    call("--only", "accordion")
+    assert times == [False]
+    call("--only", "accordion", "--again")
+    assert times == [False, False]
+    record = Results(path).measured("accordion")
+    assert {"date", "machine", "versions", "rows"} <= record.keys()
+    found = page.blocks(Results(path))
+    assert "5.0 × fewer bytes and 4.0 × the speed" in "\n".join(found["headlines"])
+    assert any("100 Mbit/s" in line for line in found["accordion"])
+
+
+def test_a_quick_run_is_not_taken_for_a_whole_one(call):
+    path = call("--only", "scalecom", "--quick")
+    kept = Results(path)
+    assert len(kept.trained()) == 2
+    assert not any(each in kept.trained() for each in plan.trainings("scalecom"))
+
+
+def test_gains_are_over_the_step_of_sidco():
+    rows = [
+        {"ratio": 0.01, "rate": "1gbit", "method": name, "seconds": seconds}
+        for name, seconds in {
+            "none": 0.4, "torch.topk": 0.3, "DGC in torch": 0.2, "SIDCo in torch": 0.2,
+            "gradwire topk": 0.1, "gradwire dgc": 0.1, "gradwire sidco": 0.1,
+        }.items()
+    ]  # fmt: skip
+    assert details.sidco(rows)[-1].startswith("| 0.01, 1 Gbit/s | 100 ms | 4.0 × | 3.0 × | 2.0 × |")
+
+
+def test_every_headline_has_a_claim_and_a_command():
+    assert tuple(each.name for each in CLAIMS) == command.NAMES
+    assert all(each.source for each in CLAIMS)
+    assert links.ROUNDS > 1
+
+
+def test_every_recorded_run_is_one_of_the_plan():
+    kept = Results(RESULTS)
+    planned = set(plan.trainings("scalecom", "adacomp"))
+    assert kept.trained().keys() <= planned
+    assert len(kept.trained()) + sum(
+        kept.measured(name) is not None for name in command.TIMED
+    ) == len(kept.records)
+
+
+def test_the_tables_of_the_page_are_those_of_the_recorded_runs():
+    text = page.PAGE.read_text("utf-8")
+    for name, wanted in page.blocks(Results(RESULTS)).items():
+        assert blocks.find(text, name).split("\n")[1:-1] == wanted
