@@ -36,9 +36,13 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME",
                         help=f"one of {', '.join(NAMES)}; may be given several times")  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="a few steps of each; not in the page")
-    parser.add_argument("--rounds", type=int, default=links.ROUNDS,
-                        help="steps of what is timed over links (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="a few steps of each")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=links.ROUNDS,
+        help="steps of what is timed over links (default: %(default)s)",
+    )
     parser.add_argument("--again", action="store_true", help="repeat what takes time")
     parser.add_argument("--table", action="store_true", help="measure nothing, write the table")
     parser.add_argument(

@@ -73,12 +73,14 @@ class Counting:
 
     Attributes
     ----------
+    codec : Codec
+        Of the method.
     sent : dict
         By the kind of layer.
     """
 
     def __init__(self, method: Method) -> None:
-        self._method = method
+        self._method, self.codec = method, method.codec
         self.sent: dict[str, Sent] = {}
 
     def rule(self, flat: Flat, ranks: int, steps: int) -> Rule:
@@ -99,8 +101,8 @@ class Counting:
 
     def bits(self, piece: Piece) -> int:
         """Return the bits of an entry of a parameter in the paper."""
-        assert self._method.codec is not None
-        sparsify = self._method.codec.for_shape(piece.shape).sparsify
+        assert self.codec is not None
+        sparsify = self.codec.for_shape(piece.shape).sparsify
         if not isinstance(sparsify, BinMax) or sparsify.bin is None:
             raise ValueError(f"only AdaComp's bins are counted, and {sparsify!r} has none")
         return bits(sparsify.bin)

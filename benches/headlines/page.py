@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from benches.accuracy.store import Record
-from benches.accuracy.tables import head, row
+from benches.accuracy.tables import row
 from benches.compare.blocks import ROOT, replace
 from gradwire.cli.training.link import format_rate, parse_rate
 
@@ -16,7 +16,7 @@ from .results import Results
 from .trainings import Training
 
 PAGE = ROOT / "docs" / "headlines.md"
-NOTHING = "not measured"
+NOTHING = "not measured yet"
 
 
 def blocks(kept: Results, *, quick: bool = False) -> dict[str, list[str]]:
@@ -53,7 +53,7 @@ def said(record: Record) -> str:
 
 def summary(made: Mapping[str, Made], timed: Mapping[str, Record | None]) -> list[str]:
     """Return the table of all headlines."""
-    lines = head("paper", "claims", "of what", "measured here")
+    lines = [row("paper", "claims", "of what", "measured here"), row(*["---"] * 4)]
     for claim in CLAIMS:
         if claim.name in made:
             found = measured_trainings(claim, made[claim.name])

@@ -39,6 +39,7 @@ class Setting:
 
 SETTINGS = {
     "fully connected": Setting("fully connected", 256, 600),
+    "large batch": Setting("fully connected", 2048, 300),
     "digits": Setting("digits", 64, 300),
     "fashion": Setting("fashion", 128, 400),
     "lstm": Setting("lstm", 16, 600),
