@@ -1,0 +1,1 @@
+"""`attach(model, "auto")` beside every setting that can be chosen by hand."""

@@ -1,0 +1,142 @@
+"""The process of one rank: what each line on its standard input asks for."""
+
+import json
+import os
+import sys
+import time
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from benches.plan.rank import _half
+from gradwire.torch import ddp
+from gradwire.torch.ddp import Handle
+from gradwire.torch.reducer.exchange.all_gather import Gathered
+
+RATIOS = (0.1, 0.05, 0.02, 0.01)
+METHODS = ("fp32", "bf16", *(f"adam({ratio:g})" for ratio in RATIOS), "auto")
+
+
+class Loop:
+    """A model that trains with one method.
+
+    Parameters
+    ----------
+    method : str
+        One of `METHODS`.
+    layers, width : int
+        Of the model.
+    bucket_mb : float
+    max_ratio : float
+        For ``auto``.
+    """
+
+    def __init__(
+        self, method: str, layers: int, width: int, bucket_mb: float, max_ratio: float
+    ) -> None:
+        torch.manual_seed(0)
+        parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
+        self.model = DistributedDataParallel(
+            nn.Sequential(*parts), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
+        )
+        self.optimizer = gradwire.torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.input = torch.randn(64, width)
+        self.handle: Handle | None = None
+        if method == "bf16":
+            self.model.register_comm_hook(None, _half)
+        elif method == "auto":
+            self.handle = ddp.attach(
+                self.model, "auto", optimizer=self.optimizer, max_ratio=max_ratio
+            )
+        elif method != "fp32":
+            ratio = float(method.removeprefix("adam(").removesuffix(")"))
+            codec = gradwire.adam(ratio=ratio)
+            self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer)
+
+    def step(self) -> float:
+        """Return the seconds of a step."""
+        start = time.perf_counter()
+        self.model(self.input).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.perf_counter() - start
+
+
+class Commands:
+    """What the parent can ask for."""
+
+    def __init__(self) -> None:
+        self.loops: dict[str, Loop] = {}
+
+    def begin(
+        self,
+        methods: list[str],
+        layers: int = 8,
+        width: int = 1024,
+        bucket_mb: float = 8.0,
+        max_ratio: float = RATIOS[-1],
+        slow: float = 0.0,
+    ) -> dict[str, Any]:
+        """Make new models; every encode takes ``slow`` more seconds, as on another processor."""
+        for loop in self.loops.values():
+            if loop.handle is not None:
+                loop.handle.detach()
+        if slow:
+            _slow_down(slow)
+        self.loops = {each: Loop(each, layers, width, bucket_mb, max_ratio) for each in methods}
+        return {}
+
+    def steps(self, method: str, count: int) -> dict[str, Any]:
+        """Take so many steps."""
+        loop = self.loops[method]
+        dist.barrier()
+        seconds = [loop.step() for _ in range(count)]
+        found: dict[str, Any] = {"seconds": seconds}
+        if method == "auto":
+            assert loop.handle is not None
+            found["decision"] = loop.handle.report(residuals=False).decision
+            found["kinds"] = [each.kind for each in loop.handle._deciding.plan]  # type: ignore[union-attr]
+        return found
+
+
+def _slow_down(seconds: float) -> None:
+    fill = Gathered._fill
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(seconds)
+        fill(*arguments)
+
+    Gathered._fill = slowly  # type: ignore[method-assign,assignment]
+
+
+def main(setup: dict[str, Any]) -> None:
+    """Join the other ranks, and do what each line of standard input says."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # answers keep the pipe to themselves
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    gradwire.set_num_threads(1)
+    # A file, not a port: it reaches across namespaces.
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{setup['folder']}/store",
+        rank=setup["rank"],
+        world_size=setup["ranks"],
+        timeout=timedelta(seconds=600),
+    )
+    commands = Commands()
+    print(json.dumps({"methods": METHODS}), file=answers, flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer = getattr(commands, command.pop("do"))(**command)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
