@@ -191,6 +191,6 @@ def reached(made: Made, setting: str, ranks: int = MANY) -> tuple[int, str] | No
         if run.setting == setting
         and run.ranks == ranks
         and run.method != DENSE
-        and behind(made, setting, run.method, ranks) <= ALIKE
+        and round(behind(made, setting, run.method, ranks), 2) <= ALIKE
     ]
     return max(found, default=None)
