@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -18,21 +18,31 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.cost import calibrate
-from gradwire.torch import cost, ddp
+from gradwire.presets import PRESETS
+from gradwire.torch import cost, ddp, optim
 
 LAYERS, WIDTH, BATCH = 8, 1024, 64
 NUMEL = LAYERS * WIDTH**2
 BUCKET_MB = 8
+RATIO = 0.01
+THRESHOLD = 1e-3
 PAUSE = 0.05  # seconds for the queues of the link to run empty
+PROFILED = 10  # steps without any exchange, before and after the others
+SETTLED = 6  # steps until DDP has rebuilt its buckets, and codecs know their sizes
 
-CODECS: dict[str, Callable[[], gradwire.Codec]] = {
-    "topk": lambda: gradwire.topk(ratio=0.01),
-    "sidco": lambda: gradwire.sidco(ratio=0.01),
-    "scalecom": lambda: gradwire.scalecom(ratio=0.01),
-    "onebit": gradwire.onebit,
-    "powersgd": gradwire.powersgd,
-}
-METHODS = ("fp32", "bf16", *CODECS)
+DENSE = ("fp32", "bf16")
+METHODS = (*DENSE, *PRESETS)
+
+
+def codec(name: str) -> gradwire.Codec:
+    """Return a preset with the options of this benchmark."""
+    make: Callable[..., gradwire.Codec] = PRESETS[name].build
+    if name in {"threshold", "strom"}:
+        return make(threshold=THRESHOLD)
+    try:
+        return make(ratio=RATIO)
+    except TypeError:
+        return make()  # it has no ratio
 
 
 def _half(group: Any, bucket: Any) -> Any:
@@ -44,7 +54,7 @@ _half.__annotations__.clear()  # DDP insists that annotations, if there are any,
 
 
 class Loop:
-    """A model that trains with one method."""
+    """A model that trains with one method; the method "" exchanges nothing."""
 
     def __init__(self, method: str) -> None:
         torch.manual_seed(0)
@@ -54,69 +64,93 @@ class Loop:
         self.model = DistributedDataParallel(
             nn.Sequential(*layers), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
         )
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         self.input = torch.randn(BATCH, WIDTH)
-        self.ready: list[tuple[float, int]] = []
-        self.began = 0.0
-        if method == "compute":
-            self.model.register_comm_hook(self.ready, self._note)
-        elif method == "bf16":
+        self.handle: ddp.Handle | None = None
+        if method == "bf16":
             self.model.register_comm_hook(None, _half)
-        elif method in CODECS:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ddp.PairingWarning)
-                ddp.attach(self.model, CODECS[method]())
+        parameters = self.model.parameters()
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=1e-3)
+        if method in PRESETS:
+            self._attach(codec(method))
 
-    def _note(self, state, bucket):  # type: ignore[no-untyped-def]
-        """Write down when a bucket is ready, and exchange nothing."""
-        self.ready.append((time.perf_counter() - self.began, bucket.buffer().numel()))
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
+    def _attach(self, chosen: gradwire.Codec) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ddp.PairingWarning)
+            if isinstance(chosen.memory, gradwire.memory.AdamCorrection):
+                # Steps are sent, which no other optimizer applies.
+                self.optimizer = optim.AdamW(self.model.parameters(), lr=1e-3)
+                self.handle = ddp.attach(self.model, chosen, optimizer=self.optimizer)
+            else:
+                self.handle = ddp.attach(self.model, chosen)
 
-    def step(self) -> dict[str, Any]:
-        """Return the seconds of a step and of its backward pass."""
-        self.ready.clear()
+    def step(self) -> None:
+        """Train on the same batch once more."""
+        self.model(self.input).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def timed(self) -> dict[str, float]:
+        """Return the seconds of a step, and those of its threads."""
         time.sleep(PAUSE)
         dist.barrier()
         start, worked = time.perf_counter(), time.process_time()
-        loss = self.model(self.input).square().mean()
-        self.began = time.perf_counter()
-        loss.backward()
-        end = time.perf_counter()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return {
-            "seconds": time.perf_counter() - start,
-            "cpu": time.process_time() - worked,
-            "backward": end - self.began,
-            "ready": [at for at, _ in self.ready],
-            "buckets": [numel for _, numel in self.ready],
-        }
+        self.step()
+        return {"seconds": time.perf_counter() - start, "cpu": time.process_time() - worked}
 
 
 class Commands:
     """What the parent can ask for."""
 
     def __init__(self) -> None:
-        self.loops = {method: Loop(method) for method in ("compute", *METHODS)}
+        self.loops: dict[str, Loop] = {}
+        self.plain: Loop | None = None
+
+    def use(self, methods: Sequence[str]) -> dict[str, float]:
+        """Train with these methods from now on; return the bytes of a step of each codec."""
         for loop in self.loops.values():
-            for _ in range(4):  # DDP rebuilds its buckets, and codecs learn their sizes
+            if loop.handle is not None:
+                loop.handle.detach()
+        self.loops = {method: Loop(method) for method in methods}
+        sent = {}
+        for method, loop in self.loops.items():
+            for _ in range(SETTLED):
                 loop.step()
+            if loop.handle is not None:
+                loop.handle.metrics(reset=True)
+                for _ in range(2):
+                    loop.step()
+                sent[method] = float(loop.handle.metrics()["wire_bytes"])
+        return sent
 
-    def step(self, method: str) -> dict[str, Any]:
-        return self.loops[method].step()
+    def step(self, method: str) -> dict[str, float]:
+        return self.loops[method].timed()
 
-    def profile(self, steps: int) -> dict[str, Any]:
-        """Return steps without any exchange."""
-        return {"steps": [self.loops["compute"].step() for _ in range(steps)]}
+    def profile(self) -> dict[str, Any]:
+        """Return the fastest of some steps without any exchange."""
+        if self.plain is None:
+            self.plain = Loop("")
+        loop = self.plain
+        rest = []
+        for _ in range(PROFILED):
+            loop.model(loop.input).square().mean().backward()
+            dist.barrier()
+            start = time.perf_counter()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+            rest.append(time.perf_counter() - start)
+
+        def train() -> None:
+            loop.model(loop.input).square().mean().backward()
+
+        found = cost.measure_workload(loop.model, train, steps=PROFILED, optimizer=min(rest))
+        return asdict(found)
 
     def link(self, seconds: float) -> dict[str, float]:
         return asdict(cost.measure_link(seconds=seconds))
 
-    def calibrate(self, seconds: float) -> dict[str, Any]:
+    def calibrate(self, methods: Sequence[str], seconds: float) -> dict[str, Any]:
         dist.barrier()  # all ranks at once, as in training
-        return calibrate({name: make() for name, make in CODECS.items()}, seconds=seconds).to_json()
+        return calibrate({name: codec(name) for name in methods}, seconds=seconds).to_json()
 
 
 def main(setup: dict[str, Any]) -> None:
@@ -134,7 +168,7 @@ def main(setup: dict[str, Any]) -> None:
         timeout=timedelta(seconds=300),
     )
     commands = Commands()
-    print(json.dumps({"methods": METHODS}), file=answers, flush=True)
+    print(json.dumps({}), file=answers, flush=True)
     for line in sys.stdin:
         command = json.loads(line)
         answer = getattr(commands, command.pop("do"))(**command)

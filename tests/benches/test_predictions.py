@@ -8,16 +8,22 @@ import pytest
 
 import gradwire
 from benches.compare import blocks
-from benches.plan.__main__ import link_of, predictions, quickest, table
-from benches.plan.rank import CODECS, METHODS
+from benches.plan.judge import BY_GRADIENTS, link_of, method_of, predictions, table
+from benches.plan.measure import quickest
+from benches.plan.rank import DENSE, METHODS, codec
 from gradwire.cost import Calibration, CodecCost, Line
 
-STEP = {
-    "seconds": 0.12,
+WORKLOAD = {
+    "numel": 8_000_000,
     "backward": 0.08,
-    "ready": [0.04, 0.081],
+    "other": 0.04,
     "buckets": [4_000_000, 4_000_000],
+    "ready": [0.04, 0.08],
+    "tensors": 8,
+    "shared": True,
 }
+SENT = 200_000.0
+RATES = (0, 10**9)
 
 
 @pytest.fixture(scope="module")
@@ -25,21 +31,30 @@ def measured():
     """A measurement without noise: 2 ranks on links of 1 and 10 Gbit/s."""
     encode, decode = Line(1e-6, 1e-9, 0.0), Line(1e-6, 0.0, 1e-9)
     costs = {
-        name: CodecCost(make(), encode, decode, 48, 32.0, 0.01, 8.0)
-        for name, make in CODECS.items()
+        name: CodecCost(codec(name), encode, decode, 48, 32.0, 0.01, 8.0)
+        for name in METHODS
+        if name not in DENSE
     }
-    calibration = Calibration(costs, 1e-9, 1e-10, 1).to_json()
     outcomes = [
         {
-            "rate": int(rate),
-            "links": [{"bandwidth": rate, "latency": 1e-4, "overhead": 0.0}],
-            "profiles": [STEP],
-            "seconds": {method: [0.5, 0.4] for method in METHODS},
+            "rate": rate,
+            "links": [{"bandwidth": rate or 1e10, "latency": 1e-4}],
+            "workloads": [{**WORKLOAD, "other": 0.05}, WORKLOAD],
+            "seconds": {method: [0.4, 0.5] for method in METHODS},
         }
-        for rate in (1e9, 1e10)
+        for rate in RATES
     ]
-    return {"date": "2026-11-22", "ranks": 2, "numel": 8_000_000, "tensors": 8,
-            "calibrations": [calibration], "outcomes": outcomes}  # fmt: skip
+    return {
+        "date": "2026-11-22",
+        "machine": {"cores": 2},
+        "ranks": 2,
+        "numel": 8_000_000,
+        "tensors": 8,
+        "rounds": 2,
+        "calibration": Calibration(costs, 1e-9, 1e-10, 1).to_json(),
+        "sent": dict.fromkeys(BY_GRADIENTS, SENT),
+        "outcomes": outcomes,
+    }
 
 
 def test_each_rate_and_method_is_predicted_and_judged_by_its_fastest_step(measured):
@@ -48,29 +63,38 @@ def test_each_rate_and_method_is_predicted_and_judged_by_its_fastest_step(measur
     for row in rows:
         assert row["measured"] == 0.4
         assert row["error"] == pytest.approx(row["predicted"] / 0.4 - 1)
-        assert row["predicted"] > row["compute"] == 0.12
-    dense = rows[0]["predicted"]
+        assert row["predicted"] > row["compute"] == pytest.approx(0.12)
+    dense = rows[len(METHODS)]["predicted"]
     assert dense == pytest.approx(0.04 + 0.04 + 2 * (16e6 * 8 / 1e9 + 2e-4), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", BY_GRADIENTS)
+def test_what_sends_as_gradients_are_is_given_the_bytes_of_training(measured, name):
+    method = method_of(name, measured)
+    assert method.payload(8_000_000, 8).nbytes == pytest.approx(SENT, rel=1e-3)
+    assert method_of("topk", measured).cost.share == 0.01
 
 
 def test_the_table_has_a_row_for_each_method(measured):
     lines = table(measured)
-    assert [line.split("|")[1].strip() for line in lines[4:]] == [*METHODS, "no exchange"]
-    assert "1 Gbit/s: predicted | measured | error | 10 Gbit/s: predicted" in lines[2]
+    assert [line.split("|")[1].strip() for line in lines[4:-2]] == [*METHODS, "no exchange"]
+    assert lines[2] == "| | unshaped | 1 Gbit/s |"
+    assert re.search(r"^\d+ of 48 predictions are within 15 %", lines[-1])
 
 
-def test_the_table_in_the_documentation_is_that_of_its_run():
+def test_the_table_in_the_documentation_is_that_of_its_runs():
     page = (blocks.ROOT / "docs" / "cost.md").read_text("utf-8")
-    named = re.search(r"benches/results/[\w-]+-plan\.json", page)
-    assert named, "the page names the run that its table comes from"
-    kept = json.loads((blocks.ROOT / named[0]).read_text("utf-8"))
-    assert blocks.find(page, "predicted and measured").split("\n")[1:-1] == table(kept)
+    named = re.findall(r"benches/results/[\w-]+-plan[\w-]*\.json", page)
+    assert named, "the page names the runs that its tables come from"
+    kept = [json.loads((blocks.ROOT / each).read_text("utf-8")) for each in dict.fromkeys(named)]
+    lines = [line for run in kept for line in (*table(run), "")][:-1]
+    assert blocks.find(page, "predicted and measured").split("\n")[1:-1] == lines
 
 
 def test_what_is_slow_by_chance_is_left_out(measured):
-    slow = copy.deepcopy(measured["calibrations"][0])
+    slow = copy.deepcopy(measured["calibration"])
     slow["codecs"]["topk"]["encode"]["per_numel"] = 1.0
-    both = quickest([slow, measured["calibrations"][0]])
+    both = quickest([slow, measured["calibration"]])
     assert both.codecs["topk"].encode.per_numel == 1e-9
     assert both.codecs["topk"].codec == gradwire.topk(ratio=0.01)
     links = [{"bandwidth": rate, "latency": 1e-4, "overhead": 0.0} for rate in (3e8, 1e9, 5e8)]

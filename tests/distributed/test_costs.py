@@ -45,3 +45,22 @@ def test_ranks_send_the_bytes_that_the_simulator_says(ranks: Ranks) -> None:
         mean = sum(each[name][0] for each in sent) / len(sent)
         assert found == pytest.approx(mean, rel=0.06), name
         assert dense == sent[0][name][1]
+
+
+def test_a_workload_has_the_buckets_that_a_hook_gets(two: Ranks) -> None:
+    first, second = two.run("costs.workload")
+    found = first["found"]
+    assert found == second["found"]
+    assert found.buckets == first["seen"]
+    assert len(found.buckets) > 2
+    assert found.tensors == 10
+    assert found.shared
+    assert 0 < found.ready[0] < found.ready[-1] == found.backward
+    assert found.other >= 1.0
+    for each in (first, second):
+        assert each["kept"]
+        assert each["exchanged"] == 1
+        assert each["told"] == [
+            "model must be a torch.nn.parallel.DistributedDataParallel, got Sequential",
+            "step made no forward pass: call the model that is measured",
+        ]

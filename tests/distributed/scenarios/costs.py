@@ -1,15 +1,18 @@
 """Links that are measured on process groups."""
 
+import copy
 import dataclasses
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.torch import cost
-from tests.distributed.scenarios.common import attached
+from tests.distributed.scenarios.common import attached, gradients_of
 
 
 def links(rank: int, world_size: int) -> dict[str, Any]:
@@ -27,6 +30,50 @@ def links(rank: int, world_size: int) -> dict[str, Any]:
     return {"found": found, "again": again, "told": told}
 
 
+def workload(rank: int, world_size: int) -> dict[str, Any]:
+    """Measure a model with a codec; compare with the buckets that its hook would get."""
+    shapes = [(64, 40), (40, 300), (300, 300), (300, 300), (300, 8)]
+    torch.manual_seed(0)
+    layers = nn.Sequential(*[nn.Linear(*shape) for shape in shapes])
+    x = torch.randn(5, 64)
+    seen: list[int] = []
+
+    def hook(state: object, bucket: Any) -> Any:
+        seen.append(bucket.buffer().numel())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    hook.__annotations__.clear()  # DDP insists that annotations, if there are any, are its own
+    hooked = DistributedDataParallel(copy.deepcopy(layers), bucket_cap_mb=SMALL)
+    hooked.register_comm_hook(None, hook)
+    for _ in range(3):
+        seen.clear()
+        hooked(x).sum().backward()
+
+    with attached(layers, gradwire.onebit(), bucket_cap_mb=SMALL) as (model, handle):
+        model(x).sum().backward()
+        before = gradients_of(model.module)
+        steps = handle.step
+        found = cost.measure_workload(
+            model, lambda: model(x).sum().backward(), steps=3, optimizer=1.0
+        )
+        after = gradients_of(model.module)
+        kept = all(np.array_equal(after[name], grad) for name, grad in before.items())
+        model.zero_grad()
+        model(x).sum().backward()  # the hooks are gone, and steps are exchanged again
+        exchanged = handle.step - steps
+        told = []
+        others: list[Any] = [layers, model]
+        for other in others:
+            try:
+                cost.measure_workload(other, lambda: None)
+            except (TypeError, ValueError) as error:
+                told.append(str(error))
+    return {"found": found, "seen": seen, "kept": kept, "exchanged": exchanged, "told": told}
+
+
+SMALL = 0.1
 SIDE, LAYERS = 256, 3
 
 

@@ -1,0 +1,116 @@
+"""Predict what was measured, and tell by how much that errs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradwire.cost import (
+    Calibration,
+    Link,
+    Method,
+    Network,
+    Workload,
+    bf16,
+    compressed,
+    fp32,
+    predict,
+)
+
+from .measure import name_of
+
+BY_GRADIENTS = ("threshold", "strom", "adacomp", "adaptive", "gaussiank", "redsync")
+"""What these send depends on gradients: they get the number of bytes that training has sent."""
+
+Row = dict[str, Any]
+
+
+def workload(outcome: dict[str, Any]) -> Workload:
+    """Return the fastest step without any exchange."""
+    plain = min(outcome["workloads"], key=lambda each: float(each["backward"] + each["other"]))
+    return Workload(**plain)
+
+
+def link_of(outcome: dict[str, Any]) -> Link:
+    """Return the link in the middle: what is fitted may err to both sides."""
+    links = sorted(outcome["links"], key=lambda each: float(each["bandwidth"]))
+    return Link(**links[len(links) // 2])
+
+
+def method_of(name: str, measured: dict[str, Any]) -> Method:
+    """Return what is predicted."""
+    calibration = Calibration.from_json(measured["calibration"])
+    if name == "fp32":
+        return fp32()
+    if name == "bf16":
+        return bf16(calibration)
+    method = compressed(name, calibration)
+    if name not in BY_GRADIENTS:
+        return method
+    return _sends(method, measured, measured["sent"][name] / (measured["ranks"] - 1))
+
+
+def _sends(method: Method, measured: dict[str, Any], nbytes: float) -> Method:
+    """Return a method with the share of entries of which slots have so many bytes."""
+    assert method.cost is not None
+    low, high = 1e-6, 1.0
+    for _ in range(40):
+        share = (low * high) ** 0.5
+        made = replace(method, cost=replace(method.cost, share=share))
+        larger = made.payload(measured["numel"], measured["tensors"]).nbytes > nbytes
+        low, high = (low, share) if larger else (share, high)
+    return made
+
+
+def predictions(measured: dict[str, Any]) -> list[Row]:
+    """Return predicted and measured seconds of each rate and method."""
+    rows = []
+    for outcome in measured["outcomes"]:
+        network = Network(measured["ranks"], link_of(outcome))
+        work = workload(outcome)
+        for name, seconds in outcome["seconds"].items():
+            found = predict(work, method_of(name, measured), network)
+            real = min(seconds)
+            rows.append({"rate": outcome["rate"], "method": name, "compute": work.compute,
+                         "predicted": found.step, "measured": real,
+                         "error": found.step / real - 1})  # fmt: skip
+    return rows
+
+
+def table(measured: dict[str, Any]) -> list[str]:
+    """Return the table in Markdown, with a sentence before and one after it."""
+    rows = predictions(measured)
+    cells = {(row["rate"], row["method"]): row for row in rows}
+    rates = list(dict.fromkeys(row["rate"] for row in rows))
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    cores = measured["machine"]["cores"]
+    title = (
+        f"{measured['date'][:10]}, {measured['ranks']} ranks on {cores} cores, "
+        f"{measured['numel'] / 1e6:.1f} M parameters, Gloo. Milliseconds of a step: predicted / "
+        f"measured, the fastest of up to {measured['rounds']}, and the error."
+    )
+    lines = [
+        title,
+        "",
+        "| | " + " | ".join(name_of(rate) for rate in rates) + " |",
+        "|---|" + "---:|" * len(rates),
+    ]
+    lines += [
+        f"| {name} | " + " | ".join(_cell(cells[rate, name]) for rate in rates) + " |"
+        for name in names
+    ]
+    compute = [next(row["compute"] for row in rows if row["rate"] == rate) for rate in rates]
+    lines.append("| no exchange | " + " | ".join(f"{1e3 * each:.0f}" for each in compute) + " |")
+    return [*lines, "", _summary(rows)]
+
+
+def _cell(row: Row) -> str:
+    return f"{1e3 * row['predicted']:.0f} / {1e3 * row['measured']:.0f} {row['error']:+.0%}"
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    errors = sorted(abs(row["error"]) for row in rows)
+    within = sum(each <= 0.15 for each in errors)
+    return (
+        f"{within} of {len(errors)} predictions are within 15 %; the error in the middle is "
+        f"{errors[len(errors) // 2]:.0%}, the largest {errors[-1]:.0%}."
+    )

@@ -1,0 +1,135 @@
+"""Measure what the model takes, and the steps that it is judged by."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from benches.compare.exchange import UNSHAPED, Rank, together
+from gradwire.cli.training.link import format_rate, open_link
+from gradwire.cli.training.machine import machine, versions
+from gradwire.cost import Calibration, CodecCost
+
+from .rank import DENSE, LAYERS, NUMEL
+
+AT_ONCE = 6  # methods that take turns, whose models are in memory
+TIMES = 3  # that codecs are measured
+LONGEST = 8.0  # seconds that the turns of one method take on one link
+LEAST = 3  # turns
+
+
+def name_of(rate: int) -> str:
+    """Return the name of a link; 0 is one that is not shaped."""
+    return format_rate(rate) if rate else "unshaped"
+
+
+class Processes:
+    """The ranks."""
+
+    def __init__(self, ranks: list[Rank]) -> None:
+        self._ranks = ranks
+        together(ranks)  # each says so when it has joined the others
+
+    def ask(self, **command: Any) -> list[dict[str, Any]]:
+        """Have all ranks do something; return their answers."""
+        for rank in self._ranks:
+            rank.tell(**command)
+        return together(self._ranks)
+
+
+def measure(
+    ranks: int, rates: Sequence[int], methods: Sequence[str], rounds: int
+) -> dict[str, Any]:
+    """Measure on links of these rates between so many ranks."""
+    load = os.getloadavg()
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
+        link, why_not = open_link(ranks)
+        stack.enter_context(link)
+        if why_not is not None:
+            raise SystemExit(f"no shaped link: {why_not}")
+        link.set_rate(UNSHAPED)
+        started = []
+        for number in range(ranks):
+            started.append(Rank(link, number, folder, "benches.plan.rank", ranks=ranks))
+            stack.callback(started[-1].close)
+        processes = Processes(started)
+        codecs = [method for method in methods if method not in DENSE]
+        found = [processes.ask(do="calibrate", methods=codecs, seconds=0.2) for _ in range(TIMES)]
+        outcomes: list[dict[str, Any]] = [
+            {"rate": rate, "links": [], "workloads": [], "seconds": {}} for rate in rates
+        ]
+        sent: dict[str, float] = {}
+        for first in range(0, len(methods), AT_ONCE):
+            batch = methods[first : first + AT_ONCE]
+            link.set_rate(UNSHAPED)
+            sent |= processes.ask(do="use", methods=batch)[0]
+            for outcome in outcomes:
+                print(f"{name_of(outcome['rate'])}: {', '.join(batch)}", file=sys.stderr)
+                link.set_rate(outcome["rate"] or UNSHAPED)
+                _turns(processes, batch, rounds, outcome)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {**versions(), "torch": torch.__version__},
+        "load": {"before": load, "after": os.getloadavg()},
+        "ranks": ranks,
+        "numel": NUMEL,
+        "tensors": LAYERS,
+        "rounds": rounds,
+        "calibration": quickest([each for every in found for each in every]).to_json(),
+        "sent": sent,
+        "outcomes": outcomes,
+    }
+
+
+def _turns(
+    processes: Processes, batch: Sequence[str], rounds: int, outcome: dict[str, Any]
+) -> None:
+    """Have some methods take turns on one link, and add what they took to its outcome."""
+    outcome["links"].append(processes.ask(do="link", seconds=0.6)[0])
+    profiles = [processes.ask(do="profile")[0]]
+    seconds: dict[str, list[float]] = {method: [] for method in batch}
+    began = dict.fromkeys(batch, 0.0)
+    for turn in range(rounds):
+        at = turn % len(batch)
+        for method in (*batch[at:], *batch[:at]):
+            if turn >= LEAST and began[method] > LONGEST:
+                continue
+            start = time.perf_counter()
+            answers = processes.ask(do="step", method=method)
+            began[method] += time.perf_counter() - start
+            seconds[method].append(round(max(each["seconds"] for each in answers), 5))
+    profiles.append(processes.ask(do="profile")[0])
+    outcome["workloads"].append(
+        min(profiles, key=lambda each: float(each["backward"] + each["other"]))
+    )
+    outcome["seconds"] |= {method: sorted(each) for method, each in seconds.items()}
+
+
+def quickest(plain: list[dict[str, Any]]) -> Calibration:
+    """Return the fastest encode and decode of each codec, for a tensor of a million entries."""
+    every = [Calibration.from_json(each) for each in plain]
+
+    def best(name: str) -> CodecCost:
+        costs = [each.codecs[name] for each in every]
+        entries = 1e6 * costs[0].share
+        return replace(
+            costs[0],
+            encode=min((each.encode for each in costs), key=lambda line: line(1e6, entries)),
+            decode=min((each.decode for each in costs), key=lambda line: line(1e6, entries)),
+        )
+
+    return replace(
+        every[0],
+        codecs={name: best(name) for name in every[0].codecs},
+        cast_seconds=min(each.cast_seconds for each in every),
+        clear_seconds=min(each.clear_seconds for each in every),
+    )

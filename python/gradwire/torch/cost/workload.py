@@ -1,0 +1,203 @@
+"""A training step without any exchange, measured on the model itself."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire import _validate
+from gradwire.cost import Workload
+
+__all__ = ["measure_workload"]
+
+_FIRST = 1 << 20
+"""Bytes of DDP's first bucket, unless the user has given a size."""
+
+
+def measure_workload(
+    model: DistributedDataParallel,
+    step: Callable[[], object],
+    *,
+    optimizer: float = 0.0,
+    steps: int = 10,
+    shared: bool | None = None,
+) -> Workload:
+    """Measure the backward pass of a model, and when each of its buckets is ready.
+
+    All ranks must call it. Steps run in ``model.no_sync()``: whatever hook the model has, nothing
+    is exchanged. What was in ``grad`` is there again afterwards.
+
+    Parameters
+    ----------
+    model : torch.nn.parallel.DistributedDataParallel
+        With parameters on one device.
+    step : callable
+        A forward and a backward pass, as ``lambda: loss(model(x), y).backward()``. Without the
+        optimizer: gradients are those of this rank alone, and models would drift apart.
+    optimizer : float
+        Seconds of the rest of a step.
+    steps : int
+        The fastest of so many counts: other work can only lengthen it. One more comes first.
+    shared : bool, optional
+        Encodes take processor time from the backward pass. By default, if the model is on the CPU.
+
+    Returns
+    -------
+    Workload
+        The same on all ranks: of the slowest one, with the buckets that DDP makes after its first
+        step, from the order in which gradients are ready.
+
+    Raises
+    ------
+    TypeError
+        The model is of another type.
+    ValueError
+        A step had no forward pass of the model, or no gradients.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            f"model must be a torch.nn.parallel.DistributedDataParallel, got {type(model).__name__}"
+        )
+    steps = _validate.integer("steps", steps, low=1)
+    optimizer = _validate.positive("optimizer", optimizer)
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    watch = _Watch(model, parameters)
+    kept = [each.grad for each in parameters]
+    try:
+        found = min((watch.time(step) for _ in range(1 + steps)), key=_seconds)
+    finally:
+        watch.close()
+        for each, grad in zip(parameters, kept, strict=True):
+            each.grad = grad
+    seconds, moments = found
+    return _slowest(model, parameters, seconds, moments, optimizer, shared)
+
+
+def _seconds(found: tuple[float, list[float]]) -> float:
+    return found[0]
+
+
+class _Watch:
+    """Notes when gradients are ready.
+
+    Parameters
+    ----------
+    model : DistributedDataParallel
+    parameters : sequence of torch.nn.Parameter
+    """
+
+    def __init__(
+        self, model: DistributedDataParallel, parameters: Sequence[torch.nn.Parameter]
+    ) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._device = parameters[0].device
+        self._start: Any = None
+        self._noted: dict[int, Any] = {}
+        self._hooks = [model.register_forward_hook(self._begin)]
+        self._hooks += [
+            each.register_post_accumulate_grad_hook(self._note_of(at))  # type: ignore[no-untyped-call]
+            for at, each in enumerate(parameters)
+        ]
+
+    def time(self, step: Callable[[], object]) -> tuple[float, list[float]]:
+        """Return the seconds of a step, and those from the forward pass to each gradient.
+
+        A parameter without a gradient has a negative time.
+        """
+        for each in self._parameters:
+            each.grad = None
+        self._start, self._noted = None, {}
+        dist.barrier(group=self._model.process_group)
+        begin = time.perf_counter()
+        with self._model.no_sync():
+            step()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        seconds = time.perf_counter() - begin
+        if self._start is None:
+            raise ValueError("step made no forward pass: call the model that is measured")
+        if not self._noted:
+            raise ValueError("step made no backward pass: call backward() on what the model gave")
+        return seconds, [
+            self._between(self._noted[at]) if at in self._noted else -1.0
+            for at in range(len(self._parameters))
+        ]
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for each in self._hooks:
+            each.remove()
+
+    def _begin(self, *_: object) -> None:
+        self._start = self._now()
+
+    def _note_of(self, at: int) -> Callable[[torch.Tensor], None]:
+        def note(_: torch.Tensor) -> None:
+            self._noted[at] = self._now()
+
+        return note
+
+    def _now(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _between(self, end: Any) -> float:
+        if self._device.type != "cuda":
+            return float(end - self._start)
+        return float(self._start.elapsed_time(end)) / 1e3
+
+
+def _slowest(
+    model: DistributedDataParallel,
+    parameters: Sequence[torch.nn.Parameter],
+    seconds: float,
+    moments: list[float],
+    optimizer: float,
+    shared: bool | None,
+) -> Workload:
+    """Return the workload of the slowest rank."""
+    device = parameters[0].device
+    told = torch.tensor([seconds, *moments], dtype=torch.float64, device=device)
+    dist.all_reduce(told, op=dist.ReduceOp.MAX, group=model.process_group)
+    seconds, *moments = told.tolist()
+    order = sorted(range(len(moments)), key=moments.__getitem__)
+    used = [at for at in order if moments[at] >= 0.0]
+    made = _buckets(model, [(moments[at], parameters[at]) for at in used])
+    ready = [bucket[-1][0] for bucket in made]
+    buckets = [sum(each.numel() for _, each in bucket) for bucket in made]
+    backward = ready[-1]
+    return Workload(
+        sum(buckets),
+        backward,
+        max(0.0, seconds - backward) + optimizer,
+        buckets=buckets,
+        ready=ready,
+        tensors=sum(moment >= 0.0 for moment in moments),
+        shared=device.type == "cpu" if shared is None else _validate.boolean("shared", shared),
+    )
+
+
+_Ready = tuple[float, torch.nn.Parameter]
+
+
+def _buckets(model: DistributedDataParallel, ready: Sequence[_Ready]) -> list[list[_Ready]]:
+    """Return the buckets that DDP makes of parameters in this order: one that is full ends."""
+    cap = int(model.bucket_bytes_cap)
+    first = min(cap, _FIRST) if model.bucket_bytes_cap_default else cap
+    limits = [*(getattr(model, "bucket_bytes_cap_list", None) or [first, cap])]
+    made: list[list[_Ready]] = [[]]
+    nbytes = 0
+    for at, each in ready:
+        if nbytes >= limits[min(len(made), len(limits)) - 1]:
+            made.append([])
+            nbytes = 0
+        made[-1].append((at, each))
+        nbytes += each.numel() * each.element_size()
+    return made
