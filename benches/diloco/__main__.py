@@ -1,8 +1,8 @@
 """Train with DiLoCo and with dense data parallelism, on the demo's text at equal tokens.
 
 Every finished run is kept in the file of results: the same command goes on where it was
-interrupted, and the tables of docs/diloco.md are those of the file. Two ranks are simulated in one
-process of one thread. A run takes about two minutes.
+interrupted, and the tables of docs/diloco.md are those of the file. The ranks, two if nothing
+else is said, are simulated in one process of one thread. A run takes about two minutes.
 """
 
 import argparse
@@ -37,6 +37,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="for --only, to screen")
     parser.add_argument(
+        "--ranks", type=int, default=2, help="for --only: simulated ranks (default: %(default)s)"
+    )
+    parser.add_argument(
         "--out", type=Path, default=RESULTS, metavar="FILE", help="results (default: %(default)s)"
     )
     parser.add_argument("--tables", action="store_true", help="train nothing, only write tables")
@@ -50,7 +53,11 @@ def main(given: list[str] | None = None) -> None:
     if chosen.only is None:
         asked = tables.runs()
     else:
-        asked = [Run(name, seed, chosen.steps) for seed in chosen.seeds for name in chosen.only]
+        asked = [
+            Run(name, seed, chosen.steps, chosen.ranks)
+            for seed in chosen.seeds
+            for name in chosen.only
+        ]
     if not chosen.tables:
         torch.set_num_threads(1)
         gradwire.set_num_threads(1)

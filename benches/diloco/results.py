@@ -34,6 +34,7 @@ class Run:
     setting: str
     seed: int
     steps: int = STEPS
+    ranks: int = 2
 
     def key(self) -> dict[str, Any]:
         """Return everything that determines the run, as plain data."""
@@ -41,7 +42,7 @@ class Run:
             config = {**METHODS["dense AdamW"].config(), "rate": RATE}
         else:
             config = SETTINGS[self.setting].config()
-        return {"edition": EDITION, **asdict(self), "ranks": 2, "config": config}
+        return {"edition": EDITION, **asdict(self), "config": config}
 
     def make(self, task: Text) -> Record:
         """Train."""
@@ -51,13 +52,16 @@ class Run:
                 task,
                 METHODS["dense AdamW"],
                 RATE,
+                ranks=self.ranks,
                 seed=self.seed,
                 steps=self.steps,
                 evaluations=EVALUATIONS,
             )
             outcome = {**asdict(found), "largest_message": found.bytes_per_step}
         else:
-            outcome = asdict(train(task, SETTINGS[self.setting], seed=self.seed, steps=self.steps))
+            setting = SETTINGS[self.setting]
+            found = train(task, setting, ranks=self.ranks, seed=self.seed, steps=self.steps)
+            outcome = asdict(found)
         return {
             "key": self.key(),
             **outcome,
@@ -106,7 +110,7 @@ class Results(Lines):
             self.add(record)
             shown = "diverged" if record["diverged"] else f"{record['points'][-1]['loss']:.4f}"
             print(
-                f"{each.setting}, seed {each.seed}: loss {shown}, "
+                f"{each.setting}, {each.ranks} ranks, seed {each.seed}: loss {shown}, "
                 f"{record['bytes_per_step']:,.0f} bytes per step; {left} runs left",
                 flush=True,
             )

@@ -32,7 +32,7 @@ class Setting:
     outer_momentum: float = 0.0
     fragments: int = 1
     delay: int = 0
-    mixing: float = 0.0
+    mixing: float | None = 0.0
 
     def adamw(self) -> dict[str, Any]:
         """Return the options of the inner optimizer."""
@@ -67,15 +67,40 @@ def _overlapped() -> dict[str, Setting]:
     for fragments, delay, mixing in (
         (2, 0, 0.0),
         (4, 0, 0.0),
+        (1, fifth, None),
+        (1, half, None),
+        (2, half, None),
         (1, fifth, 0.0),
-        (1, fifth, 0.5),
         (1, half, 0.0),
-        (1, half, 0.5),
     ):
-        name = f"{fragments} fragments, delay {delay}, mixing {mixing}"
+        rule = "" if mixing is None else f", mixing {mixing}"
+        name = f"{fragments} fragments, delay {delay}{rule}"
         found[name] = replace(chosen, fragments=fragments, delay=delay, mixing=mixing)
     return found
 
 
 OVERLAPPED = _overlapped()
-SETTINGS: dict[str, Setting] = {**TRIED, **OVERLAPPED}
+
+
+def _streamed() -> dict[str, Setting]:
+    """Return every entry in four bits, delayed by a third of the steps, with two outer momenta."""
+    found = {}
+    for momentum in (0.9, 0.6):
+        every = Setting(
+            gradwire.dense(quantize=Codebook(4)),
+            15,
+            rate=0.002,
+            beta1=0.9,
+            outer_lr=0.7,
+            outer_momentum=momentum,
+        )
+        name = "4 bits, 15 steps" if momentum == 0.9 else f"4 bits, 15 steps, momentum {momentum}"
+        found[name] = every
+        found[f"{name}, delay 5"] = replace(every, delay=5, mixing=None)
+        found[f"{name}, delay 5, mixing 0.5"] = replace(every, delay=5, mixing=0.5)
+        found[f"{name}, delay 5, mixing 0.0"] = replace(every, delay=5)
+    return found
+
+
+STREAMED = _streamed()
+SETTINGS: dict[str, Setting] = {**TRIED, **OVERLAPPED, **STREAMED}

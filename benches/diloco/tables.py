@@ -8,8 +8,8 @@ from benches.accuracy.store import Record
 from benches.accuracy.tables import head, rate, row
 from benches.compare.blocks import ROOT, replace
 
-from .results import DENSE, Run
-from .settings import CHOSEN, OVERLAPPED, SETTINGS, TRIED
+from .results import DENSE, STEPS, Run
+from .settings import CHOSEN, OVERLAPPED, SETTINGS, STREAMED, TRIED, Setting
 
 PAGE = ROOT / "docs" / "diloco.md"
 
@@ -22,6 +22,9 @@ CHOICE, *JUDGING = SEEDS
 SHORT = 400
 """Steps of the runs that compare fragments and delays."""
 
+MORE = 4
+"""Ranks of the run that shows what their number changes, with as many tokens in all."""
+
 Made = Mapping[Run, Record]
 
 
@@ -30,7 +33,8 @@ def runs() -> list[Run]:
     return [
         *(Run(name, seed) for seed in SEEDS for name in (DENSE, CHOSEN)),
         *(Run(name, CHOICE) for name in (DENSE, *TRIED)),
-        *(Run(name, CHOICE, SHORT) for name in OVERLAPPED),
+        *(Run(name, CHOICE, SHORT) for name in {**OVERLAPPED, **STREAMED}),
+        Run(CHOSEN, CHOICE, STEPS, MORE),
     ]
 
 
@@ -39,6 +43,8 @@ def tables(made: Made) -> dict[str, list[str]]:
     return {
         "held": _held(made),
         "overlapped": _overlapped(made),
+        "ranks": _ranks(made),
+        "streamed": _streamed(made),
         "tried": _tried(made),
     }
 
@@ -80,12 +86,51 @@ def _overlapped(made: Made) -> list[str]:
                 row(
                     str(setting.fragments),
                     f"{setting.delay} of {setting.inner_steps}",
-                    rate(setting.mixing) if setting.delay else "",
+                    _mixing(setting),
                     _loss(record),
                     _percent(_end(record) / _end(first)),
                     f"{record['largest_message']:,.0f}",
                 )
             )
+    return lines
+
+
+def _streamed(made: Made) -> list[str]:
+    """Return what a delay costs where every entry is sent, by the outer momentum."""
+    titles = ("delay", "`mixing`", "loss", "against no delay")
+    lines, first = head("outer momentum", *titles), math.nan
+    for name, setting in STREAMED.items():
+        record = made.get(Run(name, CHOICE, SHORT))
+        if record and not setting.delay:
+            first = _end(record)
+        if record:
+            lines.append(
+                row(
+                    rate(setting.outer_momentum),
+                    f"{setting.delay} of {setting.inner_steps}",
+                    _mixing(setting),
+                    _loss(record),
+                    _percent(_end(record) / first),
+                )
+            )
+    return lines
+
+
+def _mixing(setting: Setting) -> str:
+    if not setting.delay:
+        return ""
+    return "None" if setting.mixing is None else rate(setting.mixing)
+
+
+def _ranks(made: Made) -> list[str]:
+    """Return the chosen setting with more ranks, at equal tokens in all."""
+    lines = head("ranks", "loss", "against dense", "bytes per step")
+    dense = made.get(Run(DENSE, CHOICE))
+    for ranks in (2, MORE):
+        record = made.get(Run(CHOSEN, CHOICE, STEPS, ranks))
+        if record and dense:
+            percent, sent = _percent(_end(record) / _end(dense)), record["bytes_per_step"]
+            lines.append(row(str(ranks), _loss(record), percent, f"{sent:,.0f}"))
     return lines
 
 

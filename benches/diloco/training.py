@@ -19,7 +19,7 @@ from benches.accuracy.tasks.task import Task
 from gradwire import NonFiniteError
 from gradwire.cli.training.tasks import share_of_rate
 from gradwire.torch.diloco.fragments import Timetable, divide
-from gradwire.torch.diloco.part import Outer
+from gradwire.torch.diloco.outer import Outer
 
 from .settings import Setting
 
@@ -51,6 +51,7 @@ class Fragment:
         self._velocity = torch.zeros_like(self._shared) if setting.outer_momentum else None
         self._averaging = Compressed(flat, ranks, setting.codec)
         self._mean = torch.zeros_like(self._shared)
+        self._sent: list[torch.Tensor | None] = [None] * ranks
 
     @torch.no_grad()
     def show(self, rank: int | None) -> None:
@@ -58,9 +59,11 @@ class Fragment:
         self.flat.parameters.copy_(self._shared if rank is None else self.own[rank])
 
     @torch.no_grad()
-    def send(self) -> float:
+    def send(self, outer: Outer) -> float:
         """Average by what the ranks have moved; return the bytes that one of them sends."""
         for rank, own in enumerate(self.own):
+            if outer.carry:
+                self._sent[rank] = own.clone()
             self._averaging.take(rank, self._shared - own)
         self._averaging.average(self._mean)
         return self._averaging.nbytes + (len(self.own) - 1) * MEETING
@@ -69,11 +72,8 @@ class Fragment:
     def apply(self, outer: Outer) -> None:
         """Make the outer step, and bring the ranks' own parameters to the result."""
         outer.step(self._shared, self._velocity, self._mean)
-        for own in self.own:
-            if outer.mixing == 0.0:
-                own.copy_(self._shared)
-            else:
-                own.lerp_(self._shared, 1.0 - outer.mixing)
+        for own, sent in zip(self.own, self._sent, strict=True):
+            outer.place(own, self._shared, sent)
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Exchanges:
             if self._flying and self.table.applied_at(self._flying[0]) <= now:
                 self._fragment(self._flying.popleft()).apply(self.outer)
             elif self.table.sent_at(self.sent) <= now:
-                nbytes = self._fragment(self.sent).send()
+                nbytes = self._fragment(self.sent).send(self.outer)
                 self.nbytes += nbytes
                 self.largest = max(self.largest, nbytes)
                 self._flying.append(self.sent)
@@ -120,7 +120,10 @@ def train(task: Task, setting: Setting, *, ranks: int = 2, seed: int, steps: int
     groups = divide(dict(model.named_parameters()), setting.fragments)
     fragments = [Fragment(Flat(model, only=names), ranks, setting) for names in groups]
     table = Timetable(setting.inner_steps, len(groups), setting.delay)
-    outer = Outer(setting.outer_lr, setting.outer_momentum, True, setting.mixing)
+    outer = Outer.given(
+        setting.outer_lr, setting.outer_momentum, True, setting.mixing, setting.delay
+    )
+    outer.check(setting.codec)
     exchanges = Exchanges(fragments, table, outer)
     inner = [
         torch.optim.AdamW([each.own[rank] for each in fragments], fused=True, **setting.adamw())

@@ -57,7 +57,7 @@ def test_an_interrupted_command_goes_on_where_it_was(call, capsys):
     capsys.readouterr()
     call("--only", DENSE, "--only", tables.CHOSEN, "--seeds", "0", "1")
     out = capsys.readouterr().out
-    assert f"{tables.CHOSEN}, seed 1: loss" in out
+    assert f"{tables.CHOSEN}, 2 ranks, seed 1: loss" in out
     assert "0 runs left" in out
     assert "seed 0: loss" not in out
     again = [json.loads(line) for line in whole.splitlines()]

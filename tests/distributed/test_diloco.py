@@ -41,6 +41,14 @@ def test_a_run_resumes_bit_for_bit_and_with_other_ranks(
     assert len({each["common"] for each in results}) == 1
 
 
+def test_with_a_delay_every_inner_step_is_sent_once(two: Ranks) -> None:
+    for found in two.run("diloco.conserves"):
+        assert found["errors"] == 1
+        assert found["under way"]
+        assert found["rounds"] >= 9
+        assert found["off"] < 1e-5
+
+
 def test_a_rank_that_diverges_is_an_error_on_all_and_the_next_round_goes_on(two: Ranks) -> None:
     first, second = two.run("diloco.failures")
     for found in (first, second):

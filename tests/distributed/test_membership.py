@@ -80,14 +80,33 @@ def test_ranks_join_others_in_the_middle_and_resume_together(apart, tmp_path: Pa
     assert len({tuple(each["resumed"]["rounds"]) for each in results}) == 1
 
 
-def test_only_one_side_of_a_broken_network_goes_on_and_nobody_without_the_store(
+def test_a_network_in_two_parts_has_one_that_goes_on_and_nobody_trains_without_the_store(
     apart, tmp_path: Path
 ) -> None:
-    *ended, first, second = apart(4).run("membership.cut_off", limit=400.0, folder=str(tmp_path))
-    refused, other = (first, second) if "refused" in first else (second, first)
-    assert "reaches the store, but not the other ranks" in refused["refused"]
-    assert other["rounds"] > 0
+    results = apart(5).run("membership.cut_off", limit=600.0, folder=str(tmp_path))
+    ended, sides = results[:2], results[2:]
+    same_everywhere(sides)
+    for each in sides[:2]:  # two of three went on, twice, and took the third in again
+        assert not each["errors"]
+        assert set(each["sizes"].values()) == {2, 3}
+    away = sides[2]
+    assert "reaches the store, but not the other ranks" in away["errors"][0]
+    assert "the store of the members did not answer" in away["errors"][1]
+    assert away["kept"] == [True, True]
+    assert max(away["rounds"]) == max(sides[0]["rounds"])
     for each in ended:
         assert "the store of the members did not answer" in each["error"]
         assert len(each["saved"]) == 8
         assert each["closed"]
+
+
+def test_a_run_that_begins_again_is_told_what_it_waits_for(apart, tmp_path: Path) -> None:
+    (found,) = apart(1).run("membership.starts_again", limit=400.0, folder=str(tmp_path))
+    assert found["first"] == "trained 1 1"
+    assert "a bug" in found["trace"]
+    assert found["again"] == "trained 1 1"  # whoever ends by an error has left
+    assert found["refused"] == ""
+    warning = "the members of this run, which show no sign of life in the store"
+    assert found["said"].count(warning) == 1
+    assert "If they have ended, begin with another name=" in found["said"]
+    assert "MembershipError: the members did not take this rank in" in found["said"]

@@ -1,5 +1,6 @@
 """Who trains together, what counts, and wrong arguments: without other processes."""
 
+import gc
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,15 @@ from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import stores
 
 
-def roster(members: str, generation: int = 3, **waiting: tuple[int, int]) -> Roster:
-    """Members and ranks that wait, by letters; each with what it held, and where it failed."""
-    return Roster(
-        generation, tuple(members), {key: Waiting(*each) for key, each in waiting.items()}
-    )
+def roster(members: str, generation: int = 3, **waiting: tuple[Any, ...]) -> Roster:
+    """Members and ranks that wait, by letters; each with what it held, where it failed, and whom
+    it reached nevertheless.
+    """
+    there = {
+        key: Waiting(held, failed, reached=tuple("".join(reached)))
+        for key, (held, failed, *reached) in waiting.items()
+    }
+    return Roster(generation, tuple(members), there)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +38,27 @@ def roster(members: str, generation: int = 3, **waiting: tuple[int, int]) -> Ros
         (roster("abc", a=(2, 3), c=(2, 3)), "ac"),  # b was lost while they connected
         (roster("ab", a=(2, 3), b=(2, 3)), "a"),  # they do not reach each other: one goes on
         (roster("abc", a=(2, 3), b=(2, 0), c=(2, 3)), "ab"),  # b reaches both
-        (roster("abd", a=(2, 3), b=(2, 3), d=(0, 3)), "ab"),  # as before d came
-        (roster("abd", a=(2, 3), b=(2, 3), d=(1, 3), e=(0, 0)), "abe"),
+        (roster("abd", a=(2, 3, "b"), b=(2, 3, "a"), d=(0, 3)), "ab"),  # as before d came
+        (roster("abd", a=(2, 3, "bd"), b=(2, 3, "a"), d=(0, 3, "a")), "ab"),
+        (roster("abd", a=(2, 3, "b"), b=(2, 3, "a"), d=(1, 3), e=(0, 0)), "abe"),
+        # A network in two parts: the larger one goes on, or that of the first member.
+        (roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b")), "bc"),
+        (roster("abc", a=(2, 3, "c"), b=(2, 3), c=(2, 3, "a")), "ac"),
+        (roster("abcd", a=(2, 3, "b"), b=(2, 3, "a"), c=(2, 3, "d"), d=(2, 3, "c")), "ab"),
+        (
+            roster(
+                "abcde",
+                a=(2, 3, "d"),
+                b=(2, 3, "ce"),
+                c=(2, 3, "be"),
+                d=(2, 3, "a"),
+                e=(2, 3, "bc"),
+            ),
+            "bce",
+        ),
+        # Only what both have reached counts; those that have parameters come first.
+        (roster("abc", a=(2, 3, "bc"), b=(2, 3, "c"), c=(2, 3, "b")), "bc"),
+        (roster("abcd", a=(2, 3, "b"), b=(2, 3, "a"), c=(0, 3, "d"), d=(0, 3, "c")), "ab"),
         (roster("", 0, c=(0, 0), a=(0, 0)), "ca"),  # the first of all
     ],
 )
@@ -213,6 +237,31 @@ def test_one_rank_alone_waits_for_others_only_as_long_as_it_is_told() -> None:
         diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members)
 
 
+def test_what_is_waited_for_is_said_once_and_as_a_warning_only_if_it_lasts(caplog) -> None:
+    caplog.set_level("INFO", "gradwire.diloco")
+    members = membership(
+        min_size=2, timeout=timedelta(seconds=3), patience=timedelta(seconds=3), name="lonely"
+    )
+    with pytest.raises(MembershipError, match="fewer than min_size=2"):
+        diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members)
+    texts = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert texts == [
+        "waiting for more ranks: there are 1, and min_size=2; it gives up after 3 seconds"
+    ]
+
+
+def test_a_membership_that_nobody_closed_leaves_with_its_object() -> None:
+    store = stores.HashStore()
+    options: dict[str, Any] = {"codec": gradwire.topk(0.1), "inner_steps": 1}
+    model = torch.nn.Linear(99, 99)
+    outer = diloco.DiLoCo(model, membership=diloco.Membership(store), **options)
+    outer.step()
+    del outer
+    gc.collect()
+    with diloco.DiLoCo(model, membership=diloco.Membership(store), **options) as other:
+        assert (other.world_size, other.rounds) == (1, 0)
+
+
 def test_a_membership_is_for_one_training() -> None:
     members = membership()
     diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members).close()
@@ -274,7 +323,7 @@ def test_only_ranks_with_a_checkpoint_succeed_members_that_are_silent(monkeypatc
         )
         with pytest.raises(MembershipError, match="If none of them is left, begin with another"):
             made("new")
-        assert not last._changing._membership.outdated()  # it can go on
+        assert not last._ranks._membership.outdated()  # it can go on
         with made("resumed", state_dict=saved) as resumed:
             assert (resumed.rounds, resumed.generation) == (1, 2)
             assert resumed.members == ("resumed",)

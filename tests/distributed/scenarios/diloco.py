@@ -149,6 +149,62 @@ def other_size(rank: int, world_size: int, folder: str, old: int) -> dict[str, A
     }
 
 
+def conserves(rank: int, world_size: int) -> dict[str, Any]:
+    """With a delay, every inner step is sent once: also across a restore and a bad exchange."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    own = dict(model.named_parameters())
+    moved = {name: torch.zeros_like(each) for name, each in own.items()}
+    found: dict[str, Any] = {"errors": 0}
+    options: dict[str, Any] = {"inner_steps": 4, "fragments": 2, "delay": 3, "outer_lr": 1.0}
+    with diloco.DiLoCo(
+        model, gradwire.topk(0.1), outer_momentum=0.0, min_numel=65, **options
+    ) as outer:
+        begun = first_of(outer, "shared")
+        for step in range(22):
+            before = {name: each.detach().clone() for name, each in own.items()}
+            advance(model, optimizer, rank, range(step, step + 1))
+            for name, each in own.items():
+                moved[name] += before[name] - each.detach()
+            bad = rank == 1 and step == 9  # sent in this step, and mended afterwards
+            if bad:
+                kept = own["0.weight"].detach().clone()
+                with torch.no_grad():
+                    own["0.weight"][1, 2] = float("nan")
+            try:
+                outer.step()
+            except TensorError:
+                found["errors"] += 1
+            if bad:
+                with torch.no_grad():
+                    own["0.weight"].copy_(kept)
+            if rank == 1 and step == 16:
+                lost = unsent(outer, own)
+                outer.restore()
+                for name, gone in lost.items():
+                    moved[name] -= gone
+        found["under way"] = sorted(first_of(outer, "pending"))
+        shared, pending = first_of(outer, "shared"), first_of(outer, "pending")
+        left, residual = unsent(outer, own), first_of(outer, "residual")
+    off = []
+    for name in own:
+        mine = moved[name] - left[name]
+        if name in residual:
+            mine = mine - residual[name]
+        torch.distributed.all_reduce(mine)
+        theirs = world_size * (begun[name] - shared[name])
+        if name in pending:
+            theirs = theirs + world_size * pending[name]
+        off.append(float((mine - theirs).abs().max()))
+    return {**found, "off": max(off), "rounds": outer.rounds}
+
+
+def unsent(outer: diloco.DiLoCo, own: dict[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+    """What a rank has trained since its parameters were sent, or applied, the last time."""
+    base = {**first_of(outer, "shared"), **first_of(outer, "sent")}
+    return {name: base[name] - each.detach() for name, each in own.items()}
+
+
 def failures(rank: int, world_size: int) -> dict[str, Any]:
     """NaN on one rank is an error on all, and the next round goes on."""
     model = network()

@@ -1,11 +1,16 @@
 """Training across sites by ranks that come and go, each a process of its own."""
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
+import textwrap
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -59,9 +64,9 @@ class Site:
         self.sizes[self.outer.rounds] = self.outer.world_size
         time.sleep(0.01)  # leave the processor to the other ranks
 
-    def until(self, condition: Callable[[], bool]) -> None:
+    def until(self, condition: Callable[[], bool], limit: float = LIMIT) -> None:
         """Train until something holds."""
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + limit
         while not condition():
             assert time.monotonic() < deadline, "it took too long"
             self.step()
@@ -99,7 +104,7 @@ def members_of(folder: str, **options: Any) -> diloco.Membership:
 
 def die(outer: diloco.DiLoCo) -> None:
     """End this process as a power cut does: between two writes to the store, all of which last."""
-    changing: Any = outer._changing
+    changing: Any = outer._ranks
     changing._membership._open.call(lambda store: os.kill(os.getpid(), signal.SIGKILL))
 
 
@@ -258,29 +263,139 @@ def resumes(
     }
 
 
+PARTED = timedelta(seconds=15)
+
+
 class Cut(diloco.Membership):
-    """A rank that reaches the store, but no other rank."""
+    """A rank that can be cut off from the others, and reaches the store nevertheless."""
+
+    cut = False
 
     def form(self, *told: Any) -> Any:
         formed = super().form(*told)
-        if len(formed.members) == 1:
-            return formed
-        apart = stores.PrefixStore(self.name, formed.store)
-        return type(formed)(formed.generation, formed.rank, formed.members, apart)
+
+        def connect() -> Any:
+            store = formed.connect()
+            return stores.PrefixStore(self.name, store) if self.cut else store
+
+        return dataclasses.replace(formed, connect=connect)
 
 
-def split(rank: int, world_size: int, folder: str) -> dict[str, Any]:
-    """Ranks that do not reach each other: one goes on, the other gives up."""
-    file = stores.FileStore(f"{folder}/store", -1)
+def hang_up(*ports: int) -> None:
+    """Break this process's connections to other processes, except those to some ports."""
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(each.name)).st_mode):
+                with socket.socket(fileno=os.dup(int(each.name))) as one:
+                    ends = (one.getsockname(), one.getpeername())
+                    if one.family == socket.AF_INET and not {end[1] for end in ends} & {*ports}:
+                        one.shutdown(socket.SHUT_RDWR)
+
+
+class Relay:
+    """What stands between a rank and the store, and can be cut."""
+
+    def __init__(self, to: str) -> None:
+        host, _, port = to.rpartition(":")
+        self._to = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._to)
+                self._open += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _copy(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+
+    def cut(self) -> None:
+        """Let nothing pass any more."""
+        for each in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def parted(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """One of three ranks is cut off: first from the others only, then from the store as well.
+
+    It comes back with its checkpoint when the network is whole again.
+    """
+    address = Path(folder) / "address"
+    server = serving(address) if rank == 0 else None
     try:
-        site = Site(rank, Cut(file, timeout=timedelta(seconds=15)))
-        site.until((Path(folder) / "refused").exists)
+        assert reaches(address.exists, LIMIT)
+        store = address.read_text()
+        if rank == world_size - 1:
+            return is_cut_off(rank, world_size, folder, store)
+        site = Site(rank, Cut(store, timeout=PARTED, min_size=2))
+        for part in ("others", "store"):
+            together(site, world_size)
+            site.until(lambda: site.outer.world_size == 2, 2 * LIMIT)  # the majority goes on
+            site.round(site.outer.rounds + 3)
+            site.until((Path(folder) / part).exists, 2 * LIMIT)
+        together(site, world_size)
         site.outer.close()
-        found: dict[str, Any] = {"rounds": site.outer.rounds}
+        return {**site.found(), "errors": []}
+    finally:
+        if server is not None:
+            reaches((Path(folder) / "done").exists, LIMIT)  # the last one has left
+            server.kill()
+            server.wait()
+
+
+def together(site: Site, world_size: int) -> None:
+    """Train with all ranks for some rounds."""
+    site.until(lambda: site.outer.world_size == world_size, 2 * LIMIT)
+    site.round(site.outer.rounds + 3)
+
+
+def is_cut_off(rank: int, world_size: int, folder: str, store: str) -> dict[str, Any]:
+    """What the one rank does."""
+    relay = Relay(store)
+    through = f"127.0.0.1:{relay.port}"
+    errors, all_kept = [], []
+    members = Cut(through, timeout=PARTED, min_size=2)
+    site = Site(rank, members)
+    for part, then in (("others", through), ("store", store)):
+        together(site, world_size)
+        members.cut = True
+        if part == "store":
+            relay.cut()
+        hang_up(int(store.rpartition(":")[2]), relay.port)
+        errors.append(error_of(site))
+        residual, rounds, sizes = site.kind("residual"), site.rounds, site.sizes
+        saved = {"model": site.model.state_dict(), "outer": site.outer.state_dict()}
+        site.outer.close()
+        (Path(folder) / part).touch()
+        members = Cut(then, timeout=PARTED)
+        site = Site(rank, members, saved["model"], state_dict=saved["outer"])
+        site.rounds, site.sizes = rounds, sizes
+        kept = site.kind("residual")
+        all_kept.append(all(torch.equal(residual[name], each) for name, each in kept.items()))
+    together(site, world_size)
+    site.outer.close()
+    (Path(folder) / "done").touch()
+    return {**site.found(), "errors": errors, "kept": all_kept}
+
+
+def error_of(site: Site) -> str:
+    """Train until this rank is alone."""
+    try:
+        site.until(lambda: False, 2 * LIMIT)
     except MembershipError as error:
-        (Path(folder) / "refused").touch()
-        found = {"refused": str(error)}
-    return found
+        return str(error)
+    raise AssertionError("it was not cut off")
 
 
 def ended(rank: int, world_size: int, folder: str) -> dict[str, Any]:
@@ -310,10 +425,65 @@ def ended(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
 
 def cut_off(rank: int, world_size: int, folder: str) -> dict[str, Any]:
-    """Two pairs of ranks at once, for both wait for most of the time."""
-    act = (ended, split)[rank // 2]
+    """Two groups of ranks at once, for both wait for most of the time."""
+    act, first, size = (ended, 0, 2) if rank < 2 else (parted, 2, 3)
     Path(folder, act.__name__).mkdir(exist_ok=True)
-    return act(rank % 2, 2, f"{folder}/{act.__name__}")
+    return act(rank - first, size, f"{folder}/{act.__name__}")
+
+
+def starts_again(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Runs of the same name, the earlier ones killed or ended by an error, without a checkpoint."""
+    address = Path(folder) / "address"
+    port = serving(address)
+    store = address.read_text()
+
+    def program(end: str, patience: int) -> "subprocess.Popen[str]":
+        """Start a program of one rank, and wait until it has trained, or ended."""
+        lines = f"""
+            import sys, threading, torch, gradwire
+            from datetime import timedelta
+            from gradwire.torch import diloco
+            model = torch.nn.Linear(99, 99)
+            members = diloco.Membership(
+                {store!r},
+                timeout=timedelta(seconds=10),
+                patience=timedelta(seconds={patience}),
+            )
+            outer = diloco.DiLoCo(model, gradwire.topk(0.1), inner_steps=1, membership=members)
+            outer.step()
+            print("trained", outer.rounds, outer.world_size, flush=True)
+            sys.stdin.readline()
+            {end}
+        """
+        made = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(lines)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert made.stdout is not None
+        made.told = made.stdout.readline().strip()  # type: ignore[attr-defined]
+        return made
+
+    try:
+        failed = program("raise ValueError('a bug')", 60)
+        _, trace = failed.communicate("\n")
+        killed = program("pass", 60)
+        killed.kill()
+        killed.wait()
+        waits = program("pass", 8)
+        _, said = waits.communicate()
+        return {
+            "first": failed.told,  # type: ignore[attr-defined]
+            "trace": trace,
+            "again": killed.told,  # type: ignore[attr-defined]
+            "refused": waits.told,  # type: ignore[attr-defined]
+            "said": said,
+        }
+    finally:
+        port.kill()
+        port.wait()
 
 
 def serving(address: Path) -> "subprocess.Popen[str]":

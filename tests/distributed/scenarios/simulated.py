@@ -68,8 +68,9 @@ ACROSS = {
         4,
         fragments=2,
         delay=3,
-        mixing=0.5,
+        mixing=None,
     ),
+    "mixed": Setting(gradwire.dense(), 4, outer_lr=0.7, outer_momentum=0.9, delay=2, mixing=0.5),
 }
 
 

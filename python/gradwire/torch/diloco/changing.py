@@ -10,6 +10,7 @@ import torch
 from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.membership import Formed, Membership
+from gradwire.torch.diloco.reach import reached
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.saving import load
 from gradwire.torch.diloco.settling import Plan, Told, decide
@@ -109,6 +110,10 @@ class Changing:
         if self.flights.due or self._membership.outdated():
             self.form()
 
+    def load(self, *_: object) -> None:
+        """Refuse: ranks that come and go have nobody to agree with on a checkpoint later on."""
+        raise ValueError("with a membership, each rank gives its own: DiLoCo(..., state_dict=)")
+
     def leave(self) -> None:
         """Belong to the ranks no longer."""
         self._membership.leave()
@@ -134,11 +139,11 @@ class Changing:
 
     def _formed(self) -> tuple[Engine, Control]:
         """Return what connects the ranks of a new generation, once they all have the same."""
-        failed = 0
+        failed, met = 0, tuple[str, ...]()
         for attempt in itertools.count(1):
-            formed = self._membership.form(self._held, failed, self._settings, self._restored)
+            formed = self._membership.form(self._held, failed, self._settings, self._restored, met)
             size, timeout = len(formed.members), self._membership.timeout
-            transport = Gloo(formed.store, formed.rank, size, timeout)
+            transport = Gloo(formed.connect(), formed.rank, size, timeout)
             engine: Engine | None = None
             try:
                 engine = Engine(transport, self._replica.like)
@@ -154,7 +159,10 @@ class Changing:
                 gone = isinstance(error, RuntimeError) and not isinstance(error, MembershipError)
                 if not gone or attempt == _ATTEMPTS:
                     raise
-                failed = 0 if transport.connected else formed.generation
+                failed, met = 0, ()
+                if not transport.connected:
+                    failed = formed.generation
+                    met = reached(formed.connect, formed.rank, formed.members, timeout)
         raise AssertionError("unreachable")
 
     def _settle(self, channel: Channel, formed: Formed) -> None:
@@ -207,8 +215,7 @@ class Changing:
         buffers = replica.buffers if takes or channel.rank == plan.source else _room(replica)
         share(channel, [*replica.shared(), *means, *buffers], plan.source)
         if new:
-            for part in replica.parts:
-                part.write()
+            flights.restore()
 
 
 def _room(replica: Replica) -> list[torch.Tensor]:

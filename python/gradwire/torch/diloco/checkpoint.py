@@ -11,52 +11,72 @@ from gradwire.torch.diloco.part import Part
 
 __all__ = ["Position", "Shared", "pack", "unpack"]
 
-VERSION = 1
-_KINDS = ("shared", "velocity", "pending")
+VERSION = 2
+"""Of what is saved. Version 1 did not have a rank's own parameters as they were sent."""
+
+_KINDS = ("shared", "velocity", "pending", "sent")
 
 Position = dict[str, int]
 """``inner_step``, ``sent`` and ``applied``: how far training is."""
 
 Shared = dict[str, dict[str, torch.Tensor]]
-"""Tensors by name: the shared parameters, the outer momentum, and averages to be applied."""
+"""Tensors by name: the shared parameters, the outer momentum, averages to be applied, and a rank's
+own parameters as they were sent, if it has trained since."""
 
 
 def pack(
     saved: Mapping[str, Mapping[str, Any]],
     parts: Iterable[Part],
     pending: Iterable[tuple[Part, torch.Tensor]],
+    sent: Iterable[tuple[Part, torch.Tensor]],
     position: Position,
 ) -> dict[str, Any]:
-    """Add what is shared to the checkpoint of a rank's residuals."""
+    """Add what is shared, and what is under way, to the checkpoint of a rank's residuals."""
     tensors: Shared = {kind: {} for kind in _KINDS}
     for part in parts:
         _add(tensors["shared"], part, part.shared)
         if part.velocity is not None:
             _add(tensors["velocity"], part, part.velocity)
-    for part, mean in pending:
-        _add(tensors["pending"], part, mean)
+    for kind, flats in (("pending", pending), ("sent", sent)):
+        for part, flat in flats:
+            _add(tensors[kind], part, flat)
     outer = json.dumps({"version": VERSION, **position}, sort_keys=True)
     return {rank: {**each, **tensors, "outer": outer} for rank, each in saved.items()}
 
 
-def unpack(saved: object, parts: Sequence[Part]) -> tuple[Shared, Position]:
-    """Read and check what `pack` added, from any rank's checkpoint.
+def unpack(
+    saved: object, parts: Sequence[Part], rank: int, world_size: int
+) -> tuple[Shared, Position]:
+    """Read and check what `pack` added: what is shared, and what this rank has sent.
+
+    Of several ranks' checkpoints, that of this rank has the latter, if the number of ranks is the
+    same. A single one is taken for its own.
 
     Raises
     ------
     ValueError, TypeError
         It is not such a checkpoint, or of another model.
     """
-    for one in [saved] if isinstance(saved, Mapping) else saved or ():  # type: ignore[attr-defined]
-        for each in one.values() if isinstance(one, Mapping) else ():
-            if isinstance(each, Mapping) and "outer" in each:
-                return _unpack(each, parts)
-    raise ValueError("expected what DiLoCo.state_dict() returned, or a list of these")
+    found = {
+        name: each
+        for one in ([saved] if isinstance(saved, Mapping) else saved or ())  # type: ignore[attr-defined]
+        for name, each in (one.items() if isinstance(one, Mapping) else ())
+        if isinstance(each, Mapping) and "outer" in each
+    }
+    if not found:
+        raise ValueError("expected what DiLoCo.state_dict() returned, or a list of these")
+    if len(found) == 1:
+        return _unpack(next(iter(found.values())), parts)
+    mine = found.get(f"rank{rank}") if len(found) == world_size else None
+    tensors, position = _unpack(mine or next(iter(found.values())), parts)
+    if mine is None:
+        tensors["sent"] = {}
+    return tensors, position
 
 
 def _unpack(saved: Mapping[str, Any], parts: Sequence[Part]) -> tuple[Shared, Position]:
     about = json.loads(saved["outer"])
-    if not isinstance(about, dict) or about.get("version") != VERSION:
+    if not isinstance(about, dict) or about.get("version") not in range(1, VERSION + 1):
         raise ValueError(f"expected version {VERSION} of DiLoCo's checkpoints, got {about!r}")
     position = {
         name: _validate.integer(name, about.get(name), low=0)
@@ -70,7 +90,7 @@ def _unpack(saved: Mapping[str, Any], parts: Sequence[Part]) -> tuple[Shared, Po
             raise TypeError(f"{kind} must be a dict, got {type(tensors).__name__}")
         shapes = {name: getattr(each, "shape", None) for name, each in tensors.items()}
         expected = known
-        if kind == "pending":
+        if kind in ("pending", "sent"):
             expected = {name: shape for name, shape in known.items() if name in shapes}
         if kind == "velocity" and all(part.velocity is None for part in parts):
             expected = {}

@@ -2,75 +2,25 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
 import torch
 
 from gradwire.torch.diloco.checkpoint import Position
+from gradwire.torch.diloco.flight import Flight
 from gradwire.torch.diloco.part import Part
 from gradwire.torch.diloco.replica import Replica
-from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
+from gradwire.torch.errors import ExchangeError, TensorError
 from gradwire.torch.reducer.control import Control
-from gradwire.torch.reducer.engine import Call, Engine, Started
+from gradwire.torch.reducer.engine import Call, Engine
 
-__all__ = ["Flight", "Flights"]
+__all__ = ["Flights"]
 
 _MESSAGE = 64
 """Bytes of the message before each exchange, and of that after it."""
 
 _WANTED = "join"
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """One exchange: under way, or with what it has brought.
-
-    Attributes
-    ----------
-    number : int
-    started : Started or None
-        None if it was settled before this rank, or this run, began.
-    means : list of torch.Tensor or None
-        The averages, when they have arrived.
-    failure : TensorError or None
-        Why there are none, on all ranks alike.
-    """
-
-    number: int
-    started: Started | None = None
-    means: list[torch.Tensor] | None = None
-    failure: TensorError | None = None
-
-    @property
-    def arrived(self) -> bool:
-        """Whether it was settled, and is to be applied."""
-        return self.means is not None or self.failure is not None
-
-    def settle(self) -> None:
-        """Wait for the averages, and keep them.
-
-        Raises
-        ------
-        ExchangeError
-            It was lost.
-        """
-        if self.arrived:
-            return
-        assert self.started is not None
-        try:
-            self.means = self.started.averages()
-        except GradientError as error:
-            self.failure = TensorError(error.count, error.first, error.name, error.rank)
-
-    def averages(self) -> list[torch.Tensor]:
-        """Wait, and return the averages, or raise the TensorError."""
-        self.settle()
-        if self.means is None:
-            assert self.failure is not None
-            raise fresh(self.failure) from None
-        return self.means
 
 
 class Flights:
@@ -127,7 +77,8 @@ class Flights:
     def send(self) -> None:
         """Start the exchange of the next fragment."""
         number = self._position["sent"]
-        buckets = [(part.layout, part.change()) for part in self._fragment(number)]
+        parts, own = self._fragment(number), self._own(number)
+        buckets = [(part.layout, part.change(each)) for part, each in zip(parts, own, strict=True)]
 
         def heard(every: list[str]) -> None:
             if _WANTED in every and self._heard is None:
@@ -139,7 +90,7 @@ class Flights:
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
-        self._flying.append(Flight(number, started))
+        self._flying.append(Flight(number, started, own if self._replica.outer.carry else None))
 
     def apply(self) -> None:
         """Wait for the oldest exchange, and make the outer step of its fragment."""
@@ -169,23 +120,48 @@ class Flights:
             found += list(zip(self._fragment(flight.number), means, strict=True))
         return found
 
-    def load(self, pending: dict[str, torch.Tensor]) -> None:
-        """Begin at the position of a checkpoint, with the averages to be applied."""
+    def as_sent(self) -> list[tuple[Part, torch.Tensor]]:
+        """Return this rank's own parameters as they were sent, for what is under way."""
+        return [
+            each
+            for flight in self._flying
+            for each in zip(self._fragment(flight.number), flight.own or (), strict=False)
+        ]
+
+    def load(self, pending: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> None:
+        """Begin at the position of a checkpoint, with the averages to be applied.
+
+        Without a rank's own parameters as they were sent, what it has trained since cannot be told
+        from that: it then goes on from the shared ones.
+        """
         self._flying.clear()
         for number in range(self._position["applied"], self._position["sent"]):
-            means = []
-            for part in self._fragment(number):
-                flat = torch.empty_like(part.shared, dtype=torch.float32)
-                for record, values in part.split(flat):
-                    values.copy_(pending[record.name])
-                means.append(flat)
-            self._flying.append(Flight(number, means=means))
+            parts = self._fragment(number)
+            means = [torch.empty_like(part.shared, dtype=torch.float32) for part in parts]
+            flight = Flight(number, means=means)
+            _fill(parts, means, pending)
+            if self._replica.outer.carry and own.keys() >= _names(parts):
+                flight.own = self._own(number)
+                _fill(parts, flight.own, own)
+            self._flying.append(flight)
+
+    def restore(self) -> None:
+        """Set this rank's own parameters to the shared ones: what it trains from now on counts."""
+        for part in self._replica.parts:
+            part.write()
+        if self._replica.outer.carry:
+            for flight in self._flying:
+                flight.own = self._own(flight.number)
 
     def _make(self) -> None:
         flight = self._flying.popleft()
         self._position["applied"] += 1
-        for part, mean in zip(self._fragment(flight.number), flight.averages(), strict=True):
-            part.step(self._replica.outer, mean)
+        means = flight.averages()
+        for at, (part, mean) in enumerate(zip(self._fragment(flight.number), means, strict=True)):
+            part.step(self._replica.outer, mean, flight.own[at] if flight.own else None)
+
+    def _own(self, number: int) -> list[torch.Tensor]:
+        return [part.own() for part in self._fragment(number)]
 
     def _fragment(self, number: int) -> list[Part]:
         return self._replica.fragments[number % len(self._replica.fragments)]
@@ -278,3 +254,15 @@ class Flights:
         if timeout:
             self.engine.leave(timeout)
         self.engine.abandon()
+
+
+def _names(parts: Iterable[Part]) -> set[str]:
+    return {record.name for part in parts for record in part.records}
+
+
+def _fill(
+    parts: Iterable[Part], flats: Iterable[torch.Tensor], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    for part, flat in zip(parts, flats, strict=True):
+        for record, values in part.split(flat):
+            values.copy_(tensors[record.name])

@@ -96,8 +96,14 @@ class Link:
         self._thread = threading.Thread(target=self._run, name="gradwire-members", daemon=True)
         self._thread.start()
 
-    def call(self, act: Callable[[Store], T]) -> T:
+    def call(self, act: Callable[[Store], T], limit: float | None = None) -> T:
         """Call with the store, and return what that returns.
+
+        Parameters
+        ----------
+        act : callable
+        limit : float, optional
+            Seconds to wait, if less than the timeout.
 
         Raises
         ------
@@ -106,12 +112,13 @@ class Link:
         """
         answer: Future[T] = Future()
         self._calls.put((act, answer))
+        seconds = self._timeout if limit is None else min(limit, self._timeout)
         try:
-            return answer.result(self._timeout)
+            return answer.result(seconds)
         except Late:
             self.lost = True
             raise MembershipError(
-                f"the store of the members did not answer for {self._timeout:g} seconds: without "
+                f"the store of the members did not answer for {seconds:g} seconds: without "
                 "it nobody can tell who trains. Restart from a checkpoint, with a store that runs"
             ) from None
 

@@ -1,12 +1,11 @@
 """Ranks that come and go: agrees, by a store, on who trains together."""
 
-import logging
 import os
 import secrets
 import socket
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -14,15 +13,19 @@ from functools import partial
 from gradwire import _validate
 from gradwire.torch.diloco.link import Link, connector
 from gradwire.torch.diloco.roster import Roster, Waiting
+from gradwire.torch.diloco.said import LOG, Said
 from gradwire.torch.diloco.watch import Watch
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Store, stores
 
 __all__ = ["Formed", "Membership"]
 
-_LOG = logging.getLogger("gradwire.diloco")
 _REFUSED = 2
 """Times that a rank which reaches the store, but not the other ranks, is left out."""
+
+
+_LAST = 5.0
+"""Seconds to leave in, at the end of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,8 @@ class Formed:
     ----------
     generation, rank : int
     members : tuple of str
-    store : torch.distributed.Store
-        Through which these members connect, and nobody else.
+    connect : callable
+        Connects anew to the store through which these members find each other, and nobody else.
     trained : bool
         One of them, or of those before, had shared parameters: nobody makes up new ones.
     """
@@ -42,7 +45,7 @@ class Formed:
     generation: int
     rank: int
     members: tuple[str, ...]
-    store: Store
+    connect: Callable[[], Store]
     trained: bool = False
 
 
@@ -128,13 +131,18 @@ class Membership:
             raise ValueError("a Membership is for one DiLoCo: make another one")
         self._begun = True
         self._link = Link(self._connect, self._wait, self._interval, self._watch.look)
-        # Beats end with this object: ranks that hear them would wait for it.
-        weakref.finalize(self, self._link.close)
+        # With this object, or this process, ends what others would wait for.
+        self._end = weakref.finalize(self, _gone, self._link, self._watch, os.getpid())
         number: int = self._link.call(lambda store: store.add("ranks", 1))
         return number
 
     def form(
-        self, held: int, failed: int, settings: Mapping[str, str], restored: bool = False
+        self,
+        held: int,
+        failed: int,
+        settings: Mapping[str, str],
+        restored: bool = False,
+        reached: tuple[str, ...] = (),
     ) -> Formed:
         """Wait for the next generation with this rank in it.
 
@@ -148,6 +156,8 @@ class Membership:
             What all ranks must have in common.
         restored : bool
             This rank has the shared parameters of a checkpoint.
+        reached : tuple of str
+            Those that this rank reached, when it tried with each, after it failed.
 
         Raises
         ------
@@ -159,7 +169,15 @@ class Membership:
         """
         began = asked = time.monotonic()
         trained = bool(held) or restored
-        self._ask(Waiting(held, failed, trained), settings)
+        self._ask(Waiting(held, failed, trained, reached), settings)
+        said = Said(
+            self._watch,
+            self.min_size,
+            self._wait,
+            self._patience,
+            2 * self._interval + 1.0,
+            trained,
+        )
         while True:
             roster = self._open.call(self._watch.look)
             if roster.generation > self._generation and self.name in roster.members:
@@ -178,9 +196,10 @@ class Membership:
                 change = partial(self._watch.replace, old=roster, new=roster.formed(chosen))
                 self._open.call(change)
                 continue
+            said.waiting(roster)
             if time.monotonic() - began > self._patience:
                 self.leave()
-                raise MembershipError(self._why_not(roster))
+                raise MembershipError(said.in_vain(roster))
             time.sleep(min(self._interval, 0.2))
 
     def reached(self) -> None:
@@ -214,21 +233,14 @@ class Membership:
 
     def _formed(self, roster: Roster) -> Formed:
         self._generation = roster.generation
-        store = stores.PrefixStore(f"generation/{roster.generation}", self._open.store())
-        _LOG.info("generation %d: %s", roster.generation, ", ".join(roster.members))
-        rank = roster.members.index(self.name)
-        return Formed(roster.generation, rank, roster.members, store, roster.trained)
+        link, prefix = self._open, f"generation/{roster.generation}"
 
-    def _why_not(self, roster: Roster) -> str:
-        if roster.members and self.name not in roster.members:
-            return (
-                f"the members did not take this rank in within {self._patience:g} seconds: "
-                f"{', '.join(roster.members)}. If none of them is left, begin with another name="
-            )
-        return (
-            f"there were fewer than min_size={self.min_size} ranks for {self._patience:g} seconds: "
-            f"{', '.join(roster.waiting)}"
-        )
+        def connect() -> Store:
+            return stores.PrefixStore(prefix, link.store())
+
+        LOG.info("generation %d: %s", roster.generation, ", ".join(roster.members))
+        rank = roster.members.index(self.name)
+        return Formed(roster.generation, rank, roster.members, connect, roster.trained)
 
     # While training ---------------------------------------------------------------------------
 
@@ -266,18 +278,29 @@ class Membership:
         if self._link is None:
             return
         link, self._link = self._link, None
-        try:
-            if not link.lost:
-                link.call(lambda store: self._watch.change(store, self._without))
-        except MembershipError as error:
-            _LOG.warning("left without a word to the others: %s", error)
-        link.close()
-
-    def _without(self, roster: Roster) -> Roster:
-        return roster.left(self.name)
+        self._end.detach()
+        _leave(link, self._watch)
 
     @property
     def _open(self) -> Link:
         if self._link is None:
             raise MembershipError("this rank has left: make another Membership and DiLoCo")
         return self._link
+
+
+def _gone(link: Link, watch: Watch, process: int) -> None:
+    """Leave when nobody did: the program ends, by an error for one."""
+    if os.getpid() == process:  # and not in a process that was forked
+        _leave(link, watch, _LAST)
+
+
+def _leave(link: Link, watch: Watch, limit: float | None = None) -> None:
+    def without(store: Store) -> Roster:
+        return watch.change(store, lambda roster: roster.left(watch.name))
+
+    try:
+        if not link.lost:
+            link.call(without, limit)
+    except MembershipError as error:
+        LOG.warning("left without a word to the others: %s", error)
+    link.close()

@@ -1,43 +1,14 @@
-"""The shared parameters of a fragment, and the outer step on them."""
+"""The shared parameters of a fragment, beside a rank's own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from gradwire.torch.diloco.outer import Outer
 from gradwire.torch.reducer.layout import Layout
 from gradwire.torch.reducer.record import Parameter
 
-__all__ = ["Outer", "Part"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outer:
-    """The outer optimizer: SGD with momentum on averaged pseudo-gradients.
-
-    Every operation is rounded by itself, as IEEE 754 says: sites with other processors get the same
-    bits.
-
-    Attributes
-    ----------
-    lr, momentum : float
-    nesterov : bool
-    mixing : float
-        Share of a rank's own parameters that remains when a fragment is applied.
-    """
-
-    lr: float
-    momentum: float
-    nesterov: bool
-    mixing: float
-
-    def step(self, shared: torch.Tensor, velocity: torch.Tensor | None, mean: torch.Tensor) -> None:
-        """Move shared parameters against the mean of what the ranks have moved them by."""
-        mean = mean.to(shared.dtype)
-        if velocity is not None:
-            velocity.mul_(self.momentum).add_(mean)
-            mean = mean + velocity * self.momentum if self.nesterov else velocity
-        shared.sub_(mean * self.lr)
+__all__ = ["Part"]
 
 
 class Part:
@@ -62,35 +33,40 @@ class Part:
         dtype = torch.float32
         for each in self.records:
             dtype = torch.promote_types(dtype, each.tensor.dtype)
-        self.shared = self._flat().to(dtype)
+        self.shared = self.own().to(dtype)
         self.velocity = torch.zeros_like(self.shared) if momentum else None
 
-    def change(self) -> torch.Tensor:
-        """Return the pseudo-gradient: by what this rank has moved the parameters, negated."""
-        return (self.shared - self._flat()).float()
+    @torch.no_grad()
+    def own(self) -> torch.Tensor:
+        """Return a copy of this rank's own parameters, flat and in their dtype."""
+        return torch.cat([each.tensor.detach().reshape(-1) for each in self.records])
 
-    def step(self, outer: Outer, mean: torch.Tensor) -> None:
-        """Make an outer step, and bring the model's parameters to the result."""
-        outer.step(self.shared, self.velocity, mean)
-        self.write(outer.mixing)
+    def change(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the pseudo-gradient: by what this rank has moved the parameters, negated."""
+        return (self.shared - own).float()
 
     @torch.no_grad()
-    def write(self, mixing: float = 0.0) -> None:
-        """Set the model's parameters, of which a share remains as it is."""
+    def step(self, outer: Outer, mean: torch.Tensor, sent: torch.Tensor | None) -> None:
+        """Make an outer step, and bring this rank's own parameters to where it goes on."""
+        outer.step(self.shared, self.velocity, mean)
+        before = [None] * len(self.records) if sent is None else self._values(sent)
+        for record, values, each in zip(
+            self.records, self._values(self.shared), before, strict=True
+        ):
+            outer.place(record.tensor, values, each)
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Set this rank's own parameters to the shared ones."""
         for record, values in self.split(self.shared):
-            if mixing == 0.0:
-                record.tensor.copy_(values)
-            else:
-                record.tensor.lerp_(values.to(record.tensor.dtype), 1.0 - mixing)
+            record.tensor.copy_(values)
 
     def split(self, flat: torch.Tensor) -> list[tuple[Parameter, torch.Tensor]]:
         """Return the part of each parameter in a flat tensor, in its shape."""
+        return list(zip(self.records, self._values(flat), strict=True))
+
+    def _values(self, flat: torch.Tensor) -> list[torch.Tensor]:
         parts = torch.split(flat, [each.numel for each in self.records])
         return [
-            (record, part.view(record.tensor.shape))
-            for record, part in zip(self.records, parts, strict=True)
+            part.view(record.tensor.shape) for record, part in zip(self.records, parts, strict=True)
         ]
-
-    @torch.no_grad()
-    def _flat(self) -> torch.Tensor:
-        return torch.cat([each.tensor.detach().reshape(-1) for each in self.records])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradwire.torch.diloco.checkpoint import Shared
-from gradwire.torch.diloco.part import Outer, Part
+from gradwire.torch.diloco.outer import Outer
+from gradwire.torch.diloco.part import Part
 from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.given import check_codec, check_frames, check_memory
@@ -61,6 +62,7 @@ class Replica:
                 f"{codec.memory!r} makes steps of gradients, and what inner steps add up to is one "
                 "already: choose a codec with a Residual"
             )
+        outer.check(codec)
         self.codec = codec
         self.outer = outer
         self.buffers = list(model.buffers())

@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+from typing import Self
+
+from gradwire.torch.diloco.flights import Flights
+from gradwire.torch.diloco.replica import Replica
 
 __all__ = ["Report"]
 
@@ -41,6 +45,26 @@ class Report:
     compression: float
     wait_ms: float
     residual_norm: float | None
+
+    @classmethod
+    def of(cls, replica: Replica, flights: Flights, steps: int) -> Self:
+        """Return what a rank did in so many inner steps."""
+        sent, seconds, exchanges = flights.figures()
+        wire = sent / max(steps, 1)
+        world = flights.engine.size
+        dense = 2 * (world - 1) / world * sum(each.tensor.nbytes for each in replica.records)
+        return cls(
+            rank=flights.engine.rank,
+            world_size=world,
+            codec=repr(replica.codec),
+            inner_steps=steps,
+            exchanges=exchanges,
+            wire_bytes=wire,
+            dense_wire_bytes=dense,
+            compression=dense / wire if sent and dense else 1.0,
+            wait_ms=1e3 * seconds / max(exchanges, 1),
+            residual_norm=flights.engine.worker.between(replica.residual_norm),
+        )
 
     def to_json(self) -> str:
         """Return the report as JSON."""

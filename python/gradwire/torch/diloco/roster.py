@@ -1,9 +1,9 @@
 """Who trains together and who waits to, as the store has it: a value, and its changes."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 __all__ = ["Roster", "Waiting"]
 
@@ -18,6 +18,8 @@ class Waiting:
         The generation whose shared parameters it has; 0 if it never had any.
     failed : int
         The generation in which it could not reach the other ranks; 0 if it could.
+    reached : tuple of str
+        Those of them that it reached when it tried with each.
     trained : bool
         It has shared parameters, of a generation or of a checkpoint.
     """
@@ -25,6 +27,12 @@ class Waiting:
     held: int = 0
     failed: int = 0
     trained: bool = False
+    reached: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> Self:
+        """Read it from JSON."""
+        return cls(**{**found, "reached": tuple(found.get("reached", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class Roster:
     def read(cls, text: str) -> Self:
         """Read what `text` returned."""
         found = json.loads(text)
-        waiting = {name: Waiting(**each) for name, each in found["waiting"].items()}
+        waiting = {name: Waiting.read(each) for name, each in found["waiting"].items()}
         members, settings = tuple(found["members"]), found["settings"]
         return cls(found["generation"], members, waiting, settings, found["trained"])
 
@@ -104,15 +112,32 @@ class Roster:
         """Return who can be the next generation, of those that wait and are alive.
 
         Members that all came back, but could not reach each other, are on two sides of a broken
-        network. Those that joined last are left out then; of ranks that have been together, one of
-        those that were not reached goes on with all that were.
+        network. The most ranks that reach each other go on then, of those that have been together:
+        a majority rather than the others, and of two halves that of the first member.
         """
         there = {name: entry for name, entry in self.waiting.items() if name in alive}
         failed = [name for name in there if there[name].failed == self.generation > 0]
         if not failed or not set(self.members) <= there.keys():
             return list(there)
         most = max(entry.held for entry in there.values())
-        newest = [name for name in failed if there[name].held < most]
-        order = [name for name in self.members if name in failed]
-        out = newest or order[1:]
-        return [name for name in there if name not in out]
+        ordered = [*self.members, *(name for name in there if name not in self.members)]
+        ordered.sort(key=lambda name: there[name].held < most)
+        best = max(
+            (self._around(name, ordered, failed) for name in ordered),
+            key=lambda group: (sum(there[name].held == most for name in group), len(group)),
+        )
+        return [name for name in there if name in best]
+
+    def _around(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
+        """Return a rank with others of which each has reached each."""
+
+        def reach(one: str, other: str) -> bool:
+            if one not in failed or other not in failed:  # one of them has reached everybody
+                return True
+            return other in self.waiting[one].reached and one in self.waiting[other].reached
+
+        group = [first]
+        for name in ordered:
+            if name != first and all(reach(name, each) for each in group):
+                group.append(name)
+        return group

@@ -26,7 +26,7 @@ def save(replica: Replica, flights: Flights, position: Position) -> dict[str, An
         replica.scheduler,
         None,
     )
-    return checkpoint.pack(saved, replica.parts, pending, position)
+    return checkpoint.pack(saved, replica.parts, pending, flights.as_sent(), position)
 
 
 def load(
@@ -47,7 +47,7 @@ def load(
     problem: str | None = None
     with engine.control.act("load_state_dict()") as channel:
         try:
-            tensors, found = checkpoint.unpack(state_dict, replica.parts)
+            tensors, found = checkpoint.unpack(state_dict, replica.parts, engine.rank, engine.size)
         except (ValueError, TypeError, KeyError) as error:
             problem = f"{type(error).__name__}: {error}"
         told = channel.all_gather_object((problem, None if problem else json.dumps(found)))
@@ -61,4 +61,4 @@ def load(
         )
     replica.load(tensors)
     position.update(found)
-    flights.load(tensors["pending"])
+    flights.load(tensors["pending"], tensors["sent"])

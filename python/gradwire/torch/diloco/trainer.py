@@ -8,21 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 import torch.distributed as dist
 
-from gradwire import _validate
-from gradwire.torch.collective.given import group
 from gradwire.torch.diloco.changing import Changing, join
-from gradwire.torch.diloco.flights import Flights
+from gradwire.torch.diloco.fixed import Fixed
 from gradwire.torch.diloco.fragments import Timetable, divide
 from gradwire.torch.diloco.membership import Membership
-from gradwire.torch.diloco.part import Outer
+from gradwire.torch.diloco.outer import Outer
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.report import Report
-from gradwire.torch.diloco.saving import load, save
-from gradwire.torch.diloco.sharing import together
+from gradwire.torch.diloco.saving import save
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.reducer.checkpoint import Policy
-from gradwire.torch.reducer.engine import Engine
-from gradwire.torch.transport import Groups
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -63,9 +58,10 @@ class DiLoCo:
         Inner steps during which an exchange is under way: it overlaps them. With 0 every exchange
         is waited for.
     mixing : float, optional
-        Share of a rank's own parameters that remains when a fragment is applied, 0 <= mixing < 1.
-        By default 0 without a delay or with an outer_lr above 1, and else 0.5, as in the paper: 0
-        throws the steps away that the rank has made since.
+        By default, what a rank has trained since a fragment was sent stays on top of the shared
+        parameters when it is applied, and is sent the next time, once. A number is the paper's
+        rule instead: the share of a rank's own parameters that remains then, 0 <= mixing < 1. With
+        0 the steps of the delay are lost; above 0 only codecs without a residual will do.
     min_numel, min_ndim : int
         Parameters with fewer entries or dimensions are sent dense.
     process_group : torch.distributed.ProcessGroup, optional
@@ -121,42 +117,30 @@ class DiLoCo:
         named = Replica.named(model)
         groups = divide(named, fragments)
         self._timetable = Timetable(inner_steps, len(groups), delay)
-        if _validate.positive("outer_lr", outer_lr) == 0.0:
-            raise ValueError("outer_lr must be above 0: no parameter would be trained")
-        if mixing is None:
-            mixing = 0.5 if delay and outer_lr <= 1.0 else 0.0
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: "
                 "without one, call step() after each step of the inner optimizer"
             )
-        outer = Outer(
-            float(outer_lr),
-            _share("outer_momentum", outer_momentum),
-            nesterov,
-            _share("mixing", mixing),
-        )
+        outer = Outer.given(outer_lr, outer_momentum, nesterov, mixing, delay)
         self.codec = codec
         self._replica = Replica(
             model, named, groups, codec, outer, min_numel=min_numel, min_ndim=min_ndim
         )
-        _check_stable(codec, outer)
         self._replica.settings |= {"inner_steps": inner_steps, "delay": delay}
         self._position = {"inner_step": 0, "sent": 0, "applied": 0}
-        self._changing: Changing | None = None
+        self._ranks: Fixed | Changing
         if membership is None:
             if state_dict is not None:
                 raise ValueError("without a membership, load a state_dict by load_state_dict()")
-            engine = Engine(Groups(group(process_group), timeout), self._replica.like)
-            together(engine, self._replica)
-            self._flights = Flights(self._replica, self._position, engine)
+            self._ranks = Fixed(self._replica, self._position, process_group, timeout)
         else:
             if process_group is not None or timeout is not None:
                 raise ValueError(
                     "with a membership there is no process_group=, and timeout= is the membership's"
                 )
-            self._changing = join(membership, self._replica, self._position, state_dict)
-            self._flights = self._changing.flights
+            self._ranks = join(membership, self._replica, self._position, state_dict)
+        self._flights = self._ranks.flights
         self._steps = 0
         self._closed = False
         self._hook: Any = None
@@ -168,12 +152,12 @@ class DiLoCo:
     @property
     def members(self) -> tuple[str, ...]:
         """With a membership, the names of the ranks that train together now; else nobody's."""
-        return () if self._changing is None else self._changing.members
+        return self._ranks.members
 
     @property
     def generation(self) -> int:
         """With a membership, a number that grows whenever the ranks change; else 0."""
-        return 0 if self._changing is None else self._changing.generation
+        return self._ranks.generation
 
     @property
     def rank(self) -> int:
@@ -222,10 +206,7 @@ class DiLoCo:
         self._position["inner_step"] += 1
         self._steps += 1
         before = self._position["applied"]
-        if self._changing is None:
-            self._advance(lambda: None)
-        else:
-            self._changing.guard(self._advance)
+        self._ranks.guard(self._advance)
         return max(self._position["applied"] - before, 0)
 
     def _advance(self, between: Callable[[], None]) -> None:
@@ -246,9 +227,8 @@ class DiLoCo:
             self.step()
 
     def restore(self) -> None:
-        """Set this rank's parameters to the shared ones: its inner steps since are lost."""
-        for part in self._replica.parts:
-            part.write()
+        """Set this rank's parameters to the shared ones: what it has not sent yet is lost."""
+        self._flights.restore()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -258,7 +238,8 @@ class DiLoCo:
         train in the block.
         """
         kept = [each.tensor.detach().clone() for each in self._replica.records]
-        self.restore()
+        for part in self._replica.parts:
+            part.write()
         try:
             yield
         finally:
@@ -279,7 +260,8 @@ class DiLoCo:
         -------
         dict
             One entry, ``rank0`` on rank 0: ``shared``, ``velocity``, ``pending`` (averages to be
-            applied), ``residual`` and ``momentum``, each a dict of tensors by the names of
+            applied), ``sent`` (this rank's own parameters as they were sent, with a delay),
+            ``residual`` and ``momentum``, each a dict of tensors by the names of
             parameters; and JSON texts ``outer`` and ``about``.
 
         Raises
@@ -315,31 +297,13 @@ class DiLoCo:
         ExchangeError
             Another rank called something else, or did not call in time.
         """
-        if self._changing is not None:
-            raise ValueError("with a membership, each rank gives its own: DiLoCo(..., state_dict=)")
-        self._flights.settled()
-        load(self._replica, self._flights, self._position, state_dict, policy)
+        self._ranks.load(state_dict, policy)
 
     # Its end ----------------------------------------------------------------------------------
 
     def report(self) -> Report:
         """Return what this rank has sent and waited for; it reads all residuals once."""
-        sent, seconds, exchanges = self._flights.figures()
-        steps = max(self._steps, 1)
-        world = self.world_size
-        dense = 2 * (world - 1) / world * sum(each.tensor.nbytes for each in self._replica.records)
-        return Report(
-            rank=self.rank,
-            world_size=world,
-            codec=repr(self.codec),
-            inner_steps=self._steps,
-            exchanges=exchanges,
-            wire_bytes=sent / steps,
-            dense_wire_bytes=dense,
-            compression=dense / (sent / steps) if sent and dense else 1.0,
-            wait_ms=1e3 * seconds / max(exchanges, 1),
-            residual_norm=self._flights.engine.worker.between(self._replica.residual_norm),
-        )
+        return Report.of(self._replica, self._flights, self._steps)
 
     def __enter__(self) -> Self:
         return self
@@ -359,31 +323,4 @@ class DiLoCo:
         if self._hook is not None:
             self._hook.remove()
         self._flights.close(timeout)
-        if self._changing is not None:
-            self._changing.leave()
-
-
-def _share(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ValueError(f"{name} must be a number from 0 to below 1, got {value!r}")
-    return float(value)
-
-
-def _check_stable(codec: "Codec", outer: Outer) -> None:
-    """Refuse a mixing with which training diverges at any inner learning rate.
-
-    What a rank keeps is in its next pseudo-gradients. Of what was in its residual, and has moved
-    the shared parameters by the outer rate since, they add up to mixing / (1 - mixing) times as
-    much in the other direction. Without a residual, a move is sent once more times
-    mixing * (1 - outer_lr).
-    """
-    kept = outer.mixing
-    if kept == 0.0:
-        return
-    most = (1.0 - kept) / kept if codec.memory.keeps else 1.0 + 1.0 / kept
-    if outer.lr > most:
-        raise ValueError(
-            f"mixing={kept:g} does not go with outer_lr={outer.lr:g}: what a rank keeps of its own "
-            "parameters is sent once more as progress in the other direction, and training "
-            f"diverges above {most:.3g}; use mixing=0"
-        )
+        self._ranks.leave()

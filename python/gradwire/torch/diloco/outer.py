@@ -1,0 +1,124 @@
+"""The outer optimizer, and where a rank's own parameters are after one of its steps."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradwire import _validate
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["Outer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """The outer optimizer: SGD with momentum on averaged pseudo-gradients.
+
+    Every operation is rounded by itself, as IEEE 754 says: sites with other processors get the same
+    bits.
+
+    Attributes
+    ----------
+    lr, momentum : float
+    nesterov : bool
+    mixing : float
+        Share of a rank's own parameters that remains when a fragment is applied.
+    carry : bool
+        What a rank has trained since a fragment was sent stays on top of the shared parameters, and
+        is sent the next time. Then there is no mixing.
+    """
+
+    lr: float
+    momentum: float
+    nesterov: bool
+    mixing: float = 0.0
+    carry: bool = False
+
+    @classmethod
+    def given(
+        cls, lr: float, momentum: float, nesterov: bool, mixing: float | None, delay: int
+    ) -> "Outer":
+        """Return it for the arguments of `gradwire.torch.diloco.DiLoCo`, checked.
+
+        Raises
+        ------
+        ValueError, TypeError
+            One of them is out of range.
+        """
+        if _validate.positive("outer_lr", lr) == 0.0:
+            raise ValueError("outer_lr must be above 0: no parameter would be trained")
+        return cls(
+            float(lr),
+            _share("outer_momentum", momentum),
+            nesterov,
+            0.0 if mixing is None else _share("mixing", mixing),
+            carry=mixing is None and delay > 0,
+        )
+
+    def step(self, shared: torch.Tensor, velocity: torch.Tensor | None, mean: torch.Tensor) -> None:
+        """Move shared parameters against the mean of what the ranks have moved them by."""
+        mean = mean.to(shared.dtype)
+        if velocity is not None:
+            velocity.mul_(self.momentum).add_(mean)
+            mean = mean + velocity * self.momentum if self.nesterov else velocity
+        shared.sub_(mean * self.lr)
+
+    def place(self, own: torch.Tensor, shared: torch.Tensor, sent: torch.Tensor | None) -> None:
+        """Bring a rank's own parameters to where it goes on, after an outer step.
+
+        Parameters
+        ----------
+        own, shared : torch.Tensor
+            In the same shape.
+        sent : torch.Tensor or None
+            The rank's own parameters as they were when they were sent, to carry what it has trained
+            since.
+        """
+        if sent is not None:
+            own.copy_(shared + (own.to(shared.dtype) - sent.to(shared.dtype)))
+        elif self.mixing:
+            own.lerp_(shared.to(own.dtype), 1.0 - self.mixing)
+        else:
+            own.copy_(shared)
+
+    def check(self, codec: "Codec") -> None:
+        """Refuse a mixing with which training diverges.
+
+        A share that a rank keeps of its own parameters is in its next pseudo-gradient once more. If
+        all ranks moved by p, of which the outer step makes u, the next one begins with
+        mixing * (p - lr * u), where u has the outer momentum. The roots of that linear recursion
+        are inside the unit circle up to the limit below. A residual adds what was kept for each
+        round in which an entry has waited, so that there is no such limit.
+
+        Raises
+        ------
+        ValueError
+            It does not go with this codec, or with the outer rate and momentum.
+        """
+        kept = self.mixing
+        if kept == 0.0:
+            return
+        if codec.memory.keeps:
+            raise ValueError(
+                f"mixing={kept:g} goes with codecs without a residual, which sends later what a "
+                f"rank keeps and sends again, and got {codec.memory!r}: leave mixing= out, and "
+                "what the rank has trained since is kept, and sent once"
+            )
+        twice = 2.0 * self.momentum if self.nesterov else 0.0
+        most = (1.0 + self.momentum) * (1.0 + kept) / (kept * (1.0 + twice))
+        if self.lr >= most:
+            raise ValueError(
+                f"mixing={kept:g} does not go with outer_lr={self.lr:g} and outer_momentum="
+                f"{self.momentum:g}: what a rank keeps of its own parameters is sent once more as "
+                f"progress in the other direction, and training diverges from {most:.3g} on; leave "
+                "mixing= out"
+            )
+
+
+def _share(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{name} must be a number from 0 to below 1, got {value!r}")
+    return float(value)
