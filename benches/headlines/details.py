@@ -1,5 +1,6 @@
 """The table of each headline, with all that was measured for it."""
 
+import math
 from collections.abc import Iterable, Mapping
 from statistics import mean
 from typing import Any
@@ -13,7 +14,6 @@ from gradwire.sparsify import ChunkTopK
 from . import allreduce_rank, throughput_rank
 from .counting import rate
 from .links import Row
-from .plan import MANY
 from .trainings import CODECS, DENSE, SETTINGS, Training
 
 Made = Mapping[Training, Record]
@@ -183,14 +183,30 @@ def dryden(rows: list[Row]) -> list[str]:
     return lines
 
 
-def reached(made: Made, setting: str, ranks: int = MANY) -> tuple[int, str] | None:
-    """Return the highest rate with as many ranks that costs no accuracy, and its method."""
+def places(made: Made) -> list[tuple[str, int]]:
+    """Return settings and numbers of learners with which a leader was trained."""
+    found = {(run.setting, run.ranks) for run in made if run.method != DENSE}
+    order = list(SETTINGS)
+    return sorted(found, key=lambda each: (order.index(each[0]), each[1]))
+
+
+def reached(made: Made, setting: str, ranks: int) -> str | None:
+    """Return the method with the highest rate that costs no accuracy; None if all do."""
     found = [
-        (chunk(CODECS[run.method]), run.method)
-        for run in made
-        if run.setting == setting
-        and run.ranks == ranks
-        and run.method != DENSE
-        and round(behind(made, setting, run.method, ranks), 2) <= ALIKE
+        method
+        for method in _methods(made, setting, ranks)
+        if round(behind(made, setting, method, ranks), 2) <= ALIKE
     ]
-    return max(found, default=None)
+    return max(found, key=lambda method: chunk(CODECS[method]), default=None)
+
+
+def nearest(made: Made, setting: str, ranks: int) -> str:
+    """Return the method that costs the least accuracy."""
+    found = _methods(made, setting, ranks)
+    lost = {method: behind(made, setting, method, ranks) for method in found}
+    return min(found, key=lambda method: math.inf if math.isnan(lost[method]) else lost[method])
+
+
+def _methods(made: Made, setting: str, ranks: int) -> list[str]:
+    every = [run.method for run in made if (run.setting, run.ranks) == (setting, ranks)]
+    return [method for method in dict.fromkeys(every) if method != DENSE]

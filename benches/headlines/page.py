@@ -13,7 +13,7 @@ from .counting import rate
 from .details import Made
 from .plan import trainings
 from .results import Results
-from .trainings import Training
+from .trainings import CODECS, Training
 
 PAGE = ROOT / "docs" / "headlines.md"
 NOTHING = "not measured yet"
@@ -72,17 +72,14 @@ def measured_trainings(claim: Claim, made: Mapping[Training, Record]) -> str:
     if claim.name == "adacomp":
         return _adacomp(made)
     parts = []
-    for ranks in sorted({run.ranks for run in made}):
-        settings = dict.fromkeys(run.setting for run in made)
-        for setting in settings:
-            best = details.reached(made, setting, ranks)
-            if best is not None:
-                chunk, method = best
-                lost = details.behind(made, setting, method, ranks)
-                parts.append(
-                    f"{chunk} × with {ranks} learners, {_points(lost)} ({setting}, {method})"
-                )
-    return "; ".join(parts) or "none without a loss of accuracy"
+    for setting, ranks in details.places(made):
+        best = details.reached(made, setting, ranks)
+        method = best or details.nearest(made, setting, ranks)
+        rate_ = details.chunk(CODECS[method])
+        lost = _points(details.behind(made, setting, method, ranks))
+        missed = "" if best else ", which is not equal"
+        parts.append(f"{rate_} × with {ranks} learners, {lost}{missed} ({setting}, {method})")
+    return "; ".join(parts) or NOTHING
 
 
 def _points(lost: float) -> str:

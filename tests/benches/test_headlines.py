@@ -193,6 +193,27 @@ def test_gains_are_over_the_step_of_sidco():
     assert details.sidco(rows)[-1].startswith("| 0.01, 1 Gbit/s | 100 ms | 4.0 × | 3.0 × | 2.0 × |")
 
 
+def test_the_highest_rate_that_costs_nothing_is_named_else_the_one_that_costs_least():
+    def run(method, ranks):
+        return trainings.Training("fully connected", method, ranks, 0.1)
+
+    def record(accuracy):
+        return {"diverged": False, "points": [{"accuracy": accuracy}], "bytes_per_step": 1.0}
+
+    made = {
+        run(trainings.DENSE, 2): record(0.9),
+        run("scalecom 65", 8): record(0.91),
+        run("scalecom 200", 8): record(0.896),
+        run("scalecom 400", 8): record(0.88),
+        run("scalecom 400", 64): {**record(0.9), "diverged": True},
+        run("scalecom 112", 64): record(0.87),
+    }
+    assert details.places(made) == [("fully connected", 8), ("fully connected", 64)]
+    assert details.reached(made, "fully connected", 8) == "scalecom 200"
+    assert details.reached(made, "fully connected", 64) is None
+    assert details.nearest(made, "fully connected", 64) == "scalecom 112"
+
+
 def test_every_headline_has_a_claim_and_a_command():
     assert tuple(each.name for each in CLAIMS) == command.NAMES
     assert all(each.source for each in CLAIMS)
