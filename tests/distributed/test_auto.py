@@ -80,6 +80,14 @@ def test_adamw_goes_on_with_its_second_moments(two: Ranks):
     assert all(each is None or each[0] == at + 1 for at, each in enumerate(first["moments"]))
 
 
+def test_behind_another_adam_every_entry_is_sent_in_eight_bits(two: Ranks):
+    first, second = two.run("auto.without_feedback")
+    assert first == second
+    assert "Float8" in first["codec"]
+    assert phases(map(any, first["coded"])) == [False, True, False, True]
+    assert [any(each) for each in first["coded"]] == [all(each) for each in first["coded"]]
+
+
 def test_ranks_that_measure_different_times_decide_the_same(two: Ranks):
     first, second = two.run("auto.deciding")
     assert first == second

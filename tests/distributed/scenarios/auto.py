@@ -415,6 +415,29 @@ def held_back(rank: int, world_size: int) -> list[str]:
     return found
 
 
+def without_feedback(rank: int, world_size: int) -> dict[str, Any]:
+    """Send every entry in fewer bits, in front of an optimizer of torch."""
+    del world_size
+    module = network()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    found: dict[str, Any] = {"prints": [], "coded": []}
+    with (
+        scripted(every(Setting("codec")), every(FP32), every(Setting("codec"))),
+        attached(module, "auto", options={"optimizer": optimizer}, bucket_cap_mb=SMALL_BUCKETS) as (
+            model,
+            handle,
+        ),
+    ):
+        for step in range(18):
+            train(model, rank, range(step, step + 1), optimizer=optimizer)
+            found["prints"].append(fingerprint(module))
+            found["coded"].append(
+                [not each.paused for each in handle._parameters.values() if each.state is not None]
+            )
+        found["codec"] = repr(handle.codec)
+    return found
+
+
 def refused(rank: int, world_size: int) -> list[str]:
     """What attach says of arguments that do not go with it."""
     module = network()

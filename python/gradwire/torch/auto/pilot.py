@@ -91,6 +91,8 @@ class Pilot:
     @property
     def reason(self) -> str:
         """Why buckets are averaged as they are, in a sentence."""
+        if self._ranks == 1:
+            return "There is one rank, which has nothing to exchange."
         if self._decider is None:
             return "It measures the first steps."
         return self._decider.reason
@@ -106,6 +108,8 @@ class Pilot:
 
     def begin(self) -> BaseException | None:
         """Begin a pass; return an error that has broken the exchange."""
+        if self._ranks == 1:
+            return None
         now, previous = self._clock(), self._current
         self._current = Record()
         if self._scheduler.chosen is not self._chosen:  # a checkpoint was loaded
