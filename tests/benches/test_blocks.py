@@ -1,10 +1,12 @@
 """Tables in the documentation are what the command makes of the file that they name."""
 
+import json
 import re
 
 import pytest
 
 from benches.compare import aims, blocks, markdown, record, show, state_bytes
+from benches.scatter import accuracy
 
 README = blocks.ROOT / "README.md"
 PERFORMANCE = blocks.ROOT / "docs" / "performance.md"
@@ -37,6 +39,13 @@ def test_the_sections_in_the_documentation_are_those_of_their_run():
     block = blocks.find(PERFORMANCE.read_text(), show.BLOCK)
     path = source(block)
     assert block.split("\n")[1:-1] == show.page(record.read(blocks.ROOT / path), path)
+
+
+def test_losses_by_exchange_in_the_documentation_are_those_of_their_runs():
+    block = blocks.find((blocks.ROOT / "docs" / "exchanges.md").read_text(), accuracy.BLOCK)
+    path = source(block)
+    rows = json.loads((blocks.ROOT / path).read_text("utf-8"))["rows"]
+    assert block.split("\n")[1:-1] == accuracy.show(rows, path)
 
 
 def test_the_bytes_per_entry_in_the_documentation_are_those_of_states():

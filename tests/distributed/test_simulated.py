@@ -34,6 +34,9 @@ CASES: list[tuple[str | None, dict[str, Any], str]] = [  # preset, its options, 
     ("scalecom", {"ratio": 0.02}, "adamw"),
     ("randomk", {"ratio": 0.1, "memory": gradwire.memory.Residual(decay=0.9)}, "sgd"),
     ("sparseloco", {"k": 64, "exchange": gradwire.exchange.ReduceScatter()}, "adamw"),
+    ("onebit", {"exchange": gradwire.exchange.QuantizedAllReduce()}, "adamw"),
+    ("qsgd", {"exchange": gradwire.exchange.QuantizedAllReduce()}, "sgd"),
+    ("adam_onebit", {"exchange": gradwire.exchange.QuantizedAllReduce()}, "adamw"),
 ]
 
 

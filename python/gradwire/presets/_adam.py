@@ -3,8 +3,9 @@
 from typing import Literal
 
 from gradwire.codec import Codec
+from gradwire.exchange import Exchange
 from gradwire.memory import AdamCorrection
-from gradwire.presets._preset import preset
+from gradwire.presets._preset import GATHER, preset
 from gradwire.quantize import BFloat16, Quantizer, SignScale
 from gradwire.sparsify import All, TopK
 
@@ -59,7 +60,11 @@ def adam(
     example={},
 )
 def adam_onebit(
-    *, scale: Literal["mean", "rms"] = "mean", beta2: float = 0.999, eps: float = 1e-8
+    *,
+    scale: Literal["mean", "rms"] = "mean",
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send one bit per entry of each rank's own Adam steps: its sign, and one magnitude for all.
 
@@ -72,6 +77,8 @@ def adam_onebit(
         The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
     beta2, eps
         See `gradwire.memory.AdamCorrection`.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 
     References
     ----------
@@ -81,4 +88,4 @@ def adam_onebit(
     here each rank keeps its own up to date, there is no warm-up, and the step is sent.
     """
     memory = AdamCorrection(beta2=beta2, eps=eps)
-    return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory)
+    return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)

@@ -51,8 +51,8 @@ def build(
     if isinstance(part, Owners):
         if not hasattr(channel, "all_to_all"):
             raise ValueError(
-                f"{part!r} has something else for each rank, which collectives of Horovod do not "
-                "send: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
+                f"{part!r} has something else for each rank, which this package does not send with "
+                "Horovod: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
             )
         return Scattered(channel, another(), check_result=check_result)
     summed = Reduced if isinstance(part, AllReduce) else Led

@@ -1,0 +1,1 @@
+"""Exchanges in which ranks own ranges, beside the all-gather."""
