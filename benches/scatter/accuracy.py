@@ -98,7 +98,8 @@ def show(rows: list[dict[str, Any]], source: str) -> list[str]:
             return ""
         return f"{row['loss']:.3f}" if "loss" in row else "diverged"
 
-    ranks = sorted(RANKS)
+    ranks = sorted({each for name, _, each in found if name != "none"})
+    names = [name for name in NAMES if any(name == key[0] for key in found)]
     lines = [
         f"Held-out loss after {STEPS} steps on text; {cell(('none', '', 2))} without compression.",
         f"From `{source}`.",
@@ -106,7 +107,7 @@ def show(rows: list[dict[str, Any]], source: str) -> list[str]:
         f"| codec | {' | '.join(f'{each} ranks, all-gather | owners' for each in ranks)} |",
         "|---|" + "---:|---:|" * len(ranks),
     ]
-    for name in NAMES:
+    for name in names:
         cells = [cell((name, way, each)) for each in ranks for way in ("gathered", "owned")]
         lines.append(f"| `{PRESETS[name].call}` | {' | '.join(cells)} |")
     return lines
