@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from gradwire.cli.compare import main
-from gradwire.cli.compare.results import Comparison, Entry
+from gradwire.cli.compare.results import Comparison, Entry, OtherConditionsError
 
 for needed in ("torch", "sklearn", "rich", "matplotlib"):
     pytest.importorskip(needed, reason="the command needs the extra [all]")
@@ -162,7 +163,7 @@ def test_from_end_to_end(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "In every run, all ranks ended with bit-identical models." in done.stdout
     figures = Comparison.from_json(json.loads((tmp_path / "codecs.json").read_text()))
-    methods = ["none", "bf16", "topk", "dense", "adam"]
+    methods = ["none", "bf16", "adam", "topk", "dense"]
     assert [(e.method, e.seed) for e in figures.entries] == [
         (method, seed) for method in methods for seed in (0, 1)
     ]
@@ -177,3 +178,30 @@ def test_from_end_to_end(tmp_path):
     assert runs["adam"].optimizer == "gradwire AdamW(0.9, 0.999)"
     assert "| topk |" in (tmp_path / "codecs.md").read_text()
     assert "<svg" in (tmp_path / "codecs.svg").read_text()
+
+    options[3] = "topk,onebit"
+    added = subprocess.run(
+        [*command, *options, "--add"], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert added.returncode == 0, added.stderr
+    both = Comparison.from_json(json.loads((tmp_path / "codecs.json").read_text()))
+    old = [each for each in both.entries if each.method != "onebit"]
+    assert set(old) == set(figures.entries)  # to the millisecond: none was made again
+    assert [e.seed for e in both.entries if e.method == "onebit"] == [0, 1]
+    page = (tmp_path / "codecs.md").read_text()
+    assert "| onebit |" in page
+    assert "| adam |" in page
+
+
+def test_only_missing_runs_of_equal_conditions_are_added(tmp_path, capsys):
+    made = comparison(PLAIN, TOPK)
+    again = made.with_entry(entry("topk", loss=0.2), made.tasks["digits"])
+    assert [(e.method, e.loss) for e in again.entries] == [("none", 0.1), ("topk", 0.2)]
+    assert made.with_entry(entry("bf16"), {}).entries[1].method == "bf16"
+    made.check_conditions(again)
+    other = replace(made, versions={"gradwire": "0.0.9"})
+    with pytest.raises(OtherConditionsError, match=r"gradwire 0\.0\.9, and now it is 0\.1\.0"):
+        other.check_conditions(made)
+    (tmp_path / "codecs.json").write_text("[]")
+    assert main(["--add", "--out", str(tmp_path), "--codec", "topk"]) == 1
+    assert "is not a result of this command" in capsys.readouterr().err

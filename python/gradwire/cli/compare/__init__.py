@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from gradwire.cli.training.command import conduct, console, folder, learning_rate
+from gradwire.cli.compare.results import Comparison, OtherConditionsError
+from gradwire.cli.training.command import OutputError, conduct, console, folder, learning_rate
 from gradwire.presets import PRESETS
 
 __all__ = ["main", "parser"]
@@ -84,6 +86,12 @@ def parser() -> argparse.ArgumentParser:
         help="folder for codecs.md, codecs.svg and codecs.json (default: %(default)s)",
     )
     made.add_argument(
+        "--add",
+        action="store_true",
+        help="go on with the runs in DIR, of the same machine, versions and settings: make only "
+        "those that are missing, keep each as it ends, and show all",
+    )
+    made.add_argument(
         "--json",
         action="store_true",
         help="print the results as JSON instead of tables; progress goes to stderr",
@@ -95,6 +103,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gradwire compare`` with these arguments and return the exit status."""
     arguments = parser().parse_args(argv)
     return conduct("gradwire compare", lambda: _run(arguments))
+
+
+def _read(path: Path) -> Comparison:
+    """Return the results in a file, to be added to."""
+    try:
+        return Comparison.from_json(json.loads(path.read_text("utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise OutputError(f"--add: {path} is not a result of this command ({error!r})") from error
+
+
+def _write(path: Path, comparison: Comparison) -> str:
+    """Write the results to a file, which is whole at any time, and return the text."""
+    text = json.dumps(comparison.to_json(), indent=1)
+    part = path.with_suffix(".part")
+    part.write_text(text + "\n", encoding="utf-8")
+    part.replace(path)
+    return text
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -114,10 +139,15 @@ def _run(arguments: argparse.Namespace) -> int:
         seeds=arguments.seeds,
         learning_rate=arguments.learning_rate,
     )
-    with Reporter(shown) as progress:
-        comparison = run(plan, progress)
-    text = json.dumps(comparison.to_json(), indent=1)
-    (out / "codecs.json").write_text(text + "\n", encoding="utf-8")
+    path = out / "codecs.json"
+    earlier = _read(path) if arguments.add and path.exists() else None
+    try:
+        with Reporter(shown) as progress:
+            keep = partial(_write, path) if arguments.add else None
+            comparison = run(plan, progress, earlier, keep)
+    except OtherConditionsError as error:
+        raise OutputError(f"--add: {path}: {error}") from error
+    text = _write(path, comparison)
     draw(comparison, out / "codecs.svg")
     (out / "codecs.md").write_text(document(comparison), encoding="utf-8")
     if arguments.json:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Self
 
-__all__ = ["BASELINES", "LEEWAY", "Comparison", "Entry", "Summary"]
+from gradwire.presets import PRESETS
+
+__all__ = ["BASELINES", "LEEWAY", "Comparison", "Entry", "OtherConditionsError", "Summary"]
 
 BASELINES = {"none": "no compression", "bf16": "torch's bf16 hook"}
 """Labels of the methods that are not presets, by name."""
 
 LEEWAY = 0.015
 """Accuracy that a preset with error feedback may lose against no compression, as a fraction."""
+
+
+class OtherConditionsError(Exception):
+    """Runs that are not comparable; the message is meant for the user."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,39 @@ class Comparison:
     versions: dict[str, str]
     tasks: dict[str, dict[str, Any]]
     entries: list[Entry]
+
+    def check_conditions(self, other: Comparison) -> None:
+        """Raise an error unless another comparison has the same conditions.
+
+        Raises
+        ------
+        OtherConditionsError
+            It was made on another machine, with other versions or settings.
+        """
+        for what in ("settings", "machine", "versions"):
+            mine, theirs = getattr(self, what), getattr(other, what)
+            for key in mine | theirs:
+                if mine.get(key) != theirs.get(key):
+                    raise OtherConditionsError(
+                        f"the runs there were made with {key} {mine.get(key)}, and now it is "
+                        f"{theirs.get(key)}: add to them under equal conditions, or name another "
+                        "folder"
+                    )
+
+    def with_entry(self, entry: Entry, facts: dict[str, Any]) -> Self:
+        """Return this with one more run, in the order of tasks, methods and seeds.
+
+        It takes the place of runs of the same task, method and seed.
+        """
+        tasks = {**self.tasks, entry.task: facts}
+        same = entry.task, entry.method, entry.seed
+        others = [each for each in self.entries if (each.task, each.method, each.seed) != same]
+        order = [*BASELINES, *PRESETS]
+        entries = sorted(
+            [*others, entry],
+            key=lambda each: (list(tasks).index(each.task), order.index(each.method), each.seed),
+        )
+        return replace(self, tasks=tasks, entries=entries)
 
     def of(self, task: str) -> list[Summary]:
         """Return the methods of one task, most bytes first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
@@ -12,6 +12,8 @@ from gradwire.cli.compare.results import BASELINES, Comparison, Entry
 from gradwire.cli.training.link import Loopback
 from gradwire.cli.training.machine import machine, threads_per_rank, versions
 from gradwire.cli.training.processes import Ranks
+from gradwire.cli.training.rates import rate_for
+from gradwire.codec import Codec
 from gradwire.presets import PRESETS
 
 __all__ = ["STEPS", "Plan", "run"]
@@ -48,71 +50,128 @@ class Progress(Protocol):
         """End the current run."""
 
 
-def run(plan: Plan, progress: Progress) -> Comparison:
+def run(
+    plan: Plan,
+    progress: Progress,
+    earlier: Comparison | None = None,
+    keep: Callable[[Comparison], object] | None = None,
+) -> Comparison:
     """Run the whole plan and return what was measured.
+
+    Parameters
+    ----------
+    plan : Plan
+    progress : Progress
+    earlier : Comparison, optional
+        To be added to: runs of the plan that it has are not made again, and all others are kept.
+    keep : callable, optional
+        Called with the comparison so far after every run.
 
     Raises
     ------
     RankError
         If a rank fails or stops responding. All processes have ended by then.
+    OtherConditionsError
+        The earlier runs were made on another machine, with other versions or settings.
     """
     with Ranks(Loopback(), plan.ranks) as ranks:
-        return _Session(plan, ranks, progress).run()
+        return _Session(plan, ranks, progress, earlier, keep).run()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of the plan."""
+
+    task: str
+    method: str
+    codec: Codec | None
+    steps: int
+    seed: int
+    learning_rate: float | None
+
+    @property
+    def call(self) -> str:
+        return "" if self.codec is None else repr(self.codec)
+
+    def made_by(self, entry: Entry) -> bool:
+        """Tell whether an entry is the outcome of this run."""
+        mine = (self.task, self.method, self.call, self.steps, self.seed)
+        if mine != (entry.task, entry.method, entry.call, entry.steps, entry.seed):
+            return False
+        rate = self.learning_rate
+        if rate is None:
+            rate = rate_for(self.task, self.method, self.codec, entry.optimizer).value
+        return rate == entry.learning_rate
 
 
 class _Session:
-    def __init__(self, plan: Plan, ranks: Ranks, progress: Progress) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        ranks: Ranks,
+        progress: Progress,
+        earlier: Comparison | None,
+        keep: Callable[[Comparison], object] | None,
+    ) -> None:
         self._plan, self._ranks, self._progress = plan, ranks, progress
-        self._tasks: dict[str, dict[str, Any]] = {}
-        self._done, self._of = 0, len(plan.tasks) * self._runs_of_a_task()
+        self._earlier, self._keep = earlier, keep
+        self._done, self._of = 0, 1
         self._began = time.monotonic()
-
-    def _runs_of_a_task(self) -> int:
-        return self._plan.seeds * (len(BASELINES) + len(self._plan.presets))
 
     def run(self) -> Comparison:
         found = versions()
         for _, event in self._ranks.events("ready"):
             found |= event["versions"]
         self._began = time.monotonic()
-        entries = list(self._entries())
-        ranks = self._plan.ranks
-        return Comparison(
+        made = Comparison(
             settings={
-                "ranks": ranks,
-                "threads_per_rank": threads_per_rank(ranks),
+                "ranks": self._plan.ranks,
+                "threads_per_rank": threads_per_rank(self._plan.ranks),
                 "seeds": self._plan.seeds,
                 "learning_rate": self._plan.learning_rate,
             },
             machine=machine(),
             versions=found,
-            tasks=self._tasks,
-            entries=entries,
+            tasks={},
+            entries=[],
         )
+        if self._earlier is not None:
+            self._earlier.check_conditions(made)
+            made = self._earlier
+        missing = [each for each in self._runs() if not any(map(each.made_by, made.entries))]
+        self._of = max(1, len(missing))
+        for each in missing:
+            made = self._made(made, each)
+            self._done += 1
+            if self._keep is not None:
+                self._keep(made)
+        return made
 
-    def _entries(self) -> Iterator[Entry]:
+    def _runs(self) -> Iterator[_Run]:
         for task in self._plan.tasks:
             steps = self._plan.steps or STEPS[task]
             for method in (*BASELINES, *self._plan.presets):
+                codec = None
+                if method not in BASELINES:
+                    preset = PRESETS[method]
+                    codec = preset.build(**preset.example)
                 for seed in range(self._plan.seeds):
-                    yield self._entry(task, method, steps, seed)
-                    self._done += 1
+                    yield _Run(task, method, codec, steps, seed, self._plan.learning_rate)
 
-    def _entry(self, task: str, method: str, steps: int, seed: int) -> Entry:
-        codec = None
-        if method not in BASELINES:
-            preset = PRESETS[method]
-            codec = preset.build(**preset.example)
+    def _made(self, before: Comparison, what: _Run) -> Comparison:
+        """Make a run, and add it to a comparison."""
+        task, method, codec = what.task, what.method, what.codec
+        steps, seed = what.steps, what.seed
         which = f", seed {seed}" if self._plan.seeds > 1 else ""
         self._progress.begin(f"{task}: {method}{which}", steps)
         config = None if codec is None else codec.get_config()
         record = self._train(task, method, steps, config, seed)
-        self._tasks.setdefault(task, {"parameters": record["parameters"], **record["facts"]})
+        facts = {"parameters": record["parameters"], **record["facts"]}
         detail, end = record["detail"], record["curve"][-1]
         entry = Entry(
             task=task,
             method=method,
-            call="" if codec is None else repr(codec),
+            call=what.call,
             feedback=codec is not None and codec.memory.keeps,
             seed=seed,
             steps=steps,
@@ -132,7 +191,7 @@ class _Session:
             f"{entry.ratio:.1f}x fewer bytes, accuracy {100 * entry.accuracy:.1f} %, "
             f"{entry.step_ms:.0f} ms per step"
         )
-        return entry
+        return before.with_entry(entry, facts)
 
     def _train(
         self, task: str, method: str, steps: int, codec: dict[str, Any] | None, seed: int
