@@ -95,7 +95,7 @@ format: ## Format Rust and Python
 	$(bin)/ruff check --fix-only --quiet .
 	$(bin)/ruff format --quiet .
 
-.PHONY: bench accuracy ablations bench-instructions bench-history
+.PHONY: bench accuracy study ablations bench-instructions bench-history
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
@@ -103,14 +103,14 @@ bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick
 accuracy: ## Train three models to the end with and without compression (ARGS="--quick" for ten minutes)
 	@$(environment) demo
 	@$(python) -m benches.accuracy $(ARGS)
-
+study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--quick")
+	@$(environment) demo
+	@$(python) -m benches.study $(ARGS)
 ablations: ## Change one thing of the recommended setting at a time, and train (ARGS="--only ranks")
 	@$(environment) demo
 	@$(python) -m benches.accuracy.ablations $(ARGS)
-
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
-
 bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)
 	@$(environment) bench
 	@PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
@@ -135,6 +135,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .venv-oldest .cache target dist demo-results compare-results accuracy-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .cache target dist {demo,compare,accuracy,study}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

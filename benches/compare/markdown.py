@@ -7,22 +7,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from gradwire.cli.training.link import format_rate
-
 from . import blocks, pages, plan, record
 from .pages import span
 
 README_RATIO = 0.01
 
 # Labels in the README, in its order; the other contestants are only in the files.
-STEPS = {
-    "none": "no compression",
-    "torch bf16 hook": "torch's bf16 hook",
-    "torch PowerSGD, rank 4": "torch's PowerSGD hook, rank 4",
-    "gradwire topk, 0.01": "**gradwire topk**, 0.01",
-    "gradwire topk, 0.001": "**gradwire topk**, 0.001",
-    "gradwire sidco, 0.001": "**gradwire sidco**, 0.001",
-}
 ENCODERS = {
     "gradwire adam": "**gradwire adam**, Adam's step included",
     "gradwire topk": "**gradwire topk** (exact)",
@@ -31,25 +21,6 @@ ENCODERS = {
     "torch PowerSGD, rank 4": "torch's PowerSGD hook, rank 4",
     "torch.topk": "`torch.topk`",
 }
-
-
-def end_to_end(document: dict[str, Any], path: str) -> list[str]:
-    """Return the time of a DDP step over links of several speeds, and its source."""
-    (measured,) = document["sections"]["exchange"]
-    outcomes = measured["outcomes"]
-    rates = [outcome["bits_per_second"] for outcome in outcomes]
-    links = ["no limit" if rate is None else format_rate(rate) for rate in rates]
-    times = [
-        {each["method"]: each["seconds"]["median"] for each in outcome["rows"]}
-        for outcome in outcomes
-    ]
-    sizes = {each["method"]: each["nbytes"] for each in outcomes[0]["rows"]}
-    rows = [
-        [title, f"{sizes[name] / 1e6:.3g}", *(span(each[name]) for each in times)]
-        for name, title in STEPS.items()
-    ]
-    lines = pages.table(["", "MB per step", *links], rows)
-    return [*lines, "", _source(document, path)]
 
 
 def outcome(document: dict[str, Any], law: str, ratio: float, threads: int = 1) -> dict[str, Any]:
@@ -73,10 +44,8 @@ def table(chosen: dict[str, Any], names: dict[str, str]) -> list[str]:
 
 def page(document: dict[str, Any], path: str) -> dict[str, list[str]]:
     """Return the lines of every block of the README."""
-    return {
-        "end to end": end_to_end(document, path),
-        "encode": table(outcome(document, plan.HEADLINE_LAW, README_RATIO), ENCODERS),
-    }
+    lines = table(outcome(document, plan.HEADLINE_LAW, README_RATIO), ENCODERS)
+    return {"encode": [*lines, "", _source(document, path)]}
 
 
 def _source(document: dict[str, Any], path: str) -> str:

@@ -18,7 +18,7 @@ def source(block: str) -> str:
     return found[0]
 
 
-@pytest.mark.parametrize("name", ["end to end", "encode"])
+@pytest.mark.parametrize("name", ["encode"])
 def test_a_table_of_the_readme_is_that_of_its_run(name):
     text = README.read_text()
     path = source(text)

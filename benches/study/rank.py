@@ -1,0 +1,139 @@
+"""The process of one rank: what each line on its standard input asks for."""
+
+import gc
+import hashlib
+import itertools
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import gradwire
+from benches.accuracy.run import evaluate
+from benches.accuracy.worker import make_task
+from gradwire.cli.training.tasks import share_of_rate
+
+from . import models
+from .loops import Loop
+from .plan import LARGE, SECTIONS
+
+PAUSE = 0.05  # seconds for the queues of the link to run empty
+BATCHES = 4
+WARM = 4  # steps: DDP rebuilds its buckets, PowerSGD begins, codecs learn their sizes
+
+
+class Commands:
+    """What the parent can ask for."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self._rank, self._ranks = rank, ranks
+        self._loops: dict[str, Loop] = {}
+        self._task: Any = None
+        self._batches: list[Any] = []
+
+    def load(
+        self, section: str, contestants: list[tuple[str, str, float | None]], data: str | None
+    ) -> dict[str, Any]:
+        """Make the models of contestants of a section, in place of those before."""
+        self.unload()
+        chosen = SECTIONS[section]
+        self._task = models.timed(chosen.task, None if data is None else Path(data))
+        shares = models.shares(self._task, self._rank, self._ranks, 0)
+        self._batches = list(itertools.islice(shares, BATCHES))
+        states: list[dict[str, Any]] = []
+        for name, method, bucket in contestants:
+            module = self._task.model(0)
+            loop = Loop(module, chosen.family, method, bucket=bucket)
+            for _ in range(WARM):
+                loop.step(self._task, self._batches[0])
+            if section == LARGE and loop.handle is None:
+                _share(loop.optimizer, states)
+            self._loops[name] = loop
+        return {"contestants": list(self._loops)}
+
+    def unload(self) -> dict[str, Any]:
+        """Forget the models."""
+        for loop in self._loops.values():
+            loop.close()
+        self._loops.clear()
+        self._task = None
+        gc.collect()
+        return {}
+
+    def step(self, contestant: str, steps: int) -> dict[str, Any]:
+        """Return the time of a step, over so many."""
+        loop = self._loops[contestant]
+        time.sleep(PAUSE)
+        return loop.timed(self._task, list(itertools.islice(itertools.cycle(self._batches), steps)))
+
+    def facts(self, contestant: str) -> dict[str, Any]:
+        """Return what a contestant sends, and what ``auto`` says."""
+        loop = self._loops[contestant]
+        return {"nbytes": loop.nbytes(), "said": loop.said()}
+
+    def whole(
+        self, section: str, method: str, rate: float, steps: int, seed: int, data: str | None
+    ) -> dict[str, Any]:
+        """Train from scratch to the end, as `benches.accuracy.run.run` does, and evaluate."""
+        self.unload()
+        chosen = SECTIONS[section]
+        task = make_task(chosen.task, None if data is None else Path(data))
+        module = task.model(seed)
+        loop = Loop(module, chosen.family, method, rate=rate)
+        batches = models.shares(task, self._rank, self._ranks, seed)
+        dist.barrier()
+        seconds = 0.0
+        for step in range(steps):
+            batch = next(batches)
+            begin = time.perf_counter()
+            for group in loop.optimizer.param_groups:
+                group["lr"] = rate * share_of_rate(step, steps)
+            loop.step(task, batch)
+            seconds += time.perf_counter() - begin
+        digest = hashlib.sha256()
+        for parameter in module.parameters():
+            digest.update(parameter.detach().numpy().tobytes())
+        loop.close()
+        return {"seconds": seconds, "digest": digest.hexdigest(), **evaluate(task, module)}
+
+
+def _share(optimizer: torch.optim.Optimizer, kept: list[dict[str, Any]]) -> None:
+    """Let all optimizers of the large model have one state: only their time is of interest."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if not kept:
+        kept += [optimizer.state[each] for each in parameters]
+        return
+    for parameter, state in zip(parameters, kept, strict=True):
+        optimizer.state[parameter] = state
+
+
+def main(setup: dict[str, Any]) -> None:
+    """Join the other ranks, and do what each line of standard input says."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # answers keep the pipe to themselves
+    torch.set_num_threads(1)
+    gradwire.set_num_threads(1)
+    # A file, not a port: it reaches across namespaces.
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{setup['folder']}/store",
+        rank=setup["rank"],
+        world_size=setup["ranks"],
+        timeout=timedelta(seconds=600),
+    )
+    commands = Commands(setup["rank"], setup["ranks"])
+    print(json.dumps({"torch": torch.__version__}), file=answers, flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer = getattr(commands, command.pop("do"))(**command)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,240 @@
+"""From curves and times of steps to the time that each method takes, and who wins."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, quantiles
+from typing import Any
+
+from benches.accuracy.plan import SECTIONS as TRAINED
+from benches.accuracy.store import Record
+from benches.accuracy.summary import POINTS
+
+from . import curves, methods
+from .plan import SECTIONS, Cell, Plan
+
+TOLERANCE = POINTS / 100
+"""How far below the final accuracy of dense fp32 the mark is: what `make accuracy` allows."""
+
+GAIN = 1.02
+"""A method that compresses wins only if it is faster than the best dense one by so much."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step: the median of its turns, and their quartiles.
+
+    Attributes
+    ----------
+    bucket : float or None
+        MiB, where the best of several sizes was taken.
+    nbytes : float
+        Bytes that a rank sends.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    bucket: float | None
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """One method in one cell.
+
+    Attributes
+    ----------
+    steps : float or None
+        To the mark; None if it is never reached. 1 for a model that is only timed.
+    keeps : bool
+        Of a model that is only timed: whether the method reaches the mark on every task.
+    seconds : float or None
+        To the mark.
+    """
+
+    method: str
+    kind: str
+    step: StepTime
+    steps: float | None
+    keeps: bool = True
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.steps is None else self.steps * self.step.seconds
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All methods in one cell."""
+
+    cell: Cell
+    results: Mapping[str, Result]
+    bound: StepTime
+
+    @property
+    def dense(self) -> Result:
+        """The faster of the dense methods."""
+        both = [self.results[name] for name in methods.DENSE]
+        return min(both, key=_seconds)
+
+    @property
+    def compressed(self) -> Result:
+        """The fastest of the others, of those that keep the accuracy if there are any."""
+        others = [each for each in self.results.values() if each.kind != "dense"]
+        return min(others, key=lambda each: (not each.keeps, _seconds(each)))
+
+    @property
+    def winner(self) -> Result:
+        """The fastest method: a dense one unless another is faster by `GAIN`."""
+        best = self.compressed
+        return best if best.keeps and self.gain(best) > GAIN else self.dense
+
+    def gain(self, result: Result) -> float:
+        """Return how many times as fast as the best dense method; 0 if the mark is not reached."""
+        if result.seconds is None or self.dense.seconds is None:
+            return 0.0
+        return self.dense.seconds / result.seconds
+
+    def losers(self) -> list[Result]:
+        """Return the methods that compress and are slower than the best dense one."""
+        every = [each for each in self.results.values() if each.kind != "dense"]
+        return [each for each in every if self.gain(each) < 1]
+
+
+def _seconds(result: Result) -> float:
+    return float("inf") if result.seconds is None else result.seconds
+
+
+def step_time(rows: Sequence[Mapping[str, Any]], section: str, method: str) -> StepTime:
+    """Return the time of a method's step: with its best buckets, or the mean of its phases."""
+    found = []
+    for contestant, share in methods.phases(section, method):
+        mine = [_timed(row) for row in rows if row["method"] == contestant]
+        found.append((min(mine, key=lambda each: each.seconds), share))
+    if len(found) == 1:
+        return found[0][0]
+    names = ("seconds", "low", "high", "nbytes")
+    means = {name: sum(getattr(each, name) * share for each, share in found) for name in names}
+    return StepTime(**means, bucket=None)
+
+
+def _timed(row: Mapping[str, Any]) -> StepTime:
+    values = sorted(row["seconds"])
+    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    return StepTime(median(values), low, high, row["bucket"], row["nbytes"])
+
+
+def mean_curve(records: Sequence[Record], measure: str) -> list[tuple[int, float]]:
+    """Return step and mean over runs at each evaluation; nothing if one of them diverged."""
+    if not records or any(each["diverged"] for each in records):
+        return []
+    together = zip(*(each["points"] for each in records), strict=True)
+    return [(int(each[0]["step"]), fmean(point[measure] for point in each)) for each in together]
+
+
+def reached(curve: Sequence[tuple[int, float]], mark: float) -> float | None:
+    """Return the steps after which a curve reaches a mark, on straight lines between its points.
+
+    Nothing is known before the first point: a curve that begins above the mark has taken as many.
+    """
+    before: tuple[float, float] | None = None
+    for step, value in curve:
+        if value >= mark:
+            if before is None:
+                return float(step)
+            at, low = before
+            return at + (step - at) * (mark - low) / (value - low)
+        before = step, value
+    return None
+
+
+class Curves:
+    """The curves of a plan, each at its best learning rate."""
+
+    def __init__(self, plan: Plan, made: curves.Curves) -> None:
+        self._plan, self._made = plan, made
+        self._series = {
+            (each.section, each.method, each.ranks): each
+            for each in curves.narrowed(curves.series(plan), made)
+        }
+
+    def curve(self, section: str, method: str, ranks: int) -> list[tuple[int, float]] | None:
+        """Return the mean curve over the seeds; None if a run is missing."""
+        name, trained = curves.source(section, method, ranks)
+        each = self._series.get((section, name, trained))
+        rate = None if each is None else curves.chosen_rate(each, self._made)
+        if each is None or rate is None:
+            return None
+        runs = [each.run(rate, seed) for seed in range(self._plan.seeds)]
+        if any(run not in self._made for run in runs):
+            return None
+        return mean_curve([self._made[run] for run in runs], TRAINED[section].measure)
+
+    def mark(self, section: str, ranks: int) -> float | None:
+        """Return the accuracy to reach: what dense fp32 ends with, less the tolerance."""
+        curve = self.curve(section, methods.FP32, self._at(ranks)[0])
+        return curve[-1][1] - TOLERANCE if curve else None
+
+    def final(self, section: str, method: str, ranks: int) -> float | None:
+        """Return the accuracy at the end."""
+        curve = self.curve(section, method, self._at(ranks)[0])
+        return curve[-1][1] if curve else None
+
+    def steps(self, section: str, method: str, ranks: int) -> tuple[bool, float | None]:
+        """Return whether the curves are there, and the steps to the mark.
+
+        For a number of ranks that is not trained, the larger of the neighbours' steps; for
+        ``auto``, the largest of all that it may choose.
+        """
+        found: list[float | None] = []
+        for name in methods.may_be(section, method):
+            for each in self._at(ranks):
+                curve, mark = self.curve(section, name, each), self.mark(section, each)
+                if curve is None or mark is None:
+                    return False, None
+                found.append(reached(curve, mark))
+        return True, None if None in found else max(each for each in found if each is not None)
+
+    def missed(self, family: str) -> set[str]:
+        """Return the methods that miss the mark on a task with this optimizer, with two ranks."""
+        found = set()
+        for section in self._plan.sections:
+            if SECTIONS[section].trained and SECTIONS[section].family == family:
+                for method in methods.compared(section):
+                    there, steps = self.steps(section, method, 2)
+                    if there and steps is None:
+                        found.add(method)
+        return found
+
+    def _at(self, ranks: int) -> list[int]:
+        trained = self._plan.trained_ranks
+        if ranks in trained:
+            return [ranks]
+        below = [each for each in trained if each < ranks]
+        above = [each for each in trained if each > ranks]
+        return [*below[-1:], *above[:1]]
+
+
+def outcomes(plan: Plan, cells: Mapping[Cell, Record], made: curves.Curves) -> dict[Cell, Outcome]:
+    """Return the outcome of each cell that was timed, and whose dense curves are there."""
+    known = Curves(plan, made)
+    found = {}
+    for cell, record in cells.items():
+        rows = record["rows"]
+        results = {}
+        section = SECTIONS[cell.section]
+        missed = set() if section.trained else known.missed(section.family)
+        for name, method in methods.compared(cell.section).items():
+            if method.kind == "none":
+                continue
+            steps: float | None = 1.0
+            if section.trained:
+                there, steps = known.steps(cell.section, name, cell.ranks)
+                if not there:
+                    continue
+            timed = step_time(rows, cell.section, name)
+            results[name] = Result(name, method.kind, timed, steps, name not in missed)
+        if all(name in results for name in methods.DENSE) and len(results) > len(methods.DENSE):
+            bound = step_time(rows, cell.section, methods.NONE)
+            found[cell] = Outcome(cell, results, bound)
+    return found

@@ -1,0 +1,161 @@
+"""Times of steps: real processes over real shaped links, in which all methods take turns."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benches.compare.exchange import UNSHAPED, Rank, together
+from gradwire.cli.training.link import open_link
+
+from . import methods
+from .plan import PLENTY, SECTIONS, Cell, Plan
+
+SETTLING, PASSES = 40.0, 48
+"""Seconds and steps that ``auto`` has for a new link, whichever ends first."""
+
+Tell = Callable[[str], None]
+Listed = list[tuple[str, str, float | None]]
+
+
+class Ranks:
+    """Processes of so many ranks in network namespaces, joined by a link of known speed.
+
+    Attributes
+    ----------
+    why_not : str or None
+        Why the link cannot be shaped: the ranks then use the loopback device.
+    """
+
+    def __init__(self, ranks: int, data: Path | None = None) -> None:
+        self.ranks = ranks
+        self._data = None if data is None else str(data)
+        self._stack = ExitStack()
+        self._loaded: tuple[str, Listed] | None = None
+        try:
+            folder = self._stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="gradwire-study-")
+            )
+            self._link, self.why_not = open_link(ranks)
+            self._stack.enter_context(self._link)
+            self._processes = []
+            for number in range(ranks):
+                process = Rank(self._link, number, folder, "benches.study.rank", ranks=ranks)
+                self._processes.append(process)
+                self._stack.callback(process.close)
+            self.shape(None)
+            together(self._processes)  # each says so when it has joined the others
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def shape(self, link: int | None) -> None:
+        """Shape the link to so many bits per second; None takes the limit away."""
+        if self.why_not is None:
+            self._link.set_rate(link or UNSHAPED)
+
+    def ask(self, **command: Any) -> list[dict[str, Any]]:
+        """Return what every rank answers to a command."""
+        for process in self._processes:
+            process.tell(**command)
+        return together(self._processes)
+
+    def load(self, section: str, contestants: Listed) -> None:
+        """Make the models of contestants, over a fast link, unless they are there."""
+        if self._loaded != (section, contestants):
+            self.shape(None)
+            self.ask(do="load", section=section, contestants=contestants, data=self._data)
+            self._loaded = section, contestants
+
+    def whole(self, **what: Any) -> list[dict[str, Any]]:
+        """Train from scratch to the end."""
+        self._loaded = None
+        return self.ask(do="whole", data=self._data, **what)
+
+
+def measure(
+    ranks: Ranks, plan: Plan, cell: Cell, listed: Listed, tell: Tell
+) -> list[dict[str, Any]]:
+    """Return a row for each of some contestants of a cell, with the seconds of its steps.
+
+    All take turns, each time in another order; a step takes as long as its slowest rank. Of a
+    dense method with buckets of several sizes only the best goes on where steps are long.
+    """
+    ranks.load(cell.section, listed)
+    ranks.shape(cell.link)
+    count = SECTIONS[cell.section].steps_a_turn
+    seconds: dict[str, list[float]] = {name: [] for name, _, _ in listed}
+    worked: dict[str, list[float]] = {name: [] for name, _, _ in listed}
+    for turn in range(-1, plan.turns):
+        at = turn % len(listed)
+        for name, method, _ in [*listed[at:], *listed[:at]]:
+            if turn > 0 and done(name, method, listed, seconds, count):
+                continue
+            if turn < 0 and cell.link is not None and method in methods.DENSE:
+                continue  # they keep nothing that a first turn would settle
+            tell(f"{name}, turn {max(0, turn + 1)} of {plan.turns}")
+            answers = ranks.ask(do="step", contestant=name, steps=count)
+            if turn < 0 and method == methods.AUTO:
+                settle(ranks, name, count)
+            if turn >= 0:
+                seconds[name].append(max(each["seconds"] for each in answers))
+                worked[name].append(sum(each["cpu"] for each in answers) / len(answers))
+    rows = []
+    for name, method, bucket in listed:
+        facts = ranks.ask(do="facts", contestant=name)[0]
+        rows.append(
+            {
+                "contestant": name,
+                "method": method,
+                "bucket": bucket,
+                "seconds": [float(f"{each:.4g}") for each in seconds[name]],
+                "processor_seconds": [float(f"{each:.4g}") for each in worked[name]],
+                **facts,
+            }
+        )
+    return rows
+
+
+def settle(ranks: Ranks, name: str, count: int) -> None:
+    """Let ``auto`` measure a new link, and decide anew."""
+    end = time.monotonic() + SETTLING
+    for _ in range(PASSES // count):
+        if time.monotonic() < end:
+            ranks.ask(do="step", contestant=name, steps=count)
+
+
+def done(
+    name: str,
+    method: str,
+    listed: Listed,
+    seconds: dict[str, list[float]],
+    count: int,
+) -> bool:
+    """Tell whether a contestant has been timed for long enough."""
+    if sum(seconds[name]) * count < PLENTY:
+        return False
+    if len(seconds[name]) > 1:
+        return True
+    rivals = [min(seconds[other]) for other, same, _ in listed if same == method]
+    return min(seconds[name]) > min(rivals)
+
+
+def show_progress(text: str) -> None:
+    """Overwrite one line of a terminal; elsewhere say nothing."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K  {text}", end="", file=sys.stderr, flush=True)

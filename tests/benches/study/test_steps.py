@@ -1,0 +1,66 @@
+"""One small cell with real processes over a real shaped link."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benches.accuracy.flat import Flat
+from benches.study.half import Half
+from benches.study.plan import Cell
+from benches.study.steps import Ranks, done, measure
+from tests.benches.study.made import PLAN
+
+LISTED = [
+    ("no exchange", "no exchange", None),
+    ("fp32, 1 MB", "fp32", 1.0),
+    ("bf16, 25 MB", "bf16", 25.0),
+    ("adam(0.01)", "adam(0.01)", None),
+]
+SLOW = 20_000_000
+
+
+@pytest.mark.timeout(600)
+def test_a_cell_is_timed_over_a_shaped_link():
+    plan = replace(PLAN, turns=2)
+    with Ranks(2) as ranks:
+        if ranks.why_not is not None:
+            pytest.skip(f"no shaped link: {ranks.why_not}")
+        rows = measure(ranks, plan, Cell("clicks", 2, SLOW), LISTED, lambda text: None)
+    found = {row["method"]: row for row in rows}
+    assert list(found) == [method for _, method, _ in LISTED]
+    # Two ranks exchange half of the values twice, and no queue can hold that back for long.
+    numel = 338_481
+    assert found["fp32"]["nbytes"] == 4 * numel
+    assert found["bf16"]["nbytes"] == 2 * numel
+    assert 0 < found["adam(0.01)"]["nbytes"] < 0.1 * 2 * numel
+    assert found["no exchange"]["nbytes"] == 0
+    for method in ("fp32", "bf16"):
+        least = 8 * found[method]["nbytes"] / SLOW
+        assert min(found[method]["seconds"]) > 0.8 * least  # the link was shaped
+    assert all(len(row["seconds"]) == len(row["processor_seconds"]) >= 1 for row in rows)
+
+
+def test_where_steps_are_long_only_the_best_buckets_go_on():
+    listed = [("a", "fp32", 5.0), ("b", "fp32", 25.0), ("c", "adam(0.01)", None)]
+    seconds = {"a": [9.0], "b": [8.0], "c": [0.1]}
+    assert done("a", "fp32", listed, seconds, 1)
+    assert not done("b", "fp32", listed, seconds, 1)
+    assert not done("c", "adam(0.01)", listed, seconds, 1)
+    assert done("b", "fp32", listed, {**seconds, "b": [8.0, 8.0]}, 1)
+
+
+def test_averages_in_bfloat16_are_rounded_as_the_hook_rounds_them():
+    flat = Flat(torch.nn.Linear(64, 32))
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(flat.gradients.shape, generator=generator) for _ in range(3)]
+    half = Half(flat, 3)
+    for _ in range(2):  # nothing stays from the step before
+        for rank, each in enumerate(given):
+            half.take(rank, each)
+        out = torch.empty_like(flat.gradients)
+        half.average(out)
+        wanted = given[0].bfloat16() / 3
+        for each in given[1:]:
+            wanted = wanted + each.bfloat16() / 3
+        assert torch.equal(out, wanted.float())
