@@ -75,4 +75,5 @@ def shares(task: Any, rank: int, ranks: int, seed: int) -> Iterator[tuple[Tensor
         for batch in task.batches(rank, ranks, seed):
             yield tuple(each[rank * ROWS : (rank + 1) * ROWS] for each in batch)
     for batch in task.batches(0, 1, seed):
-        yield tuple(each[rank::ranks] for each in batch)
+        # Contiguous, as tasks make them: sums over strided rows are rounded differently.
+        yield tuple(each[rank::ranks].contiguous() for each in batch)
