@@ -14,7 +14,7 @@ from .processes import Given, gradients, run
 
 __all__ = ["table"]
 
-SIZES = (2_000_000, 16_000_000)
+SIZES = (2_000_000, 8_000_000)
 STEPS, WARM = 12, 4
 
 
