@@ -1,6 +1,7 @@
 """Who trains together, what counts, and wrong arguments: without other processes."""
 
 import gc
+import threading
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -260,6 +261,40 @@ def test_a_membership_that_nobody_closed_leaves_with_its_object() -> None:
     gc.collect()
     with diloco.DiLoCo(model, membership=diloco.Membership(store), **options) as other:
         assert (other.world_size, other.rounds) == (1, 0)
+
+
+def formed(store: Any, **options: Any) -> diloco.Membership:
+    """A membership with a generation of its own."""
+    members = diloco.Membership(store, **options)
+    members.begin()
+    assert members.form(0, 0, {}).members == (members.name,)
+    return members
+
+
+def test_a_membership_may_be_collected_by_the_thread_that_it_has_itself() -> None:
+    store = stores.HashStore()
+    held = [formed(store)]
+    link: Any = held[0]._link
+    link.call(lambda _: held.clear())  # the finalizer runs in there
+    link._thread.join(120.0)
+    assert not link._thread.is_alive()
+    assert link.join(0.0)
+    inside = stores.PrefixStore("gradwire/diloco", store)
+    assert Watch("other", 1.0).look(inside).members == ()
+
+
+def test_a_finalizer_waits_for_nothing_though_the_store_does_not_answer() -> None:
+    store = stores.HashStore()
+    held = [formed(store)]
+    link: Any = held[0]._link
+    go = threading.Event()
+    link._calls.put((lambda _: go.wait(120.0), None))  # the link's thread is busy
+    held.clear()  # returns nevertheless
+    assert link._thread.is_alive()
+    go.set()
+    assert link.join(120.0)
+    inside = stores.PrefixStore("gradwire/diloco", store)
+    assert Watch("other", 1.0).look(inside).members == ()
 
 
 def test_a_membership_is_for_one_training() -> None:

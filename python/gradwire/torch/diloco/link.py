@@ -90,9 +90,12 @@ class Link:
         self._interval = interval
         self._beat = beat
         self._store: Store | None = None
+        self._ended = False
         self.lost = False
-        self._calls: queue.Queue[tuple[Callable[[Store], Any], Future[Any]] | None]
-        self._calls = queue.Queue()
+        # A finalizer may end a link in any thread, also in the middle of a call of this queue: of
+        # all queues, only this one can be filled then.
+        self._calls: queue.SimpleQueue[tuple[Callable[[Store], Any], Future[Any] | None] | None]
+        self._calls = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="gradwire-members", daemon=True)
         self._thread.start()
 
@@ -126,10 +129,34 @@ class Link:
         """Return another connection, for the caller alone."""
         return self.call(lambda _: self._connect(timedelta(seconds=self._timeout)))
 
-    def close(self) -> None:
-        """End the thread, after the calls before. A dead host holds it up; then nobody waits."""
-        self._calls.put(None)
-        self._thread.join(1.0)
+    def end(self, act: Callable[[Store], Any] | None = None) -> None:
+        """Have the thread end after the calls before and a last one, without a wait for anything.
+
+        Any thread may do that at any moment, the garbage collector as well. A second call has no
+        effect.
+
+        Parameters
+        ----------
+        act : callable, optional
+            The last call. Nobody is told what it returns.
+        """
+        if not self._ended:
+            self._ended = True
+            if act is not None:
+                self._calls.put((act, None))
+            self._calls.put(None)
+
+    def join(self, limit: float) -> bool:
+        """Wait for the thread's end; return whether it has come. A dead host holds it up.
+
+        Parameters
+        ----------
+        limit : float
+            Seconds to wait. The thread itself does not wait.
+        """
+        if threading.current_thread() is not self._thread:
+            self._thread.join(limit)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -141,10 +168,12 @@ class Link:
                 self._try(self._beat)
                 continue
             if call is None:
+                self._store = None
                 return
             self._answer(*call)
+            del call  # what the caller has is not this thread's to keep until the next call
 
-    def _answer(self, act: Callable[[Store], Any], answer: "Future[Any]") -> None:
+    def _answer(self, act: Callable[[Store], Any], answer: "Future[Any] | None") -> None:
         deadline = time.monotonic() + self._timeout
         while not self._try(act, answer) and time.monotonic() < deadline:
             time.sleep(min(0.5, self._timeout / 10))

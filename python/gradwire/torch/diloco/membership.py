@@ -1,5 +1,6 @@
 """Ranks that come and go: agrees, by a store, on who trains together."""
 
+import atexit
 import os
 import secrets
 import socket
@@ -23,9 +24,13 @@ __all__ = ["Formed", "Membership"]
 _REFUSED = 2
 """Times that a rank which reaches the store, but not the other ranks, is left out."""
 
-
 _LAST = 5.0
 """Seconds to leave in, at the end of the program."""
+
+_CLOSING = 1.0
+"""Seconds to wait for the end of the link's thread."""
+
+_UNTOLD = "left without a word to the others: %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,10 @@ class Membership:
         self._begun = True
         self._link = Link(self._connect, self._wait, self._interval, self._watch.look)
         # With this object, or this process, ends what others would wait for.
-        self._end = weakref.finalize(self, _gone, self._link, self._watch, os.getpid())
+        self._end = weakref.finalize(self, _gone, self._link, self._watch)
+        self._end.atexit = False
+        self._last = partial(_last, self._link, self._watch, os.getpid())
+        atexit.register(self._last)
         number: int = self._link.call(lambda store: store.add("ranks", 1))
         return number
 
@@ -279,7 +287,14 @@ class Membership:
             return
         link, self._link = self._link, None
         self._end.detach()
-        _leave(link, self._watch)
+        atexit.unregister(self._last)
+        try:
+            if not link.lost:
+                link.call(partial(_without, self._watch))
+        except MembershipError as error:
+            LOG.warning(_UNTOLD, error)
+        link.end()
+        link.join(_CLOSING)
 
     @property
     def _open(self) -> Link:
@@ -288,19 +303,18 @@ class Membership:
         return self._link
 
 
-def _gone(link: Link, watch: Watch, process: int) -> None:
-    """Leave when nobody did: the program ends, by an error for one."""
+def _without(watch: Watch, store: Store) -> Roster:
+    return watch.change(store, lambda roster: roster.left(watch.name))
+
+
+def _gone(link: Link, watch: Watch) -> None:
+    """Leave when nobody did, and wait for nothing: this may be the link's thread."""
+    link.end(None if link.lost else partial(_without, watch))
+
+
+def _last(link: Link, watch: Watch, process: int) -> None:
+    """Leave when nobody did and the program ends, by an error for one."""
     if os.getpid() == process:  # and not in a process that was forked
-        _leave(link, watch, _LAST)
-
-
-def _leave(link: Link, watch: Watch, limit: float | None = None) -> None:
-    def without(store: Store) -> Roster:
-        return watch.change(store, lambda roster: roster.left(watch.name))
-
-    try:
-        if not link.lost:
-            link.call(without, limit)
-    except MembershipError as error:
-        LOG.warning("left without a word to the others: %s", error)
-    link.close()
+        _gone(link, watch)
+        if not link.join(_CLOSING if link.lost else _LAST) and not link.lost:
+            LOG.warning(_UNTOLD, f"the store did not answer within {_LAST:g} seconds")
