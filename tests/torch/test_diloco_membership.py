@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +12,15 @@ import torch
 
 import gradwire
 from gradwire.torch import diloco
+from gradwire.torch.diloco import reach
 from gradwire.torch.diloco.flights import Flights
+from gradwire.torch.diloco.reach import reached
 from gradwire.torch.diloco.roster import Roster, Waiting
 from gradwire.torch.diloco.settling import Told, decide
 from gradwire.torch.diloco.sharing import share
 from gradwire.torch.diloco.watch import Watch
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import stores
+from gradwire.torch.transport import Gloo, stores
 
 
 def roster(members: str, generation: int = 3, **waiting: tuple[Any, ...]) -> Roster:
@@ -190,6 +193,34 @@ def test_large_tensors_are_shared_in_pieces() -> None:
     share(channel, received, 0)
     assert not channel.sent
     assert all(torch.equal(*pair) for pair in zip(tensors, received, strict=True))
+
+
+def test_a_rank_leaves_another_only_when_that_has_seen_the_connection(monkeypatch) -> None:
+    left, early = threading.Event(), []
+
+    class Slow(Gloo):
+        """Rank 1 is told of a connection later than rank 0."""
+
+        def make(self, *args: Any) -> Any:
+            channel = super().make(*args)
+            if self._rank == 1:
+                early.append(left.wait(0.5))
+            return channel
+
+        def leave(self) -> None:
+            left.set()
+            super().leave()
+
+    monkeypatch.setattr(reach, "Gloo", Slow)
+    store, limit = stores.HashStore(), timedelta(seconds=120)
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(reached, lambda: store, rank, "ab", limit) for rank in (0, 1)]
+        assert [each.result() for each in both] == [("b",), ("a",)]
+    assert early == [False]
+
+
+def test_a_rank_alone_has_nobody_to_reach() -> None:
+    assert reached(stores.HashStore, 0, ("a",), timedelta(seconds=60)) == ()
 
 
 def membership(**options: Any) -> diloco.Membership:

@@ -1,10 +1,10 @@
 """Which of the other ranks this one reaches."""
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from gradwire.torch.errors import ExchangeError, MembershipError
 from gradwire.torch.transport import Gloo, Store, stores
 
 __all__ = ["reached"]
@@ -14,6 +14,8 @@ def reached(
     connect: Callable[[], Store], rank: int, members: Sequence[str], timeout: timedelta
 ) -> tuple[str, ...]:
     """Connect with each of the others by itself, at the same time, as all of them do.
+
+    Two that reach each other both say so: each keeps the connection until the other has seen it.
 
     Parameters
     ----------
@@ -32,18 +34,29 @@ def reached(
         The names of those that were reached.
     """
 
+    others = [other for other in range(len(members)) if other != rank]
+    if not others:
+        return ()
+    deadline = time.monotonic() + timeout.total_seconds()
+
     def meets(other: int) -> bool:
         low, high = sorted((rank, other))
+        pair: Gloo | None = None
         try:
             store = stores.PrefixStore(f"pair/{low}-{high}", connect())
             pair = Gloo(store, int(rank == high), 2, timeout)
             pair.make()
-        except (ExchangeError, MembershipError):
+            # Gloo lets one side return before the other, to which it would be an error to leave.
+            store.set(f"met/{rank}", "")
+            left = timedelta(seconds=max(deadline - time.monotonic(), 0.0))
+            store.wait([f"met/{other}"], max(left, timeout / 10))
+        except RuntimeError:  # an ExchangeError, or one of the store
             return False
-        pair.leave()
+        finally:
+            if pair is not None:
+                pair.leave()
         return True
 
-    others = [other for other in range(len(members)) if other != rank]
     with ThreadPoolExecutor(len(others), "gradwire-reach") as threads:
         found = list(threads.map(meets, others))
     return tuple(members[other] for other, yes in zip(others, found, strict=True) if yes)
