@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
@@ -16,9 +17,10 @@ from gradwire.torch.diloco import reach
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.reach import reached
 from gradwire.torch.diloco.roster import Roster, Waiting
+from gradwire.torch.diloco.said import Said
 from gradwire.torch.diloco.settling import Told, decide
 from gradwire.torch.diloco.sharing import share
-from gradwire.torch.diloco.watch import Watch
+from gradwire.torch.diloco.watch import Watch, _Pulse
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Gloo, stores
 
@@ -72,6 +74,45 @@ def test_who_is_the_next_generation(there: Roster, chosen: str) -> None:
     assert following.generation == there.generation + 1
     assert not following.waiting
     assert Roster.read(following.text()) == following
+
+
+def test_ranks_that_did_not_reach_each_other_begin_again_as_if_they_had() -> None:
+    there = roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b"), d=(0, 0))
+    assert there.apart("abc", 3)
+    assert not there.apart("abc", 2)  # b and c do
+    assert not there.apart("ab", 2)  # c is lost: nobody knows yet
+    assert not there.apart("ab", 3)  # there are too few in any case
+    again = there.again()
+    assert again.chosen("abcd") == ["a", "b", "c", "d"]
+    assert [each.held for each in again.waiting.values()] == [2, 2, 2, 0]
+    assert Roster.read(again.text()) == again
+
+
+def test_ranks_connect_again_when_the_network_between_them_is_mended(monkeypatch) -> None:
+    monkeypatch.setattr(Watch, "silent", lambda self, name: 0.0)  # however slow this machine is
+    store = stores.HashStore()
+    options: dict[str, Any] = {
+        "min_size": 2,
+        "timeout": timedelta(seconds=1),
+        "patience": timedelta(seconds=240),
+    }
+    every: list[Any] = [diloco.Membership(store, **options) for _ in range(3)]
+    names = tuple(each.name for each in every)
+    inside = stores.PrefixStore("gradwire/diloco", store)
+    there = dict.fromkeys(names, Waiting(1, 1, trained=True))
+    Watch("nobody", 1.0).change(inside, lambda _: Roster(1, names, there, trained=True))
+
+    def asks(each: Any) -> Any:
+        each._generation = 1
+        each.begin()
+        return each.form(1, 1, {})  # it could not reach anybody in generation 1
+
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(asks, every))
+    assert {each.generation for each in found} == {2}
+    assert {each.members for each in found} == {names}
+    for each in every:
+        each.leave()
 
 
 def test_other_settings_are_refused_while_there_are_members() -> None:
@@ -160,6 +201,50 @@ def test_beats_are_read_without_a_change_of_the_store() -> None:
     store.add("beat/b", 3)
     watch.look(store)
     assert watch.beats("b")
+
+
+def heard(watch: Watch, silent: set[str]) -> Said:
+    """What a rank says, to whom all but these have just shown a sign of life."""
+    now = time.monotonic()
+    for name in "bcd":
+        at = -1e9 if name in silent else now
+        watch._pulses[name] = _Pulse(2, at, again=True)
+    return Said(watch, 3, 60.0, 1800.0, 0.0, 1e6, trained=False)
+
+
+@pytest.mark.parametrize(
+    ("there", "silent", "text"),
+    [
+        (roster("bc", a=(0, 0)), set(), "waiting until b, c take this rank in"),
+        (roster("bc", a=(0, 0)), {"b"}, "waiting until b, c take this rank in"),
+        (roster("bc", a=(0, 0)), {"b", "c"}, "waiting for b, c, the members of this run, which"),
+        (roster("", 0, a=(0, 0), b=(0, 0), c=(0, 0)), {"b"}, "there are 2, and min_size=3"),
+        (roster("", 0, a=(0, 0), b=(0, 0), c=(0, 0)), {"b", "c"}, "there are 1, and min_size=3"),
+        (roster("", 0, a=(0, 0), b=(0, 0), c=(0, 0)), set(), "waiting for b, c to form"),
+        (roster("ab", a=(2, 3), c=(0, 0), d=(0, 0)), set(), "waiting for b to form"),
+        (
+            roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b")),
+            set(),
+            "of the 3 that are there, fewer than min_size=3 do; all of them connect again after 60",
+        ),
+    ],
+)
+def test_what_is_said_depends_on_who_shows_signs_of_life(there, silent, text, caplog) -> None:
+    caplog.set_level("INFO", "gradwire.diloco")
+    heard(Watch("a", 1.0), silent).waiting(there)
+    (said,) = caplog.records
+    assert text in said.getMessage()
+    usual = said.getMessage().endswith((", after their next exchange", "form the next generation"))
+    assert said.levelname == ("INFO" if usual else "WARNING")
+
+
+def test_why_a_rank_gives_up_depends_on_who_is_there() -> None:
+    there = roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b"))
+    text = heard(Watch("a", 1.0), set()).in_vain(there)
+    assert "fewer than min_size=3 ranks reached each other" in text
+    assert "GLOO_SOCKET_IFNAME" in text
+    text = heard(Watch("a", 1.0), {"b"}).in_vain(there)
+    assert text == "there were fewer than min_size=3 ranks for 1800 seconds: a, c"
 
 
 class Recorded:

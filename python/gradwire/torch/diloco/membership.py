@@ -175,7 +175,7 @@ class Membership:
             The store did not answer, there are too few ranks, the members do not take this rank in,
             or this rank cannot reach them.
         """
-        began = asked = time.monotonic()
+        began = asked = close = time.monotonic()
         trained = bool(held) or restored
         self._ask(Waiting(held, failed, trained, reached), settings)
         said = Said(
@@ -184,6 +184,7 @@ class Membership:
             self._wait,
             self._patience,
             2 * self._interval + 1.0,
+            self._silence,
             trained,
         )
         while True:
@@ -203,6 +204,11 @@ class Membership:
             elif chosen := self._complete(roster, time.monotonic() - asked):
                 change = partial(self._watch.replace, old=roster, new=roster.formed(chosen))
                 self._open.call(change)
+                continue
+            elif not roster.apart(self._watch.alive(roster.waiting, self._silence), self.min_size):
+                failed, close = roster.waiting[self.name].failed, time.monotonic()
+            elif time.monotonic() - close > self._wait:  # whoever reaches whom was long ago
+                self._open.call(partial(self._watch.replace, old=roster, new=roster.again()))
                 continue
             said.waiting(roster)
             if time.monotonic() - began > self._patience:
@@ -224,7 +230,7 @@ class Membership:
     def _complete(self, roster: Roster, waited: float) -> list[str]:
         """Return who is to be the next generation; nobody if this rank cannot decide that now."""
         silent = self._watch.silent
-        alive = [each for each in roster.waiting if silent(each) < self._silence]
+        alive = self._watch.alive(roster.waiting, self._silence)
         if roster.members and not any(each in alive for each in roster.members):
             # Their parameters are newer. They stop once they have not seen the store for so long.
             if any(silent(each) <= 2 * self._wait for each in roster.members):

@@ -33,7 +33,6 @@ def reached(
     tuple of str
         The names of those that were reached.
     """
-
     others = [other for other in range(len(members)) if other != rank]
     if not others:
         return ()

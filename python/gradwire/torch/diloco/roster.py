@@ -128,6 +128,18 @@ class Roster:
         )
         return [name for name in there if name in best]
 
+    def apart(self, alive: Collection[str], size: int) -> bool:
+        """Return whether so many ranks wait and are alive, but not so many reach each other."""
+        there = sum(name in alive for name in self.waiting)
+        return there >= size > len(self.chosen(alive))
+
+    def again(self) -> "Roster":
+        """Return it with all that wait as if none had failed: the network may have been mended."""
+        waiting = {
+            name: replace(entry, failed=0, reached=()) for name, entry in self.waiting.items()
+        }
+        return replace(self, waiting=waiting)
+
     def _around(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
         """Return a rank with others of which each has reached each."""
 

@@ -24,6 +24,8 @@ class Said:
         Seconds, as in `gradwire.torch.diloco.Membership`.
     grace : float
         Seconds after which it is a warning: by then, others that run have shown a sign of life.
+    silence : float
+        Seconds after which a rank without a sign of life is given up.
     trained : bool
         This rank has shared parameters.
     """
@@ -33,6 +35,7 @@ class Said:
     timeout: float
     patience: float
     grace: float
+    silence: float
     trained: bool
     _began: float = field(default_factory=time.monotonic)
     _last: str = ""
@@ -52,24 +55,38 @@ class Said:
                 f"the members did not take this rank in within {self.patience:g} seconds: "
                 f"{', '.join(roster.members)}. If none of them is left, begin with another name="
             )
+        alive = self.watch.alive(roster.waiting, self.silence)
+        if roster.apart(alive, self.min_size):
+            return (
+                f"fewer than min_size={self.min_size} ranks reached each other for "
+                f"{self.patience:g} seconds, of {', '.join(alive)}: name a network that connects "
+                "them by GLOO_SOCKET_IFNAME"
+            )
         return (
             f"there were fewer than min_size={self.min_size} ranks for {self.patience:g} seconds: "
-            f"{', '.join(roster.waiting)}"
+            f"{', '.join(alive)}"
         )
 
     def _awaited(self, roster: Roster) -> tuple[bool, str]:
         """Return whether somebody should look at it, and what it is."""
-        others = [each for each in roster.members if each != self.watch.name]
+        others = [each for each in roster.members or roster.waiting if each != self.watch.name]
         names = ", ".join(others)
         if self._outside(roster):
-            if any(self.watch.beats(each) for each in others):
+            if any(self.watch.beats(each) for each in self.watch.alive(others, self.silence)):
                 return False, f"waiting until {names} take this rank in, after their next exchange"
             text = f"waiting for {names}, the members of this run, which show no sign of life in "
             return True, f"{text}the store. {self._then()}"
-        if len(roster.waiting) < self.min_size:
+        alive = self.watch.alive(roster.waiting, self.silence)
+        if len(alive) < self.min_size:
             return True, (
-                f"waiting for more ranks: there are {len(roster.waiting)}, and min_size="
+                f"waiting for more ranks: there are {len(alive)}, and min_size="
                 f"{self.min_size}; it gives up after {self.patience:g} seconds"
+            )
+        if roster.apart(alive, self.min_size):
+            return True, (
+                f"waiting until ranks reach each other: of the {len(alive)} that are there, fewer "
+                f"than min_size={self.min_size} do; all of them connect again after "
+                f"{self.timeout:g} seconds"
             )
         return False, f"waiting for {names} to form the next generation"
 

@@ -1,7 +1,7 @@
 """What one rank sees in the store: the roster, and who is alive."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gradwire.torch.diloco.roster import Roster
@@ -73,6 +73,10 @@ class Watch:
         """Return whether a rank was seen to beat, and not only to have done so."""
         pulse = self._pulses.get(name)
         return name == self.name or (pulse is not None and pulse.again)
+
+    def alive(self, names: Iterable[str], silence: float) -> list[str]:
+        """Return those that were silent for less than so many seconds."""
+        return [each for each in names if self.silent(each) < silence]
 
     def change(self, store: Store, act: Callable[[Roster], Roster]) -> Roster:
         """Change the roster, whoever else changes it at the same time."""
