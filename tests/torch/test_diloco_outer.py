@@ -1,5 +1,6 @@
 """The outer step, and where a rank goes on: long runs on quadratic losses, and checkpoints."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,39 @@ def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():
     assert saved["rank0"]["sent"].keys() == {"weight", "bias"}
     saved["rank0"]["sent"]["weight"] = torch.zeros(3)
     with pytest.raises(ValueError, match=r"sent parameters are those of another .*\['weight'\]"):
+        DiLoCo(
+            model,
+            gradwire.topk(0.1),
+            membership=Membership(stores.HashStore()),
+            state_dict=saved,
+            **options,
+        )
+
+
+@pytest.mark.parametrize(
+    ("position", "pending", "text"),
+    [
+        ({}, ["weight"], r"under way is of bias, weight; .* averages of weight: .* fragments="),
+        ({}, [], "averages of none"),
+        ({"applied": 1}, ["weight", "bias"], "under way is of none; the checkpoint has averages"),
+        ({"applied": 2}, ["weight", "bias"], "has applied 2 of 1 exchanges"),
+        ({"sent": 3}, ["weight", "bias"], "has applied 0 of 3 exchanges, and there are 1 fragm"),
+    ],
+)
+def test_what_is_under_way_must_be_all_there(position, pending, text):
+    model = torch.nn.Linear(40, 30)
+    options = {"inner_steps": 3, "delay": 2}
+    with DiLoCo(
+        model, gradwire.topk(0.1), membership=Membership(stores.HashStore()), **options
+    ) as outer:
+        for _ in range(3):
+            moved(model)
+            outer.step()
+        saved = outer.state_dict()
+    mine = saved["rank0"]
+    mine["outer"] = json.dumps({**json.loads(mine["outer"]), **position})
+    mine["pending"] = {name: mine["pending"][name] for name in pending}
+    with pytest.raises(ValueError, match=text):
         DiLoCo(
             model,
             gradwire.topk(0.1),

@@ -45,7 +45,7 @@ def pack(
 
 
 def unpack(
-    saved: object, parts: Sequence[Part], rank: int, world_size: int
+    saved: object, fragments: Sequence[Sequence[Part]], rank: int, world_size: int
 ) -> tuple[Shared, Position]:
     """Read and check what `pack` added: what is shared, and what this rank has sent.
 
@@ -55,7 +55,7 @@ def unpack(
     Raises
     ------
     ValueError, TypeError
-        It is not such a checkpoint, or of another model.
+        It is not such a checkpoint, or of another model or other fragments.
     """
     found = {
         name: each
@@ -66,15 +66,17 @@ def unpack(
     if not found:
         raise ValueError("expected what DiLoCo.state_dict() returned, or a list of these")
     if len(found) == 1:
-        return _unpack(next(iter(found.values())), parts)
+        return _unpack(next(iter(found.values())), fragments)
     mine = found.get(f"rank{rank}") if len(found) == world_size else None
-    tensors, position = _unpack(mine or next(iter(found.values())), parts)
+    tensors, position = _unpack(mine or next(iter(found.values())), fragments)
     if mine is None:
         tensors["sent"] = {}
     return tensors, position
 
 
-def _unpack(saved: Mapping[str, Any], parts: Sequence[Part]) -> tuple[Shared, Position]:
+def _unpack(
+    saved: Mapping[str, Any], fragments: Sequence[Sequence[Part]]
+) -> tuple[Shared, Position]:
     about = json.loads(saved["outer"])
     if not isinstance(about, dict) or about.get("version") not in range(1, VERSION + 1):
         raise ValueError(f"expected version {VERSION} of DiLoCo's checkpoints, got {about!r}")
@@ -82,6 +84,13 @@ def _unpack(saved: Mapping[str, Any], parts: Sequence[Part]) -> tuple[Shared, Po
         name: _validate.integer(name, about.get(name), low=0)
         for name in ("inner_step", "sent", "applied")
     }
+    flying = range(position["applied"], position["sent"])
+    if position["applied"] > position["sent"] or len(flying) > len(fragments):
+        raise ValueError(
+            f"the checkpoint has applied {position['applied']} of {position['sent']} exchanges, "
+            f"and there are {len(fragments)} fragments: it is damaged, or of other fragments"
+        )
+    parts = [part for fragment in fragments for part in fragment]
     known = {each.name: each.tensor.shape for part in parts for each in part.records}
     found: Shared = {}
     for kind in _KINDS:
@@ -102,7 +111,25 @@ def _unpack(saved: Mapping[str, Any], parts: Sequence[Part]) -> tuple[Shared, Po
                 f"the {kind} parameters are those of another model or setting: {wrong}"
             )
         found[kind] = dict(tensors)
+    due = {
+        each.name
+        for number in flying
+        for part in fragments[number % len(fragments)]
+        for each in part.records
+    }
+    if found["pending"].keys() != due:
+        raise ValueError(
+            f"with these {len(fragments)} fragments, what is under way is of {_some(due)}; the "
+            f"checkpoint has averages of {_some(found['pending'])}: load it with the fragments= "
+            "that it was saved with"
+        )
     return found, position
+
+
+def _some(names: Iterable[str]) -> str:
+    every = sorted(names)
+    more = [f"{len(every) - 4} more"] if len(every) > 4 else []
+    return ", ".join(every[:4] + more) or "none"
 
 
 def _add(tensors: dict[str, torch.Tensor], part: Part, flat: torch.Tensor) -> None:

@@ -47,7 +47,9 @@ def load(
     problem: str | None = None
     with engine.control.act("load_state_dict()") as channel:
         try:
-            tensors, found = checkpoint.unpack(state_dict, replica.parts, engine.rank, engine.size)
+            tensors, found = checkpoint.unpack(
+                state_dict, replica.fragments, engine.rank, engine.size
+            )
         except (ValueError, TypeError, KeyError) as error:
             problem = f"{type(error).__name__}: {error}"
         told = channel.all_gather_object((problem, None if problem else json.dumps(found)))
