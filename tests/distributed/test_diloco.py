@@ -60,6 +60,17 @@ def test_a_rank_that_diverges_is_an_error_on_all_and_the_next_round_goes_on(two:
     assert first["shared"] == second["shared"]
 
 
+def test_a_checkpoint_replaces_all_or_nothing_also_of_a_run_that_has_diverged(two: Ranks) -> None:
+    results = two.run("diloco.replaces")
+    for found in results:
+        assert found["replaced"]
+        assert found["rounds"]
+        assert found["finite"]
+        assert "with these 4 fragments, what is under way is of" in found["refused"]
+        assert found["unchanged"]
+    assert len({found["common"] for found in results}) == 1
+
+
 def test_a_rank_that_stops_is_an_error_for_the_others(short_lived: Ranks) -> None:
     (kind, text), _ = short_lived.try_run("diloco.stops")
     assert kind == "returned", text

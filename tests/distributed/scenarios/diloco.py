@@ -15,6 +15,7 @@ from tests.distributed.scenarios.common import batch, bits, fingerprint, network
 WAYS: dict[str, dict[str, Any]] = {
     "diloco": {"inner_steps": 4},
     "streaming": {"inner_steps": 4, "fragments": 2, "delay": 3},
+    "fine": {"inner_steps": 4, "fragments": 4, "delay": 3},
     "no momentum": {"inner_steps": 3, "outer_momentum": 0.0, "outer_lr": 1.0},
 }
 
@@ -232,6 +233,43 @@ def failures(rank: int, world_size: int) -> dict[str, Any]:
     except ValueError as error:
         found["disagree"] = str(error)
     return found
+
+
+def replaces(rank: int, world_size: int) -> dict[str, Any]:
+    """A checkpoint replaces a run that has diverged; one of other fragments replaces nothing."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    found: dict[str, Any] = {}
+    with made(model, "streaming") as outer:
+        advance(model, optimizer, rank, range(9), outer)
+        saved, kept = outer.state_dict(), outer.rounds
+        good = plain_of(saved)
+        if rank == 1:
+            with torch.no_grad():
+                dict(model.named_parameters())["0.weight"][1, 2] = float("nan")
+        advance(model, optimizer, rank, range(9, 10), outer)  # and sends it
+        outer.load_state_dict(saved)
+        found["replaced"] = plain_of(outer.state_dict()) == good
+        found["rounds"] = outer.rounds == kept
+        outer.restore()
+        advance(model, optimizer, rank, range(9, 15), outer)
+        found["finite"] = all(bool(torch.isfinite(each).all()) for each in model.parameters())
+    with made(model, "fine") as other:
+        advance(model, optimizer, rank, range(9), other)
+        before = plain_of(other.state_dict())
+        try:
+            other.load_state_dict(saved)
+        except ValueError as error:
+            found["refused"] = str(error)
+        found["unchanged"] = plain_of(other.state_dict()) == before
+        advance(model, optimizer, rank, range(9, 15), other)
+        found["common"] = bits_of(other)
+    return found
+
+
+def bits_of(outer: diloco.DiLoCo) -> bytes:
+    """The bits of the shared parameters."""
+    return b"".join(bits(each) for each in first_of(outer, "shared").values())
 
 
 def first_of(outer: diloco.DiLoCo, kind: str) -> dict[str, torch.Tensor]:

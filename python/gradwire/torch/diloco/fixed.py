@@ -76,8 +76,8 @@ class Fixed:
     def load(
         self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], policy: Policy
     ) -> None:
-        """Restore what was saved. A collective."""
-        self.flights.settled()
+        """Restore what was saved, whatever is under way has come to. A collective."""
+        self.flights.arrive()
         load(self._replica, self.flights, self._position, state_dict, policy)
 
     def leave(self) -> None:

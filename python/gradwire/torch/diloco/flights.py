@@ -105,6 +105,14 @@ class Flights:
             self._waited += time.perf_counter() - begun
         self._make()
 
+    def arrive(self) -> None:
+        """Wait until everything has arrived or is lost, whatever it has brought."""
+        for flight in self._flying:
+            try:
+                flight.settle()
+            except ExchangeError:
+                break
+
     def settled(self) -> list[tuple[Part, torch.Tensor]]:
         """Wait for all that is under way, and return the averages, which stay to be applied.
 
@@ -175,11 +183,7 @@ class Flights:
 
     def land(self) -> None:
         """Wait until everything has arrived or is lost, and end the exchange with these ranks."""
-        for flight in self._flying:
-            try:
-                flight.settle()
-            except ExchangeError:
-                break
+        self.arrive()
         self.engine.worker.settle()
 
     @property
