@@ -1,7 +1,6 @@
 """Training across sites by ranks that come and go, each a process of its own."""
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import signal
@@ -22,8 +21,10 @@ from torch import nn
 
 import gradwire
 from gradwire.torch import diloco
-from gradwire.torch.errors import MembershipError, TensorError
-from gradwire.torch.transport import stores
+from gradwire.torch.diloco import changing, reach
+from gradwire.torch.diloco.watch import Watch
+from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
+from gradwire.torch.transport import Gloo, stores
 from tests.distributed.scenarios.common import batch, bits, network, reaches
 
 SHARED = {"inner_steps": 2, "outer_lr": 1.0, "outer_momentum": 0.0, "min_numel": 65}
@@ -263,22 +264,40 @@ def resumes(
     }
 
 
-PARTED = timedelta(seconds=15)
+WHOLE = timedelta(seconds=60)
+"""Longer than a busy machine stops ranks between which nothing is cut."""
+
+SOON = 3.0
+"""Seconds until a store is given up that is cut off: nothing could be waited for any longer."""
 
 
-class Cut(diloco.Membership):
-    """A rank that can be cut off from the others, and reaches the store nevertheless."""
+class Cable(Gloo):
+    """Connects ranks, except to one whose network is cut: what would time out then fails at once.
+
+    Each tells the others through the store, which it reaches nevertheless.
+    """
 
     cut = False
 
-    def form(self, *told: Any) -> Any:
-        formed = super().form(*told)
+    def make(self, *given: Any) -> Any:
+        told = stores.PrefixStore(f"cable/{len(self._made)}", self._store)
+        told.set(str(self._rank), "cut" if Cable.cut else "whole")
+        if any(told.get(str(rank)) == b"cut" for rank in range(self._size)):
+            raise ExchangeError("the network is cut")
+        return super().make(*given)
 
-        def connect() -> Any:
-            store = formed.connect()
-            return stores.PrefixStore(self.name, store) if self.cut else store
 
-        return dataclasses.replace(formed, connect=connect)
+def give_up_soon(members: Any) -> None:
+    """Have a membership whose store is gone find that out in little time."""
+    members._wait = members._link._timeout = SOON
+
+
+def members_in(store: str) -> tuple[str, ...]:
+    """Who the members are, as the store has it."""
+    host, _, port = store.rpartition(":")
+    client = stores.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    inside = stores.PrefixStore("gradwire/diloco", client)
+    return Watch("nobody", 1.0).change(inside, lambda found: found).members
 
 
 def hang_up(*ports: int) -> None:
@@ -331,6 +350,7 @@ def parted(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
     It comes back with its checkpoint when the network is whole again.
     """
+    changing.Gloo = reach.Gloo = Cable  # type: ignore[attr-defined]
     address = Path(folder) / "address"
     server = serving(address) if rank == 0 else None
     try:
@@ -338,7 +358,7 @@ def parted(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         store = address.read_text()
         if rank == world_size - 1:
             return is_cut_off(rank, world_size, folder, store)
-        site = Site(rank, Cut(store, timeout=PARTED, min_size=2))
+        site = Site(rank, diloco.Membership(store, timeout=WHOLE, min_size=2))
         for part in ("others", "store"):
             together(site, world_size)
             site.until(lambda: site.outer.world_size == 2, 2 * LIMIT)  # the majority goes on
@@ -365,20 +385,23 @@ def is_cut_off(rank: int, world_size: int, folder: str, store: str) -> dict[str,
     relay = Relay(store)
     through = f"127.0.0.1:{relay.port}"
     errors, all_kept = [], []
-    members = Cut(through, timeout=PARTED, min_size=2)
+    members = diloco.Membership(through, timeout=WHOLE, min_size=2)
     site = Site(rank, members)
     for part, then in (("others", through), ("store", store)):
         together(site, world_size)
-        members.cut = True
+        Cable.cut = True
         if part == "store":
             relay.cut()
+            give_up_soon(members)
         hang_up(int(store.rpartition(":")[2]), relay.port)
         errors.append(error_of(site))
         residual, rounds, sizes = site.kind("residual"), site.rounds, site.sizes
         saved = {"model": site.model.state_dict(), "outer": site.outer.state_dict()}
         site.outer.close()
+        is_left_behind(members.name, store)
         (Path(folder) / part).touch()
-        members = Cut(then, timeout=PARTED)
+        Cable.cut = False
+        members = diloco.Membership(then, timeout=WHOLE)
         site = Site(rank, members, saved["model"], state_dict=saved["outer"])
         site.rounds, site.sizes = rounds, sizes
         kept = site.kind("residual")
@@ -387,6 +410,11 @@ def is_cut_off(rank: int, world_size: int, folder: str, store: str) -> dict[str,
     site.outer.close()
     (Path(folder) / "done").touch()
     return {**site.found(), "errors": errors, "kept": all_kept}
+
+
+def is_left_behind(name: str, store: str) -> None:
+    """Wait until the others have gone on without a rank."""
+    assert reaches(lambda: name not in members_in(store), 2 * LIMIT)
 
 
 def error_of(site: Site) -> str:
@@ -406,12 +434,16 @@ def ended(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     try:
         assert reaches(address.exists, LIMIT)
         store = address.read_text()
-        site = Site(rank, diloco.Membership(store, min_size=2, timeout=timedelta(seconds=15)))
+        members = diloco.Membership(store, min_size=2, timeout=WHOLE)
+        site = Site(rank, members)
         site.round(3)
         if rank == 0:
             port.kill()
             port.wait()
+            (Path(folder) / "killed").touch()
         try:
+            site.until((Path(folder) / "killed").exists)
+            give_up_soon(members)
             site.until(lambda: False)
         except MembershipError as error:
             found = {"error": str(error), "saved": sorted(site.kind("shared"))}
@@ -443,10 +475,12 @@ def starts_again(rank: int, world_size: int, folder: str) -> dict[str, Any]:
             import sys, threading, torch, gradwire
             from datetime import timedelta
             from gradwire.torch import diloco
+            from gradwire.torch.diloco import membership
+            membership._LAST = 120.0
             model = torch.nn.Linear(99, 99)
             members = diloco.Membership(
                 {store!r},
-                timeout=timedelta(seconds=10),
+                timeout=timedelta(seconds=60),
                 patience=timedelta(seconds={patience}),
             )
             outer = diloco.DiLoCo(model, gradwire.topk(0.1), inner_steps=1, membership=members)
@@ -467,12 +501,12 @@ def starts_again(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         return made
 
     try:
-        failed = program("raise ValueError('a bug')", 60)
+        failed = program("raise ValueError('a bug')", 240)
         _, trace = failed.communicate("\n")
-        killed = program("pass", 60)
+        killed = program("pass", 240)
         killed.kill()
         killed.wait()
-        waits = program("pass", 8)
+        waits = program("pass", 10)
         _, said = waits.communicate()
         return {
             "first": failed.told,  # type: ignore[attr-defined]
