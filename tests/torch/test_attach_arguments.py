@@ -177,14 +177,19 @@ def test_metrics_are_the_figures_of_a_report_as_floats(model):
     handle.detach()
 
 
-def test_the_default_device_and_dtype_of_the_program_do_not_matter(model):
+@pytest.mark.parametrize("codec", [gradwire.topk(0.01), gradwire.powersgd(rank=2)], ids=repr)
+def test_the_default_device_and_dtype_of_the_program_do_not_matter(model, codec):
+    given = torch.ones(2, 64)
     with torch.device("meta"):
         torch.set_default_dtype(torch.float64)
         try:
-            handle = ddp.attach(model, gradwire.topk(0.01))
+            handle = ddp.attach(model, codec)
+            model(given).sum().backward()
             saved = handle.state_dict()
             handle.load_state_dict(saved)
             handle.load_state_dict(handle.gathered_state_dict())
+            model(given).sum().backward()
+            assert handle.step == 2
             handle.detach()
         finally:
             torch.set_default_dtype(torch.float32)

@@ -14,6 +14,9 @@ from gradwire.exchange.low_rank import LowRank
 
 __all__ = ["LowRankState"]
 
+_HOST: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+"""What the program may have other defaults for."""
+
 
 class LowRankState:
     """A residual and the last Q, each as it is and as it was before the last step.
@@ -39,8 +42,8 @@ class LowRankState:
         self.step = 0
         self._exchange = exchange
         self._seed = zlib.crc32(name.encode())
-        self._residual = torch.zeros(self.numel) if keeps else None
-        self._spare = torch.zeros(self.numel) if keeps else None
+        self._residual = torch.zeros(self.numel, **_HOST) if keeps else None
+        self._spare = torch.zeros(self.numel, **_HOST) if keeps else None
         self._q: torch.Tensor | None = None
         self._before: tuple[int, torch.Tensor | None] | None = None
 
@@ -63,8 +66,8 @@ class LowRankState:
         """Return the Q to begin with, shape (columns, rank)."""
         if self._q is not None and self._exchange.warm_start:
             return self._q
-        random = torch.Generator().manual_seed(self._seed + self.step)
-        return torch.randn(self.columns, self._exchange.rank, generator=random)
+        random = torch.Generator("cpu").manual_seed(self._seed + self.step)
+        return torch.randn(self.columns, self._exchange.rank, generator=random, **_HOST)
 
     @property
     def keeps(self) -> bool:

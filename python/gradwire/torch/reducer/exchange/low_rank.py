@@ -196,7 +196,8 @@ class Factored(Exchange):
         states, width = _states(job), self._columns
         ps = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
         rows = sum(each.rows for each in states)
-        second = torch.zeros(width * (rows + sum(each.columns for each in states)))
+        numel = width * (rows + sum(each.columns for each in states))
+        second = torch.zeros(numel, dtype=torch.float32, device="cpu")
         shared = _parts(second[: width * rows], [each.rows for each in states], width)
         qs = _parts(second[width * rows :], [each.columns for each in states], width)
         for p, q, matrix, out in zip(ps, qs, factors.matrices, shared, strict=True):
@@ -241,7 +242,8 @@ class Factored(Exchange):
         device = job.bucket.frames_on
         at_once = max(1, _BLOCK // state.columns) if device.type == "cpu" else state.rows
         transposed = q.T.contiguous()
-        product, term = torch.empty(2, min(at_once, state.rows), state.columns)
+        room = (2, min(at_once, state.rows), state.columns)
+        product, term = torch.empty(room, dtype=torch.float32, device="cpu")
         for first in range(0, state.rows, at_once):
             rows = slice(first, min(first + at_once, state.rows))
             values = _product(p[rows], transposed, product, term)
