@@ -9,6 +9,7 @@ import torch
 import gradwire
 from gradwire.report import Report
 from gradwire.torch import backends, ddp
+from gradwire.torch.reducer.exchange.low_rank import Factored
 from gradwire.torch.reducer.jobs import Buffers
 from gradwire.torch.transport import groups
 
@@ -152,6 +153,46 @@ def test_a_report_counts_what_a_schedule_measures(model):
     assert before == 12 * numel
     assert handle.report().state_bytes == 16 * numel  # and what undoes the last gradient
     handle.detach()
+
+
+@pytest.mark.parametrize("codec", [gradwire.topk(0.01), gradwire.powersgd(rank=1)], ids=repr)
+def test_a_schedule_measures_gradients_and_not_what_is_sent_of_them(model, codec):
+    handle = ddp.attach(model, codec, schedule=gradwire.schedule.Accordion(codec, codec))
+    given, expected = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)), 0.0
+    for step in range(2):
+        model.zero_grad()
+        inputs = given + step
+        model(inputs).square().sum().backward()
+        with torch.no_grad():
+            own = 2 * model.module(inputs).T @ inputs
+        expected = expected + own
+        assert (model.module.weight.grad - own).abs().max() > 0.01 * own.abs().max()
+    (measured,) = handle.state_dict()["rank0"]["measured"].values()
+    torch.testing.assert_close(measured.view(64, 64), expected)
+    handle.detach()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_factors_that_cannot_be_written_leave_the_state_as_it_was(model, monkeypatch, keeps):
+    def fails(*given):
+        raise MemoryError("no memory to write")
+
+    codec = gradwire.powersgd(rank=1, error_feedback=keeps)
+    handle = ddp.attach(model, codec)
+    inputs = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+    model(inputs).square().sum().backward()
+    (state,) = (each.state for each in handle._parameters.values() if each.compressed)
+    before = {name: np.array(each) for name, each in state.state_dict().items()}
+    monkeypatch.setattr(Factored, "_write", fails)
+    with pytest.raises(ddp.ExchangeError, match="MemoryError: no memory to write"):
+        model(inputs).square().sum().backward()
+    after = state.state_dict()
+    assert state.step == 1
+    for name, each in before.items():
+        np.testing.assert_array_equal(after[name], each)
+    monkeypatch.undo()
+    handle.detach()
+    model.zero_grad()  # infinite, so that nothing trains on with it
 
 
 def test_no_report_copies_a_residual(model, monkeypatch):

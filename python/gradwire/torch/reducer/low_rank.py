@@ -51,14 +51,14 @@ class LowRankState:
         """Return gradient plus residual: float32, shape (rows, columns).
 
         With error feedback it is in memory of the state: subtract from it what is sent, and `take`
-        keeps the rest. The step before can then no longer be undone.
+        keeps the rest. The step before can no longer be undone.
         """
+        self._before = None
         values = torch.from_numpy(np.ascontiguousarray(gradient, np.float32))
         # A copy in any case: the gradient's memory is used for other things soon.
         if self._residual is None or self._spare is None:
             matrix = values.clone()
         else:
-            self._before = None
             matrix = torch.add(values, self._residual, out=self._spare)
         return matrix.view(self.rows, self.columns)
 

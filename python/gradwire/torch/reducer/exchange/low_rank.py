@@ -222,9 +222,9 @@ class Factored(Exchange):
                 job.bucket.clear(piece.start, piece.stop)
                 continue
             mean = mean_of(q.clone(), self.world_size)
+            self._encoded(job, piece)  # measures the gradient, which is there until the next line
             self._write(job, piece.start, state, p, mean, matrix)
             state.take(mean)
-            self._encoded(job, piece)
 
     def _write(
         self,
