@@ -9,6 +9,7 @@ import pytest
 import gradwire
 from gradwire import _native
 from gradwire.memory import LowPass, MomentumCorrection, Residual
+from gradwire.quantize import BFloat16, Exponent, Float16, Ternary
 from gradwire.sparsify import TopK
 
 NUMEL, RANKS = 3000, 3
@@ -16,11 +17,11 @@ CODEC = gradwire.topk(ratio=0.1)
 BOUNDS, OWNERS = [0, 900, 2100, NUMEL], [1, 2, 0]
 
 
-def sent(codec: gradwire.Codec, seed: int = 0) -> tuple[list[Any], list[Any]]:
+def sent(codec: gradwire.Codec, scale: int = 1) -> tuple[list[Any], list[Any]]:
     """Return the states of all ranks, and what each of them has for each owner."""
     states, messages = [], []
     for rank in range(RANKS):
-        x = np.random.default_rng([seed, rank]).integers(-50, 51, NUMEL).astype(np.float32)
+        x = np.random.default_rng([0, rank]).integers(-50, 51, NUMEL).astype(np.float32) * scale
         state = codec.init_state(NUMEL, name="w", stream=rank)
         frame = codec.encode(x, state)
         data = np.frombuffer(bytes(frame), np.uint8)
@@ -71,16 +72,19 @@ def test_what_is_sent_on_and_what_is_kept_are_the_sums(memory: Any) -> None:
         np.testing.assert_array_equal(states[owner].residual, after)
 
 
-DENSE = [
+NEAREST = [
     gradwire.onebit(column=100),
     gradwire.onebit(column=700),
     gradwire.signsgd(),
-    gradwire.qsgd(memory=Residual()),
-    gradwire.qsgd(block=64, memory=Residual()),
-    gradwire.terngrad(memory=Residual()),
     gradwire.float8(memory=Residual()),
+    gradwire.dense(quantize=Float16(), memory=Residual()),
+    gradwire.dense(quantize=BFloat16(), memory=Residual()),
+]
+DRAWN = [
+    gradwire.qsgd(memory=Residual()),
+    gradwire.qsgd(block=64, norm="max", memory=Residual()),
+    gradwire.terngrad(memory=Residual()),
     gradwire.natural(memory=Residual()),
-    gradwire.dense(quantize=gradwire.quantize.BFloat16(), memory=Residual()),
 ]
 
 
@@ -94,9 +98,30 @@ def parts_of(message: Any) -> list[Any]:
     return parts
 
 
-@pytest.mark.parametrize("codec", DENSE, ids=repr)
+def levels_of(quantize: Any, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the magnitudes between which a random quantizer chooses for each entry, in float64."""
+    values = total.astype(np.float64)
+    sizes = np.abs(values)
+    if isinstance(quantize, Ternary):
+        assert quantize.clip is not None
+        top = min(sizes.max(), quantize.clip * values.std())
+        return np.zeros_like(sizes), np.where(sizes > 0, top, 0)
+    if isinstance(quantize, Exponent):
+        powers = np.log2(sizes, out=np.full_like(sizes, -np.inf), where=sizes > 0)
+        return 2.0 ** np.floor(powers), 2.0 ** np.ceil(powers)
+    lower, upper = np.empty_like(sizes), np.empty_like(sizes)
+    for start in range(0, sizes.size, quantize.block):
+        at = slice(start, start + quantize.block)
+        top = np.linalg.norm(sizes[at]) if quantize.norm == "l2" else sizes[at].max()
+        unit = top / (2 ** (quantize.bits - 1) - 1)
+        lower[at] = np.floor(sizes[at] / unit) * unit
+        upper[at] = np.ceil(sizes[at] / unit) * unit
+    return lower, upper
+
+
+@pytest.mark.parametrize("codec", [*NEAREST, *DRAWN], ids=repr)
 def test_every_sum_is_quantized_again_and_the_rest_is_the_owners(codec: gradwire.Codec) -> None:
-    states, messages = sent(codec)
+    states, messages = sent(codec, scale=77)
     for owner in range(RANKS):
         before = states[owner].residual
         (frames, merged, error), at = merge(codec, states, messages, owner)
@@ -107,7 +132,17 @@ def test_every_sum_is_quantized_again_and_the_rest_is_the_owners(codec: gradwire
         for each in messages:
             total += np.concatenate(parts_of(each[owner]))
         out = gradwire.decode(frames)
-        assert np.abs(out - total).max() <= np.abs(total).max()
+        assert out.any()
+        assert (out != total).any()
+        if codec in NEAREST:
+            alone = codec.encode(total, codec.init_state(numel, name="w"))
+            np.testing.assert_array_equal(out, gradwire.decode(alone))
+        else:
+            lower, upper = levels_of(codec.quantize, total)
+            near = [np.isclose(np.abs(out), each, rtol=1e-5) for each in (lower, upper)]
+            assert (near[0] | near[1]).all()
+            assert all((each & (lower < upper)).any() for each in near)
+            assert (np.sign(out) == np.sign(total))[out != 0].all()
         after = before.copy()
         after[at] += total - out
         np.testing.assert_array_equal(states[owner].residual, after)
@@ -177,7 +212,9 @@ def test_a_quantizer_leaves_its_error_with_the_owner() -> None:
     )
 
 
-@pytest.mark.parametrize("codec", [CODEC, *DENSE[:2]], ids=repr)
+@pytest.mark.parametrize(
+    "codec", [CODEC, *NEAREST[:2], gradwire.qsgd(bits=2), gradwire.float8()], ids=repr
+)
 def test_hostile_bytes_are_an_error_and_nothing_is_kept(codec: gradwire.Codec) -> None:
     states, messages = sent(codec)
     random = np.random.default_rng(1)
