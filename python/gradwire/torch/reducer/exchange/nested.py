@@ -170,8 +170,8 @@ class Nested:
                 error = raised
         with flight.job.bucket.receiving():
             self._share(flight, error, values)
-        if not self.postpones:
-            self._give_back(flight)
+            if not self.postpones:
+                self._give_back(flight)
 
     def complete(self, flight: Flight) -> None:
         """Complete this rank's share, and gather the shares of the node."""
@@ -187,15 +187,16 @@ class Nested:
             error = raised
         with flight.job.bucket.receiving():
             self._share(flight, error, values, whole=True)
-        self._give_back(flight)
+            self._give_back(flight)
 
     def _values(self, job: Job, share: Job) -> torch.Tensor:
         """Return the averages of this rank's share in the bucket's dtype."""
         found = share.bucket.buffer
-        values = found.to(job.bucket.dtype)
-        if self._check_result and values.dtype != found.dtype and not _finite(values):
-            share.bucket.buffer.copy_(values)
-            raise overflow(share)
+        with job.bucket.receiving():
+            values = found.to(job.bucket.dtype)
+            if self._check_result and values.dtype != found.dtype and not _finite(values):
+                share.bucket.buffer.copy_(values)
+                raise overflow(share)
         return values
 
     def _share(
@@ -241,7 +242,7 @@ class Nested:
         self.times.add("node", start)
 
     def _give_back(self, flight: Flight) -> None:
-        """Reuse the memory of a share whose averages were taken."""
+        """Reuse the memory of a share whose averages were taken, in the stream that took them."""
         contents, flight.contents = flight.contents, None
         if isinstance(contents, _Contents):
             self._sums.give(contents.total, flight.job.bucket.used(contents.total))
