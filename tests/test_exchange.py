@@ -1,7 +1,9 @@
 """Exchanges: what they refuse, and how they stand in a codec's configuration."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 import gradwire
@@ -14,7 +16,7 @@ from gradwire.exchange import (
     ReduceScatter,
 )
 from gradwire.memory import NoMemory, Residual
-from gradwire.quantize import BFloat16, Float16, Float32
+from gradwire.quantize import BFloat16, Float8, Float16, Float32
 from gradwire.sparsify import SID, All, Threshold, TopK
 
 SUMS = [AllReduce(), LeaderIndices()]
@@ -56,6 +58,30 @@ def test_every_preset_that_sends_every_entry_and_adaptive_can_be_quantized_by_ow
         gradwire.Codec(sparsify=TopK(ratio=0.1), exchange=exchange)
     with pytest.raises(ValueError, match="cannot do with one buffer; use it without low_memory"):
         gradwire.onebit(memory=Residual(low_memory=True), exchange=exchange)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "largest"),
+    [
+        (Float16(scaled=False), 65504),
+        (Float8(block=None), 448),
+        (Float8("e5m2", block=None), 57344),
+    ],
+    ids=repr,
+)
+def test_sums_that_would_saturate_unseen_are_refused_without_a_residual(quantize, largest):
+    codec = gradwire.dense(quantize=quantize)
+    beyond = np.full(8, 2.0 * largest, np.float32)
+    sent = gradwire.decode(codec.encode(beyond, codec.init_state(8)))
+    assert (sent == largest).all()
+    with pytest.raises(ValueError, match=rf"saturates at {largest} .*NoMemory\(\) keeps nothing"):
+        dataclasses.replace(codec, exchange=QuantizedAllReduce())
+    kept = dataclasses.replace(codec, memory=Residual(), exchange=QuantizedAllReduce())
+    state = kept.init_state(8)
+    kept.encode(beyond, state)
+    assert (state.residual == largest).all()
+    for scaled in (Float16(), Float8(), Float8("e5m2"), BFloat16(), Float32()):
+        gradwire.dense(quantize=scaled, exchange=QuantizedAllReduce())
 
 
 @pytest.mark.parametrize("exchange", SUMS, ids=str)

@@ -87,6 +87,7 @@ class Codec(Part):
             _validate.choice("indices", self.indices, _CODINGS)
         self.exchange.check(self.sparsify, self.quantize)
         self.exchange.check_memory(self.memory)
+        self.exchange.check_range(self.quantize, self.memory)
         _compose.check(self.sparsify, self.quantize, self.memory)
         native = self._compiled()
         self._set("_codec", native)

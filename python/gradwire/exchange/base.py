@@ -38,6 +38,15 @@ class Exchange(Part):
             It does not.
         """
 
+    def check_range(self, quantize: Quantizer, memory: Memory) -> None:
+        """Refuse a quantizer whose range is too small here for want of a residual.
+
+        Raises
+        ------
+        ValueError
+            It is.
+        """
+
     def suits(self, shape: Sequence[int]) -> bool:
         """Tell whether a tensor of this shape is sent in this way, and not dense."""
         del shape

@@ -4,6 +4,7 @@ import dataclasses
 from typing import ClassVar, Self
 
 from gradwire.exchange.owners import Owners
+from gradwire.memory.base import Memory
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 from gradwire.sparsify.two_sided import TwoSided
@@ -26,6 +27,11 @@ class QuantizedAllReduce(Owners):
     numbers of the second are other ones than those of any encode: of the quantizer's seed, the
     tensor, the step and the owner, so that its error is independent of the first one's and, where
     the quantizer is unbiased, has mean zero.
+
+    What is quantized again are sums, not means. A quantizer of a fixed range
+    (`gradwire.quantize.Float16` with ``scaled=False``, `gradwire.quantize.Float8` with
+    ``block=None``) saturates there at averages N times smaller. A residual keeps what is cut off,
+    and sends it later; without one such a codec is refused.
 
     Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two; with
     `AllGather`, N - 1 and N. In return, a bucket takes four messages one after another instead of
@@ -61,6 +67,24 @@ class QuantizedAllReduce(Owners):
                 "exchange=gradwire.exchange.ReduceScatter(), or AllGather()"
             )
         self.check_quantizer(quantize)
+
+    def check_range(self, quantize: Quantizer, memory: Memory) -> None:
+        """Refuse values of a fixed range without a residual, where sums would saturate unseen.
+
+        Raises
+        ------
+        ValueError
+            The quantizer does not scale values, and the memory has no residual.
+        """
+        if quantize.largest is None or memory.keeps:
+            return
+        raise ValueError(
+            f"QuantizedAllReduce quantizes the sums of all ranks, and {quantize!r} saturates at "
+            f"{quantize.largest:g} without a scale: with N ranks at averages above "
+            f"{quantize.largest:g} / N, and {memory!r} keeps nothing of what is cut off; use a "
+            "quantizer that scales (Float16(), or Float8 with block=256), "
+            "memory=gradwire.memory.Residual(), or exchange=gradwire.exchange.AllGather()"
+        )
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

@@ -18,6 +18,8 @@ class Quantizer(Part):
     summed_as : str or None
         Name of the dtype in which the values of several ranks can be summed on the wire; None if
         they cannot.
+    largest : float or None
+        The largest magnitude that it can say: greater ones saturate. None if it scales values.
     needs_memory : bool
         So little is sent that training without a memory may not converge.
     """
@@ -31,6 +33,11 @@ class Quantizer(Part):
     def summed_as(self) -> str | None:
         """The dtype in which values of several ranks can be summed, if they can."""
         raise NotImplementedError
+
+    @property
+    def largest(self) -> float | None:
+        """The largest magnitude that it can say, if it does not scale values."""
+        return None
 
     def check_summable(self, exchange: str) -> None:
         """Refuse an exchange that sums values on the wire, if they cannot be summed.

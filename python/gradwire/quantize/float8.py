@@ -65,6 +65,13 @@ class Float8(Quantizer):
             self._set("block", _validate.integer("block", self.block, low=1, high=2**32 - 1))
         self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
 
+    @property
+    def largest(self) -> float | None:
+        """448 or 57344, unless values are scaled."""
+        if self.block is not None:
+            return None
+        return 448.0 if self.format == "e4m3" else 57344.0
+
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return a few of these with different options."""

@@ -60,6 +60,11 @@ class Float16(Quantizer):
         """float16, unless every rank scales its values by a factor of its own."""
         return None if self.scaled else "float16"
 
+    @property
+    def largest(self) -> float | None:
+        """65504, unless values are scaled."""
+        return None if self.scaled else 65504.0
+
     def check_summable(self, exchange: str) -> None:
         """Refuse an exchange that sums values on the wire, if they are scaled."""
         if self.scaled:
