@@ -191,6 +191,14 @@ def test_a_failure_to_encode_reaches_every_rank(two: Ranks, exchange: str, who: 
         assert found["kept"] == "ExchangeError"
 
 
+def test_a_rank_without_memory_for_messages_is_an_error_of_all(two: Ranks) -> None:
+    for found in two.run("exchanges.no_memory"):
+        assert len(found) == 4
+        for name, (said, kept) in found.items():
+            assert "rank 1 could not encode: MemoryError: no memory for messages" in said, name
+            assert kept, name
+
+
 def test_a_sum_that_leaves_the_range_of_float16_is_an_error_on_all_ranks(two: Ranks) -> None:
     for found in two.run("exchanges.float16_overflow"):
         assert "the gradient of 'a' on rank 0 has 1 non-finite value(s)" in found["text"]

@@ -61,6 +61,21 @@ def test_an_infinity_on_one_rank_leaves_no_trace_on_any(four: Ranks, exchange: s
     assert (result["scale"], result["steps"]) == (32.0, 4)
 
 
+def test_memory_is_marked_in_the_stream_that_has_used_it(four: Ranks) -> None:
+    for found in four.run("hierarchy.marks"):
+        assert len(found) > 4
+        assert all(found)
+
+
+def test_a_share_that_one_rank_has_no_memory_for_is_an_error_of_all(four: Ranks) -> None:
+    results = four.run("hierarchy.no_memory")
+    for found in results:
+        assert len(found) == 6
+        for where, (said, kept) in found.items():
+            assert "MemoryError: no memory for a share" in said, where
+            assert kept, where
+
+
 def test_resume_is_bit_for_bit_and_other_nodes_take_over(four: Ranks, tmp_path: Path) -> None:
     results = four.run("hierarchy.resume", folder=str(tmp_path))
     assert len({each["print"] for each in results}) == 1

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -11,7 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.exchange import AllGather, AllReduce, LeaderIndices, QuantizedAllReduce, ReduceScatter
+from gradwire.memory import Residual
 from gradwire.torch.ddp import ExchangeError, GradientError
+from gradwire.torch.reducer.jobs import Buffers
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -163,6 +166,36 @@ def encoding_fails(rank: int, world_size: int, exchange: str, who: int) -> dict[
             found[when] = str(caught)
     found["kept"] = type(handle.error).__name__
     handle.detach()
+    return found
+
+
+def no_memory(rank: int, world_size: int) -> dict[str, Any]:
+    """After two good steps rank 1 gets no memory for messages: what each rank sees and keeps."""
+    found: dict[str, Any] = {}
+
+    def trouble(*arguments: Any) -> Any:
+        raise MemoryError("no memory for messages")
+
+    for name, codec in {
+        "gather": gradwire.topk(ratio=0.05),
+        "postponed": gradwire.topk(ratio=0.05, memory=Residual(low_memory=True)),
+        "leader": exchanged("leader"),
+        "all_reduce": exchanged("all_reduce"),
+    }.items():
+        with attached(Given(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+            for step in range(2):
+                model.zero_grad()
+                model(integers(1, rank, step)).backward()
+            before, said = residuals(handle), ""
+            take = trouble if rank == 1 else Buffers.take
+            with mock.patch.object(Buffers, "take", take):
+                try:
+                    model(integers(1, rank, 2)).backward()
+                except ExchangeError as error:
+                    said = str(error)
+            after = residuals(handle)
+            kept = all(np.array_equal(before[key], after[key]) for key in before)
+            found[name] = said, kept
     return found
 
 

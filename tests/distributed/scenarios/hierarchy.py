@@ -1,10 +1,14 @@
 """Four ranks as two nodes of two."""
 
+import contextlib
 import copy
 import datetime
+import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -16,6 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 import gradwire.torch.optim
+from gradwire.torch.backends import cpu
+from gradwire.torch.backends.interface import Bucket
+from gradwire.torch.reducer.exchange import nested
+from gradwire.torch.reducer.jobs import Buffers
 from gradwire.torch.transport import Group
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -232,6 +240,59 @@ def bad_gradients(rank: int, world_size: int, exchange: str | None) -> dict[str,
         found["scale"] = scaler.get_scale()
         found["steps"] = handle.step
         found["print"] = fingerprint(model)
+    return found
+
+
+def marks(rank: int, world_size: int) -> list[bool]:
+    """Tell of each mark of memory whether it is taken in the receiving thread's stream."""
+    inside = threading.local()
+    found: list[bool] = []
+
+    @contextlib.contextmanager
+    def receiving(bucket: Bucket) -> Iterator[None]:
+        inside.depth = getattr(inside, "depth", 0) + 1
+        yield
+        inside.depth -= 1
+
+    def used(bucket: Bucket, *tensors: torch.Tensor) -> None:
+        found.append(getattr(inside, "depth", 0) > 0)
+
+    with (
+        mock.patch.object(Bucket, "receiving", receiving),
+        mock.patch.object(Bucket, "used", used),
+    ):
+        for memory in (_KEEPS, gradwire.memory.Residual(low_memory=True)):
+            codec = gradwire.topk(0.1, memory=memory)
+            with attached(Odd(), codec, options={**NODES, "min_numel": 64}) as (model, _):
+                model(integers(rank, 0)).backward()
+    return found
+
+
+def no_memory(rank: int, world_size: int) -> dict[str, Any]:
+    """After a good step rank 1 lacks memory in one place: what each rank sees and keeps."""
+    found: dict[str, Any] = {}
+
+    def trouble(*arguments: Any, **options: Any) -> Any:
+        raise MemoryError("no memory for a share")
+
+    places = [(Buffers, "take"), (cpu.buckets.Bucket, "pack"), (nested, "mean_of")]
+    codecs = {
+        "gathered": gradwire.topk(0.1),
+        "summed": preset("randomk", ratio=0.1, exchange="AllReduce", memory="Residual"),
+    }
+    for name, codec in codecs.items():
+        for place, act in places:
+            with attached(Odd(), codec, options={**NODES, "min_numel": 64}) as (model, handle):
+                model(integers(rank, 0)).backward()
+                before, said = residuals(handle), ""
+                with mock.patch.object(place, act, trouble if rank == 1 else getattr(place, act)):
+                    try:
+                        model(integers(rank, 1)).backward()
+                    except gradwire.torch.ddp.ExchangeError as error:
+                        said = str(error)
+                after = residuals(handle)
+                kept = all(np.array_equal(before[key], after[key]) for key in before)
+                found[f"{name}, {act}"] = said, kept
     return found
 
 

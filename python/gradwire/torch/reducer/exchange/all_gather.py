@@ -19,6 +19,7 @@ from gradwire.torch.reducer.exchange.pieces import (
     pack_dense,
     raise_bad,
     reason_of,
+    take,
     unpack_dense,
 )
 from gradwire.torch.reducer.exchange.slots import Plan, Reading, Status
@@ -78,11 +79,14 @@ class Gathered(Exchange):
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
         plan = Plan.of(job.layout, job.bucket.itemsize)
-        slot = self._slots.take(plan.nbytes, job.step.number, job.bucket)
+        (slot,), job = take(job, [(self._slots, plan.nbytes)])
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
-        gathered = self._gathers.take(plan.nbytes * self.world_size, job.step.number, job.bucket)
-        views = gathered[: plan.nbytes * self.world_size], slot[: plan.nbytes]
+        every = plan.nbytes * self.world_size
+        (gathered,), told = take(job, [(self._gathers, every)])
+        if told.error is not job.error:
+            self._fill(told, plan, slot, sequence)
+        views = gathered[:every], slot[: plan.nbytes]
         if slot.is_cpu:
             self._recent.append(views)
         work = self.channel.all_gather(*views)

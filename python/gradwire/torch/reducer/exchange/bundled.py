@@ -72,7 +72,7 @@ class Bundled:
         start = time.perf_counter()
         layout = self._bundler.of(job.layout)
         inner = replace(job, layout=layout)
-        if layout.order is not None:
+        if layout.order is not None and job.error is None:
             try:
                 with job.bucket.sending():
                     inner.bucket = job.bucket.arranged(layout.order)

@@ -11,7 +11,7 @@ from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.reducer.exchange.interface import Exchanging
 from gradwire.torch.reducer.exchange.outcome import NBYTES, Outcome, of_all_ranks, raise_first
-from gradwire.torch.reducer.exchange.pieces import accumulator, mean_of, overflow, wait
+from gradwire.torch.reducer.exchange.pieces import accumulator, mean_of, overflow, take, wait
 from gradwire.torch.reducer.jobs import Buffers, Flight, Job
 from gradwire.torch.reducer.report import StepTimes
 from gradwire.torch.transport import Channel, LocalChannel, Place
@@ -115,37 +115,47 @@ class Nested:
         """Sum this rank's share of a bucket inside the node, and start its exchange."""
         start = time.perf_counter()
         with job.bucket.sending():
-            share, total, nbytes = self._sum(job, sequence)
-            share = share.to(job.bucket.buffer.device)
-            bucket = backends.of(share).bucket(share, share.device.type in self.carriers)
+            share, memory, nbytes = self._sum(job, sequence)
         seconds = time.perf_counter() - start
-        flight = self._between.start(replace(job, bucket=bucket), sequence)
-        return Flight(job, sequence, contents=_Contents(flight, total, nbytes, seconds))
+        flight = self._between.start(share, sequence)
+        return Flight(job, sequence, contents=_Contents(flight, memory, nbytes, seconds))
 
-    def _sum(self, job: Job, sequence: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Return the mean of this rank's share over the node, its memory, and the bytes sent."""
+    def _sum(self, job: Job, sequence: int) -> tuple[Job, torch.Tensor, int]:
+        """Return the mean of this rank's share over the node, its memory, and the bytes sent.
+
+        What goes wrong on this rank alone is the error of the job that is returned, as in `take`.
+        """
         cut, bucket, place = job.layout.cut, job.bucket, self._place
         assert cut is not None
         assert self._scatter is not None
         nbytes = place.shares * cut.room * bucket.itemsize
-        taken = [self._sums.take(nbytes, job.step.number, bucket) for _ in range(2)]
-        mine, every = (
-            each[:nbytes].view(bucket.dtype).view(place.shares, cut.room) for each in taken
-        )
-        for row, runs, numel in zip(mine, cut.runs, cut.numels, strict=True):
-            bucket.pack(runs, row[:numel])
+        taken, job = take(job, [(self._sums, nbytes)] * 2)
         sent, got = (each[:nbytes] for each in taken)
+        rows = sent.view(bucket.dtype).view(place.shares, cut.room)
+        try:
+            for row, runs, length in zip(rows, cut.runs, cut.numels, strict=True):
+                bucket.pack(runs, row[:length])
+        except BaseException as error:  # of any kind: the other ranks of the node wait
+            job = replace(job, error=job.error or error)
         self._keep(sent, got)
         wait(self._scatter.all_to_all(got, sent), sequence)
         numel, dtype = cut.numels[place.share], accumulator(bucket.dtype)
-        memory = self._sums.take(numel * dtype.itemsize, job.step.number, bucket)
-        total = memory[: numel * dtype.itemsize].view(dtype)
-        torch.add(every[0, :numel], 0.0, out=total)  # as from zero: no negative zeros
-        for part in every[1:, :numel]:
-            total += part
+        try:
+            memory = self._sums.take(numel * dtype.itemsize, job.step.number, bucket)
+            share = memory[: numel * dtype.itemsize].view(dtype)
+            every = got.view(bucket.dtype).view(place.shares, cut.room)
+            torch.add(every[0, :numel], 0.0, out=share)  # as from zero: no negative zeros
+            for part in every[1:, :numel]:
+                share += part
+            share = mean_of(share, place.shares).to(bucket.buffer.device)
+        except BaseException as error:  # of any kind: those that have the same share wait
+            job = replace(job, error=job.error or error)
+            memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
         for each in taken:  # to this thread, which works in its own order
             self._sums.give(each)
-        return mean_of(total, place.shares), memory, nbytes // place.shares * (place.shares - 1)
+        found = backends.of(share).bucket(share, share.device.type in self.carriers)
+        job = replace(job, bucket=found)
+        return job, memory, nbytes // place.shares * (place.shares - 1)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -214,10 +224,8 @@ class Nested:
         assert self._gather is not None
         room = cut.room * job.bucket.itemsize if whole or not self.postpones else 0
         nbytes = NBYTES + room
-        taken = [
-            self._gathers.take(numel, job.step.number, job.bucket)
-            for numel in (nbytes, place.shares * nbytes)
-        ]
+        taken, told = take(job, [(self._gathers, n) for n in (nbytes, place.shares * nbytes)])
+        error = error or told.error
         mine, gathered = taken[0][:nbytes], taken[1][: place.shares * nbytes]
         if error is not None:
             error = of_all_ranks(error, _starts(job), place)

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from gradwire.errors import NonFiniteError
 from gradwire.torch.errors import GradientError, kind_of
-from gradwire.torch.reducer.jobs import Job
+from gradwire.torch.reducer.jobs import Buffers, Job
 from gradwire.torch.reducer.layout import Layout
 from gradwire.torch.reducer.record import Piece
 from gradwire.torch.transport import Work
@@ -20,9 +21,27 @@ __all__ = [
     "pack_dense",
     "raise_bad",
     "reason_of",
+    "take",
     "unpack_dense",
     "wait",
 ]
+
+
+def take(job: Job, requests: Sequence[tuple[Buffers, int]]) -> tuple[list[torch.Tensor], Job]:
+    """Take memory that collectives need, so many bytes from each pool: uint8.
+
+    What goes wrong becomes the error of the job that is returned, which the exchange tells the
+    other ranks. Its collectives are made all the same: with new memory of zeros, after what the
+    pools do not use was freed. Only if that fails, too, this rank makes none, and raises.
+    """
+    try:
+        return [pool.take(size, job.step.number, job.bucket) for pool, size in requests], job
+    except BaseException as error:  # of any kind: the other ranks wait for the collectives
+        for pool, _ in requests:
+            pool.clear()
+        device = job.bucket.frames_on
+        found = [torch.zeros(size, dtype=torch.uint8, device=device) for _, size in requests]
+        return found, replace(job, error=job.error or error)
 
 
 def pack_dense(job: Job, packed: torch.Tensor) -> None:

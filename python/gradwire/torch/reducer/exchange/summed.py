@@ -18,6 +18,7 @@ from gradwire.torch.reducer.exchange.pieces import (
     mean_of,
     overflow,
     pack_dense,
+    take,
     unpack_dense,
 )
 from gradwire.torch.reducer.exchange.reasons import share_reasons
@@ -83,7 +84,7 @@ class Summed(Exchange):
         """Encode a bucket and start the sum of its vectors."""
         start = time.perf_counter()
         chosen = self._choose(job, sequence)
-        vectors = self._vectors(job, sequence, chosen)
+        vectors, job = self._vectors(job, sequence, chosen)
         try:
             if chosen.error is not None:
                 raise chosen.error
@@ -98,17 +99,16 @@ class Summed(Exchange):
         self.times.add("encode", start)
         return self._start(job, sequence, vectors)
 
-    def _vectors(self, job: Job, sequence: int, chosen: Chosen) -> Vectors:
+    def _vectors(self, job: Job, sequence: int, chosen: Chosen) -> tuple[Vectors, Job]:
         layout = job.layout
         wire = wire_dtype(layout)
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
         own = accumulator(layout.dtype) if layout.runs else wire
         front, numel = Head.numel(layout) + layout.dense_numel, sum(chosen.counts)
         lengths = [(front + numel, own)] if own == wire else [(front, own), (numel, wire)]
-        taken = [
-            self._buffers.take(length * dtype.itemsize, job.step.number, job.bucket)
-            for length, dtype in lengths
-        ]
+        taken, job = take(
+            job, [(self._buffers, length * dtype.itemsize) for length, dtype in lengths]
+        )
         whole = [
             buffer[: length * dtype.itemsize].view(dtype)
             for buffer, (length, dtype) in zip(taken, lengths, strict=True)
@@ -117,9 +117,10 @@ class Summed(Exchange):
         values = whole[-1][-numel:] if numel else whole[-1][:0]
         word = check_word(layout.digest, sequence, job.step.number, chosen.counts, chosen.by)
         whole = [each for each in whole if each.numel()]
-        return Vectors(chosen, Head(layout, word), dense, values, whole, taken)
+        return Vectors(chosen, Head(layout, word), dense, values, whole, taken), job
 
     def _fill(self, job: Job, vectors: Vectors) -> None:
+        job.check()
         layout, chosen = job.layout, vectors.chosen
         ends = list(itertools.accumulate(chosen.counts, initial=0))
         zeros: list[bool] = []
