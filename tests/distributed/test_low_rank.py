@@ -1,7 +1,10 @@
 """PowerSGD under DDP: many buckets over Gloo, error feedback, checkpoints, failures."""
 
+import zlib
+
 import numpy as np
 import pytest
+import torch
 
 from tests.distributed.ranks import Ranks
 
@@ -20,6 +23,47 @@ def test_what_is_applied_has_low_rank_and_nothing_is_lost(ranks: Ranks, keeps: b
             left = sum(result["left"][name].astype(np.float64) for result in results)
             np.testing.assert_allclose(results[0]["applied"][name] + left, given, atol=2e-3)
             assert np.abs(left).max() > 1.0
+
+
+def test_every_step_is_one_of_power_iteration(ranks: Ranks) -> None:
+    """Beside the algorithm of the paper in float64, from the same gradients plus residuals.
+
+    Bases of the same columns give the same ``P P^T``, and Q begins the next step up to a rotation.
+    """
+    results = ranks.run("low_rank.steps")
+    for name, shape in (("a", (64, 40)), ("b", (50, 30))):
+        seed = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        q = torch.randn(shape[1], 2, generator=seed).double().numpy()
+        for found in zip(*results, strict=True):
+            matrices = [each["matrix"][name].astype(np.float64).reshape(shape) for each in found]
+            p, _ = np.linalg.qr(sum(matrix @ q for matrix in matrices))
+            q = sum(matrix.T @ p for matrix in matrices) / len(matrices)
+            for matrix, each in zip(matrices, found, strict=True):
+                average, left = (each[part][name].reshape(shape) for part in ("average", "left"))
+                assert average.tobytes() == found[0]["average"][name].tobytes()
+                np.testing.assert_allclose(average, p @ q.T, atol=1e-3)
+                np.testing.assert_allclose(left, matrix - p @ q.T, atol=1e-3)
+
+
+def test_a_rank_sends_one_factor_of_each_side(two: Ranks) -> None:
+    flags = 34 + 1 + 32  # the head of a bucket of one parameter, and whether all have one P
+    expected = 4 * ((300 + 400) * 16 + flags)
+    for found in two.run(
+        "exchanges.wire_bytes", exchange="factors", quantize="Float32", ratio=0.1, steps=6
+    ):
+        assert found["said"] == expected
+        # Gloo heads every transfer. P once more would be 19 200 bytes.
+        assert expected < found["counted"] < expected + 3000
+
+
+def test_ranks_that_round_differently_are_an_error_of_all(two: Ranks) -> None:
+    results = two.run("low_rank.rounding_differs")
+    for result in results:
+        ((step, text),) = result["errors"]
+        assert step == 1
+        assert "the ranks have different bits of P at bucket" in text
+        assert result["undone"]
+        np.testing.assert_array_equal(result["average"], results[0]["average"])
 
 
 def test_an_average_of_that_rank_is_exact(two: Ranks) -> None:

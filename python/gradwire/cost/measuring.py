@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire._native import get_num_threads, simd_level
+from gradwire._orthonormal import orthonormalize
 from gradwire.codec import Codec
 from gradwire.cost.calibration import Calibration, CodecCost, line
 from gradwire.cost.payload import information_bits
@@ -156,8 +157,9 @@ class _Point:
             whole @ right.T
 
         def decode_product(turn: int) -> None:
-            basis, _ = np.linalg.qr(left.T)
-            columns = np.ascontiguousarray(basis.T) @ whole
+            transposed = left.copy()
+            orthonormalize(transposed)
+            basis, columns = transposed.T, transposed @ whole
             for first in range(0, len(matrix), at_once):
                 rows = slice(first, first + at_once)
                 part, more = out[rows], term[: len(out[rows])]

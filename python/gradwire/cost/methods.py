@@ -155,5 +155,5 @@ def _factors(cost: CodecCost, numel: int, frames: int) -> tuple[float, float]:
     exchange = cost.codec.exchange
     assert isinstance(exchange, LowRank)
     side = math.sqrt(numel / max(frames, 1))
-    # One rank's P goes along with Q; see `gradwire.exchange.LowRank`.
-    return side * exchange.rank * frames, 2.0 * side * exchange.rank * frames
+    factor = side * exchange.rank * frames
+    return factor, factor

@@ -22,7 +22,7 @@ class LowRank(Exchange):
     A gradient plus residual is a matrix M of n rows, the first dimension, and m columns. One step
     of power iteration, with two all-reduces, replaces the average of M over the ranks by ``P Q^T``,
     with ``rank`` columns in P and Q. What a rank sends does not grow with the number of ranks: a
-    step takes ``(2 n + m) rank`` float32 numbers in all-reduces. Parameters for which that is not
+    step takes ``(n + m) rank`` float32 numbers in all-reduces. Parameters for which that is not
     less than ``n m``, and those of one dimension, are sent dense.
 
     The codec has `gradwire.sparsify.All`, values in float32, and `gradwire.memory.Residual` for
@@ -78,7 +78,7 @@ class LowRank(Exchange):
         if len(shape) < 2 or 0 in shape:
             return False
         rows, columns = self.matrix(shape)
-        return (2 * rows + columns) * self.rank < rows * columns
+        return (rows + columns) * self.rank < rows * columns
 
     @staticmethod
     def matrix(shape: Sequence[int]) -> tuple[int, int]:

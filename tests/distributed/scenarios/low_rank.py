@@ -1,5 +1,6 @@
 """PowerSGD: factors of low rank, with error feedback."""
 
+import contextlib
 import io
 from typing import Any
 from unittest import mock
@@ -10,8 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from gradwire._orthonormal import orthonormalize
 from gradwire.exchange import LowRank
-from gradwire.torch.ddp import GradientError
+from gradwire.torch.ddp import ExchangeError, GradientError
+from gradwire.torch.reducer.exchange.low_rank import Factored
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -62,6 +65,27 @@ def _conserving(rank: int, world_size: int, *, keeps: bool) -> dict[str, Any]:
         found["wire"] = report.wire_bytes
         left = residuals(handle)
     return found | {"given": given, "applied": applied, "left": left}
+
+
+def steps(rank: int, world_size: int) -> list[dict[str, dict[str, np.ndarray]]]:
+    """Return what each matrix was, what became the average, and what was left of it."""
+    found = []
+    with attached(Given(), codec_of(), bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        for step in range(3):
+            before = residuals(handle)
+            gradients = integers(29, rank, step)
+            model.zero_grad()
+            model(gradients).backward()
+            averages, after = gradients_of(model.module), residuals(handle)
+            matrices = {name: before[name] + gradients[name].numpy().ravel() for name in ("a", "b")}
+            found.append(
+                {
+                    "matrix": matrices,
+                    "average": {name: averages[name] for name in matrices},
+                    "left": {name: after[name] for name in matrices},
+                }
+            )
+    return found
 
 
 def exact(rank: int, world_size: int) -> float:
@@ -136,6 +160,32 @@ def failing(rank: int, world_size: int) -> dict[str, Any]:
         found["kept"] = plain(handle.state_dict()) == before
         train(model, rank, range(2, 4), scaler=scaler)
         found["fingerprint"] = fingerprint(model)
+    return found
+
+
+def rounding_differs(rank: int, world_size: int) -> dict[str, Any]:
+    """One rank rounds one entry of P another way in one step: what all raise, and keep."""
+    original = orthonormalize
+
+    def another(columns: np.ndarray) -> None:
+        original(columns)
+        columns[-1, -1] = np.nextafter(columns[-1, -1], np.float32(2))
+
+    found: dict[str, Any] = {"errors": []}
+    with attached(Given(), codec_of(), bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        for step in range(3):
+            before = plain(handle.state_dict())
+            model.zero_grad()
+            patch: Any = contextlib.nullcontext()
+            if step == 1 and rank == 1:
+                patch = mock.patch(f"{Factored.__module__}.orthonormalize", another)
+            with patch:
+                try:
+                    model(integers(4, rank, step)).backward()
+                except ExchangeError as error:
+                    found["errors"].append((step, str(error)))
+                    found["undone"] = plain(handle.state_dict()) == before
+        found["average"] = gradients_of(model.module)["a"]
     return found
 
 

@@ -6,6 +6,7 @@ whether all ranks are at the same bucket, and which parameters no rank used.
 """
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,17 +15,33 @@ from numpy.typing import NDArray
 
 from gradwire.torch.reducer.layout import Layout
 
-__all__ = ["Head", "Sums", "check_word", "read"]
+__all__ = ["WORD_NUMEL", "Head", "Sums", "check_word", "read", "same_word", "word_flags"]
 
 _FAILED, _BAD, _WORD = 0, 1, 2
 _BITS = 16
-_USED = _WORD + 2 * _BITS
+WORD_NUMEL = 2 * _BITS
+_USED = _WORD + WORD_NUMEL
 
 
 def check_word(*facts: object) -> int:
     """Return 16 bits that are the same on ranks that agree on all facts."""
     digest = zlib.crc32(repr(facts).encode())
     return (digest ^ digest >> 16) & 0xFFFF
+
+
+def word_flags(word: int) -> list[int]:
+    """Return a word as numbers to sum, of which `same_word` tells whether all ranks have it.
+
+    Each bit and its complement. If ranks differ, both sums are positive on every rank. The sum of
+    plain numbers could match on one rank and not on another.
+    """
+    bits = [word >> bit & 1 for bit in range(_BITS)]
+    return [*bits, *(1 - bit for bit in bits)]
+
+
+def same_word(sums: Sequence[bool]) -> bool:
+    """Tell whether all ranks had the same word, from which sums of its flags are positive."""
+    return not any(one and zero for one, zero in zip(sums[:_BITS], sums[_BITS:], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +68,7 @@ class Head:
     __slots__ = ("_flags",)
 
     def __init__(self, layout: Layout, word: int) -> None:
-        # Each bit and its complement. If ranks differ, both sums are positive on every rank. The
-        # sum of plain numbers could match on one rank and not on another.
-        bits = [word >> bit & 1 for bit in range(_BITS)]
-        self._flags = [0, 0, *bits, *(1 - bit for bit in bits), *([0] * len(layout.units))]
+        self._flags = [0, 0, *word_flags(word), *([0] * len(layout.units))]
 
     @staticmethod
     def numel(layout: Layout) -> int:
@@ -79,6 +93,4 @@ class Head:
 def read(front: NDArray[np.uint8], dtype: torch.dtype) -> Sums:
     """Read the sums over all ranks, from the first bytes of a vector."""
     flags = (torch.from_numpy(front).view(dtype) > 0).tolist()
-    ones, zeros = flags[_WORD : _WORD + _BITS], flags[_WORD + _BITS : _USED]
-    in_step = not any(one and zero for one, zero in zip(ones, zeros, strict=True))
-    return Sums(flags[_FAILED], flags[_BAD], in_step, flags[_USED:])
+    return Sums(flags[_FAILED], flags[_BAD], same_word(flags[_WORD:_USED]), flags[_USED:])

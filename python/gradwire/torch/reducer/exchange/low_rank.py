@@ -1,13 +1,17 @@
 """The exchange of PowerSGD: the factors of low rank are summed, first P and then Q.
 
 Vogels et al., "PowerSGD", NeurIPS 2019, algorithms 1 and 2. The receiving thread sums Q when P has
-arrived, over a channel of its own: buckets arrive in the same order on all ranks. Rank 0's P goes
-along with the Q: matrix products and orthogonalization may differ in their last bits between
-processors, and all that is applied must not.
+arrived, over a channel of its own: buckets arrive in the same order on all ranks.
+
+Each rank's own products, M Q and M^T P, may have other last bits on other processors; they are only
+summed, and an all-reduce gives all ranks the same bits. What is computed from the sums must not
+differ: it is made of elementwise operations. Should the ranks have other bits of the orthonormal P
+all the same, flags that are summed along with Q tell them.
 """
 
 import math
 import time
+import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +20,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire._orthonormal import orthonormalize
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.reducer.exchange.base import Exchange
-from gradwire.torch.reducer.exchange.heads import Head, check_word, read
+from gradwire.torch.reducer.exchange.heads import (
+    WORD_NUMEL,
+    Head,
+    check_word,
+    read,
+    same_word,
+    word_flags,
+)
 from gradwire.torch.reducer.exchange.pieces import (
     accumulator,
     mean_of,
@@ -35,7 +47,6 @@ from gradwire.torch.transport import Channel
 
 __all__ = ["Factored"]
 
-_EPSILON = 1e-8
 _BLOCK = 1 << 17
 """Entries that are computed at once: what an outer product reads and writes fits into a cache."""
 
@@ -113,7 +124,7 @@ class Factored(Exchange):
         front = factors.vector.view(torch.uint8)
         job.bucket.put(front, head.bytes_of(factors.vector.dtype))
         self.times.add("encode", start)
-        second = sum(self._columns * (each.rows + each.columns) for each in _states(job))
+        second = self._second_numel(job)
         room = factors.vector.nbytes + 4 * second
         if factors.vector.is_cpu:
             self._recent.append(factors.vector)
@@ -126,6 +137,11 @@ class Factored(Exchange):
             room=room,
             wire=2 * room * (self.world_size - 1) / self.world_size,
         )
+
+    def _second_numel(self, job: Job) -> int:
+        """Return the length of what is summed when P has arrived: 0 of a bucket without P."""
+        numel = self._columns * sum(each.columns for each in _states(job))
+        return WORD_NUMEL + numel if numel else 0
 
     def _factors(self, job: Job) -> _Factors:
         layout, bucket = job.layout, job.bucket
@@ -152,7 +168,7 @@ class Factored(Exchange):
             p = matrix @ _column_major(state.first())
             factors.ps[at : at + p.numel()] = p.view(-1)
             at += p.numel()
-            nbytes = 4 * self._columns * (2 * state.rows + state.columns)
+            nbytes = 4 * self._columns * (state.rows + state.columns)
             table.append([nbytes, 0, -1, 0, int(zero), time.perf_counter_ns() - begin])
         if table:
             outcomes = Outcomes.of(np.array(table, np.int64))
@@ -194,29 +210,38 @@ class Factored(Exchange):
     ) -> None:
         """Sum Q, and write the approximation of the average to its place."""
         states, width = _states(job), self._columns
-        ps = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
-        rows = sum(each.rows for each in states)
-        numel = width * (rows + sum(each.columns for each in states))
-        second = torch.zeros(numel, dtype=torch.float32, device="cpu")
-        shared = _parts(second[: width * rows], [each.rows for each in states], width)
-        qs = _parts(second[width * rows :], [each.columns for each in states], width)
-        for p, q, matrix, out in zip(ps, qs, factors.matrices, shared, strict=True):
-            basis = _orthogonal(p)
-            q.copy_((_column_major(basis).T @ matrix).T)
-            if self.rank == 0:
-                out.copy_(basis)
+        sums = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
+        second = torch.empty(self._second_numel(job), dtype=torch.float32, device="cpu")
+        flags, factor = second[:WORD_NUMEL], second[WORD_NUMEL:]
+        qs = _parts(factor, [each.columns for each in states], width)
+        bases, digest = [], 0
+        for total, q, matrix in zip(sums, qs, factors.matrices, strict=True):
+            columns = total.numpy().T.copy()
+            orthonormalize(columns)
+            digest = zlib.crc32(columns, digest)
+            transposed = torch.from_numpy(columns)
+            q.copy_((transposed @ matrix).T)
+            bases.append(transposed.T)
+        flags.copy_(torch.tensor(word_flags(check_word(digest))))
         assert self._second is not None
         vector = second.to(job.bucket.frames_on)
         if vector.is_cpu:
             self._recent.append(vector)
         wait(self._second.all_reduce(vector), sequence)
         second.copy_(vector)
+        if not same_word((flags > 0).tolist()):
+            raise ExchangeError(
+                f"the ranks have different bits of P at bucket {sequence}, although they computed "
+                "it from one sum: they would apply different averages. The all-reduce did not give "
+                "all ranks the same bits, or their processors or versions of NumPy round "
+                "differently: use another backend, or the same software on all ranks"
+            )
         for piece, q in zip(job.layout.pieces, qs, strict=True):
             count = int((~torch.isfinite(q)).sum())
             if count:  # finite gradients whose products overflow: the same on all ranks
                 raise GradientError(count, 0, piece.parameter.name, 0)
         for piece, state, p, q, matrix, sent in zip(
-            job.layout.pieces, states, shared, qs, factors.matrices, used, strict=True
+            job.layout.pieces, states, bases, qs, factors.matrices, used, strict=True
         ):
             if not sent:  # as far as the ranks can tell it is unused: nothing leaves the residual
                 job.bucket.clear(piece.start, piece.stop)
@@ -264,18 +289,6 @@ def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[tor
     """Return the matrices that are one after another in a vector; views of it."""
     parts = torch.split(vector, [width * length for length in lengths])
     return [part.view(-1, width) for part in parts]
-
-
-def _orthogonal(p: torch.Tensor) -> torch.Tensor:
-    """Return an orthonormal basis of the columns: Gram-Schmidt, as the authors do it."""
-    basis = p.clone()
-    for at in range(basis.shape[1]):
-        column = basis[:, at]
-        column.div_(torch.linalg.vector_norm(column) + _EPSILON)
-        if at + 1 < basis.shape[1]:
-            rest = basis[:, at + 1 :]
-            rest.sub_(torch.outer(column, column @ rest))
-    return basis
 
 
 def _column_major(factor: torch.Tensor) -> torch.Tensor:
