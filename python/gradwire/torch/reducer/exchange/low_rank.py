@@ -222,7 +222,7 @@ class Factored(Exchange):
             transposed = torch.from_numpy(columns)
             q.copy_((transposed @ matrix).T)
             bases.append(transposed.T)
-        flags.copy_(torch.tensor(word_flags(check_word(digest))))
+        flags.copy_(torch.tensor(word_flags(check_word(digest)), device="cpu"))
         assert self._second is not None
         vector = second.to(job.bucket.frames_on)
         if vector.is_cpu:
