@@ -57,13 +57,11 @@ def test_a_rank_sends_one_factor_of_each_side(two: Ranks) -> None:
 
 
 def test_ranks_that_round_differently_are_an_error_of_all(two: Ranks) -> None:
-    results = two.run("low_rank.rounding_differs")
-    for result in results:
+    for result in two.run("low_rank.rounding_differs"):
         ((step, text),) = result["errors"]
         assert step == 1
         assert "the ranks have different bits of P at bucket" in text
         assert result["undone"]
-        np.testing.assert_array_equal(result["average"], results[0]["average"])
 
 
 def test_an_average_of_that_rank_is_exact(two: Ranks) -> None:
