@@ -214,7 +214,8 @@ class Factored(Exchange):
         second = torch.empty(self._second_numel(job), dtype=torch.float32, device="cpu")
         flags, factor = second[:WORD_NUMEL], second[WORD_NUMEL:]
         qs = _parts(factor, [each.columns for each in states], width)
-        bases, digest = [], 0
+        bases: list[torch.Tensor] = []
+        digest = 0
         for total, q, matrix in zip(sums, qs, factors.matrices, strict=True):
             columns = total.numpy().T.copy()
             orthonormalize(columns)
