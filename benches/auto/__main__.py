@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from benches import stopping
 from benches.compare import blocks
 from benches.compare.exchange import Rank, together
 from gradwire.cli.training.link import format_rate, open_link, parse_rate
@@ -169,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(stopping.run(main))

@@ -1,6 +1,7 @@
 """Measure gradwire and its peers: ``make bench``, or ``python -m benches.compare --help``."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benches import stopping
 
 from . import aims, break_even, hooks, ours, peers, plan, record, sections, tables
 from .contestant import Contestant
@@ -120,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(stopping.run(main))

@@ -9,8 +9,10 @@ If the system allows it, the ranks run in network namespaces joined by a shaped 
 demo; otherwise they use the loopback device.
 """
 
+import contextlib
 import json
 import os
+import selectors
 import subprocess
 import sys
 import tempfile
@@ -47,6 +49,7 @@ class Rank:
         end: int | None = None,
         **options: Any,
     ) -> None:
+        self.number = number
         setup = {"rank": number, "ranks": ranks, "folder": folder, **options}
         environment = os.environ | {
             "GLOO_SOCKET_IFNAME": link.interface,
@@ -70,15 +73,23 @@ class Rank:
 
     def tell(self, **command: Any) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self._gone() from None
 
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a rank ended with {self.process.wait()}")
+            raise self._gone()
         return dict(json.loads(line))
+
+    def _gone(self) -> RuntimeError:
+        return RuntimeError(
+            f"rank {self.number} ended with {self.process.wait()}; its standard error says why"
+        )
 
     def close(self) -> None:
         """Kill the process; it needs no clean-up."""
@@ -86,7 +97,8 @@ class Rank:
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                pipe.close()
+                with contextlib.suppress(BrokenPipeError):  # what it did not read any more
+                    pipe.close()
 
 
 def measure(rounds: int, tick: Tick) -> dict[str, Any]:
@@ -151,7 +163,24 @@ def turns(
 
 
 def together(ranks: list[Rank]) -> list[dict[str, Any]]:
-    return [rank.answer() for rank in ranks]
+    """Return the answers of all ranks, in their order.
+
+    Raises
+    ------
+    RuntimeError
+        As soon as one of them has ended, whichever it is: the others would wait for it in a
+        collective until that times out.
+    """
+    answers: dict[int, dict[str, Any]] = {}
+    with selectors.DefaultSelector() as waiting:
+        for number, rank in enumerate(ranks):
+            assert rank.process.stdout is not None
+            waiting.register(rank.process.stdout, selectors.EVENT_READ, number)
+        while waiting.get_map():
+            for key, _ in waiting.select():
+                answers[key.data] = ranks[key.data].answer()
+                waiting.unregister(key.fileobj)
+    return [answers[number] for number in range(len(ranks))]
 
 
 def link_name(rate: int | None) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -139,8 +139,12 @@ def serve(
     methods: Callable[[], Iterator[tuple[str, Method]]],
     numel: int,
     step: Callable[[DistributedDataParallel, tuple[Tensor, ...]], dict[str, float]] = step,
+    settle: Mapping[str, int] | None = None,
 ) -> None:
-    """Join the other ranks, and run a step of each method that a line of standard input names."""
+    """Join the other ranks, and run a step of each method that a line of standard input names.
+
+    Before the first, each method makes three steps, or as many as ``settle`` has for it.
+    """
     # Answers keep the pipe to themselves.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -162,8 +166,9 @@ def serve(
     torch.manual_seed(setup["rank"])
     given = draw()
     everyone = dict(methods())
-    for model, _ in everyone.values():
-        for _ in range(3):  # DDP rebuilds its buckets, PowerSGD begins at the third step
+    for name, (model, _) in everyone.items():
+        # DDP rebuilds its buckets, PowerSGD begins at the third step.
+        for _ in range((settle or {}).get(name, 3)):
             step(model, given)
     say(methods=list(everyone), numel=numel)
     for line in sys.stdin:

@@ -6,11 +6,13 @@ else is said, are simulated in one process of one thread. A run takes about two 
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 
 import gradwire
+from benches import stopping
 from benches.accuracy.tasks.text import Text
 
 from . import tables
@@ -69,4 +71,4 @@ def main(given: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(stopping.run(main))

@@ -6,20 +6,21 @@ from statistics import mean
 from typing import Any
 
 from benches.accuracy.store import Record
+from benches.accuracy.summary import POINTS
 from benches.accuracy.tables import head, row
-from gradwire.cli.training.link import format_rate, parse_rate
 from gradwire.codec import Codec
 from gradwire.sparsify import ChunkTopK
 
 from . import allreduce_rank, throughput_rank
 from .counting import rate
+from .gains import SIDCO, SIDCO_IN_TORCH, link
 from .links import Row
 from .trainings import CODECS, DENSE, SETTINGS, Training
 
 Made = Mapping[Training, Record]
 
-ALIKE = 0.5
-"""Points of accuracy behind dense training that count as equal: the papers' own largest are 0.6."""
+ALIKE = POINTS
+"""Points of accuracy behind dense training that count as equal, as in docs/accuracy.md."""
 
 
 def ends(made: Made, setting: str, method: str, ranks: int | None = None) -> list[Record]:
@@ -133,15 +134,15 @@ def kinds(records: Iterable[Record]) -> dict[str, dict[str, int]]:
 
 
 def accordion(rows: list[Row]) -> list[str]:
-    """Return what the schedule saves."""
-    lines = head("", "link", "bytes per step", "seconds", "accuracy %")
+    """Return what the schedule saves, run by run."""
+    lines = head("", "link", "seed", "bytes per step", "seconds", "accuracy %")
     for each in rows:
         low, high = each["schedule"]["low"], each["schedule"]["high"]
-        where = "unshaped" if each["rate"] is None else format_rate(parse_rate(each["rate"]))
         for name, found in ((f"{low} throughout", each["low"]),
                             (f"Accordion({low}, {high})", each["scheduled"])):  # fmt: skip
             lines.append(
-                row(name, where, f"{found['bytes_per_step']:,.0f}", f"{found['seconds']:.1f}",
+                row(name, link(each["rate"]), str(each.get("seed", 0)),
+                    f"{found['bytes_per_step']:,.0f}", f"{found['seconds']:.1f}",
                     f"{100 * found['accuracy']:.2f}")
             )  # fmt: skip
     return lines
@@ -152,21 +153,42 @@ def by_method(rows: list[Row], **given: Any) -> dict[str, Row]:
     return {each["method"]: each for each in rows if given.items() <= each.items()}
 
 
+def taken(found: Row, scale: float, digits: int) -> str:
+    """Return the median of what steps took, and the range if there is more than one."""
+    middle = f"{scale * found['seconds']:.{digits}f}"
+    if found["rounds"] == 1:
+        return middle
+    ends = (f"{scale * found[each]:.{digits}f}" for each in ("fastest", "slowest"))
+    return f"{middle} ({' to '.join(ends)})"
+
+
 def sidco(rows: list[Row]) -> list[str]:
-    """Return how much faster a step is with SIDCo than with the others."""
+    """Return how much faster a step is with SIDCo than with others: gradwire's, and torch's.
+
+    The second table has one framework throughout, and what its SIDCo sends.
+    """
     names = (throughput_rank.DENSE, *throughput_rank.PEERS, *throughput_rank.OURS)
-    lines = head("ratio, link", "SIDCo's step", *(f"over {each}" for each in names[:-1]))
+    others = [name for name in names if name != SIDCO]
+    first = head("ratio, link", "gradwire sidco, ms", *(f"over {each}" for each in others))
+    peers = [name for name in throughput_rank.PEERS if name != SIDCO_IN_TORCH]
+    titles = (f"over {each}" for each in peers)
+    second = head("ratio, link", f"{SIDCO_IN_TORCH}, ms", *titles, "entries sent over target")
     for ratio, rate_ in dict.fromkeys((each["ratio"], each["rate"]) for each in rows):
         found = by_method(rows, ratio=ratio, rate=rate_)
-        own = found["gradwire sidco"]["seconds"]
-        lines.append(
-            row(
-                f"{ratio}, {format_rate(parse_rate(rate_))}",
-                f"{1e3 * own:.0f} ms",
-                *(f"{found[each]['seconds'] / own:.1f} ×" for each in names[:-1]),
-            )
-        )
-    return lines
+        place = f"{ratio}, {link(rate_)}"
+        for lines, own, against in ((first, SIDCO, others), (second, SIDCO_IN_TORCH, peers)):
+            gains = [found[each]["seconds"] / found[own]["seconds"] for each in against]
+            cells = [place, taken(found[own], 1e3, 0), *(f"{each:.1f} ×" for each in gains)]
+            if own == SIDCO_IN_TORCH:
+                cells.append(f"{_excess(found[own]):.1f} ×")
+            lines.append(row(*cells))
+    return [*first, "", "Within torch:", "", *second]
+
+
+def _excess(found: Row) -> float:
+    """Return by how much a peer sends more entries than its target; 8 bytes are an entry."""
+    entries = found["nbytes"] / (found["ranks"] - 1) / 8
+    return float(entries / (found["ratio"] * found["numel"]))
 
 
 def dryden(rows: list[Row]) -> list[str]:
@@ -177,9 +199,8 @@ def dryden(rows: list[Row]) -> list[str]:
         for name, each in found.items():
             if name != allreduce_rank.NOTHING:
                 gain = found[allreduce_rank.DENSE]["seconds"] / each["seconds"]
-                where = f"{ranks}, {format_rate(parse_rate(rate_))}"
-                cells = f"{each['nbytes'] / 1e6:.3g}", f"{each['seconds']:.3f}", f"{gain:.1f} ×"
-                lines.append(row(where, name, *cells))
+                cells = f"{each['nbytes'] / 1e6:.3g}", taken(each, 1.0, 3), f"{gain:.1f} ×"
+                lines.append(row(f"{ranks}, {link(rate_)}", name, *cells))
     return lines
 
 

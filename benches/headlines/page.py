@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+from benches import circumstances
 from benches.accuracy.store import Record
 from benches.accuracy.tables import row
 from benches.compare.blocks import ROOT, replace
-from gradwire.cli.training.link import format_rate, parse_rate
 
-from . import allreduce_rank, details, throughput_rank
+from . import details, gains
 from .claims import CLAIMS, Claim
 from .counting import rate
 from .details import Made
@@ -28,27 +28,37 @@ def blocks(kept: Results, *, quick: bool = False) -> dict[str, list[str]]:
     }
     timed = {name: kept.measured(name, quick=quick) for name in ("accordion", "sidco", "dryden")}
     found = {"headlines": summary(by_headline, timed)}
-    found["scalecom"] = details.scalecom(by_headline["scalecom"])
-    found["adacomp"] = details.adacomp(by_headline["adacomp"])
+    for name, trained in (("scalecom", details.scalecom), ("adacomp", details.adacomp)):
+        runs = by_headline[name]
+        found[name] = [*trained(runs), *_made(runs), *_left(name, runs, quick=quick)]
     tables = {"accordion": details.accordion, "sidco": details.sidco, "dryden": details.dryden}
     for name, table in tables.items():
         record = timed[name]
-        found[name] = [NOTHING] if record is None else [*table(record["rows"]), "", said(record)]
+        found[name] = (
+            [NOTHING] if record is None else [*table(record["rows"]), "", gains.said(record)]
+        )
     return found
+
+
+def _made(made: Made) -> list[str]:
+    """Return where, when and with what runs were made."""
+    return ["", circumstances.listed(made.values())] if made else []
+
+
+def _left(name: str, made: Made, *, quick: bool) -> list[str]:
+    """Return the runs that are planned, but not made."""
+    left = [
+        f"{each.setting}, {each.method}, {each.ranks} learners, seed {each.seed}"
+        for each in trainings(name, quick=quick)
+        if each not in made
+    ]
+    return ["", f"Planned, and not made yet: {'; '.join(left)}."] if left else []
 
 
 def write(found: Mapping[str, list[str]]) -> None:
     """Put all blocks into the page."""
     for name, lines in found.items():
         replace(PAGE, name, lines)
-
-
-def said(record: Record) -> str:
-    """Return when and where a measurement was made."""
-    machine = record["machine"]
-    loads = [each["load"] for each in record["rows"] if "load" in each]
-    load = f", load {min(loads):.1f} to {max(loads):.1f}" if loads else ""
-    return f"{record['date'][:10]}, {machine['processor']}, {machine['cores']} cores{load}."
 
 
 def summary(made: Mapping[str, Made], timed: Mapping[str, Record | None]) -> list[str]:
@@ -59,7 +69,7 @@ def summary(made: Mapping[str, Made], timed: Mapping[str, Record | None]) -> lis
             found = measured_trainings(claim, made[claim.name])
         else:
             record = timed[claim.name]
-            found = NOTHING if record is None else measured_times(claim, record)
+            found = NOTHING if record is None else gains.words(record)
         where = f"{claim.quantity} ({claim.source})"
         lines.append(row(claim.paper, claim.figure, where, found))
     return lines
@@ -97,47 +107,3 @@ def _adacomp(made: Mapping[Training, Record]) -> str:
         lost = details.behind(made, setting, method)
         parts.append(f"{setting}, {method}: {rates}, {_points(lost)}")
     return "; ".join(parts)
-
-
-def measured_times(claim: Claim, record: Record) -> str:
-    """Return the best of what was timed, in a few words."""
-    rows = record["rows"]
-    if claim.name == "accordion":
-        return "; ".join(
-            f"{each['low']['bytes_per_step'] / each['scheduled']['bytes_per_step']:.1f} × fewer "
-            f"bytes and {each['low']['seconds'] / each['scheduled']['seconds']:.1f} × the speed, "
-            + _points(100 * (each["low"]["accuracy"] - each["scheduled"]["accuracy"])).replace(
-                "dense", "the low compression"
-            )
-            for each in rows
-        )
-    if claim.name == "sidco":
-        own = [each for each in rows if each["method"] == "gradwire sidco"]
-        gains = {}
-        for other in (throughput_rank.DENSE, *throughput_rank.PEERS, *throughput_rank.OURS):
-            found = {
-                (each["ratio"], each["rate"]): each["seconds"]
-                for each in rows
-                if each["method"] == other
-            }
-            gains[other] = max(
-                (found[each["ratio"], each["rate"]] / each["seconds"], each["rate"]) for each in own
-            )
-        names = (throughput_rank.DENSE, "torch.topk", "DGC in torch")
-        return "; ".join(
-            f"{gains[name][0]:.1f} × over {name} ({format_rate(parse_rate(gains[name][1]))})"
-            for name in names
-        )
-    best = max(
-        (
-            (found[allreduce_rank.DENSE]["seconds"] / each["seconds"], each)
-            for ranks, rate_ in dict.fromkeys((each["ranks"], each["rate"]) for each in rows)
-            for found in [details.by_method(rows, ranks=ranks, rate=rate_)]
-            for name, each in found.items()
-            if name.startswith("adaptive")
-        ),
-        key=lambda each: each[0],
-    )
-    gain, each = best
-    where = f"{each['ranks']} ranks, {format_rate(parse_rate(each['rate']))}"
-    return f"{gain:.1f} × ({each['method']}, {where}, {each['numel'] / 1e6:.0f} M entries)"

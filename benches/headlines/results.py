@@ -1,23 +1,25 @@
 """What was measured: one JSON object a line, with date, machine and versions."""
 
-import datetime
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from benches.accuracy.store import Lines, Record, versions
+from benches.accuracy.store import Lines, Record
 from benches.accuracy.tasks.task import Task
 from benches.accuracy.worker import Tasks
+from benches.circumstances import circumstances, same_machine, same_versions
 from benches.compare.blocks import ROOT
-from gradwire.cli.training.machine import machine
 
 from .links import Row
 from .tasks import TASKS
 from .trainings import SETTINGS, Training
 
 RESULTS = ROOT / "benches" / "results" / "headlines.jsonl"
-EDITION = 1
-"""Of what takes time; raise it when what is measured changes."""
+QUICK = RESULTS.with_name("headlines-quick.jsonl")
+"""Of a trial, which is not kept among the results."""
+
+EDITIONS = {"accordion": 1, "sidco": 2, "dryden": 1}
+"""Of what takes time; raise one when what is measured changes."""
 
 
 class Results(Lines):
@@ -36,14 +38,35 @@ class Results(Lines):
         return found
 
     def measured(self, headline: str, *, quick: bool = False) -> Record | None:
-        """Return the last measurement of a headline; None if there is none."""
-        wanted = measured_key(headline, quick)
-        found = [record for record in self.records if record["key"] == wanted]
+        """Return the measurement of a headline that is shown; None if there is none.
+
+        It is the last of those with the most rounds, of the present edition if there is one, and
+        whatever machine it is from: a page names that.
+        """
+        found = [
+            record
+            for record in self.records
+            if (record["key"].get("headline"), record["key"]["quick"]) == (headline, quick)
+        ]
+        found.sort(key=lambda each: (each["key"]["edition"], each["key"]["rounds"]))
         return found[-1] if found else None
 
+    def complete(self, headline: str, *, rounds: int, quick: bool = False) -> bool:
+        """Tell whether a headline was measured so often, on such a machine with these versions."""
+        found = self.measured(headline, quick=quick)
+        return (
+            found is not None
+            and found["key"] == measured_key(headline, quick, max(rounds, found["key"]["rounds"]))
+            and same_machine(found)
+            and same_versions(found)
+        )
+
     def train(self, asked: Sequence[Training]) -> None:
-        """Make the runs that are missing, one after the other, and keep each."""
-        made = self.trained()
+        """Make the runs that are missing, one after the other, and keep each.
+
+        Those that were made with other versions are made again.
+        """
+        made = {run for run, record in self.trained().items() if same_versions(record)}
         missing = [each for each in dict.fromkeys(asked) if each not in made]
         tasks: Tasks = {}
         for left, each in zip(range(len(missing) - 1, -1, -1), missing, strict=True):
@@ -58,23 +81,15 @@ class Results(Lines):
                 flush=True,
             )
 
-    def keep(self, headline: str, rows: list[Row], *, quick: bool) -> None:
+    def keep(self, headline: str, rows: list[Row], *, rounds: int, quick: bool) -> None:
         """Keep a measurement."""
-        self.add({"key": measured_key(headline, quick), "rows": rows, **circumstances()})
+        key = measured_key(headline, quick, rounds)
+        self.add({"key": key, "rows": rows, **circumstances()})
 
 
-def measured_key(headline: str, quick: bool) -> dict[str, Any]:
+def measured_key(headline: str, quick: bool, rounds: int) -> dict[str, Any]:
     """Return what determines a measurement."""
-    return {"edition": EDITION, "headline": headline, "quick": quick}
-
-
-def circumstances() -> dict[str, Any]:
-    """Return when and where."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": versions(),
-    }
+    return {"edition": EDITIONS[headline], "headline": headline, "quick": quick, "rounds": rounds}
 
 
 def _task(run: Training, tasks: Tasks) -> Task:

@@ -32,6 +32,11 @@ OURS: dict[str, Callable[[float], gradwire.Codec]] = {
     "gradwire sidco": lambda ratio: gradwire.sidco(ratio=ratio),
 }
 DENSE = "none"
+SETTLE = 60
+"""Steps before the first that is timed, of methods that adapt from step to step: SIDCo's controller
+changes the number of stages by one every five steps, and has ten at most at the smallest ratio."""
+
+ADAPTING = ("SIDCo in torch", *OURS)
 
 
 class Peer:
@@ -123,6 +128,7 @@ def main(setup: dict[str, Any]) -> None:
         functools.partial(methods, setup["ratio"]),
         NUMEL,
         step=step,
+        settle=dict.fromkeys(ADAPTING, SETTLE),
     )
 
 

@@ -13,8 +13,10 @@ With all methods and rates, 2 ranks take about 10 minutes.
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
+from benches import stopping
 from benches.compare import blocks
 from gradwire.cli.training.link import parse_rate
 
@@ -56,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(stopping.run(main))

@@ -11,7 +11,10 @@ so that ranks select a part of their entries alike.
 """
 
 import argparse
+import sys
 from pathlib import Path
+
+from benches import stopping
 
 from . import accuracy, carriers, steps, volume
 
@@ -44,4 +47,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(stopping.run(main))

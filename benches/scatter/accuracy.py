@@ -2,13 +2,12 @@
 
 The text of ``gradwire demo`` with simulated ranks, which train as real ones do, bit for bit: see
 tests/distributed/test_simulated.py. The optimizer is that which is recommended for a codec, at the
-rate that is best for it with an all-gather and 2 ranks. Finished runs are kept: the same command
-goes on.
+rate that is best for it with an all-gather and 2 ranks. Finished runs are kept, one JSON object a
+line: the same command goes on.
 """
 
 import dataclasses
 import itertools
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -20,18 +19,19 @@ import torch
 import gradwire
 from benches.accuracy.methods import Method
 from benches.accuracy.run import run
+from benches.accuracy.store import Lines, Record
 from benches.accuracy.worker import make_task
+from benches.circumstances import circumstances, listed, same_versions
 from benches.compare import blocks
 from gradwire import Codec
-from gradwire.cli.training.machine import machine, versions
 from gradwire.cli.training.optimizers import recipe_for
 from gradwire.cli.training.rates import rate_for
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
 from gradwire.presets import PRESETS
 
-__all__ = ["BLOCK", "RESULTS", "measure", "show", "write"]
+__all__ = ["BLOCK", "RESULTS", "current", "measure", "show", "write"]
 
-RESULTS = Path(__file__).parents[1] / "results" / "2026-11-22-scatter-accuracy.json"
+RESULTS = Path(__file__).parents[1] / "results" / "scatter-accuracy.jsonl"
 BLOCK = "accuracy by exchange"
 TASK, USUAL = "text", "adamw"
 NAMES = ("topk", "onebit", "adaptive", "signsgd", "qsgd", "terngrad", "natural", "float8")
@@ -72,25 +72,36 @@ def train(key: Key, task: Any) -> dict[str, Any]:
 
 
 def measure(path: Path) -> None:
-    """Make the runs that are missing."""
+    """Make the runs that are missing; those that were made with other versions are made again."""
     torch.set_num_threads(1)
     gradwire.set_num_threads(1)
-    kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    rows = kept.get("rows", []) if kept.get("steps") == STEPS else []
-    done, task = {tuple(row["run"]) for row in rows}, make_task(TASK, None)
+    kept = Lines(path)
+    done, task = {key_of(row) for row in current(kept) if same_versions(row)}, None
     for key in plan():
         if key in done:
             continue
         began = time.monotonic()
-        rows.append(train(key, task))
-        whole = {"steps": STEPS, "machine": machine(), "versions": versions(), "rows": rows}
-        path.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
-        print(f"{key}: {rows[-1].get('loss')}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+        task = task or make_task(TASK, None)
+        row = {"steps": STEPS, **train(key, task), **circumstances()}
+        kept.add(row)
+        print(f"{key}: {row.get('loss')}, {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
-def show(rows: list[dict[str, Any]], source: str) -> list[str]:
+def key_of(row: Record) -> Key:
+    """Return which run a row is of."""
+    name, exchange, ranks = row["run"]
+    return name, exchange, ranks
+
+
+def current(kept: Lines) -> list[Record]:
+    """Return the runs of so many steps, of each the last."""
+    found = {key_of(row): row for row in kept.records if row["steps"] == STEPS}
+    return list(found.values())
+
+
+def show(rows: list[Record], source: str) -> list[str]:
     """Return the table in Markdown: what is not measured is left out."""
-    found = {tuple(row["run"]): row for row in rows}
+    found = {key_of(row): row for row in rows}
 
     def cell(key: Key) -> str:
         row = found.get(key)
@@ -102,7 +113,7 @@ def show(rows: list[dict[str, Any]], source: str) -> list[str]:
     names = [name for name in NAMES if any(name == key[0] for key in found)]
     lines = [
         f"Held-out loss after {STEPS} steps on text; {cell(('none', '', 2))} without compression.",
-        f"From `{source}`.",
+        f"From `{source}`: {listed(rows)}",
         "",
         f"| codec | {' | '.join(f'{each} ranks, all-gather | owners' for each in ranks)} |",
         "|---|" + "---:|---:|" * len(ranks),
@@ -115,7 +126,7 @@ def show(rows: list[dict[str, Any]], source: str) -> list[str]:
 
 def write(path: Path, into: Path | None) -> None:
     """Print the table of a file, and write it into a page."""
-    lines = show(json.loads(path.read_text("utf-8"))["rows"], f"benches/results/{path.name}")
+    lines = show(current(Lines(path)), f"benches/results/{path.name}")
     print("\n".join(lines))
     if into is not None:
         blocks.replace(into, BLOCK, lines)

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
+from multiprocessing import connection
+from multiprocessing.context import ForkProcess
 from typing import Any
 
 import torch
@@ -50,14 +52,40 @@ def _rank(rank: int, size: int, folder: str, act: Callable[..., Any], given: Any
 
 
 def run(act: Callable[..., Any], size: int, given: Any) -> Any:
-    """Call a function on so many processes; return what it returns on the first."""
+    """Call a function on so many processes; return what it returns on the first.
+
+    Raises
+    ------
+    RuntimeError
+        As soon as one of them fails; the others, which wait for it, are ended.
+    """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
         started = [
-            FORK.Process(target=_rank, args=(r, size, folder, act, given)) for r in range(size)
+            FORK.Process(target=_rank, args=(r, size, folder, act, given), daemon=True)
+            for r in range(size)
         ]
-        for each in started:
-            each.start()
-        for each in started:
-            each.join()
+        try:
+            for each in started:
+                each.start()
+            _wait(started)
+        finally:
+            for each in started:
+                if each.pid is not None:
+                    each.kill()
+                    each.join()
         return torch.load(f"{folder}/found", weights_only=True)
+
+
+def _wait(started: list[ForkProcess]) -> None:
+    """Wait until all have ended well."""
+    left = {each.sentinel: (rank, each) for rank, each in enumerate(started)}
+    while left:
+        for ended in connection.wait(list(left)):
+            rank, process = left.pop(ended)  # type: ignore[index]
+            process.join()
+            if process.exitcode:
+                raise RuntimeError(
+                    f"rank {rank} of {len(started)} ended with {process.exitcode}; its standard "
+                    "error says why"
+                )

@@ -1,10 +1,10 @@
 """Tables in the documentation are what the command makes of the file that they name."""
 
-import json
 import re
 
 import pytest
 
+from benches.accuracy.store import Lines
 from benches.compare import aims, blocks, markdown, record, show, state_bytes
 from benches.scatter import accuracy
 
@@ -13,7 +13,7 @@ PERFORMANCE = blocks.ROOT / "docs" / "performance.md"
 
 
 def source(block: str) -> str:
-    found = re.search(r"benches/results/[\w.-]+\.json", block)
+    found = re.search(r"benches/results/[\w.-]+\.jsonl?", block)
     assert found, "a table names the run that it comes from"
     return found[0]
 
@@ -44,7 +44,7 @@ def test_the_sections_in_the_documentation_are_those_of_their_run():
 def test_losses_by_exchange_in_the_documentation_are_those_of_their_runs():
     block = blocks.find((blocks.ROOT / "docs" / "exchanges.md").read_text(), accuracy.BLOCK)
     path = source(block)
-    rows = json.loads((blocks.ROOT / path).read_text("utf-8"))["rows"]
+    rows = accuracy.current(Lines(blocks.ROOT / path))
     assert block.split("\n")[1:-1] == accuracy.show(rows, path)
 
 

@@ -1,19 +1,23 @@
 """The headlines: what is counted, that runs are kept, and that the page has what they show."""
 
 import json
+import signal
+import time
 
 import numpy as np
 import pytest
 import torch
 
 import gradwire
+from benches import stopping
 from benches.accuracy.flat import Flat
 from benches.accuracy.methods import Method
 from benches.accuracy.rules import encoding
 from benches.accuracy.run import run
+from benches.circumstances import same_versions
 from benches.compare import blocks
 from benches.headlines import __main__ as command
-from benches.headlines import counting, details, links, page, plan, results, trainings
+from benches.headlines import counting, details, gains, links, page, plan, results, trainings
 from benches.headlines.claims import CLAIMS
 from benches.headlines.counting import Counting
 from benches.headlines.results import RESULTS, Results
@@ -156,23 +160,112 @@ def test_what_was_timed_is_kept_until_it_is_wanted_again(call, monkeypatch):
     times = []
 
     def measured(*, quick, rounds):
-        times.append(quick)
+        times.append((quick, rounds))
         low = {"bytes_per_step": 100.0, "loss": 0.1, "accuracy": 0.99, "seconds": 8.0}
         scheduled = {**low, "bytes_per_step": 20.0, "seconds": 2.0}
         schedule = {"low": 0.5, "high": 0.02}
-        return [{"schedule": schedule, "low": low, "scheduled": scheduled, "rate": "100mbit"}]
+        row = {"schedule": schedule, "low": low, "scheduled": scheduled, "rate": "100mbit"}
+        return [{**row, "load": [0.1, 1.5 if quick or rounds > 1 else 1e4]}] * rounds
 
     monkeypatch.setitem(command.TIMED, "accordion", measured)
-    path = call("--only", "accordion")
+    path = call("--only", "accordion", "--rounds", "1")
+    call("--only", "accordion", "--rounds", "1")
+    assert times == [(False, 1)]
+    found = page.blocks(Results(path))
+    assert "**One run of each, on a loaded machine:** 5.0 × fewer" in "\n".join(found["headlines"])
+    assert "load 0.1 to 10000.0" in found["accordion"][-1]
+    assert "1 run of each. **One run of each, on a loaded machine.**" in found["accordion"][-1]
+    # So few are not what is asked for.
     call("--only", "accordion")
-    assert times == [False]
+    call("--only", "accordion")
+    assert times[1:] == [(False, 3)]
     call("--only", "accordion", "--again")
-    assert times == [False, False]
+    assert times[2:] == [(False, 3)]
     record = Results(path).measured("accordion")
     assert {"date", "machine", "versions", "rows"} <= record.keys()
+    assert record["key"]["rounds"] == 3
     found = page.blocks(Results(path))
-    assert "5.0 × fewer bytes and 4.0 × the speed" in "\n".join(found["headlines"])
+    assert "| 5.0 × (5.0 to 5.0) fewer bytes and 4.0 ×" in "\n".join(found["headlines"])
     assert any("100 Mbit/s" in line for line in found["accordion"])
+    assert "loaded" not in found["accordion"][-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"machine": {"processor": "another one"}},
+        {"versions": {"torch": "another one"}},
+        {"key": {"edition": 0}},
+    ],
+)
+def test_times_of_another_machine_version_or_edition_are_shown_but_made_again(tmp_path, change):
+    kept = Results(tmp_path / "runs.jsonl")
+    row = {"method": "x", "seconds": 1.0, "load": 0.5}
+    kept.keep("dryden", [row], rounds=7, quick=False)
+    assert kept.complete("dryden", rounds=7)
+    assert kept.complete("dryden", rounds=3)
+    assert not kept.complete("dryden", rounds=8)
+    record = kept.records[-1]
+    other = Results(tmp_path / "others.jsonl")
+    other.add({**record, **{name: {**record[name], **new} for name, new in change.items()}})
+    assert other.measured("dryden") is not None
+    assert not other.complete("dryden", rounds=7)
+
+
+def test_trainings_of_other_versions_are_made_again(call):
+    path = call("--only", "scalecom", "--quick")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["versions"]["torch"] = "another one"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    call("--only", "scalecom", "--quick")
+    kept = Results(path)
+    assert len(kept.records) == 3
+    assert len(kept.trained()) == 2
+    assert all(same_versions(each) for each in kept.trained().values())
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    (said,) = [
+        line for line in page.blocks(Results(path), quick=True)["scalecom"] if "1 of" in line
+    ]
+    assert "torch another one" in said
+
+
+def test_what_is_planned_and_not_made_is_named(call):
+    path = call("--only", "scalecom", "--quick")
+    found = page.blocks(Results(path))["scalecom"]
+    assert any("not made yet" in line and "beta 0.1, 64 learners" in line for line in found)
+
+
+def test_a_quick_run_has_a_file_of_its_own(call, monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "QUICK", tmp_path / "quick.jsonl")
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results.jsonl")
+    command.main(["--only", "scalecom", "--quick"])
+    assert (tmp_path / "quick.jsonl").exists()
+    assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_a_command_that_is_terminated_closes_what_it_has_opened(call, monkeypatch, capsys):
+    closed = []
+
+    def measured(*, quick, rounds):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(0.1)
+            pytest.fail("it goes on")
+        finally:
+            closed.append(quick)
+
+    monkeypatch.setitem(command.TIMED, "accordion", measured)
+    before = signal.getsignal(signal.SIGTERM)
+    assert stopping.run(lambda: call("--only", "accordion")) == stopping.INTERRUPTED
+    assert closed == [False]
+    assert "interrupted" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("name", ["auto", "compare", "diloco", "headlines", "plan", "scatter"])
+def test_commands_that_start_processes_stop_cleanly(name):
+    text = (blocks.ROOT / "benches" / name / "__main__.py").read_text("utf-8")
+    assert text.endswith("    sys.exit(stopping.run(main))\n")
 
 
 def test_a_quick_run_is_not_taken_for_a_whole_one(call):
@@ -183,14 +276,26 @@ def test_a_quick_run_is_not_taken_for_a_whole_one(call):
 
 
 def test_gains_are_over_the_step_of_sidco():
+    seconds = {
+        "none": 0.4, "torch.topk": 0.3, "DGC in torch": 0.2, "SIDCo in torch": 0.2,
+        "gradwire topk": 0.1, "gradwire dgc": 0.1, "gradwire sidco": 0.1,
+    }  # fmt: skip
+    shared = {"ranks": 2, "numel": 10_000, "nbytes": 8 * 300, "rounds": 3}
     rows = [
-        {"ratio": 0.01, "rate": "1gbit", "method": name, "seconds": seconds}
-        for name, seconds in {
-            "none": 0.4, "torch.topk": 0.3, "DGC in torch": 0.2, "SIDCo in torch": 0.2,
-            "gradwire topk": 0.1, "gradwire dgc": 0.1, "gradwire sidco": 0.1,
-        }.items()
+        {**shared, "ratio": 0.01, "rate": rate, "method": name, "seconds": slow * each,
+         "fastest": each / 2, "slowest": 2 * each}
+        for rate, slow in (("1gbit", 1.0), ("100mbit", 2.0))
+        for name, each in seconds.items()
     ]  # fmt: skip
-    assert details.sidco(rows)[-1].startswith("| 0.01, 1 Gbit/s | 100 ms | 4.0 × | 3.0 × | 2.0 × |")
+    rows[0]["seconds"] = 0.8
+    found = details.sidco(rows)
+    begin = "| 0.01, 1 Gbit/s | 100 (50 to 200) | 8.0 × | 3.0 × | 2.0 × |"
+    assert any(line.startswith(begin) for line in found)
+    assert "| 0.01, 1 Gbit/s | 200 (100 to 400) | 1.5 × | 1.0 × | 3.0 × |" in found
+    words = gains.sidco(rows)
+    assert "over none 6.0 × (4.0 × at 0.01, 100 Mbit/s to 8.0 × at 0.01, 1 Gbit/s)" in words
+    assert "within torch: over torch.topk 1.5 ×" in words
+    assert "within gradwire: over gradwire topk 1.0 ×" in words
 
 
 def test_the_highest_rate_that_costs_nothing_is_named_else_the_one_that_costs_least():
@@ -203,7 +308,7 @@ def test_the_highest_rate_that_costs_nothing_is_named_else_the_one_that_costs_le
     made = {
         run(trainings.DENSE, 2): record(0.9),
         run("scalecom 65", 8): record(0.91),
-        run("scalecom 200", 8): record(0.896),
+        run("scalecom 200", 8): record(0.8982),
         run("scalecom 400", 8): record(0.88),
         run("scalecom 400", 64): {**record(0.9), "diverged": True},
         run("scalecom 112", 64): record(0.87),
@@ -217,16 +322,22 @@ def test_the_highest_rate_that_costs_nothing_is_named_else_the_one_that_costs_le
 def test_every_headline_has_a_claim_and_a_command():
     assert tuple(each.name for each in CLAIMS) == command.NAMES
     assert all(each.source for each in CLAIMS)
-    assert links.ROUNDS > 1
+    assert command.TIMED.keys() == links.ROUNDS.keys() == results.EDITIONS.keys()
+    assert min(links.ROUNDS.values()) > 1
 
 
-def test_every_recorded_run_is_one_of_the_plan():
-    kept = Results(RESULTS)
-    planned = set(plan.trainings("scalecom", "adacomp"))
-    assert kept.trained().keys() <= planned
-    assert len(kept.trained()) + sum(
-        kept.measured(name) is not None for name in command.TIMED
-    ) == len(kept.records)
+def test_runs_that_were_made_again_count_once_and_those_of_other_settings_not_at_all(tmp_path):
+    recorded = Results(RESULTS)
+    assert recorded.records
+    twice = Results(tmp_path / "runs.jsonl")
+    for record in recorded.records:
+        key = record["key"]
+        for other in ({"edition": key["edition"] - 1}, {"quick": True}):
+            twice.add({**record, "key": {**key, **other}, "points": [], "rows": []})
+        twice.add({**record, "date": "another day"})
+        twice.add(record)
+    assert twice.trained().keys() >= recorded.trained().keys()
+    assert page.blocks(twice) == page.blocks(recorded)
 
 
 def test_the_tables_of_the_page_are_those_of_the_recorded_runs():

@@ -39,6 +39,7 @@ def measure(
     ranks: int = 2,
     seed: int = 0,
     link: Link | None = None,
+    scheduled_first: bool = False,
 ) -> tuple[Outcome, Outcome]:
     """Train on the demo's digits at the low compression of a schedule, then with the schedule.
 
@@ -57,6 +58,8 @@ def measure(
         Seed of the initial weights and of the order of the data.
     link : Link, optional
         Between the ranks; the loopback device by default.
+    scheduled_first : bool
+        Begin with the run that has the schedule; what is returned is in the same order.
 
     Returns
     -------
@@ -72,7 +75,9 @@ def measure(
     with Ranks(link or Loopback(), ranks) as processes:
         for _ in processes.events("ready"):
             pass
-        first, second = _outcomes(processes, ((low, Constant()), (base, schedule)), steps, seed)
+        runs = ((low, Constant()), (base, schedule))
+        found = list(_outcomes(processes, runs[::-1] if scheduled_first else runs, steps, seed))
+    first, second = reversed(found) if scheduled_first else found
     return first, second
 
 

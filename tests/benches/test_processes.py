@@ -1,0 +1,77 @@
+"""Processes of benches: one that ends is noticed at once, and none stays behind."""
+
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+
+pytest.importorskip("torch", reason="the benches need the extra [torch]")
+
+from benches.compare.exchange import ROOT, Rank, together
+from gradwire.cli.training.link import Loopback
+
+FAILING = """
+import os, sys, time
+from pathlib import Path
+from benches.scatter.processes import run
+
+def act(rank, size, given):
+    # Each has joined all others before one of them fails.
+    Path(given, str(rank)).touch()
+    while len(os.listdir(given)) < size:
+        time.sleep(0.01)
+    if rank == size - 1:
+        os._exit(7)
+    time.sleep(300)
+
+run(act, 3, sys.argv[1])
+"""
+
+WORKING = """
+from benches.scatter.processes import run
+print(run(lambda rank, size, given: [rank, size, given], 2, 5))
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    with ExitStack() as stack:
+        started = []
+        for number in range(3):
+            rank = Rank(Loopback(), number, str(tmp_path), "tests.benches.answering", ranks=3)
+            stack.callback(rank.close)
+            started.append(rank)
+        yield started
+
+
+def test_a_rank_that_ends_is_noticed_while_others_wait(ranks):
+    for each in ranks:
+        each.tell()
+    assert together(ranks) == [{}, {}, {}]
+    for each in ranks:
+        each.tell(**{"0": "wait", "1": "3"})
+    with pytest.raises(RuntimeError, match="rank 1 ended with 3"):
+        together(ranks)
+    with pytest.raises(RuntimeError, match="rank 1 ended with 3"):
+        ranks[1].tell()
+    assert ranks[0].process.poll() is None, "it was not waited for"
+
+
+def python(code, *given):
+    """Run a program; it would wait for 300 seconds."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *given], cwd=ROOT, capture_output=True, text=True, timeout=250
+    )
+
+
+def test_forked_ranks_end_with_the_first_that_fails(tmp_path):
+    found = python(FAILING, str(tmp_path))
+    assert found.returncode == 1
+    assert "RuntimeError: rank 2 of 3 ended with 7" in found.stderr
+    assert "FileNotFoundError" not in found.stderr
+
+
+def test_forked_ranks_return_what_the_first_has_found():
+    found = python(WORKING)
+    assert found.stdout.split() == ["[0,", "2,", "5]"], found.stderr
