@@ -1,6 +1,6 @@
 """What was timed, in a few words, and what is to be held against it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from benches.accuracy.store import Record
@@ -110,7 +110,7 @@ def accordion(rows: list[Row]) -> str:
 def sidco(rows: list[Row]) -> str:
     """Return how much faster a step is with SIDCo: across frameworks, and within one."""
     found = seconds_of(rows, "ratio")
-    pairs = {
+    pairs: dict[str, tuple[str, Sequence[str]]] = {
         "gradwire sidco": (SIDCO, (throughput_rank.DENSE, *throughput_rank.PEERS)),
         "within gradwire": (SIDCO, [name for name in throughput_rank.OURS if name != SIDCO]),
         "within torch": (

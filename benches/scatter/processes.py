@@ -81,8 +81,9 @@ def _wait(started: list[ForkProcess]) -> None:
     """Wait until all have ended well."""
     left = {each.sentinel: (rank, each) for rank, each in enumerate(started)}
     while left:
-        for ended in connection.wait(list(left)):
-            rank, process = left.pop(ended)  # type: ignore[index]
+        ended = connection.wait(list(left))
+        for sentinel in [each for each in left if each in ended]:
+            rank, process = left.pop(sentinel)
             process.join()
             if process.exitcode:
                 raise RuntimeError(

@@ -77,7 +77,7 @@ def measure(
             pass
         runs = ((low, Constant()), (base, schedule))
         found = list(_outcomes(processes, runs[::-1] if scheduled_first else runs, steps, seed))
-    first, second = reversed(found) if scheduled_first else found
+    first, second = found[::-1] if scheduled_first else found
     return first, second
 
 
