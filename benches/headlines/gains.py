@@ -112,8 +112,8 @@ def sidco(rows: list[Row]) -> str:
     found = seconds_of(rows, "ratio")
     pairs: dict[str, tuple[str, Sequence[str]]] = {
         "gradwire sidco": (SIDCO, (throughput_rank.DENSE, *throughput_rank.PEERS)),
-        "within gradwire": (SIDCO, [name for name in throughput_rank.OURS if name != SIDCO]),
-        "within torch": (
+        "Within gradwire": (SIDCO, [name for name in throughput_rank.OURS if name != SIDCO]),
+        "Within torch": (
             SIDCO_IN_TORCH,
             [name for name in throughput_rank.PEERS if name != SIDCO_IN_TORCH],
         ),

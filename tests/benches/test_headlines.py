@@ -294,8 +294,8 @@ def test_gains_are_over_the_step_of_sidco():
     assert "| 0.01, 1 Gbit/s | 200 (100 to 400) | 1.5 × | 1.0 × | 3.0 × |" in found
     words = gains.sidco(rows)
     assert "over none 6.0 × (4.0 × at 0.01, 100 Mbit/s to 8.0 × at 0.01, 1 Gbit/s)" in words
-    assert "within torch: over torch.topk 1.5 ×" in words
-    assert "within gradwire: over gradwire topk 1.0 ×" in words
+    assert "Within torch: over torch.topk 1.5 ×" in words
+    assert "Within gradwire: over gradwire topk 1.0 ×" in words
 
 
 def test_the_highest_rate_that_costs_nothing_is_named_else_the_one_that_costs_least():
