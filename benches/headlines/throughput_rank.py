@@ -69,10 +69,12 @@ class Peer:
 
 
 def gathered(own: Tensor) -> Tensor:
-    """Return the vectors of all ranks as rows."""
-    out = own.new_empty(dist.get_world_size() * own.numel())
-    dist.all_gather_into_tensor(out, own)
-    return out.view(-1, own.numel())
+    """Return the vectors of all ranks as rows; they are equally long."""
+    ranks = dist.get_world_size()
+    out = own.new_empty(ranks * own.numel())
+    if own.numel():  # a threshold that is still being adapted may select nothing
+        dist.all_gather_into_tensor(out, own)
+    return out.view(ranks, own.numel())
 
 
 def padded(vector: Tensor, length: int) -> Tensor:
