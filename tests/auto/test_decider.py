@@ -1,5 +1,8 @@
 """Decisions follow from figures alone: no clock, no processes."""
 
+import dataclasses
+from random import Random
+
 import pytest
 
 from gradwire.auto import BF16, FP32, Decider, Setting, combined, describe, ladder
@@ -83,6 +86,45 @@ def test_a_faster_link_ends_compression_and_a_slower_one_begins_it():
     assert world.run(decider, 100) == (FP32, FP32, FP32)
     world.bandwidth = 20e6
     assert kinds(world.run(decider, 600)) == {"codec"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_stalled_step_in_each_phase_changes_no_decision(seed):
+    """A stall that counted would make every trial lose, or every plan before it."""
+    slow = World(20e6, jitter=0.05, stall=10.0, random=Random(seed))
+    assert kinds(slow.run(fresh(), 3000)) == {"codec"}
+    fast = World(1e12, jitter=0.05, stall=10.0, random=Random(seed))
+    fast.run(fresh(), 3000)
+    assert {plan for _, plan in fast.looks} == {(FP32,) * 3}
+    wrong = World(20e6, wrong={"codec": 400.0}, jitter=0.05, stall=10.0, random=Random(seed))
+    assert wrong.run(fresh(), 300) == (BF16,) * 3
+
+
+def test_what_a_trial_has_beaten_is_measured_once_more():
+    world, decider = World(20e6, compute=5.0, wrong={"codec": 30.0, "bf16": 30.0}), fresh()
+    # Something else holds up the first steps, and only these.
+    late = [0]
+
+    class Held(World):
+        def disturbed(self, figures):
+            late[0] += 1
+            slow = 60.0 if late[0] == 1 else 1.0
+            return dataclasses.replace(figures, period=slow * figures.period)
+
+    held = Held(world.bandwidth, compute=world.compute, wrong=world.wrong)
+    assert held.run(decider, 300) == (FP32,) * 3
+    assert any("codec" in kinds(plan) for _, plan in held.looks)
+    assert decider.reason.startswith("It averages by fp32")
+
+
+def test_a_plan_that_has_become_slower_than_another_one_was_gives_way():
+    world, decider = World(8e9, compute=0.2), fresh()
+    assert world.run(decider, 500) != (FP32,) * 3
+    dense = world.figures((FP32,) * 3, 8).period
+    used = world.figures(decider.plan, 8).period
+    # Its exchange takes as long as before: nothing else tells that it has become slow.
+    world.wrong = {each.kind: 1.5 * dense / used for each in decider.plan if each != FP32}
+    assert world.run(decider, 2000) == (FP32,) * 3
 
 
 def test_one_strange_look_changes_nothing():

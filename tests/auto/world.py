@@ -1,9 +1,12 @@
 """A world whose every time is known: steps as the cost model has them, with errors of its own."""
 
-from dataclasses import dataclass, field
+import statistics
+from dataclasses import dataclass, field, replace
+from random import Random
 
 import gradwire
 from gradwire.auto import FP32, Decider, Figures, Model, Plan
+from gradwire.auto.decider import SETTLING
 from gradwire.cost import Calibration, CodecCost, Line, Link
 
 BUCKETS = (1_000_000, 4_000_000, 4_000_000)
@@ -28,6 +31,10 @@ class World:
         Bits per second of the link.
     wrong : dict
         By what the model errs for plans with a kind of setting.
+    jitter : float
+        By what share a step may be longer than it should be.
+    stall : float
+        By what one of the steps before each look is longer.
     """
 
     bandwidth: float
@@ -35,6 +42,9 @@ class World:
     codable: tuple[bool, ...] = (True, True, True)
     wrong: dict[str, float] = field(default_factory=dict)
     compute: float = 0.2
+    jitter: float = 0.0
+    stall: float = 1.0
+    random: Random = field(default_factory=lambda: Random(0))
     models: int = 0
     looks: list[tuple[int, Plan]] = field(default_factory=list)
     steps: int = 0
@@ -77,16 +87,24 @@ class World:
             period - (self.compute - ready[-1]) - ready[-1],
         )
 
+    def disturbed(self, figures: Figures) -> Figures:
+        """Return figures with the median of steps that take longer than they should."""
+        draw = [1.0 + self.jitter * self.random.random() for _ in range(figures.steps)]
+        draw[self.random.randrange(len(draw))] *= self.stall
+        return replace(figures, period=figures.period * statistics.median(draw))
+
     def run(self, decider: Decider, steps: int) -> Plan:
         """Let so many steps pass."""
         end = self.steps + steps
-        since = 0
+        since, changed = 0, not self.looks
         while self.steps + decider.due <= end:
             self.steps += decider.due
             since = since + decider.due if decider.keeps else decider.due
             before = decider.plan
-            plan = decider.look(self.figures(before, since), self)
+            measured = since - SETTLING if changed else since
+            plan = decider.look(self.disturbed(self.figures(before, measured)), self)
             self.looks.append((self.steps, plan))
+            changed = plan != before if not decider.keeps else changed
         return decider.plan
 
 

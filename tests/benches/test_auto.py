@@ -12,10 +12,11 @@ from gradwire.cli.training.link import open_link
 
 FAST = 100_000_000_000
 SLOW = 10_000_000
-LIMIT = 600.0
+LIMIT = 400.0
 """Seconds in which a decision has to have come; it takes a few."""
 
 
+@pytest.mark.timeout(4 * LIMIT)
 def test_it_compresses_on_a_slow_link_and_is_dense_on_a_fast_one_and_back(tmp_path):
     with ExitStack() as stack:
         link, why_not = open_link(2)
@@ -35,11 +36,12 @@ def test_it_compresses_on_a_slow_link_and_is_dense_on_a_fast_one_and_back(tmp_pa
             return together(ranks)
 
         # Encodes are so slow that the codec pays only where an exchange takes longer than they do,
-        # however loaded the machine is.
+        # however loaded the machine is: dense, a step takes 0.2 s on the slow link, and next to
+        # nothing on the fast one; with the codec, some 0.05 s on both.
         ask(
             do="begin",
             methods=["auto"],
-            layers=2,
+            layers=1,
             width=256,
             bucket_mb=0.3,
             max_ratio=0.1,

@@ -1,5 +1,6 @@
 """attach(model, "auto"): whatever is decided, ranks do the same, and nothing is lost."""
 
+import itertools
 import re
 
 import numpy as np
@@ -30,11 +31,11 @@ def test_a_change_loses_nothing_and_leaves_no_residual_where_it_ends_dense(two: 
     results = two.run("auto.switching", spoiled=spoiled)
     first, second = results
     assert first["ratios"] == second["ratios"]
-    # One step at ratio 1 ends the codec.
-    assert phases(each["a"] for each in first["ratios"])[:3] in (
-        [None, 0.05, 1.0],
-        [None, 0.05, None],
-    )
+    # One step at ratio 1 ends the codec, or more if it was thrown away.
+    for name in ("a", "b", "c"):
+        follow = phases(each[name] for each in first["ratios"])
+        assert 1.0 in follow
+        assert (0.05, None) not in set(itertools.pairwise(follow))
     seen = {each["a"] for each in first["ratios"]} | {each["b"] for each in first["ratios"]}
     assert seen == {None, 0.05, 1.0}
     conserved(results)
@@ -52,8 +53,8 @@ def test_a_change_loses_nothing_and_leaves_no_residual_where_it_ends_dense(two: 
     assert {name for _, name, _ in first["errors"]} <= {"a"}
 
 
-def test_what_stays_dense_trains_bit_for_bit_as_ddp_does(two: Ranks):
-    for found in two.run("auto.plainly"):
+def test_what_stays_dense_trains_bit_for_bit_as_ddp_does(ranks: Ranks):
+    for found in ranks.run("auto.plainly"):
         assert found["auto"] == found["ddp"]
 
 
@@ -155,6 +156,7 @@ def test_what_does_not_go_with_it_is_refused_by_name(two: Ranks):
         "ValueError: rank 1 and rank 0 attached with different codec",
         'ValueError: max_ratio= bounds what "auto" may choose',
         "TypeError: attach.. takes a gradwire.Codec",
+        "ValueError: .* does not go with skip_all_reduce_unused_params, which hides",
         "ValueError: regroup.. does not go with",
     ]
     for said in two.run("auto.refused"):

@@ -16,21 +16,28 @@ GAIN = 0.03
 LESS = 0.01
 """A plan that leaves out more is kept only if its step was measured to be so much shorter."""
 CLEAR = 0.3
-"""A difference that two steps are enough to see."""
+"""A difference that the first steps are enough to see."""
+BEATEN = 0.1
+"""A plan in use is doubted if another one was measured to take so much less than it takes now."""
 CHANGED = 0.3
 """An exchange that takes so much more or less time is over another link."""
 MATTERS = 0.03
 """What takes less than this share of a step is left alone."""
 SETTLING = 2
 """Steps after a change that are not measured: size limits are learnt, residuals sent."""
-FIRST, MORE = 2, 6
-"""Steps that are measured at first, and then if the difference is not clear."""
+FIRST, MORE = 3, 6
+"""Steps that are measured at first, and then if the difference is not clear.
+
+The median of three leaves out one that was held up.
+"""
 SHORTEST, LONGEST = 8, 256
 """Steps between two looks at a plan that is in use."""
 TRIALS = 4
 """Plans that are tried one after another on one link."""
 AGAIN = 512
 """Steps until a plan that did not gain is tried again, doubled each time."""
+AGED = 1024
+"""Steps after which nothing measured with another plan than that in use counts any more."""
 
 
 class Evidence(Protocol):
@@ -45,6 +52,7 @@ class Phase(enum.Enum):
 
     MEASURING = "measuring"
     TRYING = "trying"
+    CONFIRMING = "confirming"
     SETTLED = "settled"
 
 
@@ -52,12 +60,14 @@ class Decider:
     """The decisions of one attachment. The same figures lead to the same decisions on any machine.
 
     It begins with figures of the plan in use. If the exchange costs time, the model predicts the
-    step of all others; the fastest is tried, and stays only if its measured step is shorter. Of
+    step of all others; the fastest is tried, and stays only if its measured step is shorter, also
+    than that of the plan before it, which is measured once more. Of
     plans whose predicted steps differ by 1 % or less, the one that leaves out the least is tried,
     and one that leaves out less than that in use is tried if it is as fast.
     A plan that did not gain is not tried again for a while, which doubles each time. Later looks
     come at growing intervals; if the exchange takes longer or shorter than it did, twice in a row,
-    the link has changed, and all begins anew.
+    the link has changed, and all begins anew. If steps take longer than another plan had taken,
+    that one is tried again.
 
     Attributes
     ----------
@@ -78,6 +88,7 @@ class Decider:
         self.reason = "It measures the first steps."
         self._phase = Phase.MEASURING
         self._measured: dict[Plan, float] = {}
+        self._measured_at: dict[Plan, int] = {}
         self._failures: dict[Plan, int] = {}
         self._held: dict[Plan, int] = {}
         self._steps = 0  # since the beginning
@@ -86,6 +97,7 @@ class Decider:
         self._reference: Figures | None = None
         self._strange = 0
         self._before = plan
+        self._doubted: Plan | None = None  # what a trial has beaten, to be measured once more
         self._model: Model | None = None
 
     def look(self, figures: Figures, evidence: Evidence) -> Plan:
@@ -102,6 +114,7 @@ class Decider:
         act: dict[Phase, Callable[[Figures, Evidence], None]] = {
             Phase.MEASURING: self._measure,
             Phase.TRYING: self._judge,
+            Phase.CONFIRMING: self._confirm,
             Phase.SETTLED: self._watch,
         }
         act[self._phase](figures, evidence)
@@ -110,7 +123,8 @@ class Decider:
     # The phases -------------------------------------------------------------------------------
 
     def _measure(self, figures: Figures, evidence: Evidence) -> None:
-        self._measured = {self.plan: figures.period}
+        self._measured.clear()
+        self._note(figures)
         self._trials = 0
         if all(each == FP32 for each in self.plan) and figures.exposed < MATTERS * figures.period:
             self._model = None
@@ -126,7 +140,7 @@ class Decider:
     def _judge(self, figures: Figures, evidence: Evidence) -> None:
         del evidence
         known = self._measured[self._before]
-        self._measured[self.plan] = figures.period
+        self._note(figures)
         unclear = abs(figures.period - known) < CLEAR * known
         if unclear and figures.steps < MORE:
             self._wait()
@@ -135,6 +149,11 @@ class Decider:
         if figures.period > (1.0 + LESS if weaker else 1.0 - LESS) * known:
             self._hold(self.plan)
         self._next(figures, self._best_untried())
+
+    def _confirm(self, figures: Figures, evidence: Evidence) -> None:
+        del evidence
+        self._note(figures)
+        self._settle(figures)
 
     def _watch(self, figures: Figures, evidence: Evidence) -> None:
         reference = self._reference
@@ -147,16 +166,14 @@ class Decider:
                 self._begin_anew(figures, evidence)
             return
         self._strange = 0
-        self._measured[self.plan] = figures.period
+        self._note(figures)
         self._interval = min(2 * self._interval, LONGEST)
         self.due = self._interval
         if self._model is not None:
             self._trials = 0
-            for plan in [each for each, until in self._held.items() if until <= self._steps]:
-                del self._held[plan]
-                if plan != self.plan:
-                    self._measured.pop(plan, None)
-            best = self._best_untried()
+            best = self._once_faster()
+            self._forget()
+            best = best or self._best_untried()
             if best is not None:
                 self._next(figures, best)
 
@@ -164,6 +181,28 @@ class Decider:
         self.due, self.keeps = MORE, True
 
     # What they are made of --------------------------------------------------------------------
+
+    def _note(self, figures: Figures) -> None:
+        """Remember what a step with the plan in use takes."""
+        self._measured[self.plan] = figures.period
+        self._measured_at[self.plan] = self._steps
+
+    def _once_faster(self) -> Plan | None:
+        """Return a plan, to be tried, with which steps were clearly shorter than they are now."""
+        least = min(self._measured, key=lambda plan: self._measured[plan])
+        if self._measured[least] >= (1.0 - BEATEN) * self._measured[self.plan]:
+            return None
+        del self._measured[least]
+        return least
+
+    def _forget(self) -> None:
+        """Let plans be tried again that have not been in use for long."""
+        over = {plan for plan, until in self._held.items() if until <= self._steps}
+        aged = {plan for plan, at in self._measured_at.items() if at + AGED <= self._steps}
+        for plan in over:
+            del self._held[plan]
+        for plan in (over | aged) - {self.plan}:
+            self._measured.pop(plan, None)
 
     def _begin_anew(self, figures: Figures, evidence: Evidence) -> None:
         """Measure anew: the link or the work has changed, and nothing known before holds."""
@@ -178,6 +217,8 @@ class Decider:
         if best is None or self._trials >= TRIALS:
             self._settle(figures)
             return
+        if self._phase is not Phase.TRYING:
+            self._doubted = self.plan
         self._before = min(self._measured, key=lambda plan: self._measured[plan])
         self._trials += 1
         self._use(best, Phase.TRYING, SETTLING + FIRST)
@@ -192,6 +233,15 @@ class Decider:
         least = min(self._measured.values())
         near = [plan for plan, seconds in self._measured.items() if seconds <= (1 + LESS) * least]
         best = min(near, key=lambda plan: (self._strength(plan), self._measured[plan]))
+        doubted, self._doubted = self._doubted, None
+        if doubted is not None and doubted != best:
+            # What was measured before the trials may have been slow for another reason.
+            self._use(doubted, Phase.CONFIRMING, SETTLING + FIRST)
+            self.reason = (
+                f"It measures {describe(doubted)} once more, which {describe(best)} has beaten by "
+                f"{_ms(self._measured[best])} to {_ms(self._measured[doubted])}."
+            )
+            return
         # The figures are of the plan that was in use: those of another one come with the next look.
         self._reference = figures if best == self.plan else None
         if best != self.plan and self._interval > SHORTEST:

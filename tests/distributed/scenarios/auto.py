@@ -7,7 +7,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -140,8 +139,6 @@ def plainly(rank: int, world_size: int) -> dict[str, Any]:
                 stack.enter_context(scripted())
                 handle = gradwire.torch.ddp.attach(model, "auto", optimizer=optimizer)
                 stack.callback(handle.detach)
-            else:
-                model.register_comm_hook(None, allreduce_hook)
             train(model, rank, range(12), optimizer=optimizer)
         found[kind] = fingerprint(module)
     return found
@@ -465,6 +462,13 @@ def refused(rank: int, world_size: int) -> list[str]:
             gradwire.torch.ddp.attach(model, options.pop("codec"), **options)
         except (TypeError, ValueError) as error:
             said.append(f"{type(error).__name__}: {error}")
+    hiding = DistributedDataParallel(
+        network(), find_unused_parameters=True, skip_all_reduce_unused_params=True
+    )
+    try:
+        gradwire.torch.ddp.attach(hiding, "auto", optimizer=sgd(hiding))
+    except ValueError as error:
+        said.append(f"{type(error).__name__}: {error}")
     with gradwire.torch.ddp.attach(model, "auto", optimizer=optimizer) as handle:
         try:
             handle.regroup()

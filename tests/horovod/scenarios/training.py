@@ -307,6 +307,7 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
         "lbfgs": {"optimizer": torch.optim.LBFGS(model.parameters())},
         "horovod's": {"optimizer": hvd.DistributedOptimizer(sgd(network()))},
         "no codec": {"codec": "topk"},
+        "auto": {"codec": "auto"},
         "name missing": {"named_parameters": named[1:]},
         "name twice": {"named_parameters": [(named[0][0], each) for _, each in named]},
         "no names": {"named_parameters": [each for _, each in named]},

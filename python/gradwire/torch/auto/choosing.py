@@ -86,7 +86,9 @@ def check_alone(schedule: Schedule, same: Schedule, scope: str, hierarchy: objec
             )
 
 
-def check_measurable(named: Mapping[str, torch.Tensor], grad_scaler: object) -> None:
+def check_measurable(
+    named: Mapping[str, torch.Tensor], grad_scaler: object, *, whole: bool
+) -> None:
     """Raise a ValueError for what cannot be measured by the clock of the host, or undone."""
     on = sorted({each.device.type for each in named.values()} - {"cpu"})
     if on:
@@ -98,6 +100,11 @@ def check_measurable(named: Mapping[str, torch.Tensor], grad_scaler: object) -> 
         raise ValueError(
             '"auto" does not go with grad_scaler=, because steps that a scaler skips are no '
             "measure of others: train in bfloat16 without a scaler, or attach a codec"
+        )
+    if not whole:
+        raise ValueError(
+            '"auto" does not go with skip_all_reduce_unused_params, which hides where a pass ends: '
+            "make the model with find_unused_parameters only, or attach a codec"
         )
 
 

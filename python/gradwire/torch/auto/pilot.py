@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,25 @@ _RECORDS = 32
 """Passes that medians are over, at most."""
 _SETTLING = 2
 """Passes after a change that are not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    """A step that sends all that residuals hold of parameters that become dense.
+
+    Attributes
+    ----------
+    step : int
+        Passes that counted before it.
+    target : dict of str to (float or None)
+        The ratios after it.
+    half : set of tuple of int
+        The buckets that are averaged in bfloat16 after it.
+    """
+
+    step: int
+    target: dict[str, float | None]
+    half: set[tuple[int, ...]]
 
 
 class Pilot:
@@ -70,6 +90,7 @@ class Pilot:
         self._ranks = ranks
         self._clock = clock
         self._chosen = scheduler.chosen
+        self._codes = _codes(self._chosen)
         self._half: set[tuple[int, ...]] = set()
         self._places: list[Place] = []
         self._decider: Decider | None = None
@@ -78,7 +99,8 @@ class Pilot:
         self._current: Record | None = None
         self._left = 0  # passes until the next look
         self._skipped = 0  # passes after a change that are still not to be measured
-        self._flushed: tuple[int, Plan] | None = None
+        self._restarts = passes.restarts
+        self._flushing: _Flush | None = None
         self._looks = 0
 
     # What the hook asks -----------------------------------------------------------------------
@@ -86,7 +108,7 @@ class Pilot:
     @property
     def codes(self) -> bool:
         """Whether some bucket goes by the codec."""
-        return any(each is not None for each in self._scheduler.chosen.values())
+        return self._codes
 
     @property
     def reason(self) -> str:
@@ -108,21 +130,25 @@ class Pilot:
 
     def begin(self) -> BaseException | None:
         """Begin a pass; return an error that has broken the exchange."""
-        if self._ranks == 1:
-            return None
         now, previous = self._clock(), self._current
         self._current = Record()
-        if self._scheduler.chosen is not self._chosen:  # a checkpoint was loaded
+        if self._passes.restarts != self._restarts:  # a checkpoint was loaded
+            self._restarts = self._passes.restarts
             self._restart()
-        if self._flushed is not None:
+            previous = None
+        elif previous is not None and previous.complete and previous.places != self._places:
+            self._places = previous.places
+            self._restart()
+            previous = None
+        if self._flushing is not None:
             return self._passes.change(self._end_flush)
+        if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
+            return self._passes.change(lambda: self._choose(self._scheduler.saved))
+        if self._ranks == 1:
+            return self._passes.change(self._leave) if self.codes else None
         if previous is None or not previous.complete:
             return None
         previous.end = now
-        if previous.places != self._places:
-            self._places = previous.places
-            self._restart()
-            return None
         if self._decider is None:  # the buckets of two passes were the same
             self._decider = Decider(self._present())
             self._left, self._skipped = self._decider.due, _SETTLING
@@ -169,14 +195,20 @@ class Pilot:
     ) -> "torch.futures.Future[torch.Tensor]":
         """Start the all-reduce of a bucket, as DDP does it or in bfloat16."""
         half = tuple(map(id, tensors)) in self._half
-        # Divided before it is summed, as DDP does it.
-        sent = buffer.to(torch.bfloat16) if half else buffer
-        sent.div_(self._ranks)
+        # Before it is summed, as DDP does it, and by a multiplication, as there.
+        share = 1.0 / self._ranks
+        if half:
+            sent = torch.mul(buffer, share, out=torch.empty_like(buffer, dtype=torch.bfloat16))
+        elif buffer.layout == torch.strided:
+            sent = buffer.mul_(share)
+        else:
+            sent = buffer.div_(self._ranks)
         work: Any = dist.all_reduce(sent, group=group, async_op=True)
         clock, bucket = self._clock, None
         if self._current is not None:
             bucket = self._current.buckets[-1]
-            nbytes = buffer.numel() * sent.element_size()
+            # A sparse one is gathered, and tells nothing of the speed of an all-reduce.
+            nbytes = buffer.numel() * sent.element_size() if buffer.layout == torch.strided else 0
             bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
 
         def done(future: Any) -> torch.Tensor:
@@ -194,7 +226,8 @@ class Pilot:
 
     def _restart(self) -> None:
         """Measure anew: buckets are others, or other ratios were loaded."""
-        self._decider, self._chosen, self._flushed = None, self._scheduler.chosen, None
+        self._decider, self._chosen, self._flushing = None, self._scheduler.chosen, None
+        self._codes = _codes(self._chosen)
         self._half.clear()
         self._records.clear()
 
@@ -230,50 +263,56 @@ class Pilot:
         self._left = decider.due
         if plan != before:
             self._skipped = _SETTLING
-            self._change(plan)
+            pairs = zip(self._places, plan, strict=True)
+            half = {place.key for place, each in pairs if each.kind == "bf16"}
+            self._change(self._ratios(plan), half)
 
-    def _change(self, plan: Plan) -> None:
+    def _leave(self) -> None:
+        """Leave the codec: a single rank has nothing to exchange."""
+        self._change(dict.fromkeys(self._chosen), set())
+
+    def _change(self, target: dict[str, float | None], half: set[tuple[int, ...]]) -> None:
         """Send as planned, once what residuals hold of parameters that become dense is sent."""
-        target = self._ratios(plan)
         leaving = [
             each
             for each in self._by_id.values()
             if each.compressed and target[each.name] is None and each.codec.memory.keeps
         ]
+        flush = _Flush(self._passes.step, target, half)
         if not leaving or not self._choices.ratios:
-            self._apply(plan)
+            self._end(flush)
             return
-        held = {**self._chosen, **{each.name: 1.0 for each in leaving}}
-        self._choose(held)
-        self._flushed = self._passes.step, plan
+        # A run that resumes in between goes on as before, and decides anew.
+        self._choose({**self._chosen, **{each.name: 1.0 for each in leaving}}, saved=self._chosen)
+        self._flushing = flush
 
     def _end_flush(self) -> None:
         """Become dense if the pass that has sent all of the residuals counted; else wait."""
-        assert self._flushed is not None
-        step, plan = self._flushed
-        if self._passes.step <= step:
-            return
-        target = self._ratios(plan)
+        flush = self._flushing
+        assert flush is not None
+        if self._passes.step > flush.step:
+            self._flushing = None
+            self._end(flush)
+
+    def _end(self, flush: "_Flush") -> None:
+        """Send as planned from now on."""
         leaving = [
             each
             for each in self._by_id.values()
-            if each.compressed and target[each.name] is None and each.codec.memory.updates
+            if each.compressed and flush.target[each.name] is None and each.codec.memory.updates
         ]
         if leaving and self._applying is not None:
             with self._control.act("moments of auto") as channel:
                 self._applying.give_back(leaving, channel)
-        self._flushed = None
-        self._apply(plan)
+        self._half = flush.half
+        self._choose(flush.target)
 
-    def _apply(self, plan: Plan) -> None:
-        self._half = {
-            place.key for place, each in zip(self._places, plan, strict=True) if each.kind == "bf16"
-        }
-        self._choose(self._ratios(plan))
-
-    def _choose(self, chosen: Mapping[str, float | None]) -> None:
-        self._scheduler.choose(chosen)
+    def _choose(
+        self, chosen: Mapping[str, float | None], *, saved: Mapping[str, float | None] | None = None
+    ) -> None:
+        self._scheduler.choose(chosen, saved=saved)
         self._chosen = self._scheduler.chosen
+        self._codes = _codes(self._chosen)
         self._passes.forget()
 
     def _ratios(self, plan: Plan) -> dict[str, float | None]:
@@ -287,3 +326,8 @@ class Pilot:
                 if parameter is not None and parameter.state is not None:
                     found[parameter.name] = 1.0 if setting.ratio is None else setting.ratio
         return found
+
+
+def _codes(chosen: Mapping[str, float | None]) -> bool:
+    """Tell whether anything is compressed."""
+    return any(each is not None for each in chosen.values())

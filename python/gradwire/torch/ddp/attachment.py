@@ -138,11 +138,12 @@ def attach(
     rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
+    whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
     choices: Automatic | None = None
     if codec == AUTO:
         choices = codec_for(optimizer, max_ratio)
         check_alone(schedule, SAME, scope, hierarchy)
-        check_measurable(models.known(ddp), grad_scaler)
+        check_measurable(models.known(ddp), grad_scaler, whole=whole)
         codec = choices.codec
     elif max_ratio is not None:
         raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
@@ -159,7 +160,6 @@ def attach(
     _check(ddp, grad_scaler)
     over = ddp.process_group if process_group is None else process_group
     check_ranks(ddp.process_group, over)
-    whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
     entry = HookEntry(ddp, over, whole=whole, choices=choices)
     entry.check()
     sparse = models.sparse(ddp.module)

@@ -13,6 +13,7 @@ from gradwire.torch.reducer.pairing import check_optimizer
 from gradwire.torch.transport.horovod import library
 
 __all__ = [
+    "check_codec",
     "check_compression",
     "check_op",
     "check_optimizer_kind",
@@ -48,6 +49,15 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
             "it was made from"
         )
     return optimizer
+
+
+def check_codec(codec: object) -> None:
+    """Raise a ValueError for ``"auto"``, which measures DDP's backward passes."""
+    if isinstance(codec, str) and codec == "auto":
+        raise ValueError(
+            'codec="auto" is for DDP, by gradwire.torch.ddp.attach(model, "auto"): with Horovod '
+            "pass a codec, such as gradwire.topk(ratio=0.01); gradwire plan predicts which one pays"
+        )
 
 
 def check_compression(compression: object) -> None:

@@ -122,6 +122,7 @@ def DistributedOptimizer(  # as Horovod's
     """
     check_initialized()
     optimizer = arguments.check_optimizer_kind(optimizer)
+    arguments.check_codec(codec)
     arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     arguments.check_timeout(timeout)

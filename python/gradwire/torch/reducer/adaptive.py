@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from gradwire import _validate
+from gradwire.auto import ladder
 from gradwire.schedule import Constant
 from gradwire.schedule._amount import with_ratio
 from gradwire.torch.reducer.record import Parameter
@@ -25,15 +26,28 @@ class Adaptive(Scheduler):
     chosen : mapping of str to (float or None)
         The ratio of each compressed parameter, of which codecs without one take no notice; None if
         it is dense. Another object after every change.
+    saved : mapping of str to (float or None)
+        What a checkpoint holds: `chosen`, without what is sent for a moment only.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter], *, measures: bool) -> None:
         self.chosen: Mapping[str, float | None] = dict.fromkeys(parameters)
+        self.saved = self.chosen
         super().__init__(Constant(), parameters, measures=measures)
 
-    def choose(self, chosen: Mapping[str, float | None]) -> None:
-        """Change what is sent. Drop all layouts after it: `Passes.forget`."""
+    def choose(
+        self, chosen: Mapping[str, float | None], *, saved: Mapping[str, float | None] | None = None
+    ) -> None:
+        """Change what is sent. Drop all layouts after it: `Passes.forget`.
+
+        Parameters
+        ----------
+        chosen : mapping of str to (float or None)
+        saved : mapping of str to (float or None), optional
+            What a run that resumes goes on with, if not with that.
+        """
         self.chosen = dict(chosen)
+        self.saved = self.chosen if saved is None else dict(saved)
         self._apply()
 
     def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
@@ -46,15 +60,17 @@ class Adaptive(Scheduler):
     def take(self, position: Position) -> None:
         """Continue from a position. This cannot fail."""
         if position.chosen is not None:
-            self.chosen = position.chosen
+            self.chosen = self.saved = position.chosen
         super().take(position)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was chosen, too."""
-        return {**super().state_dict(), "chosen": dict(self.chosen)}
+        return {**super().state_dict(), "chosen": dict(self.saved)}
 
     def prepare(self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[Any]]) -> Position:
         """Return a saved position. A run without decisions compressed everything, and so goes on.
+
+        A ratio that this run does not try becomes the next larger one that it does, or the largest.
 
         Raises
         ------
@@ -75,6 +91,9 @@ class Adaptive(Scheduler):
                 name: None if each is None else _validate.unit_interval("chosen", each)
                 for name, each in given.items()
             }
+        chosen = {
+            name: None if each is None else self._tried(name, each) for name, each in chosen.items()
+        }
         before, self.chosen = self.chosen, chosen
         try:
             found = self._position(found.epoch, found.lr, found.critical, found.norms, measured)
@@ -89,3 +108,11 @@ class Adaptive(Scheduler):
             found.measured,
             chosen,
         )
+
+    def _tried(self, name: str, ratio: float) -> float:
+        """Return the ratio that may be chosen in place of another one."""
+        least = getattr(self._codecs[name].sparsify, "ratio", None)
+        if least is None:
+            return 1.0
+        ratios = ladder(least)
+        return min((each for each in ratios if each >= ratio), default=ratios[0])

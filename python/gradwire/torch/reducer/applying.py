@@ -229,6 +229,11 @@ class Applying:
         if step is self.last:
             step.applied = True  # nothing is left to undo
 
+    def keep(self) -> None:
+        """Let the last pass count for good, as before a change of codecs."""
+        if self.last is not None and self.last.finished:
+            self.last.applied = True
+
     def dropped(self) -> tuple[Step, list[Parameter], bool] | None:
         """Return the last pass if it was not applied, and its parameters that were cleared since.
 

@@ -36,6 +36,11 @@ class GradScaler(Protocol):
 class Passes:
     """The passes of one attachment, one after another, each of any number of buckets.
 
+    Attributes
+    ----------
+    restarts : int
+        How often states were loaded: what is known of earlier steps does not hold after it.
+
     Parameters
     ----------
     worker : Worker
@@ -72,6 +77,7 @@ class Passes:
         self._applying = applying
         self._joining = joining
         self._steps_before = 0
+        self.restarts = 0
         self._last: Step | None = None
         self._submitted: list[Layout] = []  # in the last pass
         self._pauses = 0
@@ -85,6 +91,7 @@ class Passes:
     def restart(self, step: int) -> None:
         """Continue from a checkpoint of this step, on all ranks. Call after `Worker.settle`."""
         self._steps_before = step - self._exchange.times.steps_ever
+        self.restarts += 1
         self._worker.restart()
         self.forget()
 
@@ -163,12 +170,15 @@ class Passes:
             self._worker.settle()
             if self._applying is not None:
                 self._worker.between(self._drop(self._applying))
+                self._applying.keep()
             act()
         except UndoError as error:
             return error
-        except (ExchangeError, ValueError) as error:
-            text = f"gradwire could not decide: {error}"
+        except Exception as error:  # in a hook of DDP, which would carry on half a step
+            text = f"gradwire could not decide: {type(error).__name__}: {error}"
             broken = error if isinstance(error, ExchangeError) else ExchangeError(text)
+            if broken is not error:
+                broken.__cause__ = error
             self._last, self._worker.broken = None, broken
             return broken
         return None
