@@ -136,7 +136,8 @@ class Pilot:
             self._restarts = self._passes.restarts
             self._restart()
             previous = None
-        elif previous is not None and previous.complete and previous.places != self._places:
+        elif self._ranks > 1 and self._changed(previous):
+            assert previous is not None
             self._places = previous.places
             self._restart()
             previous = None
@@ -223,6 +224,10 @@ class Pilot:
         return found
 
     # Decisions --------------------------------------------------------------------------------
+
+    def _changed(self, previous: Record | None) -> bool:
+        """Tell whether a pass had other buckets than those before it."""
+        return previous is not None and previous.complete and previous.places != self._places
 
     def _restart(self) -> None:
         """Measure anew: buckets are others, or other ratios were loaded."""
