@@ -105,10 +105,10 @@ def test_what_a_trial_has_beaten_is_measured_once_more():
         """Something else holds up the first steps, and only these."""
 
         def disturbed(self, figures):
-            slow = 60.0 if len(self.looks) < 2 else 1.0
+            slow = 1.5 if len(self.looks) < 2 else 1.0
             return dataclasses.replace(figures, period=slow * figures.period)
 
-    world, decider = Held(20e6, wrong={"codec": 60.0, "bf16": 30.0}), fresh()
+    world, decider = Held(20e6, wrong={"codec": 45.0, "bf16": 30.0}), fresh()
     assert world.run(decider, 300) == (FP32,) * 3
     tried = [at for at, plan in world.looks if "codec" in kinds(plan)]
     assert tried
