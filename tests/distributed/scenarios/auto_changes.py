@@ -196,9 +196,9 @@ def alone(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     return found
 
 
-def accumulating(rank: int, world_size: int) -> dict[str, Any]:
+def accumulating(rank: int, world_size: int) -> dict[int, Any]:
     """Two passes for each step, both synchronised, with changes between the one and the other."""
-    found = {}
+    found: dict[int, Any] = {}
     for shift in (0, 1):
         given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
         applied = {name: np.zeros_like(zero) for name, zero in given.items()}
@@ -221,8 +221,8 @@ def accumulating(rank: int, world_size: int) -> dict[str, Any]:
                     for name, each in gradients.items():
                         given[name] += each.numpy().ravel()
                 optimizer.step()
-                for name, each in gradients_of(module).items():
-                    applied[name] += each * world_size
+                for name, average in gradients_of(module).items():
+                    applied[name] += average * world_size
             final = residuals(handle)
         found[shift] = {"seen": seen, "given": given, "applied": applied, "final": final}
     return found

@@ -32,7 +32,7 @@ class Adaptive(Scheduler):
 
     def __init__(self, parameters: Mapping[str, Parameter], *, measures: bool) -> None:
         self.chosen: Mapping[str, float | None] = dict.fromkeys(parameters)
-        self.saved = self.chosen
+        self.saved: Mapping[str, float | None] = self.chosen
         super().__init__(Constant(), parameters, measures=measures)
 
     def choose(
