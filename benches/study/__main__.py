@@ -2,8 +2,8 @@
 
 Times steps of real processes over shaped links, trains what curves are missing, with simulated
 ranks, and multiplies. All that is finished is kept in a file, and the same command goes on where
-it was interrupted. About an hour and a quarter on two cores that do nothing else, as root or where
-user namespaces are allowed; with --quick about five minutes.
+it was interrupted. About an hour and a half on two cores that do nothing else, as root or where
+user namespaces are allowed; with --quick at most eight minutes.
 """
 
 import argparse
@@ -19,15 +19,16 @@ from pathlib import Path
 from benches.accuracy.pool import Pool, WorkerError
 from benches.accuracy.store import Record
 from benches.accuracy.tasks import fashion_data
+from benches.compare.blocks import ROOT
 from gradwire.cli.training.machine import cores
 from gradwire.cli.training.signals import terminate_as_interrupt
 
 from . import curves, methods, page, store, whole
 from .aims import link_name
 from .page import Findings
-from .plan import SECTIONS, Plan, quick
+from .plan import SECTIONS, Cell, Plan, quick
 from .progress import Left
-from .steps import Ranks, measure, show_progress
+from .steps import Ranks, measure, show_progress, too_large
 from .store import Run, Store
 
 PARTS = ("curves", "steps", "whole")
@@ -67,14 +68,20 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         help="folder of tables and map (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--publish", action="store_true", help="also write docs/study.md and the README"
-    )
+        "--publish", action="store_true",
+        help="also write docs/study.md and the README, from all that is there",
+    )  # fmt: skip
     parser.add_argument("--show", action="store_true", help="measure nothing")
     chosen = parser.parse_args(given)
     if chosen.jobs < 1:
         parser.error("--jobs must be at least 1")
     if chosen.minutes <= 0:
         parser.error("--minutes must be above 0")
+    if chosen.publish and chosen.results is not None:
+        parser.error(
+            f"--publish shows {store.RESULTS.relative_to(ROOT)}, or with --quick "
+            f"{store.QUICK.relative_to(ROOT)}: leave out --results, or --publish"
+        )
     return chosen
 
 
@@ -102,7 +109,8 @@ def planned(chosen: argparse.Namespace) -> tuple[Plan, list[str]]:
 def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
     plan, parts = planned(chosen)
-    kept = Store(chosen.results or (store.QUICK if chosen.quick else store.RESULTS))
+    path = chosen.results or (store.QUICK if chosen.quick else store.RESULTS)
+    kept = Store(path, None if chosen.show else store.circumstances())
     try:
         with terminate_as_interrupt():
             return run(plan, [] if chosen.show else parts, kept, chosen)
@@ -120,10 +128,13 @@ def main(given: list[str] | None = None) -> int:
 
 def run(plan: Plan, parts: list[str], kept: Store, chosen: argparse.Namespace) -> int:
     """Make what is missing, and write what it shows."""
-    end = time.monotonic() + 60 * chosen.minutes
+    began = time.monotonic()
 
-    def over() -> bool:
-        return bool(time.monotonic() > end)
+    def over(needed: float = 0.0) -> bool:
+        return bool(time.monotonic() + needed > began + 60 * chosen.minutes)
+
+    def late(needed: float) -> bool:
+        return over(needed) or time.monotonic() + needed > began + plan.whole_by
 
     kept.path.parent.mkdir(parents=True, exist_ok=True)
     left = Left(plan, kept, chosen.jobs)
@@ -135,15 +146,16 @@ def run(plan: Plan, parts: list[str], kept: Store, chosen: argparse.Namespace) -
         if "curves" in parts:
             train_curves(plan, kept, chosen, left, over)
         if "whole" in parts:
-            train_whole(plan, kept, chosen.data, over)
+            train_whole(plan, kept, chosen.data, over, late)
     finally:
         findings = Findings.of(plan, kept)
         lines = page.write(findings, chosen.out)
         print("\n".join(["", *lines]))
         if lines:
             print(f"Written to {chosen.out}: study.md, {page.FIGURE}")
-    if chosen.publish and findings.found:
-        page.publish(findings)
+    if chosen.publish:
+        every = Store(kept.path)
+        page.publish(Findings.of(page.shown(chosen.quick, every), every))
     return 0
 
 
@@ -176,51 +188,65 @@ def time_steps(
     plan: Plan, kept: Store, data: Path | None, left: Left, over: Callable[[], bool]
 ) -> None:
     """Time the cells that are missing."""
-    there = kept.groups(plan)
-    missing = [each for each in store.timed_together(plan) if each not in there]
-    if any(SECTIONS[cell.section].task == "fashion" for cell, _ in missing):
+    there = kept.cells(plan)
+    missing = [cell for cell in plan.cells() if cell not in there]
+    if any(SECTIONS[cell.section].task == "fashion" for cell in missing):
         fashion_data.folder(data)
-    for count, cells in groupby(missing, key=lambda each: each[0].ranks):
+    for count, cells in groupby(missing, key=lambda each: each.ranks):
         if over():
             return
         with Ranks(count, data) as ranks:
             if ranks.why_not is not None:
                 print(f"no shaped link, so only the loopback device: {ranks.why_not}")
-            for cell, group in cells:
+            for cell in cells:
                 if over():
                     return
-                if ranks.why_not is not None and cell.link is not None:
-                    continue
-                title = f"{cell.section}, {count} ranks, {link_name(cell.link)}"
-                if group:
-                    title += f", group {group + 1}"
-                began, load = time.monotonic(), os.getloadavg()
-
-                def tell(text: str, title: str = title) -> None:
-                    show_progress(f"{title}: {text}")
-
-                rows = measure(ranks, plan, cell, methods.groups(cell.section)[group], tell)
-                show_progress("")
-                seconds = round(time.monotonic() - began, 1)
-                found = {"rows": rows, "shaped": ranks.why_not is None, "cell_seconds": seconds,
-                         "load": [load, os.getloadavg()]}  # fmt: skip
-                kept.keep(store.cell_key(cell, group, plan), found)
-                print(f"{title}: {seconds:.0f} s; {left.text()} left", flush=True)
+                if ranks.why_not is None or cell.link is None:
+                    time_cell(ranks, cell, plan, kept, left)
 
 
-def train_whole(plan: Plan, kept: Store, data: Path | None, over: Callable[[], bool]) -> None:
-    """Make the whole runs that are missing."""
+def time_cell(ranks: Ranks, cell: Cell, plan: Plan, kept: Store, left: Left) -> None:
+    """Time all methods of a cell, and keep it."""
+    title = f"{cell.section}, {cell.ranks} ranks, {link_name(cell.link)}"
+    began, load = time.monotonic(), os.getloadavg()
+    if not ranks.loaded(cell.section):
+        why = too_large(cell)
+        if why is not None:
+            print(f"{title}: not timed, because {why}", flush=True)
+            return
+    rows = measure(ranks, plan, cell, lambda text: show_progress(f"{title}: {text}"))
+    show_progress("")
+    seconds = round(time.monotonic() - began, 1)
+    found = {"rows": rows, "shaped": ranks.why_not is None, "cell_seconds": seconds,
+             "load": [load, os.getloadavg()]}  # fmt: skip
+    kept.keep(store.cell_key(cell, plan), found)
+    print(f"{title}: {seconds:.0f} s; {left.text()} left", flush=True)
+
+
+def train_whole(
+    plan: Plan,
+    kept: Store,
+    data: Path | None,
+    over: Callable[[], bool],
+    late: Callable[[float], bool],
+) -> None:
+    """Make the whole runs that are missing: of dense methods only those that are not too late."""
     missing = whole.wanted(plan, kept)
     if not missing or over():
         return
     with Ranks(whole.RANKS, data) as ranks:
         if ranks.why_not is not None:
             return
-        for each in missing:
-            if not over():
-                found = whole.train(ranks, each)
-                kept.keep(store.whole_key(each), found)
-                print(f"whole run, {each.method}: {found['seconds']:.0f} s", flush=True)
+        for each, needed in missing:
+            if over() or (each.method in methods.DENSE and late(needed)):
+                continue
+            found = whole.train(ranks, each)
+            kept.keep(store.whole_key(each), found)
+            print(
+                f"whole run, {each.method}: {found['seconds']:.0f} s, where the product is "
+                f"{needed:.0f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

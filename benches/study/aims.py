@@ -49,9 +49,9 @@ def rates(outcomes: Mapping[Cell, Outcome]) -> list[Aim]:
 
 
 def _ours(outcome: Outcome) -> list[Result]:
-    """Return the methods of gradwire that end as accurate as dense training."""
-    every = outcome.results.values()
-    return [each for each in every if each.kind in ("ours", "auto") and each.keeps]
+    """Return the methods of gradwire that end as accurate as dense training, and have settled."""
+    every = [each for each in outcome.results.values() if each.kind in ("ours", "auto")]
+    return [each for each in every if each.keeps and each.settled]
 
 
 def carried(outcome: Outcome, method: str) -> bool:

@@ -26,6 +26,9 @@ ACCURACY = ROOT / "benches" / "results" / "2026-11-22-accuracy.json"
 
 Curves = Mapping[Run, Record]
 
+SEARCHED, MOST = (methods.BF16, methods.OUR_POWER), 6
+"""Methods whose rates `make accuracy` has not searched for, and how many are tried at most."""
+
 
 @dataclass(frozen=True)
 class Series:
@@ -108,8 +111,8 @@ def series(plan: Plan) -> list[Series]:
     The best rates of `make accuracy` are known. Where it has none for so many ranks, two rates of
     its grid are tried with one seed: the best with two ranks, and the best with eight or else the
     double.
-    In bfloat16, training has the rate of dense training. PowerSGD tries that one and the one that
-    is best for `adam`, and keeps the better with more ranks.
+    In bfloat16, training begins with the rate of dense training. PowerSGD tries that one and the
+    one that is best for `adam`. `narrowed` goes on from there.
     """
     best = _accuracy()[0]
     found: list[Series] = []
@@ -167,14 +170,38 @@ def chosen_rate(each: Series, made: Curves) -> float | None:
     return max(tried, key=lambda run: score(made[run], each.section)).learning_rate
 
 
-def narrowed(every: list[Series], made: Curves) -> list[Series]:
-    """Return the series, PowerSGD's with more ranks at the rate that was best with two."""
-    two = {(each.section, each.method): each for each in every if each.ranks == 2}
-    found = []
-    for each in every:
-        if each.method == methods.OUR_POWER and each.ranks > 2:
-            rate = chosen_rate(two[each.section, each.method], made)
-            each = replace(each, rates=each.rates if rate is None else (rate,))
+def searched(each: Series, made: Curves) -> Series:
+    """Return a series with another rate beyond the end of its grid, while the best is there."""
+    rates = sorted(each.rates)
+    while len(rates) < MOST:
+        rate = chosen_rate(replace(each, rates=tuple(rates)), made)
+        if rate == rates[-1]:
+            rates.append(2 * rates[-1])
+        elif rate == rates[0]:
+            rates.insert(0, rates[0] / 2)
+        else:
+            break
+    return replace(each, rates=tuple(rates))
+
+
+def narrowed(plan: Plan, made: Curves) -> list[Series]:
+    """Return the series with the rates that have to be tried, as far as that is known.
+
+    Those of `SEARCHED` go on from the ends of their grids, unless the plan is quick. PowerSGD with
+    more ranks has the rate that was best with two.
+    """
+    found: list[Series] = []
+    two: dict[str, Series] = {}
+    for each in sorted(series(plan), key=lambda one: one.ranks):
+        if each.method == methods.OUR_POWER and each.section in two:
+            rate = chosen_rate(two[each.section], made)
+            if rate is None:
+                continue
+            each = replace(each, rates=(rate,))
+        elif each.method in SEARCHED and not plan.quick:
+            each = searched(each, made)
+        if each.method == methods.OUR_POWER and each.ranks == 2:
+            two[each.section] = each
         found.append(each)
     return found
 
@@ -182,7 +209,7 @@ def narrowed(every: list[Series], made: Curves) -> list[Series]:
 def wanted(plan: Plan, made: Curves) -> list[Run]:
     """Return the runs that are known to be needed and are not there: first seeds first."""
     first, more = [], []
-    for each in narrowed(series(plan), made):
+    for each in narrowed(plan, made):
         first += [each.run(rate, 0) for rate in each.rates]
         rate = chosen_rate(each, made)
         if rate is not None:

@@ -23,7 +23,7 @@ WHOLE = 128.0
 """MiB that hold all of any model: torch's PowerSGD hook hangs on Gloo with two buckets."""
 
 MAX_RATIO = 0.01
-"""What ``"auto"`` may choose: the ratio that docs/accuracy.md recommends."""
+"""The least share of the entries that ``"auto"`` may send: what docs/accuracy.md recommends."""
 
 RATE = 1e-6  # nobody looks at the weights of a model that is only timed
 

@@ -126,7 +126,8 @@ def compared(section: str) -> dict[str, Compared]:
 def contestants(section: str) -> list[tuple[str, str, float | None]]:
     """Return what is timed: its name, its method, and the size of its buckets in MiB.
 
-    Dense methods are timed with buckets of several sizes, methods with phases in each of them.
+    Dense methods are timed with buckets of several sizes, methods with phases in each of them. All
+    of a cell take turns in the same processes, so that any two of them may be compared.
     """
     found: list[tuple[str, str, float | None]] = []
     for name, method in compared(section).items():
@@ -136,21 +137,6 @@ def contestants(section: str) -> list[tuple[str, str, float | None]]:
         else:
             found += [(part, part, None) for part, _ in phases(section, name)]
     return found
-
-
-def groups(section: str) -> list[list[tuple[str, str, float | None]]]:
-    """Return the contestants that take turns: all of them, if their models fit into memory.
-
-    Those of the large model take 5 GB a rank. They are timed in two groups, each of which has the
-    steps without an exchange.
-    """
-    every = contestants(section)
-    if SECTIONS[section].trained:
-        return [every]
-    first = {NONE, *DENSE, TORCH_POWER, AUTO}
-    mine = [each for each in every if each[1] in first]
-    rest = [each for each in every if each[1] not in first]
-    return [mine, [every[0], *rest]]
 
 
 def phases(section: str, method: str) -> tuple[tuple[str, float], ...]:

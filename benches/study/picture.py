@@ -16,8 +16,11 @@ from gradwire.cli.training.theme import STYLE, themed
 from . import methods, tables
 from .aims import link_name
 from .plan import SECTIONS, Cell
-from .reading import Outcome
+from .reading import Outcome, Verdict
 
+NOISE: dict[str, Any] = {
+    "facecolor": "#f6f6f6", "edgecolor": "#bbbbbb", "hatch": "////", "linewidth": 0.0,
+}  # fmt: skip
 INK = "#000000"  # on colours that are light in either theme
 
 # Tints of Okabe and Ito's palette; the name stands in every cell as well.
@@ -50,11 +53,12 @@ def draw(found: tables.Outcomes, path: Path, note: str = "") -> None:
         )
         for panel, name in zip((each for (each,) in panels), named, strict=True):
             _panel(panel, found, name, ranks[name])
-        used = [
-            name for name in COLORS if any(each.winner.method == name for each in found.values())
-        ]
+        winners = {None if each.winner is None else each.winner.method for each in found.values()}
+        handles = [Patch(color=COLORS[name], label=name) for name in COLORS if name in winners]
+        if None in winners:
+            handles.append(Patch(label=Verdict.NOISE.value, **NOISE))
         figure.legend(
-            handles=[Patch(color=COLORS[name], label=name) for name in used],
+            handles=handles,
             loc="outside upper center",
             ncols=4,
             frameon=False,
@@ -83,14 +87,15 @@ def _panel(axes: Any, found: tables.Outcomes, section: str, ranks: Sequence[int]
 
 
 def _cell(axes: Any, column: int, line: int, outcome: Outcome) -> None:
-    winner = outcome.winner
-    box = Rectangle((column + 0.01, line + 0.03), 0.98, 0.94, color=COLORS[winner.method])
-    axes.add_patch(box)
-    if winner.kind == "dense":
-        best = outcome.compressed
-        text = f"{winner.method}\n({tables.short(best.method)} {tables.factor(outcome.gain(best))})"
+    winner, best = outcome.winner, outcome.compressed
+    filled = NOISE if winner is None else {"color": COLORS[winner.method]}
+    axes.add_patch(Rectangle((column + 0.01, line + 0.03), 0.98, 0.94, **filled))
+    name, gain = tables.short(best.method), tables.factor(outcome.gain(best))
+    gain += tables.mark(outcome, best)
+    if winner is best:
+        text = f"{name}\n{gain}"
     else:
-        text = f"{tables.short(winner.method)}\n{tables.factor(outcome.gain(winner))}"
+        text = f"{Verdict.NOISE.value if winner is None else winner.method}\n({name} {gain})"
     axes.text(
         column + 0.5, line + 0.5, text, ha="center", va="center", fontsize=7, color=INK,
         linespacing=1.05,

@@ -1,5 +1,6 @@
 """What is compared, over which links and with how many ranks."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -104,6 +105,10 @@ class Plan:
     seeds: int = SEEDS
     turns: int = TURNS
     quick: bool = False
+    settling: float = 40.0
+    """Seconds that ``auto`` has at most for a new link."""
+    whole_by: float = math.inf
+    """Seconds after the start by which whole runs of dense methods have to be over."""
     steps: Mapping[str, int] = field(default_factory=dict)
     """Of a run where they are not those of `benches.accuracy`: for tests."""
 
@@ -118,7 +123,9 @@ class Plan:
 
 
 def quick(sections: Sequence[str] | None = None) -> Plan:
-    """Return a plan of about five minutes."""
+    """Return a plan of at most eight minutes on two cores that do nothing else."""
     chosen = (LARGE, "clicks") if sections is None else tuple(sections)
     links = (100_000_000, 1_000_000_000, None)
-    return Plan(chosen, links, (2,), (2,), seeds=1, turns=3, quick=True)
+    return Plan(
+        chosen, links, (2,), (2,), seeds=1, turns=3, quick=True, settling=30.0, whole_by=450.0
+    )

@@ -4,7 +4,7 @@ import time
 
 from . import curves, methods
 from .plan import PLENTY, SECTIONS, Cell, Plan
-from .store import Store, timed_together
+from .store import Store
 
 NUMEL = {"25M": 25.2e6, "text": 0.43e6, "clicks": 0.34e6, "fashion": 0.08e6}
 COMPUTE = {"25M": 0.5, "text": 0.03, "clicks": 0.005, "fashion": 0.04}
@@ -37,10 +37,10 @@ class Left:
 
     def seconds(self) -> float:
         """Return the time of all cells and runs that are missing."""
-        there = self._kept.groups(self._plan)
-        missing = [each for each in timed_together(self._plan) if each not in there]
-        starts = len({(cell.ranks, cell.section, group) for cell, group in missing})
-        steps = sum(expected(*each, self._plan) for each in missing)
+        there = self._kept.cells(self._plan)
+        missing = [cell for cell in self._plan.cells() if cell not in there]
+        starts = len({(cell.ranks, cell.section) for cell in missing})
+        steps = sum(expected(cell, self._plan) for cell in missing)
         return steps + START * starts + self._runs()
 
     def _runs(self) -> float:
@@ -49,7 +49,7 @@ class Left:
         # A series whose rate is not known yet needs the other seeds as well.
         more = [
             (each.section, self._plan.seeds - 1)
-            for each in curves.narrowed(curves.series(self._plan), made)
+            for each in curves.narrowed(self._plan, made)
             if curves.chosen_rate(each, made) is None
         ]
         own = self._kept.curves()
@@ -63,13 +63,13 @@ class Left:
         return seconds / self._jobs
 
 
-def expected(cell: Cell, group: int, plan: Plan) -> float:
-    """Return about how many seconds a group of contestants takes in a cell."""
+def expected(cell: Cell, plan: Plan) -> float:
+    """Return about how many seconds a cell takes."""
     section = SECTIONS[cell.section]
     ring = 2 * (cell.ranks - 1) / cell.ranks
     compute = COMPUTE[section.task] * (cell.ranks / 2 if cell.section == "25M" else 1)
     total = 0.0
-    for _, method, bucket in methods.groups(cell.section)[group]:
+    for _, method, bucket in methods.contestants(cell.section):
         share = {methods.FP32: 4.0, methods.BF16: 2.0}.get(method, 0.05)
         wire = 0.0 if cell.link is None else 8 * ring * share * NUMEL[section.task] / cell.link
         turn = section.steps_a_turn * (compute + wire)

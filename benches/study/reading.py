@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, quantiles
-from typing import Any
+from enum import Enum
+from statistics import fmean
 
 from benches.accuracy.plan import SECTIONS as TRAINED
 from benches.accuracy.store import Record
 from benches.accuracy.summary import POINTS
 
 from . import curves, methods
+from .decisions import Decision
 from .plan import SECTIONS, Cell, Plan
+from .times import StepTime, step_time
 
 TOLERANCE = POINTS / 100
 """How far below the final accuracy of dense fp32 the mark is: what `make accuracy` allows."""
@@ -19,23 +21,14 @@ GAIN = 1.02
 """A method that compresses wins only if it is faster than the best dense one by so much."""
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """Seconds of a step: the median of its turns, and their quartiles.
+class Verdict(Enum):
+    """How a method that compresses compares with the best dense one."""
 
-    Attributes
-    ----------
-    bucket : float or None
-        MiB, where the best of several sizes was taken.
-    nbytes : float
-        Bytes that a rank sends.
-    """
-
-    seconds: float
-    low: float
-    high: float
-    bucket: float | None
-    nbytes: float
+    FASTER = "faster"
+    SLOWER = "slower"
+    NOISE = "within the noise"
+    MISSED = "below the accuracy"
+    UNSETTLED = "not settled"
 
 
 @dataclass(frozen=True)
@@ -48,6 +41,8 @@ class Result:
         To the mark; None if it is never reached. 1 for a model that is only timed.
     keeps : bool
         Of a model that is only timed: whether the method reaches the mark on every task.
+    decision : Decision, optional
+        Of ``auto``.
     seconds : float or None
         To the mark.
     """
@@ -57,10 +52,28 @@ class Result:
     step: StepTime
     steps: float | None
     keeps: bool = True
+    decision: Decision | None = None
 
     @property
     def seconds(self) -> float | None:
         return None if self.steps is None else self.steps * self.step.seconds
+
+    @property
+    def settled(self) -> bool:
+        """Whether it knows how it goes on."""
+        return self.decision is None or self.decision.settled
+
+    def apart(self, other: "Result") -> bool:
+        """Tell whether the spreads of two times to the mark have nothing in common.
+
+        Of a single turn nothing is known of the spread.
+        """
+        if self.steps is None or other.steps is None:
+            return True
+        if min(self.step.count, other.step.count) < 2:
+            return False
+        first, second = sorted((self, other), key=_seconds)
+        return _scaled(first, first.step.high) < _scaled(second, second.step.low)
 
 
 @dataclass(frozen=True)
@@ -79,15 +92,41 @@ class Outcome:
 
     @property
     def compressed(self) -> Result:
-        """The fastest of the others, of those that keep the accuracy if there are any."""
+        """The fastest of the others, of those that may win if there are any."""
         others = [each for each in self.results.values() if each.kind != "dense"]
-        return min(others, key=lambda each: (not each.keeps, _seconds(each)))
+        return min(others, key=lambda each: (not (each.keeps and each.settled), _seconds(each)))
 
     @property
-    def winner(self) -> Result:
-        """The fastest method: a dense one unless another is faster by `GAIN`."""
-        best = self.compressed
-        return best if best.keeps and self.gain(best) > GAIN else self.dense
+    def verdict(self) -> Verdict:
+        """How the best that compresses compares."""
+        return self.compare(self.compressed)
+
+    @property
+    def winner(self) -> Result | None:
+        """The fastest method; None where that is within the noise."""
+        if self.verdict is Verdict.NOISE:
+            return None
+        return self.compressed if self.verdict is Verdict.FASTER else self.dense
+
+    def compare(self, result: Result) -> Verdict:
+        """Return how a method that compresses compares with the best dense one.
+
+        It is faster or slower only by more than `GAIN`, if the spreads do not overlap. What is
+        beyond doubt faster than a step without any exchange cannot be: something was wrong.
+        """
+        gain = self.gain(result)
+        if gain == 0 or not result.keeps:
+            return Verdict.MISSED
+        if not result.settled:
+            return Verdict.UNSETTLED
+        sound = result.step.high >= self.bound.low and self.dense.step.high >= self.bound.low
+        if not sound or not result.apart(self.dense) or 1 / GAIN < gain <= GAIN:
+            return Verdict.NOISE
+        return Verdict.FASTER if gain > 1 else Verdict.SLOWER
+
+    def below(self, result: Result) -> bool:
+        """Tell whether a step took less time than one without any exchange."""
+        return result.step.seconds < self.bound.seconds
 
     def gain(self, result: Result) -> float:
         """Return how many times as fast as the best dense method; 0 if the mark is not reached."""
@@ -95,33 +134,14 @@ class Outcome:
             return 0.0
         return self.dense.seconds / result.seconds
 
-    def losers(self) -> list[Result]:
-        """Return the methods that compress and are slower than the best dense one."""
-        every = [each for each in self.results.values() if each.kind != "dense"]
-        return [each for each in every if self.gain(each) < 1]
-
 
 def _seconds(result: Result) -> float:
     return float("inf") if result.seconds is None else result.seconds
 
 
-def step_time(rows: Sequence[Mapping[str, Any]], section: str, method: str) -> StepTime:
-    """Return the time of a method's step: with its best buckets, or the mean of its phases."""
-    found = []
-    for contestant, share in methods.phases(section, method):
-        mine = [_timed(row) for row in rows if row["method"] == contestant]
-        found.append((min(mine, key=lambda each: each.seconds), share))
-    if len(found) == 1:
-        return found[0][0]
-    names = ("seconds", "low", "high", "nbytes")
-    means = {name: sum(getattr(each, name) * share for each, share in found) for name in names}
-    return StepTime(**means, bucket=None)
-
-
-def _timed(row: Mapping[str, Any]) -> StepTime:
-    values = sorted(row["seconds"])
-    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    return StepTime(median(values), low, high, row["bucket"], row["nbytes"])
+def _scaled(result: Result, seconds: float) -> float:
+    assert result.steps is not None  # or it had no time to the mark
+    return result.steps * seconds
 
 
 def mean_curve(records: Sequence[Record], measure: str) -> list[tuple[int, float]]:
@@ -154,8 +174,7 @@ class Curves:
     def __init__(self, plan: Plan, made: curves.Curves) -> None:
         self._plan, self._made = plan, made
         self._series = {
-            (each.section, each.method, each.ranks): each
-            for each in curves.narrowed(curves.series(plan), made)
+            (each.section, each.method, each.ranks): each for each in curves.narrowed(plan, made)
         }
 
     def curve(self, section: str, method: str, ranks: int) -> list[tuple[int, float]] | None:
@@ -169,6 +188,20 @@ class Curves:
         if any(run not in self._made for run in runs):
             return None
         return mean_curve([self._made[run] for run in runs], TRAINED[section].measure)
+
+    def tried(self, section: str, method: str, ranks: int) -> dict[float, int]:
+        """Return the learning rates that were tried, and with how many seeds."""
+        each = self._series.get((section, method, ranks))
+        found: dict[float, int] = {}
+        for run in self._made:
+            if each is not None and run == each.run(run.learning_rate, run.seed):
+                found[run.learning_rate] = found.get(run.learning_rate, 0) + 1
+        return dict(sorted(found.items()))
+
+    def rate(self, section: str, method: str, ranks: int) -> float | None:
+        """Return the learning rate whose curve is taken."""
+        each = self._series.get((section, method, ranks))
+        return None if each is None else curves.chosen_rate(each, self._made)
 
     def mark(self, section: str, ranks: int) -> float | None:
         """Return the accuracy to reach: what dense fp32 ends with, less the tolerance."""
@@ -233,7 +266,11 @@ def outcomes(plan: Plan, cells: Mapping[Cell, Record], made: curves.Curves) -> d
                 if not there:
                     continue
             timed = step_time(rows, cell.section, name)
-            results[name] = Result(name, method.kind, timed, steps, name not in missed)
+            decision = None
+            if method.kind == "auto":
+                decision = Decision.of([row["said"] for row in rows if row["method"] == name])
+            kept = name not in missed
+            results[name] = Result(name, method.kind, timed, steps, kept, decision)
         if all(name in results for name in methods.DENSE) and len(results) > len(methods.DENSE):
             bound = step_time(rows, cell.section, methods.NONE)
             found[cell] = Outcome(cell, results, bound)

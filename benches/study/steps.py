@@ -13,10 +13,13 @@ from benches.compare.exchange import UNSHAPED, Rank, together
 from gradwire.cli.training.link import open_link
 
 from . import methods
-from .plan import PLENTY, SECTIONS, Cell, Plan
+from .plan import LARGE, PLENTY, SECTIONS, Cell, Plan
 
-SETTLING, PASSES = 40.0, 48
-"""Seconds and steps that ``auto`` has for a new link, whichever ends first."""
+PASSES = 48
+"""Steps that ``auto`` has at most for a new link."""
+
+MEMORY = 5e9
+"""Bytes for each rank, with all contestants of the large model."""
 
 Tell = Callable[[str], None]
 Listed = list[tuple[str, str, float | None]]
@@ -82,6 +85,10 @@ class Ranks:
             self.ask(do="load", section=section, contestants=contestants, data=self._data)
             self._loaded = section, contestants
 
+    def loaded(self, section: str) -> bool:
+        """Tell whether the models of a section are there."""
+        return self._loaded is not None and self._loaded[0] == section
+
     def whole(self, **what: Any) -> list[dict[str, Any]]:
         """Train from scratch to the end."""
         self._loaded = None
@@ -89,13 +96,15 @@ class Ranks:
 
 
 def measure(
-    ranks: Ranks, plan: Plan, cell: Cell, listed: Listed, tell: Tell
+    ranks: Ranks, plan: Plan, cell: Cell, tell: Tell, listed: Listed | None = None
 ) -> list[dict[str, Any]]:
-    """Return a row for each of some contestants of a cell, with the seconds of its steps.
+    """Return a row for each contestant of a cell, with the seconds of its steps.
 
     All take turns, each time in another order; a step takes as long as its slowest rank. Of a
-    dense method with buckets of several sizes only the best goes on where steps are long.
+    dense method with buckets of several sizes only the best goes on where steps are long; rows of
+    the others say so.
     """
+    listed = methods.contestants(cell.section) if listed is None else listed
     ranks.load(cell.section, listed)
     ranks.shape(cell.link)
     count = SECTIONS[cell.section].steps_a_turn
@@ -111,7 +120,7 @@ def measure(
             tell(f"{name}, turn {max(0, turn + 1)} of {plan.turns}")
             answers = ranks.ask(do="step", contestant=name, steps=count)
             if turn < 0 and method == methods.AUTO:
-                settle(ranks, name, count)
+                settle(ranks, name, count, plan.settling)
             if turn >= 0:
                 seconds[name].append(max(each["seconds"] for each in answers))
                 worked[name].append(sum(each["cpu"] for each in answers) / len(answers))
@@ -123,6 +132,7 @@ def measure(
                 "contestant": name,
                 "method": method,
                 "bucket": bucket,
+                "dropped": plan.turns > 1 and len(seconds[name]) == 1,
                 "seconds": [float(f"{each:.4g}") for each in seconds[name]],
                 "processor_seconds": [float(f"{each:.4g}") for each in worked[name]],
                 **facts,
@@ -131,9 +141,29 @@ def measure(
     return rows
 
 
-def settle(ranks: Ranks, name: str, count: int) -> None:
+def too_large(cell: Cell) -> str | None:
+    """Return why the models of a cell do not fit into memory; None if they do."""
+    if cell.section != LARGE:
+        return None
+    needed, free = MEMORY * cell.ranks, _available()
+    if free >= needed:
+        return None
+    return f"its models need {needed / 1e9:.0f} GB of memory, of which {free / 1e9:.1f} GB are free"
+
+
+def _available() -> float:
+    """Return the bytes of memory that are free; infinity where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    except OSError:
+        return float("inf")
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024.0 * int(found[0]) if found else float("inf")
+
+
+def settle(ranks: Ranks, name: str, count: int, seconds: float) -> None:
     """Let ``auto`` measure a new link, and decide anew."""
-    end = time.monotonic() + SETTLING
+    end = time.monotonic() + seconds
     for _ in range(PASSES // count):
         if time.monotonic() < end:
             ranks.ask(do="step", contestant=name, steps=count)
@@ -151,8 +181,8 @@ def done(
         return False
     if len(seconds[name]) > 1:
         return True
-    rivals = [min(seconds[other]) for other, same, _ in listed if same == method]
-    return min(seconds[name]) > min(rivals)
+    rivals = [seconds[other][0] for other, same, _ in listed if same == method]
+    return seconds[name][0] > min(rivals)
 
 
 def show_progress(text: str) -> None:

@@ -8,10 +8,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import gradwire
 from benches.accuracy.plan import SECTIONS as TRAINED
 from benches.accuracy.store import Lines, Record, same
 from benches.compare.blocks import ROOT
@@ -23,7 +25,7 @@ from .plan import LARGE, SECTIONS, Cell, Plan
 RESULTS = ROOT / "benches" / "results" / "study.jsonl"
 QUICK = ROOT / "benches" / "results" / "study-quick.jsonl"
 
-EDITION = 1
+EDITION = 2
 """Raise it when what is timed or trained changes: all is then made again."""
 
 
@@ -47,6 +49,7 @@ class Whole:
     method: str
     ranks: int
     link: int
+    bucket: float | None
     learning_rate: float
     seed: int
     steps: int
@@ -61,21 +64,21 @@ def run_key(run: Run) -> dict[str, Any]:
             "config": curve.config()}  # fmt: skip
 
 
-def cell_key(cell: Cell, group: int, plan: Plan) -> dict[str, Any]:
-    """Return everything that determines the times of a group of contestants in a cell."""
+def cell_key(cell: Cell, plan: Plan) -> dict[str, Any]:
+    """Return everything that determines the times of a cell, but where they were taken."""
     section = SECTIONS[cell.section]
-    named = [name for name, _, _ in methods.groups(cell.section)[group]]
+    named = [name for name, _, _ in methods.contestants(cell.section)]
     codecs = {name: methods.CODECS[name].get_config() for name in named if name in methods.CODECS}
     return {
         "kind": "steps",
         "edition": EDITION,
         **asdict(cell),
-        "group": group,
         "contestants": named,
         "codecs": codecs,
         "family": section.family,
         "steps_a_turn": section.steps_a_turn,
         "turns": plan.turns,
+        "settling": plan.settling,
         "large": [models.LAYERS, models.WIDTH, models.ROWS] if cell.section == LARGE else None,
         "max_ratio": loops.MAX_RATIO,
     }
@@ -86,28 +89,44 @@ def whole_key(whole: Whole) -> dict[str, Any]:
     return {"kind": "whole", "edition": EDITION, **asdict(whole)}
 
 
+Circumstances = Mapping[str, Mapping[str, Any]]
+
+
 @functools.cache
 def circumstances() -> dict[str, Any]:
     """Return the machine and the versions."""
-    return {"machine": machine(), "versions": {**versions(), "torch": torch.__version__}}
+    where = {**machine(), "simd": gradwire.simd_level()}
+    return {"machine": where, "versions": {**versions(), "torch": torch.__version__}}
 
+
+TIMED = ("architecture", "processor", "cores", "simd")
+"""What has to be equal of two machines whose times are compared."""
 
 FIELDS = tuple(Cell.__dataclass_fields__)
 
 
-def timed_together(plan: Plan) -> list[tuple[Cell, int]]:
-    """Return the cells with the numbers of their groups, the same models one after the other."""
-    return [
-        (Cell(section, ranks, link), group)
-        for ranks in plan.ranks
-        for section in plan.sections
-        for group in range(len(methods.groups(section)))
-        for link in plan.links
-    ]
-
-
 class Store(Lines):
-    """A file of records. Curves, cells and whole runs are found by what determines them."""
+    """A file of records. Curves, cells and whole runs are found by what determines them.
+
+    Parameters
+    ----------
+    path : Path
+    here : dict, optional
+        Machine and versions of which records may be: curves of these versions, and times of this
+        machine as well. Without it, those of any: for what only shows them.
+    """
+
+    def __init__(self, path: Path, here: Circumstances | None = None) -> None:
+        super().__init__(path)
+        self._here = here
+
+    def _of_here(self, record: Record, timed: bool) -> bool:
+        if self._here is None:
+            return True
+        if record["versions"] != self._here["versions"]:
+            return False
+        both = record["machine"], self._here["machine"]
+        return not timed or all(both[0].get(name) == both[1].get(name) for name in TIMED)
 
     def keep(self, key: Mapping[str, Any], found: Mapping[str, Any]) -> Record:
         """Append a record, complete with its date and where it was made."""
@@ -123,39 +142,28 @@ class Store(Lines):
             saved = record["key"]
             run = Run(**{name: saved[name] for name in Run.__dataclass_fields__})
             known = run.section in SECTIONS and run.method in methods.compared(run.section)
-            if known and same(saved, run_key(run)):
+            if known and same(saved, run_key(run)) and self._of_here(record, timed=False):
                 found[run] = record
         return found
 
-    def groups(self, plan: Plan) -> dict[tuple[Cell, int], Record]:
-        """Return what was timed of a plan, the last of each."""
-        keys = {each: cell_key(*each, plan) for each in timed_together(plan)}
-        saved = {
-            (Cell(*(record["key"][name] for name in FIELDS)), record["key"]["group"]): record
-            for record in self.of("steps")
-            if record["key"] in keys.values()
-        }
-        return {each: saved[each] for each in keys if each in saved}
-
     def cells(self, plan: Plan) -> dict[Cell, Record]:
-        """Return the cells of a plan of which all is there, with the rows of all contestants."""
-        groups = self.groups(plan)
-        found = {}
-        for cell in plan.cells():
-            mine = [groups.get((cell, at)) for at in range(len(methods.groups(cell.section)))]
-            whole = [each for each in mine if each is not None]
-            if len(whole) == len(mine):
-                found[cell] = {**whole[0], "rows": [row for each in whole for row in each["rows"]]}
-        return found
+        """Return what was timed of a plan, the last of each cell."""
+        keys = {cell: cell_key(cell, plan) for cell in plan.cells()}
+        saved = {
+            Cell(*(record["key"][name] for name in FIELDS)): record
+            for record in self.of("steps")
+            if record["key"] in keys.values() and self._of_here(record, timed=True)
+        }
+        return {cell: saved[cell] for cell in keys if cell in saved}
 
     def wholes(self) -> dict[Whole, Record]:
         """Return the whole runs."""
         found = {}
         for record in self.of("whole"):
             saved = record["key"]
-            whole = Whole(**{name: saved[name] for name in Whole.__dataclass_fields__})
-            if saved == whole_key(whole):
-                found[whole] = record
+            if saved["edition"] != EDITION or not self._of_here(record, timed=True):
+                continue
+            found[Whole(**{name: saved[name] for name in Whole.__dataclass_fields__})] = record
         return found
 
     def of(self, kind: str) -> Sequence[Record]:

@@ -1,5 +1,6 @@
 """Tables, the map in words, and what the study says of losses, as lines of Markdown."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from benches.accuracy.tables import head, row
@@ -7,7 +8,8 @@ from benches.accuracy.tables import head, row
 from . import methods
 from .aims import Aim, link_name
 from .plan import LARGE, SECTIONS, Cell
-from .reading import Outcome, Result
+from .reading import Outcome, Result, Verdict
+from .times import StepTime
 
 Outcomes = Mapping[Cell, Outcome]
 
@@ -44,12 +46,36 @@ def map_of(found: Outcomes) -> list[str]:
 
 
 def in_words(outcome: Outcome) -> str:
-    """Return the winner of a cell; where that is a dense method, the best of the others too."""
-    winner = outcome.winner
-    if winner.kind != "dense":
-        return f"{short(winner.method)} {factor(outcome.gain(winner))}"
+    """Return the winner of a cell; where nothing that compresses wins, the best of that too."""
     best = outcome.compressed
-    return f"**{winner.method}** ({short(best.method)} {factor(outcome.gain(best))})"
+    shown = f"{short(best.method)} {factor(outcome.gain(best))}{mark(outcome, best)}"
+    if outcome.winner is best:
+        return shown
+    return f"{standing(outcome)} ({shown})"
+
+
+def standing(outcome: Outcome) -> str:
+    """Return the dense method that wins, or that there is no winner."""
+    winner = outcome.winner
+    return f"*{Verdict.NOISE.value}*" if winner is None else f"**{winner.method}**"
+
+
+BELOW = "†"
+"""Beside a step that took less time than one without an exchange."""
+
+
+def mark(outcome: Outcome, result: Result) -> str:
+    """Return what to write beside a time that cannot be right."""
+    return BELOW if outcome.below(result) else ""
+
+
+def marks(found: Outcomes) -> list[str]:
+    """Return what the mark means, if it stands anywhere."""
+    every = [(outcome, each) for outcome in found.values() for each in outcome.results.values()]
+    if not any(outcome.below(each) for outcome, each in every):
+        return []
+    text = f"{BELOW} less than the median step without an exchange: its noise is larger than it."
+    return ["", text]
 
 
 def factor(gain: float) -> str:
@@ -66,7 +92,8 @@ def times(found: Outcomes, section: str, ranks: int) -> list[str]:
     lines = head("method", *map(link_name, columns))
     for name in methods.compared(section):
         if name == methods.NONE:
-            cells = [span(each.bound.seconds) for each in mine] if section == LARGE else []
+            cells = [f"{span(each.bound.seconds)} {spread(each.bound)}" for each in mine]
+            cells = cells if section == LARGE else []
         else:
             cells = [_time(each, each.results.get(name)) for each in mine]
         if cells:
@@ -79,14 +106,26 @@ def _time(outcome: Outcome, result: Result | None) -> str:
         return "not trained"
     if result.seconds is None:
         return "not reached"
-    spread = (result.step.high - result.step.low) / 2 / result.step.seconds
-    shown = f"{span(result.seconds)} ± {spread:.0%}"
+    shown = f"{span(result.seconds)} {spread(result.step)}{mark(outcome, result)}"
     if result.kind == "dense":
         size = "" if result.step.bucket is None else f", {result.step.bucket:g} MB"
         return f"{shown}{size}"
     gain = outcome.gain(result)
     marked = factor(gain)
-    return f"{shown} ({marked if gain >= 1 else f'**{marked}**'})"
+    verdict = outcome.compare(result)
+    if verdict is Verdict.SLOWER:
+        marked = f"**{marked}**"
+    elif verdict in (Verdict.NOISE, Verdict.UNSETTLED):
+        marked = f"{marked}, {verdict.value}"
+    return f"{shown} ({marked})"
+
+
+def spread(step: StepTime) -> str:
+    """Return half of the distance between the quartiles, or that there was one turn."""
+    if step.count < 2:
+        return "(one turn)"
+    turns = f" of {step.count} turns" if step.count < 4 else ""
+    return f"± {(step.high - step.low) / 2 / step.seconds:.0%}{turns}"
 
 
 def span(seconds: float) -> str:
@@ -96,33 +135,50 @@ def span(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
-def summary(cells: int, won: int) -> str:
+def counts(found: Outcomes) -> tuple[int, int, int]:
+    """Return how many cells a method that compresses wins, and a dense one, and neither."""
+    won = sum(each.verdict is Verdict.FASTER for each in found.values())
+    noise = sum(each.verdict is Verdict.NOISE for each in found.values())
+    return won, len(found) - won - noise, noise
+
+
+def summary(found: Outcomes) -> str:
     """Return in a sentence how often compression wins."""
+    won, lost, noise = counts(found)
     return (
-        f"Of {cells} cells, a method that compresses wins {won}; in the other {cells - won}, dense "
-        "training is as fast or faster."
+        f"Of {len(found)} cells, a method that compresses wins {won} and a dense one {lost}; in "
+        f"{noise} the difference is within the noise."
     )
+
+
+TOLD = {
+    Verdict.SLOWER: "Slower than dense",
+    Verdict.NOISE: "Within the noise",
+    Verdict.MISSED: "Below the accuracy of dense",
+    Verdict.UNSETTLED: "Not settled",
+}
 
 
 def losses(found: Outcomes) -> list[str]:
     """Return where compression loses: in words, then every cell that no such method wins."""
-    won = [each for each in found.values() if each.winner.kind != "dense"]
-    lines = [summary(len(found), len(won))]
+    lines = [summary(found)]
     for section in sections(found):
         mine = [each for each in found.values() if each.cell.section == section]
-        counts: dict[str, int] = {}
-        never: dict[str, int] = {}
-        for outcome in mine:
-            for each in outcome.losers():
-                kept = never if each.seconds is None else counts
-                kept[each.method] = kept.get(each.method, 0) + 1
-        slower = ", ".join(f"`{name}` in {count}" for name, count in counts.items()) or "none"
-        missed = ", ".join(f"`{name}` in {count}" for name, count in never.items())
-        text = f"* **{SECTIONS[section].title}**, {len(mine)} cells. Slower than dense: {slower}."
-        lines.append(text + (f" Below the accuracy of dense: {missed}." if missed else ""))
-    lost = [each for each in found.values() if each.winner.kind == "dense"]
+        text = f"* **{SECTIONS[section].title}**, {len(mine)} cells."
+        for verdict, title in TOLD.items():
+            names = Counter(
+                each.method
+                for outcome in mine
+                for each in outcome.results.values()
+                if each.kind != "dense" and outcome.compare(each) is verdict
+            )
+            if names:
+                named = ", ".join(f"`{name}` in {count}" for name, count in names.items())
+                text += f" {title}: {named}."
+        lines.append(text)
+    lost = [each for each in found.values() if each.verdict is not Verdict.FASTER]
     if lost:
-        table = head("lost", "ranks", "link", "dense", "best that compresses", "its speed")
+        table = head("not won", "ranks", "link", "wins", "best that compresses", "its speed")
         for outcome in lost:
             best = outcome.compressed
             table.append(
@@ -130,13 +186,47 @@ def losses(found: Outcomes) -> list[str]:
                     SECTIONS[outcome.cell.section].title,
                     str(outcome.cell.ranks),
                     link_name(outcome.cell.link),
-                    outcome.winner.method,
+                    standing(outcome),
                     best.method,
                     factor(outcome.gain(best)),
                 )
             )
         lines += ["", *table]
     return lines
+
+
+def decisions(found: Outcomes) -> list[str]:
+    """Return what ``auto`` decided in each cell, and whose curve stands for it."""
+    lines = head("`auto` in", "ranks", "link", "averages by", "settled", "has the steps of")
+    before = len(lines)
+    for cell, outcome in found.items():
+        result = outcome.results.get(methods.AUTO)
+        if result is None or result.decision is None:
+            continue
+        stands = "" if not SECTIONS[cell.section].trained else _slowest(outcome)
+        lines.append(
+            row(
+                SECTIONS[cell.section].title,
+                str(cell.ranks),
+                link_name(cell.link),
+                result.decision.text,
+                "yes" if result.settled else "**no**",
+                stands,
+            )
+        )
+    return lines if len(lines) > before else []
+
+
+def _slowest(outcome: Outcome) -> str:
+    """Return the method whose steps to the mark `auto` is given."""
+    names = [
+        name
+        for name in methods.may_be(outcome.cell.section, methods.AUTO)
+        if name in outcome.results
+    ]
+    if any(outcome.results[name].steps is None for name in names):
+        return "one that does not reach the mark"
+    return max(names, key=lambda name: outcome.results[name].steps or 0.0)
 
 
 def aims(every: Sequence[Aim]) -> list[str]:

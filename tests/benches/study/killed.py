@@ -5,12 +5,14 @@ import time
 from pathlib import Path
 
 from benches.accuracy.pool import Pool
+from benches.study import curves
 from benches.study.curves import Asked
 from benches.study.store import Store
-from tests.benches.study.made import PLAN, pretend
+from tests.benches.study.made import PLAN, accuracy, pretend
 
 
 def main() -> None:
+    curves._accuracy = accuracy
     kept = Store(Path(sys.argv[1]))
 
     def tell(run, record) -> None:

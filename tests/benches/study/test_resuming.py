@@ -11,7 +11,9 @@ from benches.accuracy.pool import Pool
 from benches.compare.blocks import ROOT
 from benches.study import curves, store
 from benches.study.store import Store
-from tests.benches.study.made import PLAN, keep_cells, pretend
+from tests.benches.study.made import PLAN, keep_cells, outcome, pretend
+
+pytestmark = pytest.mark.usefixtures("accuracy")
 
 
 def make(path, over=lambda: False) -> list[store.Run]:
@@ -43,11 +45,10 @@ def test_a_line_that_was_cut_off_costs_only_what_it_held(tmp_path):
     keep_cells(Store(path))
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    there = Store(path).groups(PLAN)
-    (lost,) = [each for each in store.timed_together(PLAN) if each not in there]
-    assert len(Store(path).cells(PLAN)) == len(PLAN.cells()) - 1
+    there = Store(path).cells(PLAN)
+    (lost,) = [each for each in PLAN.cells() if each not in there]
     kept = Store(path)
-    kept.keep(store.cell_key(*lost, PLAN), {"rows": []})
+    kept.keep(store.cell_key(lost, PLAN), {"rows": []})
     assert len(Store(path).cells(PLAN)) == len(PLAN.cells())
 
 
@@ -74,6 +75,27 @@ def test_a_record_says_when_where_and_with_which_versions_it_was_made(tmp_path):
         assert {"gradwire", "torch", "python"} <= record["versions"].keys()
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "value", "cells", "runs"),
+    [
+        ("machine", "simd", "none such", 0, 1),
+        ("machine", "processor", "another", 0, 1),
+        ("machine", "memory_bytes", 1, 12, 1),
+        ("versions", "torch", "1.0", 0, 0),
+    ],
+)
+def test_what_was_made_elsewhere_is_made_again(tmp_path, part, name, value, cells, runs):
+    path = tmp_path / "study.jsonl"
+    keep_cells(Store(path))
+    run = curves.series(PLAN)[0].run(0.016, 0)
+    Store(path).keep(store.run_key(run), outcome(run))
+    here = store.circumstances()
+    for saved in (Store(path), Store(path, here)):  # here, and for what only shows: all
+        assert (len(saved.cells(PLAN)), len(saved.curves())) == (len(PLAN.cells()), 1)
+    elsewhere = Store(path, {**here, part: {**here[part], name: value}})
+    assert (len(elsewhere.cells(PLAN)), len(elsewhere.curves())) == (cells, runs)
+
+
 def test_curves_of_make_accuracy_are_not_trained_again(tmp_path):
     plan = replace(PLAN, trained_ranks=(2,), seeds=3)
     made = curves.all_curves(Store(tmp_path / "none.jsonl"), plan)
@@ -91,3 +113,23 @@ def test_methods_without_known_rates_try_two_and_train_all_seeds_with_the_better
     more = curves.wanted(replace(PLAN, seeds=2), made)
     rates = {run.learning_rate for run in more if (run.method, run.ranks) == ("adam(0.01)", 4)}
     assert rates == {0.016}
+
+
+@pytest.mark.parametrize("best", [0.004, 0.016, 0.064])
+def test_rates_that_nobody_searched_are_searched_until_no_end_wins(best):
+    plan = replace(PLAN, quick=False)
+    made = {}
+    while True:
+        series = [each for each in curves.narrowed(plan, made) if each.method in curves.SEARCHED]
+        runs = [each.run(rate, 0) for each in series for rate in each.rates]
+        if all(run in made for run in runs):
+            break
+        for run in runs:
+            end = 0.8 - abs(run.learning_rate - best)
+            made[run] = {"diverged": False, "points": [{"auc": end}]}
+    for each in series:
+        assert curves.chosen_rate(each, made) == best
+        if (each.method, each.ranks) == ("powersgd(4)", 4):
+            assert each.rates == (best,)
+        else:
+            assert min(each.rates) < best < max(each.rates)

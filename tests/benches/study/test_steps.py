@@ -5,10 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+import gradwire
 from benches.accuracy.flat import Flat
+from benches.study import curves, steps
 from benches.study.half import Half
-from benches.study.plan import Cell
-from benches.study.steps import Ranks, done, measure
+from benches.study.plan import LARGE, Cell
+from benches.study.steps import Ranks, done, measure, too_large
+from benches.study.store import Run
 from tests.benches.study.made import PLAN
 
 LISTED = [
@@ -21,12 +24,15 @@ SLOW = 20_000_000
 
 
 @pytest.mark.timeout(600)
-def test_a_cell_is_timed_over_a_shaped_link():
+def test_a_cell_is_timed_over_a_shaped_link_and_real_ranks_train_as_simulated_ones():
     plan = replace(PLAN, turns=2)
+    options = {"rate": 0.016, "steps": 3, "seed": 0}
     with Ranks(2) as ranks:
         if ranks.why_not is not None:
             pytest.skip(f"no shaped link: {ranks.why_not}")
-        rows = measure(ranks, plan, Cell("clicks", 2, SLOW), LISTED, lambda text: None)
+        rows = measure(ranks, plan, Cell("clicks", 2, SLOW), lambda text: None, LISTED)
+        ranks.shape(None)
+        whole = ranks.whole(section="clicks", method="adam(0.01)", bucket=None, **options)
     found = {row["method"]: row for row in rows}
     assert list(found) == [method for _, method, _ in LISTED]
     # Two ranks exchange half of the values twice, and no queue can hold that back for long.
@@ -39,6 +45,19 @@ def test_a_cell_is_timed_over_a_shaped_link():
         least = 8 * found[method]["nbytes"] / SLOW
         assert min(found[method]["seconds"]) > 0.8 * least  # the link was shaped
     assert all(len(row["seconds"]) == len(row["processor_seconds"]) >= 1 for row in rows)
+    dropped = {row["contestant"]: row["dropped"] for row in rows}
+    assert dropped["fp32, 1 MB"] is False  # the only size
+    first, second = whole
+    assert first["digest"] == second["digest"]
+    assert first["seconds"] >= first["median"] > 0
+    run = Run("clicks", "adam(0.01)", 2, 0.016, 0, 3)
+    threads = torch.get_num_threads(), gradwire.get_num_threads()
+    try:
+        curve = curves.trained(run, None, {})  # on one thread
+    finally:
+        torch.set_num_threads(threads[0])
+        gradwire.set_num_threads(threads[1])
+    assert curve["points"][-1]["loss"] == first["loss"]
 
 
 def test_where_steps_are_long_only_the_best_buckets_go_on():
@@ -48,6 +67,17 @@ def test_where_steps_are_long_only_the_best_buckets_go_on():
     assert not done("b", "fp32", listed, seconds, 1)
     assert not done("c", "adam(0.01)", listed, seconds, 1)
     assert done("b", "fp32", listed, {**seconds, "b": [8.0, 8.0]}, 1)
+    # What was given up stays so, however long the others' later turns are.
+    assert done("a", "fp32", listed, {**seconds, "b": [8.0, 20.0]}, 1)
+    assert not done("b", "fp32", listed, {"a": [9.0], "b": [8.0], "c": [0.1]}, 1)
+
+
+def test_models_that_do_not_fit_into_memory_are_told(monkeypatch):
+    monkeypatch.setattr(steps, "_available", lambda: 11e9)
+    assert too_large(Cell(LARGE, 2, None)) is None
+    assert too_large(Cell("clicks", 4, None)) is None
+    why = too_large(Cell(LARGE, 4, None))
+    assert why == "its models need 20 GB of memory, of which 11.0 GB are free"
 
 
 def test_averages_in_bfloat16_are_rounded_as_the_hook_rounds_them():

@@ -4,24 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from benches.study import aims, curves, methods, reading, store
+from benches.study import aims, decisions, methods, reading, times
 from benches.study.page import Findings
 from benches.study.plan import LARGE, Cell
+from benches.study.reading import Verdict
 from benches.study.store import Store
-from tests.benches.study.made import PLAN, keep_cells, outcome
+from gradwire.auto import BF16, FP32, Setting, describe
+from tests.benches.study.made import PLAN, keep_cells
 
 SLOW, FAST = 100_000_000, None
-
-
-@pytest.fixture
-def findings(tmp_path) -> Findings:
-    """All of the small study."""
-    kept = Store(tmp_path / "study.jsonl")
-    keep_cells(kept)
-    while missing := curves.wanted(PLAN, curves.all_curves(kept, PLAN)):
-        for run in missing:
-            kept.keep(store.run_key(run), outcome(run))
-    return Findings.of(PLAN, Store(kept.path))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +50,24 @@ def test_the_winner_is_the_fastest_to_the_mark(findings):
     missed = found.results["adam(0.002), warm-up"]
     assert missed.seconds is None
     assert found.gain(missed) == 0
-    assert missed in found.losers()
+    assert found.compare(missed) is Verdict.MISSED
+
+
+def test_sizes_of_buckets_that_were_given_up_are_not_chosen():
+    row = {"method": "fp32", "bucket": 5.0, "nbytes": 1.0, "dropped": False}
+    rows = [
+        {**row, "seconds": [3.0, 9.0]},
+        {**row, "bucket": 25.0, "seconds": [4.0], "dropped": True},
+    ]
+    found = times.step_time(rows, LARGE, "fp32")
+    assert (found.bucket, found.seconds, found.count) == (5.0, 6.0, 2)
+    assert (found.low, found.high) == (3.0, 9.0)
+
+
+def test_quartiles_are_taken_of_four_turns_or_more():
+    row = {"method": "fp32", "bucket": 5.0, "nbytes": 1.0, "dropped": False}
+    found = times.step_time([{**row, "seconds": [1.0, 2.0, 3.0, 4.0, 50.0]}], LARGE, "fp32")
+    assert (found.low, found.seconds, found.high) == (2.0, 3.0, 4.0)
 
 
 def test_where_nothing_is_trained_a_method_that_misses_a_task_does_not_win(findings):
@@ -73,22 +81,68 @@ def test_a_dense_method_wins_where_nothing_is_faster(findings):
     for ranks in PLAN.ranks:
         found = findings.found[Cell(LARGE, ranks, FAST)]
         assert found.winner.method == "bf16"
-        assert {each.method for each in found.losers()} == {
-            name for name, each in found.results.items() if each.kind != "dense"
-        }
+        every = [each for each in found.results.values() if each.kind != "dense"]
+        assert all(found.compare(each) in (Verdict.SLOWER, Verdict.MISSED) for each in every)
 
 
-def test_a_method_that_compresses_has_to_win_by_more_than_a_tie(findings):
-    found = findings.found[Cell(LARGE, 2, FAST)]
+def changed(found: reading.Outcome, seconds: float, spread: float, count: int = 3, **more):
+    """Return an outcome in which `adam(0.01)` takes other times."""
     best = found.results["adam(0.01)"]
+    low, high = (1 - spread) * seconds, (1 + spread) * seconds
+    step = replace(best.step, seconds=seconds, low=low, high=high, count=count)
+    results = {**found.results, "adam(0.01)": replace(best, step=step, **more)}
+    return reading.Outcome(found.cell, results, replace(found.bound, low=0.5, seconds=0.6))
 
-    def with_seconds(seconds: float) -> reading.Outcome:
-        step = replace(best.step, seconds=seconds)
-        results = {**found.results, "adam(0.01)": replace(best, step=step)}
-        return reading.Outcome(found.cell, results, found.bound)
 
-    assert with_seconds(0.99).winner.method == "bf16"
-    assert with_seconds(0.97).winner.method == "adam(0.01)"
+@pytest.mark.parametrize(
+    ("seconds", "spread", "count", "verdict"),
+    [
+        (0.9, 0.01, 3, Verdict.FASTER),
+        (0.99, 0.0, 3, Verdict.NOISE),  # a tie
+        (0.9, 0.1, 3, Verdict.NOISE),  # bf16 has taken from 0.98 to 1.02
+        (0.9, 0.0, 1, Verdict.NOISE),  # nobody knows its spread
+        (0.4, 0.01, 3, Verdict.NOISE),  # faster than no exchange
+        (1.03, 0.1, 3, Verdict.NOISE),
+        (1.1, 0.01, 3, Verdict.SLOWER),
+    ],
+)
+def test_a_difference_within_the_spread_of_turns_has_no_winner(
+    findings, seconds, spread, count, verdict
+):
+    found = changed(findings.found[Cell(LARGE, 2, FAST)], seconds, spread, count)
+    assert found.compressed.method == "adam(0.01)"
+    assert found.verdict is verdict
+    named = None if found.winner is None else found.winner.method
+    wanted = {Verdict.NOISE: None, Verdict.FASTER: "adam(0.01)", Verdict.SLOWER: "bf16"}
+    assert named == wanted[verdict]
+
+
+def test_a_decision_that_is_not_settled_wins_nothing(findings):
+    settled = decisions.Decision("the codec at ratio 0.02", True, (0.02,))
+    cell = Cell(LARGE, 2, SLOW)
+    found = changed(findings.found[cell], 0.9, 0.0, decision=settled)
+    assert found.verdict is Verdict.FASTER
+    open_ = changed(findings.found[cell], 0.9, 0.0, decision=replace(settled, settled=False))
+    assert open_.compare(open_.results["adam(0.01)"]) is Verdict.UNSETTLED
+    assert open_.compressed.method == methods.AUTO
+
+
+@pytest.mark.parametrize(
+    ("plan", "ratios"),
+    [
+        ((FP32,), ()),
+        ((BF16, BF16), ()),
+        ((Setting("codec", 0.02),), (0.02,)),
+        ((Setting("codec", 0.1), FP32), (0.1,)),
+    ],
+)
+def test_decisions_are_read_from_what_auto_says(plan, ratios):
+    text = describe(plan)
+    kept = f"It averages by {text}: a step takes 16 ms, while 20 ms was measured with bf16."
+    assert decisions.Decision.of([kept]) == decisions.Decision(text, True, ratios)
+    tried = f"It tries {text}, which is predicted to take 3 ms per step where bf16 takes 4 ms."
+    assert decisions.Decision.of([tried]) == decisions.Decision(text, False, ratios)
+    assert not decisions.Decision.of(["It measures the first steps."]).settled
 
 
 def test_ranks_that_are_not_trained_take_the_larger_steps_of_their_neighbours(findings):
@@ -104,7 +158,7 @@ def test_torch_power_sgd_has_the_curve_of_ours(findings):
     assert ours[0]
 
 
-def test_a_cell_without_dense_curves_has_no_outcome(tmp_path):
+def test_a_cell_without_dense_curves_has_no_outcome(tmp_path, accuracy):
     kept = Store(tmp_path / "study.jsonl")
     keep_cells(kept)
     found = Findings.of(PLAN, kept)
