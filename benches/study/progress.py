@@ -4,6 +4,7 @@ import time
 
 from . import curves, methods
 from .plan import PLENTY, SECTIONS, Cell, Plan
+from .steps import PASSES
 from .store import Store
 
 NUMEL = {"25M": 25.2e6, "text": 0.43e6, "clicks": 0.34e6, "fashion": 0.08e6}
@@ -75,4 +76,6 @@ def expected(cell: Cell, plan: Plan) -> float:
         turn = section.steps_a_turn * (compute + wire)
         turns = min(plan.turns, max(1 if bucket not in (None, 25.0) else 2, PLENTY / turn))
         total += turns * (turn + PAUSE)
+        if method == methods.AUTO:
+            total += min(plan.settling, PASSES * (compute + wire))
     return total

@@ -74,7 +74,7 @@ def marks(found: Outcomes) -> list[str]:
     every = [(outcome, each) for outcome in found.values() for each in outcome.results.values()]
     if not any(outcome.below(each) for outcome, each in every):
         return []
-    text = f"{BELOW} less than the median step without an exchange: its noise is larger than it."
+    text = f"{BELOW} less than the median step without any exchange: only noise can make it so."
     return ["", text]
 
 

@@ -95,12 +95,12 @@ def test_a_whole_run_stands_beside_the_product(findings):
     step = findings.found[Cell("clicks", 2, 100_000_000)].results["fp32"].step
     run = store.Whole("clicks", "fp32", 2, 100_000_000, step.bucket, 0.016, 0, 2000)
     record = {"seconds": 3 * 2000 * step.seconds, "median": 7.0, "processor_seconds": 0.2,
-              "replicas_identical": True, "load": [[9.0] * 3] * 2, "loss": 0.45}  # fmt: skip
+              "replicas_identical": True, "load": [[1e6] * 3] * 2, "loss": 0.45}  # fmt: skip
     findings.store.keep(store.whole_key(run), record)
     text = "\n".join(page.table_lines(findings))
     assert "**Whole runs beside the product**" in text
     (line,) = [each for each in text.split("\n") if each.startswith("| fp32, clicks, 2 ranks")]
-    for shown in ("**3.00**", f"| 7e+03, {1e3 * step.seconds:.3g} ms |", "| 9.0 |", "0.450000"):
+    for shown in ("**3.00**", f"| 7e+03, {1e3 * step.seconds:.3g} ms |", "| 1000000.0 |", "0.450000"):
         assert shown in line
     assert findings.loaded
     assert "on a machine with other work" in findings.note
