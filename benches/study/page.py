@@ -21,6 +21,7 @@ MAP, TABLES = "study map", "study tables"
 SHOWN = "study"
 
 NOTHING = "No run of `make study` is recorded yet."
+"""What stands in the blocks before anything was published."""
 
 LOADED = 3.0
 """Processes for each core. The four ranks of the study on two cores make it two."""
@@ -144,8 +145,6 @@ def _versions(found: Mapping[str, str]) -> str:
 
 def map_lines(findings: Findings, path: str) -> list[str]:
     """Return the map as a picture and in words, and where compression loses."""
-    if not findings.found:
-        return [NOTHING]
     return [
         f"![Winners over links and ranks]({FIGURE})",
         "",
@@ -230,8 +229,6 @@ def _rates(known: Curves, section: str, method: str, ranks: int) -> str:
 def readme_lines(findings: Findings) -> list[str]:
     """Return the lines of the README's block."""
     found = findings.found
-    if not found:
-        return [NOTHING]
     trained = [name for name in tables.sections(found) if SECTIONS[name].trained]
     parts = ["the step rate of 25 M parameters"] * any(cell.section == LARGE for cell in found)
     if trained:
@@ -267,15 +264,22 @@ def write(findings: Findings, folder: Path) -> list[str]:
 
 
 def publish(findings: Findings) -> None:
-    """Write the blocks of the page and of the README, and the page's figure."""
+    """Write the blocks of the page and of the README, and the page's figure.
+
+    Raises
+    ------
+    RuntimeError
+        If there is nothing to show.
+    """
+    from .picture import draw
+
+    if not findings.found:
+        raise RuntimeError(f"nothing to publish: no cell of {findings.store.path} is complete")
     path = findings.store.path.resolve().relative_to(blocks.ROOT).as_posix()
     blocks.replace(PAGE, MAP, map_lines(findings, f"../{path}"))
     blocks.replace(PAGE, TABLES, table_lines(findings))
     blocks.replace(README, SHOWN, readme_lines(findings))
-    if findings.found:
-        from .picture import draw
-
-        draw(findings.found, PAGE.with_name(FIGURE), findings.note)
+    draw(findings.found, PAGE.with_name(FIGURE), findings.note)
 
 
 def shown(short: bool, store: Store) -> Plan:
