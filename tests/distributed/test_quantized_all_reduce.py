@@ -50,7 +50,7 @@ def onebit(values: np.ndarray, column: int) -> np.ndarray:
 def signs(values: np.ndarray, column: int) -> np.ndarray:
     """One magnitude for all."""
     mean = np.abs(values.astype(np.float64)).mean().astype(np.float32)
-    return np.where(values >= 0, mean, -mean).astype(np.float32)
+    return np.asarray(np.where(values >= 0, mean, -mean), np.float32)
 
 
 def bfloat16(values: np.ndarray, column: int) -> np.ndarray:
