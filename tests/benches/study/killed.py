@@ -12,7 +12,7 @@ from tests.benches.study.made import PLAN, accuracy, pretend
 
 
 def main() -> None:
-    curves._accuracy = accuracy
+    curves._accuracy = accuracy  # type: ignore[assignment]
     kept = Store(Path(sys.argv[1]))
 
     def tell(run, record) -> None:

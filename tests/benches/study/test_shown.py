@@ -170,10 +170,12 @@ def test_a_name_that_is_unknown_is_an_error(capsys):
 
 def recorded(block: str) -> Findings:
     """Return the findings of the records that the page shows: more may have been made since."""
-    count, path = re.search(
+    named = re.search(
         r"the first (\d+) records of \[the data\]\(\.\./(benches/results/study[\w-]*\.jsonl)\)",
         block,
-    ).groups()
+    )
+    assert named is not None
+    count, path = named.groups()
     kept = Store(blocks.ROOT / path)
     del kept.records[int(count) :]
     short = Path(path) == store.QUICK.relative_to(blocks.ROOT)

@@ -219,7 +219,7 @@ class Factored(Exchange):
         for total, q, matrix in zip(sums, qs, factors.matrices, strict=True):
             columns = total.numpy().T.copy()
             orthonormalize(columns)
-            digest = zlib.crc32(columns, digest)
+            digest = zlib.crc32(columns.data, digest)
             transposed = torch.from_numpy(columns)
             q.copy_((transposed @ matrix).T)
             bases.append(transposed.T)
