@@ -17,7 +17,7 @@ LINKS: tuple[int | None, ...] = (
 RANKS = (2, 3, 4)
 TRAINED_RANKS = (2, 4)
 SEEDS = 3
-TURNS = 5
+TURNS = 9
 PLENTY = 4.0
 """Seconds after which a contestant that has had two turns takes no more."""
 
