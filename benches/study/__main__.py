@@ -2,8 +2,8 @@
 
 Times steps of real processes over shaped links, trains what curves are missing, with simulated
 ranks, and multiplies. All that is finished is kept in a file, and the same command goes on where
-it was interrupted. About an hour and three quarters on two cores that do nothing else, as root or where
-user namespaces are allowed; with --quick at most eight minutes.
+it was interrupted. About an hour and three quarters on two cores that do nothing else, as root or
+where user namespaces are allowed; with --quick at most eight minutes.
 """
 
 import argparse

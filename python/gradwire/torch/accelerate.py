@@ -9,13 +9,14 @@ The training loop does not change. See `attach` and ``docs/accelerate.md``.
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.memory import Memory
 from gradwire.torch import ddp
+from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.reducer.assignment import Assignment, Codecs
 from gradwire.torch.reducer.checkpoint import Policy
 
@@ -42,7 +43,7 @@ _NOT_DDP = (
 def attach(
     accelerator: Accelerator,
     model: torch.nn.Module,
-    codec: Codecs,
+    codec: Codecs | Literal["auto"],
     *,
     optimizer: torch.optim.Optimizer | None = None,
     policy: Policy = "sum-and-split",
@@ -59,15 +60,17 @@ def attach(
     accelerator : accelerate.Accelerator
     model : torch.nn.Module
         What ``accelerator.prepare`` returned.
-    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
-        Codec of all compressed parameters, or codecs by name, as in `gradwire.torch.ddp.attach`.
+    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
+        Codec of all compressed parameters, or codecs by name, or whatever makes a step shortest, as
+        in `gradwire.torch.ddp.attach`.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model, prepared or not; as in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What ``load_state`` does with residuals if the number of processes has changed; as in
         `gradwire.torch.ddp.Handle.load_state_dict`.
     **options
-        Further options of `gradwire.torch.ddp.attach`, such as ``schedule`` or ``min_numel``.
+        Further options of `gradwire.torch.ddp.attach`, such as ``schedule``, ``min_numel``, or
+        ``max_ratio`` for ``"auto"``.
 
     Returns
     -------
@@ -114,7 +117,7 @@ def attach(
 def attach_prepared(
     accelerator: Accelerator,
     model: torch.nn.Module,
-    codec: Codecs,
+    codec: Codecs | Literal["auto"],
     optimizer: torch.optim.Optimizer | None,
     *,
     stacklevel: int = 2,
@@ -139,14 +142,14 @@ def attach_prepared(
             stacklevel=stacklevel,
         )
         return None
-    computing = computes(codec)
+    while isinstance(optimizer, AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    computing = computes(codec, optimizer, options.get("max_ratio"))
     if computing and accelerator.gradient_state.plugin_kwargs.get("sync_each_batch"):
         raise ValueError(
             "sync_each_batch=True exchanges every pass and adds the results up, but a gradient "
             f"cannot be added to what {computing[0]!r} sends: leave sync_each_batch out"
         )
-    while isinstance(optimizer, AcceleratedOptimizer):
-        optimizer = optimizer.optimizer
     return ddp.attach(model, codec, optimizer=optimizer, grad_scaler=accelerator.scaler, **options)
 
 
@@ -155,9 +158,17 @@ def is_ddp(model: torch.nn.Module) -> bool:
     return isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel)
 
 
-def computes(codec: Codecs) -> list[Memory]:
-    """Return the memories of a codec that send updates or apply momentum."""
-    memories = [each.memory for each in Assignment(codec).codecs]
+def computes(
+    codec: Codecs | Literal["auto"],
+    optimizer: torch.optim.Optimizer | None,
+    max_ratio: float | None = None,
+) -> list[Memory]:
+    """Return the memories of a codec, or of what ``"auto"`` chooses, that do not send gradients.
+
+    They send updates, or apply momentum.
+    """
+    chosen = codec_for(optimizer, max_ratio).codec if codec == AUTO else codec
+    memories = [each.memory for each in Assignment(chosen).codecs]
     return [memory for memory in memories if memory.updates or memory.corrects]
 
 

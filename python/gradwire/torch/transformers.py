@@ -18,11 +18,12 @@ import json
 import warnings
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.schedule import Constant
 from gradwire.torch import ddp, optim, rank_files
 from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
+from gradwire.torch.auto import AUTO, least_ratio
 from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.checkpoint import Policy
 
@@ -42,6 +43,8 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     import torch
+
+    from gradwire.memory import Memory
 
 __all__ = ["Compress", "adamw"]
 
@@ -80,8 +83,9 @@ class Compress(TrainerCallback):
 
     Parameters
     ----------
-    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
-        Codec of all compressed parameters, or codecs by name, as in `gradwire.torch.ddp.attach`.
+    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
+        Codec of all compressed parameters, or codecs by name, or whatever makes a step shortest, as
+        in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What to do with residuals if training resumes with another number of processes; as in
         `gradwire.torch.ddp.Handle.load_state_dict`.
@@ -89,7 +93,8 @@ class Compress(TrainerCallback):
         Add the figures of `gradwire.torch.ddp.Handle.metrics` to the logs of training steps, as
         ``gradwire/compression`` and so on. They count from the beginning of this run.
     **options
-        Further options of `gradwire.torch.ddp.attach`, such as ``schedule`` or ``min_numel``.
+        Further options of `gradwire.torch.ddp.attach`, such as ``schedule``, ``min_numel``, or
+        ``max_ratio`` for ``"auto"``.
 
     Attributes
     ----------
@@ -116,7 +121,7 @@ class Compress(TrainerCallback):
 
     def __init__(
         self,
-        codec: Codecs,
+        codec: Codecs | Literal["auto"],
         *,
         policy: Policy = "sum-and-split",
         log: bool = True,
@@ -124,7 +129,10 @@ class Compress(TrainerCallback):
     ) -> None:
         self.handle: ddp.Handle | None = None
         self._codec = codec
-        self._computing = computes(codec)
+        # What "auto" chooses depends on the optimizer.
+        self._computing: list[Memory] = [] if codec == AUTO else computes(codec, None)
+        if codec == AUTO:
+            least_ratio(options.get("max_ratio"))
         self._policy = policy
         self._log = log
         self._options = options
@@ -253,6 +261,9 @@ class Compress(TrainerCallback):
 
     def _attach(self, trainer: Trainer) -> bool:
         """Attach, unless attached; return whether the handle of an earlier run is used further."""
+        if self._codec == AUTO:
+            optimizer, least = _inner(trainer.optimizer), self._options.get("max_ratio")
+            self._computing = computes(self._codec, optimizer, least)
         clips = bool(self._computing) and trainer.args.max_grad_norm > 0
         if is_ddp(trainer.model_wrapped):
             self._check(trainer, clips=clips)
@@ -275,7 +286,15 @@ class Compress(TrainerCallback):
 
     def _check(self, trainer: Trainer, *, clips: bool) -> None:
         """Raise a ValueError that says what to give Trainer."""
-        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+        optimizer = _inner(trainer.optimizer)
+        if clips and self._codec == AUTO:
+            raise ValueError(
+                f'"auto" measures backward passes that exchange gradients, but with max_grad_norm '
+                f"and {self._computing[0]!r}, the codec for gradwire.torch.optim.AdamW, gradients "
+                "are clipped first and exchanged in the optimizer's step: set max_grad_norm=0.0, "
+                'or leave optimizer_cls_and_kwargs out, so that "auto" chooses among codecs that '
+                "send gradients"
+            )
         for memory in self._computing:
             if memory.updates and not isinstance(optimizer, optim.AdamW):
                 kind = type(optimizer)
@@ -309,6 +328,11 @@ class Compress(TrainerCallback):
         position = float(state.epoch or 0.0)
         within = restored and position % 1.0 != 0.0
         self._first_epoch = begun - int(position) + (0 if within else 1)
+
+
+def _inner(optimizer: Any) -> Any:
+    """Return the optimizer in that of Accelerate."""
+    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _caller() -> tuple[Trainer, str | None]:

@@ -6,7 +6,16 @@ from gradwire.torch.auto.choosing import (
     check_alone,
     check_measurable,
     codec_for,
+    least_ratio,
 )
 from gradwire.torch.auto.pilot import Pilot
 
-__all__ = ["AUTO", "Automatic", "Pilot", "check_alone", "check_measurable", "codec_for"]
+__all__ = [
+    "AUTO",
+    "Automatic",
+    "Pilot",
+    "check_alone",
+    "check_measurable",
+    "codec_for",
+    "least_ratio",
+]

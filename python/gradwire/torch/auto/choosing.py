@@ -16,7 +16,7 @@ from gradwire.torch.reducer.pairing import check_optimizer
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["AUTO", "Automatic", "check_alone", "check_measurable", "codec_for"]
+__all__ = ["AUTO", "Automatic", "check_alone", "check_measurable", "codec_for", "least_ratio"]
 
 AUTO: Literal["auto"] = "auto"
 DEFAULT = 0.01
@@ -56,7 +56,7 @@ def codec_for(optimizer: object, max_ratio: float | None) -> Automatic:
         )
     check_optimizer(optimizer)
     assert isinstance(optimizer, torch.optim.Optimizer)  # or it had raised
-    least = DEFAULT if max_ratio is None else _bound(max_ratio)
+    least = least_ratio(max_ratio)
     if isinstance(optimizer, AdamW):
         beta2 = {float(group["betas"][1]) for group in optimizer.param_groups}
         eps = {float(group["eps"]) for group in optimizer.param_groups}
@@ -70,6 +70,24 @@ def codec_for(optimizer: object, max_ratio: float | None) -> Automatic:
     if any(_adapts(group) for group in optimizer.param_groups):
         return Automatic(gradwire.float8(), ())
     return Automatic(gradwire.topk(ratio=least), ladder(least))
+
+
+def least_ratio(max_ratio: object) -> float:
+    """Return the least share of the entries that may be sent.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The bound is no share of entries.
+    """
+    if max_ratio is None:
+        return DEFAULT
+    if isinstance(max_ratio, int | float) and not isinstance(max_ratio, bool) and max_ratio > 1:
+        raise ValueError(
+            "max_ratio is the least share of the entries that may be sent, in (0, 1], got "
+            f"{max_ratio}: for a compression of {max_ratio:g} times pass {1 / max_ratio:g}"
+        )
+    return _validate.unit_interval("max_ratio", max_ratio)
 
 
 def check_alone(schedule: Schedule, same: Schedule, scope: str, hierarchy: object) -> None:
@@ -111,12 +129,3 @@ def check_measurable(
 def _adapts(group: dict[str, Any]) -> bool:
     """Tell whether error feedback in front of it costs accuracy: a first moment, as Adam's."""
     return "betas" in group
-
-
-def _bound(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 1:
-        raise ValueError(
-            f"max_ratio is the least share of the entries that may be sent, in (0, 1], got {value}:"
-            f" for a compression of {value:g} times pass {1 / value:g}"
-        )
-    return _validate.unit_interval("max_ratio", value)

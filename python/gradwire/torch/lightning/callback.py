@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.torch import ddp
+from gradwire.torch.auto import AUTO, check_alone, least_ratio
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
@@ -37,9 +38,13 @@ class Compress(Callback):
 
     Parameters
     ----------
-    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
+    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
         Codec of all compressed parameters, or codecs by names, as in the module's
-        ``named_parameters()``, or patterns of names.
+        ``named_parameters()``, or patterns of names. With ``"auto"``, whatever makes a step
+        shortest, as in `gradwire.torch.ddp.attach`; `report` says what and why.
+    max_ratio : float, optional
+        With ``"auto"``, the least share of the entries that may be sent, in (0, 1]; 0.01 by
+        default.
     schedule : gradwire.schedule.Schedule
         Changes the compression from epoch to epoch.
     optimizer : {"auto", None}
@@ -87,8 +92,9 @@ class Compress(Callback):
 
     def __init__(
         self,
-        codec: Codecs,
+        codec: Codecs | Literal["auto"],
         *,
+        max_ratio: float | None = None,
         schedule: "Schedule" = SAME,
         optimizer: Literal["auto"] | None = "auto",
         min_numel: int = 1024,
@@ -109,7 +115,14 @@ class Compress(Callback):
             "min_ndim": min_ndim,
             "scope": scope,
         }
-        self._codecs = Options(codec=codec, **options).assignment.codecs
+        if codec == AUTO:
+            pairing.check_automatic(optimizer, in_step=exchange_in_step)
+            check_alone(schedule, SAME, scope, hierarchy)
+            options["max_ratio"] = least_ratio(max_ratio)
+        elif max_ratio is not None:
+            raise ValueError(f'max_ratio= bounds what "auto" may choose, got {codec!r} with it')
+        else:
+            Options(codec=codec, **options)
         if optimizer not in ("auto", None):
             raise TypeError(
                 'optimizer= takes "auto", for what configure_optimizers() returns, or None, got '
@@ -184,7 +197,14 @@ class Compress(Callback):
         if not isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel):
             pairing.warn_of_strategy(trainer)
             return
-        given = pairing.find(trainer, pl_module, self._codecs, self._optimizer, self._in_step)
+        given = pairing.find(
+            trainer,
+            pl_module,
+            self.codec,
+            self._optimizer,
+            in_step=self._in_step,
+            max_ratio=self._options.get("max_ratio"),
+        )
         with warnings.catch_warnings():
             if given.optimizer is None:  # either wanted, or said in other words
                 warnings.filterwarnings("ignore", "attach.. was given no", ddp.PairingWarning)

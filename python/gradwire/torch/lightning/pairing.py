@@ -4,8 +4,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gradwire.torch import optim
+from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.lightning.framework import LightningModule, Trainer
+from gradwire.torch.reducer.assignment import Assignment, Codecs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from gradwire.codec import Codec
 
-__all__ = ["Given", "find", "warn_of_strategy"]
+__all__ = ["Given", "check_automatic", "find", "warn_of_strategy"]
 
 
 class Given(NamedTuple):
@@ -24,12 +26,27 @@ class Given(NamedTuple):
     scaler: Any
 
 
+def check_automatic(wanted: Literal["auto"] | None, *, in_step: bool) -> None:
+    """Raise a ValueError for options with which ``"auto"`` has nothing to measure or choose by."""
+    if wanted is None:
+        raise ValueError(
+            'Compress("auto") chooses the codec that suits the optimizer: leave optimizer="auto"'
+        )
+    if in_step:
+        raise ValueError(
+            '"auto" measures backward passes that exchange gradients: leave exchange_in_step out, '
+            "or give a codec"
+        )
+
+
 def find(
     trainer: Trainer,
     pl_module: LightningModule,
-    codecs: "Sequence[Codec]",
+    codec: Codecs | Literal["auto"],
     wanted: Literal["auto"] | None,
+    *,
     in_step: bool,
+    max_ratio: float | None,
 ) -> Given:
     """Return the optimizer to attach and the scaler of the precision plugin.
 
@@ -44,6 +61,14 @@ def find(
             "of which a model takes only one: leave out ddp_comm_hook"
         )
     scaler = getattr(trainer.precision_plugin, "scaler", None)
+    if codec == AUTO and len(trainer.optimizers) == 1:
+        codec = codec_for(trainer.optimizers[0], max_ratio).codec
+    elif codec == AUTO:
+        raise ValueError(
+            '"auto" chooses a codec by the optimizer, but configure_optimizers() returns '
+            f"{len(trainer.optimizers)}: return one with several parameter groups, or give a codec"
+        )
+    codecs = Assignment(codec).codecs
     optimizer = _choose(trainer, codecs, in_step) if wanted == "auto" else None
     if in_step:
         _check_in_step(pl_module, optimizer, scaler)

@@ -1,0 +1,115 @@
+"""Accelerate's loop and Transformers' Trainer with ``"auto"``; what is decided is scripted."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradwire.auto import BF16, FP32
+from gradwire.torch.transformers import Compress
+from tests.distributed.scenarios.auto import CODED, every, ratios, scripted
+from tests.distributed.scenarios.common import fingerprint
+from tests.trainers.scenarios.accelerate import UPDATES, Run
+from tests.trainers.scenarios.programs import become
+from tests.trainers.scenarios.transformers import trainer
+
+
+def dense(rank: int, world_size: int, **options: Any) -> tuple[str, str]:
+    """Accelerate's loop as without gradwire, and with what decides on fp32."""
+    found = []
+    for codec in (None, "auto"):
+        with scripted(every(FP32)):
+            run = Run(rank, world_size, codec, **options)
+            run.train(0, UPDATES)
+            found.append(run.end()[0])
+    return found[0], found[1]
+
+
+def resumed(rank: int, world_size: int, folder: str, **options: Any) -> dict[str, Any]:
+    """Come to the codec, save there, and go on from there."""
+    found: dict[str, Any] = {}
+    with scripted(every(CODED)):
+        run = Run(rank, world_size, "auto", attach={"max_ratio": 0.05}, **options)
+        for _ in range(2):  # DDP makes its buckets anew, then looks begin
+            run.train(0, UPDATES)
+        run.accelerator.save_state(folder)
+        found["saved"] = run.handle.step, ratios(run.handle)
+        found["decision"] = run.handle.report().decision
+        run.end()
+    with scripted():
+        run = Run(rank, world_size, "auto", seed=99, attach={"max_ratio": 0.05}, **options)
+        run.accelerator.load_state(folder)
+        found["loaded"] = run.handle.step, ratios(run.handle)
+        run.train(0, 1)
+        found["later"] = run.handle.step
+        found["fingerprint"] = run.end()[0]
+    return found
+
+
+def refused(rank: int, world_size: int) -> list[str]:
+    """Accelerate's mistakes."""
+    said = []
+    given: list[dict[str, Any]] = [
+        {"attach": {"max_ratio": 100.0}},
+        {"attach": {"scope": "bucket"}},
+        {"scaler": True},
+    ]
+    for options in given:
+        try:
+            Run(rank, world_size, "auto", **options)
+        except ValueError as error:
+            said.append(str(error))
+        else:
+            said.append("")
+    return said
+
+
+def trained(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Trainer with torch's AdamW, whose codec has no ratio, and its clipping; then resumed."""
+    found: dict[str, Any] = {}
+    for name, checkpoint in (("whole", None), ("rest", str(Path(folder) / "checkpoint-9"))):
+        become(rank, world_size)
+        compress: Any = Compress("auto")
+        script = (every(BF16), every(FP32)) if checkpoint is None else ()  # over by step 9
+        with scripted(*script):
+            one = trainer(folder, compress, adam=False, max_steps=12)
+            one.train(resume_from_checkpoint=checkpoint)
+        found[name] = fingerprint(one.model)
+        found["logs"] = [each["loss"] for each in one.state.log_history if "loss" in each]
+        found["decision"] = compress.handle.report().decision
+        compress.handle.detach()
+    return found
+
+
+def plain(rank: int, world_size: int, folder: str) -> tuple[str, str]:
+    """Trainer as without the callback, and with one that decides on fp32."""
+    found = []
+    for callback in (None, Compress("auto")):
+        become(rank, world_size)
+        with scripted(every(FP32)):
+            one = trainer(folder, callback, adam=False)
+            one.train()
+        found.append(fingerprint(one.model))
+        if callback is not None:
+            assert callback.handle is not None
+            callback.handle.detach()
+    return found[0], found[1]
+
+
+def mistakes(rank: int, world_size: int, folder: str) -> list[str]:
+    """Trainer's mistakes."""
+    become(rank, world_size)
+    said = []
+    for make in (
+        lambda: Compress("auto", max_ratio=100.0),
+        lambda: trainer(folder, Compress("auto")).train(),  # it clips what adam sends
+        lambda: trainer(folder, Compress("auto", hierarchy=2), adam=False).train(),
+    ):
+        try:
+            make()
+        except ValueError as error:
+            said.append(str(error))
+        else:
+            said.append("")
+    assert torch.distributed.get_world_size() == world_size
+    return said

@@ -1,0 +1,103 @@
+"""``"auto"`` in the trainers: what they ask for reaches `gradwire.torch.ddp.attach`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import Ranks
+
+Find = Callable[[int], Ranks]
+
+
+def agreed(found: list[Any]) -> Any:
+    """Return what both ranks say."""
+    first, second = found
+    assert first == second
+    return first
+
+
+class TestLightning:
+    @pytest.fixture
+    def two(self, lightning_ranks: Find) -> Ranks:
+        pytest.importorskip("lightning", reason="these tests need Lightning")
+        return lightning_ranks(2)
+
+    def test_dense_training_is_that_of_ddp(self, two: Ranks) -> None:
+        plain, automatic = agreed(two.run("auto_lightning.dense"))
+        assert plain == automatic
+
+    def test_a_resumed_run_goes_on_with_what_was_chosen(self, two: Ranks, tmp_path: Path) -> None:
+        found = agreed(two.run("auto_lightning.resumed", folder=str(tmp_path)))
+        assert found["whole"][1] > 12
+        assert set(found["whole"][2].values()) == {0.05}
+        assert found["rest"] == found["whole"]
+        assert found["decision"] == "It was told so."
+
+    def test_a_fit_says_what_it_decided(self, two: Ranks) -> None:
+        _, decision = agreed(two.run("auto_lightning.decided"))
+        assert "ms" in decision
+
+    def test_mistakes_are_refused(self, two: Ranks) -> None:
+        said = agreed(two.run("auto_lightning.mistakes"))
+        expected = [
+            'leave optimizer="auto"',
+            "leave exchange_in_step out",
+            "schedule=",
+            "hierarchy=",
+            "for a compression of 100 times pass 0.01",
+            'bounds what "auto" may choose',
+            "configure_optimizers() returns 2",
+        ]
+        for text, part in zip(said, expected, strict=True):
+            assert text.startswith("ValueError"), text
+            assert part in text
+
+
+class TestAccelerate:
+    @pytest.fixture
+    def two(self, hugging_face: Find) -> Ranks:
+        pytest.importorskip("accelerate", reason="these tests need Accelerate")
+        return hugging_face(2)
+
+    @pytest.mark.parametrize("options", [{}, {"accumulate": 2}], ids=["plain", "accumulated"])
+    def test_dense_training_is_that_of_ddp(self, two: Ranks, options: dict[str, Any]) -> None:
+        plain, automatic = agreed(two.run("auto_hugging_face.dense", **options))
+        assert plain == automatic
+
+    def test_a_loaded_state_goes_on_with_what_was_chosen(self, two: Ranks, tmp_path: Path) -> None:
+        found = agreed(two.run("auto_hugging_face.resumed", folder=str(tmp_path)))
+        step, ratios = found["saved"]
+        assert step > 0
+        assert set(ratios.values()) == {0.05}
+        assert found["loaded"] == found["saved"]
+        assert found["later"] == step + 1
+        assert found["decision"] == "It was told so."
+
+    def test_mistakes_are_refused(self, two: Ranks) -> None:
+        said = agreed(two.run("auto_hugging_face.refused"))
+        for text, part in zip(said, ("max_ratio", "scope=", "grad_scaler="), strict=True):
+            assert part in text
+
+
+class TestTransformers:
+    @pytest.fixture
+    def two(self, hugging_face: Find) -> Ranks:
+        pytest.importorskip("transformers", reason="these tests need Transformers")
+        return hugging_face(2)
+
+    def test_dense_training_is_that_of_ddp(self, two: Ranks, tmp_path: Path) -> None:
+        plain, automatic = agreed(two.run("auto_hugging_face.plain", folder=str(tmp_path)))
+        assert plain == automatic
+
+    def test_it_resumes(self, two: Ranks, tmp_path: Path) -> None:
+        found = agreed(two.run("auto_hugging_face.trained", folder=str(tmp_path)))
+        assert found["rest"] == found["whole"]
+        assert found["logs"][-1] < found["logs"][0]
+        assert found["decision"] == "It was told so."
+
+    def test_mistakes_are_refused(self, two: Ranks, tmp_path: Path) -> None:
+        said = agreed(two.run("auto_hugging_face.mistakes", folder=str(tmp_path)))
+        for text, part in zip(said, ("max_ratio", "max_grad_norm=0.0", "hierarchy="), strict=True):
+            assert part in text
