@@ -23,6 +23,8 @@ AT_ONCE = 6  # methods that take turns, whose models are in memory
 TIMES = 3  # that codecs are measured
 LONGEST = 8.0  # seconds that the turns of one method take on one link
 LEAST = 3  # turns
+TURN = 5  # steps of a turn where steps are short: before each comes one of the same model
+SHORT = 0.8  # seconds of a turn, unless one step takes longer
 
 
 def name_of(rate: int) -> str:
@@ -104,7 +106,9 @@ def _turns(
             if turn >= LEAST and began[method] > LONGEST:
                 continue
             start = time.perf_counter()
-            answers = processes.ask(do="step", method=method)
+            last = seconds[method][-1] if seconds[method] else SHORT
+            count = min(TURN, max(1, int(SHORT / last)))
+            answers = processes.ask(do="steps", method=method, count=count)
             began[method] += time.perf_counter() - start
             seconds[method].append(round(max(each["seconds"] for each in answers), 5))
     profiles.append(processes.ask(do="profile")[0])

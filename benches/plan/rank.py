@@ -89,13 +89,16 @@ class Loop:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def timed(self) -> dict[str, float]:
-        """Return the seconds of a step, and those of its threads."""
+    def timed(self, count: int) -> float:
+        """Return the seconds of a step: of so many, one after another, after the first."""
         time.sleep(PAUSE)
         dist.barrier()
-        start, worked = time.perf_counter(), time.process_time()
-        self.step()
-        return {"seconds": time.perf_counter() - start, "cpu": time.process_time() - worked}
+        start = time.perf_counter()
+        for step in range(count):
+            if step == 1:
+                start = time.perf_counter()
+            self.step()
+        return (time.perf_counter() - start) / max(1, count - 1)
 
 
 class Commands:
@@ -122,8 +125,8 @@ class Commands:
                 sent[method] = float(loop.handle.metrics()["wire_bytes"])
         return sent
 
-    def step(self, method: str) -> dict[str, float]:
-        return self.loops[method].timed()
+    def steps(self, method: str, count: int) -> dict[str, float]:
+        return {"seconds": self.loops[method].timed(count)}
 
     def profile(self) -> dict[str, Any]:
         """Return the fastest of some steps without any exchange."""

@@ -14,7 +14,7 @@ from gradwire.cost import (
     simulate,
 )
 from tests.distributed.ranks import Ranks
-from tests.distributed.scenarios.costs import LAYERS, SIDE, codecs
+from tests.distributed.scenarios.costs import LAYERS, SIDE, SLOW, codecs
 
 
 def test_all_ranks_get_the_same_link_and_a_group_of_one_has_none(two: Ranks) -> None:
@@ -64,3 +64,9 @@ def test_a_workload_has_the_buckets_that_a_hook_gets(two: Ranks) -> None:
             "model must be a torch.nn.parallel.DistributedDataParallel, got Sequential",
             "step made no forward pass: call the model that is measured",
         ]
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank(two: Ranks) -> None:
+    first, second = two.run("costs.slow_in_turn")
+    assert first == second
+    assert first.compute >= SLOW

@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import itertools
+import time
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,20 @@ def workload(rank: int, world_size: int) -> dict[str, Any]:
     return {"found": found, "seen": seen, "kept": kept, "exchanged": exchanged, "told": told}
 
 
+def slow_in_turn(rank: int, world_size: int) -> gradwire.cost.Workload:
+    """Measure a model whose ranks are slow one after the other."""
+    with attached(nn.Linear(4, 4), gradwire.onebit()) as (model, _):
+        made = itertools.count()
+
+        def step() -> None:
+            if next(made) % world_size == rank:
+                time.sleep(SLOW)
+            model(torch.ones(4)).sum().backward()
+
+        return cost.measure_workload(model, step, steps=3)
+
+
+SLOW = 0.2
 SMALL = 0.1
 SIDE, LAYERS = 256, 3
 

@@ -1,5 +1,6 @@
 """The link between the ranks of a process group, measured on the group itself."""
 
+import statistics
 import time
 
 import torch
@@ -28,8 +29,11 @@ def measure_link(
     """Measure latency, bandwidth and processor time by all-reduces of growing size.
 
     All ranks of the group must call it. Each all-reduce takes as long as its slowest rank says, and
-    the fastest of some is what the link can do: other work can only lengthen it. A line through
-    these times gives the link of `gradwire.cost.Network`, of a ring of all ranks.
+    of several of one size the median counts: the fastest rides on what the link lets through at
+    once after a pause, and training does not pause. The smallest size gives the latency of
+    `gradwire.cost.Network`, of a ring of all ranks, and the largest its bandwidth: those between
+    fit into a burst of the link or not. Of processor times the least count, to which other work
+    only adds.
 
     Parameters
     ----------
@@ -67,18 +71,18 @@ def measure_link(
         points.append((float(nbytes), *found))
         last = found[0]
         nbytes = max(_FIRST, nbytes * _GROWTH)
-    wire = line([(nbytes, 0.0, seconds) for nbytes, seconds, _ in points])
-    # The largest message alone, where all would have one time.
-    per_byte = max(wire.per_numel, 1e-3 * last / points[-1][0])
+    fixed = min(points[0][1], last)
+    # All sizes may take one time where the link is fast and the processor busy.
+    per_byte = max(last - fixed, 1e-3 * last) / points[-1][0]
     rounds = 2 * (ranks - 1)
     bandwidth = 8.0 * rounds / ranks / per_byte
     if vector.is_cuda:
-        return Link(bandwidth, wire.fixed / rounds)
+        return Link(bandwidth, fixed / rounds)
     used = line([(nbytes, 0.0, max(processor, 1e-9)) for nbytes, _, processor in points])
-    overhead = min(used.fixed, wire.fixed)
+    overhead = min(used.fixed, fixed)
     return Link(
         bandwidth,
-        (wire.fixed - overhead) / rounds,
+        (fixed - overhead) / rounds,
         overhead / rounds,
         used.per_numel * ranks / rounds,
     )
@@ -87,7 +91,7 @@ def measure_link(
 def _all_reduce(
     vector: torch.Tensor, group: dist.ProcessGroup | None, repeats: int
 ) -> tuple[float, float]:
-    """Return the fastest time of an all-reduce, and the least of a processor, on all ranks."""
+    """Return the median time of an all-reduce, and the least of a processor, on all ranks."""
     times = torch.zeros(2, repeats, dtype=torch.float64, device=vector.device)
     dist.all_reduce(vector, group=group)
     for repeat in range(repeats):
@@ -99,5 +103,5 @@ def _all_reduce(
         times[0, repeat] = time.perf_counter() - begin
         times[1, repeat] = time.process_time() - worked
     dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group)
-    fastest, least = times.amin(1).tolist()
-    return float(fastest), float(least)
+    seconds, processor = times.tolist()
+    return statistics.median(seconds), min(processor)

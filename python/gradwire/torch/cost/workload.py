@@ -1,5 +1,6 @@
 """A training step without any exchange, measured on the model itself."""
 
+import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,15 +41,16 @@ def measure_workload(
     optimizer : float
         Seconds of the rest of a step.
     steps : int
-        The fastest of so many counts: other work can only lengthen it. One more comes first.
+        The fastest of so many counts: other work can only lengthen it. One more comes first. Each
+        takes as long as on its slowest rank, for which the others wait in training.
     shared : bool, optional
         Encodes take processor time from the backward pass. By default, if the model is on the CPU.
 
     Returns
     -------
     Workload
-        The same on all ranks: of the slowest one, with the buckets that DDP makes after its first
-        step, from the order in which gradients are ready.
+        The same on all ranks, with the buckets that DDP makes after its first step, from the order
+        in which gradients are ready.
 
     Raises
     ------
@@ -67,17 +69,13 @@ def measure_workload(
     watch = _Watch(model, parameters)
     kept = [each.grad for each in parameters]
     try:
-        found = min((watch.time(step) for _ in range(1 + steps)), key=_seconds)
+        found = [watch.time(step) for _ in range(1 + steps)]
     finally:
         watch.close()
         for each, grad in zip(parameters, kept, strict=True):
             each.grad = grad
-    seconds, moments = found
-    return _slowest(model, parameters, seconds, moments, optimizer, shared)
-
-
-def _seconds(found: tuple[float, list[float]]) -> float:
-    return found[0]
+    seconds, *moments = _fastest(model, found, parameters[0].device)
+    return _workload(model, parameters, seconds, moments, optimizer, shared)
 
 
 class _Watch:
@@ -103,8 +101,8 @@ class _Watch:
             for at, each in enumerate(parameters)
         ]
 
-    def time(self, step: Callable[[], object]) -> tuple[float, list[float]]:
-        """Return the seconds of a step, and those from the forward pass to each gradient.
+    def time(self, step: Callable[[], object]) -> list[float]:
+        """Return the seconds of a step, then those from the forward pass to each gradient.
 
         A parameter without a gradient has a negative time.
         """
@@ -122,7 +120,7 @@ class _Watch:
             raise ValueError("step made no forward pass: call the model that is measured")
         if not self._noted:
             raise ValueError("step made no backward pass: call backward() on what the model gave")
-        return seconds, [
+        return [seconds] + [
             self._between(self._noted[at]) if at in self._noted else -1.0
             for at in range(len(self._parameters))
         ]
@@ -154,7 +152,17 @@ class _Watch:
         return float(self._start.elapsed_time(end)) / 1e3
 
 
-def _slowest(
+def _fastest(
+    model: DistributedDataParallel, found: list[list[float]], device: torch.device
+) -> list[float]:
+    """Return the times of the step whose slowest rank was fastest: of all ranks, the longest."""
+    told = torch.tensor(found, dtype=torch.float64, device=device)
+    dist.all_reduce(told, op=dist.ReduceOp.MAX, group=model.process_group)
+    times: list[list[float]] = told.tolist()
+    return min(times, key=operator.itemgetter(0))
+
+
+def _workload(
     model: DistributedDataParallel,
     parameters: Sequence[torch.nn.Parameter],
     seconds: float,
@@ -162,17 +170,14 @@ def _slowest(
     optimizer: float,
     shared: bool | None,
 ) -> Workload:
-    """Return the workload of the slowest rank."""
-    device = parameters[0].device
-    told = torch.tensor([seconds, *moments], dtype=torch.float64, device=device)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX, group=model.process_group)
-    seconds, *moments = told.tolist()
+    """Return the workload of a step with these times."""
     order = sorted(range(len(moments)), key=moments.__getitem__)
     used = [at for at in order if moments[at] >= 0.0]
     made = _buckets(model, [(moments[at], parameters[at]) for at in used])
     ready = [bucket[-1][0] for bucket in made]
     buckets = [sum(each.numel() for _, each in bucket) for bucket in made]
     backward = ready[-1]
+    on_processor = parameters[0].device.type == "cpu"
     return Workload(
         sum(buckets),
         backward,
@@ -180,7 +185,7 @@ def _slowest(
         buckets=buckets,
         ready=ready,
         tensors=sum(moment >= 0.0 for moment in moments),
-        shared=device.type == "cpu" if shared is None else _validate.boolean("shared", shared),
+        shared=on_processor if shared is None else _validate.boolean("shared", shared),
     )
 
 
