@@ -6,7 +6,6 @@ from random import Random
 
 import gradwire
 from gradwire.auto import FP32, Decider, Figures, Model, Plan
-from gradwire.auto.decider import SETTLING
 from gradwire.cost import Calibration, CodecCost, Line, Link
 
 BUCKETS = (1_000_000, 4_000_000, 4_000_000)
@@ -34,7 +33,7 @@ class World:
     jitter : float
         By what share a step may be longer than it should be.
     stall : float
-        By what one of the steps before each look is longer.
+        By what one of the steps before each look is longer, if there are three or more.
     """
 
     bandwidth: float
@@ -90,21 +89,21 @@ class World:
     def disturbed(self, figures: Figures) -> Figures:
         """Return figures with the median of steps that take longer than they should."""
         draw = [1.0 + self.jitter * self.random.random() for _ in range(figures.steps)]
-        draw[self.random.randrange(len(draw))] *= self.stall
+        if len(draw) > 2:
+            draw[self.random.randrange(len(draw))] *= self.stall
         return replace(figures, period=figures.period * statistics.median(draw))
 
     def run(self, decider: Decider, steps: int) -> Plan:
         """Let so many steps pass."""
-        end = self.steps + steps
-        since, changed = 0, not self.looks
+        end, measured = self.steps + steps, 0
         while self.steps + decider.due <= end:
             self.steps += decider.due
-            since = since + decider.due if decider.keeps else decider.due
-            before = decider.plan
-            measured = since - SETTLING if changed else since
-            plan = decider.look(self.disturbed(self.figures(before, measured)), self)
+            measured += decider.due - decider.skips
+            figures = self.disturbed(self.figures(decider.plan, measured))
+            plan = decider.look(figures, self)
             self.looks.append((self.steps, plan))
-            changed = plan != before if not decider.keeps else changed
+            if not decider.keeps:
+                measured = 0
         return decider.plan
 
 

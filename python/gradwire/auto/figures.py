@@ -1,9 +1,16 @@
 """What all ranks have measured of a few steps."""
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Sequence
 
-__all__ = ["Figures", "combined"]
+__all__ = ["Figures", "combined", "spread"]
+
+_VARIES = 0.1
+"""By what share of itself a step varies, as long as few have been seen."""
+_PRIOR = 2
+"""Steps that this assumption counts as."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +38,8 @@ class Figures:
         Bytes that a rank sends for each bucket.
     exposed : float
         From when the last bucket is ready until all are exchanged and decoded.
+    spread : float
+        By how much periods vary: a standard deviation that leaves outliers out.
     """
 
     steps: int
@@ -43,6 +52,14 @@ class Figures:
     exchange: tuple[float, ...]
     nbytes: tuple[float, ...]
     exposed: float
+    spread: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """The standard error of the period, in seconds: few steps may be alike by chance."""
+        prior = _PRIOR * (_VARIES * self.period) ** 2
+        variance = (self.steps * self.spread**2 + prior) / (self.steps + _PRIOR)
+        return math.sqrt(0.5 * math.pi * variance / self.steps)
 
     @property
     def exchanged(self) -> float:
@@ -72,4 +89,11 @@ def combined(every: Sequence[Figures]) -> Figures:
         ready=of("ready", max),
         exchange=of("exchange", min),
         exposed=min(each.exposed for each in every),
+        spread=max(each.spread for each in every),
     )
+
+
+def spread(periods: Sequence[float]) -> float:
+    """Return the standard deviation that the middle of these numbers shows."""
+    middle = statistics.median(periods)
+    return 1.4826 * statistics.median(abs(each - middle) for each in periods)

@@ -67,6 +67,8 @@ class Model:
             setting: predict(work, method, network).buckets
             for setting, method in _methods(calibration, ratios).items()
         }
+        self._steps: dict[Plan, float] = {}
+        self._plans: list[Plan] = []
 
     @property
     def compute(self) -> float:
@@ -75,11 +77,18 @@ class Model:
 
     def step(self, plan: Plan) -> float:
         """Return the predicted seconds of a step."""
-        buckets = [self._by[setting][at] for at, setting in enumerate(plan)]
-        return self._rest + overlapped(buckets, shared=True).end
+        if plan not in self._steps:
+            buckets = [self._by[setting][at] for at, setting in enumerate(plan)]
+            self._steps[plan] = self._rest + overlapped(buckets, shared=True).end
+        return self._steps[plan]
 
     def plans(self) -> list[Plan]:
         """Return the plans worth a look: one setting wherever it applies, and the best mixture."""
+        if not self._plans:
+            self._plans = self._find()
+        return self._plans
+
+    def _find(self) -> list[Plan]:
         found = list(dict.fromkeys(self._uniform(setting) for setting in self._by))
         best = min(found, key=self.step)
         if 1 < len(best) <= _MANY:

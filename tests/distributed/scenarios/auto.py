@@ -36,7 +36,7 @@ CODED = Setting("codec", 0.05)
 class Scripted:
     """Decides what it was told, at looks that come every second pass."""
 
-    due, keeps, reason = 2, False, "It was told so."
+    due, skips, keeps, reason = 2, 2, False, "It was told so."
 
     def __init__(self, plan: Plan, script: "Iterator[Callable[[int], Plan]]") -> None:
         self.plan, self._script = plan, script
@@ -190,7 +190,7 @@ def other_figures(
             for share, numel in zip(shares, numels, strict=True)
         )
         return Figures(
-            8,
+            48,
             0.01 * (1.0 + 0.1 * rank) + sum(seconds),
             numels,
             tensors,

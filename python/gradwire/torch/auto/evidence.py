@@ -1,23 +1,24 @@
 """What is measured on all ranks together when a decision needs it: the link, and the codec."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import time
+from typing import Any
+
+import torch
 
 from gradwire.auto import FP32, Figures, Model, Plan
 from gradwire.auto.model import CODEC
 from gradwire.cost import Calibration, Link, calibrate
-from gradwire.cost.calibration import line
 from gradwire.torch.auto.choosing import Automatic
 from gradwire.torch.cost import measure_link
 from gradwire.torch.transport import Channel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["Measured", "link_of"]
 
 LINK_SECONDS = 0.1
 CODEC_SECONDS = 0.1
+PINGS = 8
+"""All-reduces of one number, of which the middle one tells the latency."""
 NUMELS = (1 << 14, 1 << 18)
 
 
@@ -52,13 +53,25 @@ class Measured:
         if self.calibration is None:
             self.calibration = self._calibrate()
         if all(each == FP32 for each in self._plan):
-            link = link_of(figures, self._channel.size)
+            link = link_of(figures, self._channel.size, self._latency())
         else:
             # Frames are too small to tell the speed of a link.
             group: Any = getattr(self._channel, "group", None)
             link = measure_link(group, seconds=LINK_SECONDS)
         size = self._channel.size
         return Model(figures, size, link, self.calibration, self._choices.ratios)
+
+    def _latency(self) -> float:
+        """Return the seconds of an all-reduce of next to nothing, the same on all ranks."""
+        seconds = torch.empty(self._channel.size, PINGS, dtype=torch.float64)
+        mine, number = torch.empty(PINGS, dtype=torch.float64), torch.zeros(1)
+        for at in range(PINGS):
+            begin = time.perf_counter()
+            self._channel.all_reduce(number).wait()
+            mine[at] = time.perf_counter() - begin
+        self._channel.all_gather(seconds.view(-1), mine).wait()
+        # A rank that comes late to one has the others wait, but not itself.
+        return float(seconds.amin(0).median())
 
     def _calibrate(self) -> Calibration:
         """Time the codec on all ranks at once, as in training; the slowest rank counts."""
@@ -81,20 +94,21 @@ class Measured:
         )
 
 
-def link_of(figures: Figures, ranks: int) -> Link:
-    """Return the link that explains the all-reduces of a dense step."""
-    pairs = list(zip(figures.nbytes, figures.exchange, strict=True))
-    points = [(nbytes, 0.0, seconds) for nbytes, seconds in pairs if nbytes and seconds]
-    if not points:
+def link_of(figures: Figures, ranks: int, latency: float) -> Link:
+    """Return the link that explains the all-reduces of a dense step.
+
+    Parameters
+    ----------
+    figures : Figures
+    ranks : int
+    latency : float
+        Seconds of an all-reduce of next to nothing. Buckets tell little of it: several of them are
+        under way at the same time, and a small one waits for the large one beside it.
+    """
+    pairs = zip(figures.nbytes, figures.exchange, strict=True)
+    known = [(nbytes, seconds) for nbytes, seconds in pairs if nbytes and seconds]
+    if not known:
         return Link(1e15)
-    total, seconds = _sum(points, 0), _sum(points, 2)
-    # Buckets of one size tell nothing of the latency, and noise may tell anything of it.
-    per_byte = max(line(points).per_numel if len(points) > 1 else 0.0, 0.5 * seconds / total)
-    fixed = max(0.0, seconds - per_byte * total) / len(points)
-    if len({nbytes for nbytes, *_ in points}) == 1:
-        per_byte, fixed = seconds / total, 0.0
-    return Link(8.0 / per_byte, fixed / (2 * (ranks - 1)))
-
-
-def _sum(points: "Sequence[tuple[float, float, float]]", at: int) -> float:
-    return sum(point[at] for point in points)
+    total, seconds = (sum(each) for each in zip(*known, strict=True))
+    fixed = min(latency, 0.5 * seconds / len(known))
+    return Link(8.0 * total / (seconds - fixed * len(known)), fixed / (2 * (ranks - 1)))

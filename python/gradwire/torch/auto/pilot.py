@@ -22,10 +22,8 @@ from gradwire.torch.reducer.record import Parameter
 
 __all__ = ["Pilot"]
 
-_RECORDS = 32
+_RECORDS = 64
 """Passes that medians are over, at most."""
-_SETTLING = 2
-"""Passes after a change that are not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ class Pilot:
         previous.end = now
         if self._decider is None:  # the buckets of two passes were the same
             self._decider = Decider(self._present())
-            self._left, self._skipped = self._decider.due, _SETTLING
+            self._left, self._skipped = self._decider.due, self._decider.skips
         self._left -= 1
         if self._skipped > 0:
             self._skipped -= 1
@@ -267,7 +265,7 @@ class Pilot:
             self._records.clear()
         self._left = decider.due
         if plan != before:
-            self._skipped = _SETTLING
+            self._skipped = decider.skips
             pairs = zip(self._places, plan, strict=True)
             half = {place.key for place, each in pairs if each.kind == "bf16"}
             self._change(self._ratios(plan), half)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gradwire.auto import Figures
+from gradwire.auto.figures import spread
 from gradwire.torch.reducer.jobs import Step
 
 __all__ = ["Place", "Record", "figures"]
@@ -129,4 +130,5 @@ def figures(places: Sequence[Place], tensors: int, records: Sequence[Record]) ->
         exchange=median(exchange),
         nbytes=median(nbytes),
         exposed=statistics.median(exposed),
+        spread=spread(periods),
     )

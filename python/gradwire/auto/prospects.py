@@ -1,0 +1,76 @@
+"""Which plans may be faster than those that were measured, by predictions that may be wrong."""
+
+import math
+
+from gradwire.auto.known import LESS, Known
+from gradwire.auto.model import Model
+from gradwire.auto.setting import Plan, compresses
+
+__all__ = ["estimate", "promising"]
+
+GAIN = 0.03
+"""A plan is tried if it may be so much faster than the best that is known."""
+UNSEEN = 0.6
+"""The share of its prediction that a plan may take if none of its kind was measured."""
+SEEN = 0.95
+"""The same if the prediction is corrected by what others of its kind have taken."""
+FIRST = 2.0
+"""The codec is tried before dense plans if they are predicted to take so many times as long."""
+
+
+def estimate(model: Model, known: Known, plan: Plan) -> tuple[float, float]:
+    """Return the predicted step, and the least that it may turn out to be.
+
+    Predictions are corrected by what measured plans of the kind have shown: those with the same
+    kinds of settings, or else those whose strongest setting is of the same kind.
+    """
+    predicted = model.step(plan)
+    alike = [
+        (other, timed.seconds / model.step(other))
+        for other, timed in known.timed.items()
+        if len(other) == len(plan) and _strongest(other) == _strongest(plan)
+    ]
+    same = [factor for other, factor in alike if _kinds(other) == _kinds(plan)]
+    factors = same or [factor for _, factor in alike]
+    if factors:
+        predicted *= math.exp(sum(map(math.log, factors)) / len(factors))
+    # Threads of an exchange may take the processor from the backward pass, but hardly half of it.
+    floor = model.compute - 0.5 * model.figures.ready[-1]
+    return predicted, max(floor, (SEEN if factors else UNSEEN) * predicted)
+
+
+def promising(model: Model, known: Known, at: int) -> Plan | None:
+    """Return the plan to be tried next, if any may gain.
+
+    Of plans whose predicted steps differ by 1 % or less it is the one that leaves out the least.
+    Dense plans come first, unless the codec is predicted to be so much faster that its measured
+    step can show that they need no trial.
+    """
+    best = known.fastest()
+    seconds = known.timed[best].seconds
+    dense: dict[Plan, float] = {}
+    coded: dict[Plan, float] = {}
+    for plan in model.plans():
+        if plan in known.timed or known.held(plan, at):
+            continue
+        # What leaves out less need not gain anything.
+        weaker = model.strength(plan) < model.strength(best)
+        predicted, least = estimate(model, known, plan)
+        if least < (1.0 + LESS if weaker else 1.0 - GAIN) * seconds:
+            (coded if compresses(plan) else dense)[plan] = predicted
+    later = dense and coded and FIRST * min(coded.values()) < min(dense.values())
+    chosen = coded if later or not dense else dense
+    if not chosen:
+        return None
+    least = min(chosen.values())
+    near = [plan for plan, predicted in chosen.items() if predicted <= (1.0 + LESS) * least]
+    return min(near, key=model.strength)
+
+
+def _kinds(plan: Plan) -> set[str]:
+    return {each.kind for each in plan}
+
+
+def _strongest(plan: Plan) -> str:
+    kinds = _kinds(plan)
+    return next(each for each in ("codec", "bf16", "fp32") if each in kinds)
