@@ -13,8 +13,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,14 +21,13 @@ import torch
 
 from benches import stopping
 from benches.compare import blocks
-from benches.compare.exchange import Rank, together
-from gradwire.cli.training.link import format_rate, open_link, parse_rate
+from benches.ranks import joined
+from gradwire.cli.training.link import format_rate, parse_rate
 from gradwire.cli.training.machine import machine, versions
 
 from .rank import METHODS
 
 RATES = ("50mbit", "100mbit", "1gbit", "10gbit", "unshaped")
-UNSHAPED = 200_000_000_000
 MOST = 600  # steps that auto may take to settle
 TURN = 12  # steps of a turn
 
@@ -38,31 +35,14 @@ TURN = 12  # steps of a turn
 def measure(ranks: int, rates: list[int | None], rounds: int, seconds: float) -> dict[str, Any]:
     """Measure all steps on all links."""
     load = os.getloadavg()
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
-        link, why_not = open_link(ranks)
-        stack.enter_context(link)
-        if why_not is not None:
-            raise SystemExit(f"no shaped link: {why_not}")
-        link.set_rate(UNSHAPED)
-        processes = []
-        for number in range(ranks):
-            processes.append(Rank(link, number, folder, "benches.auto.rank", ranks=ranks))
-            stack.callback(processes[-1].close)
-        together(processes)  # each says so when it has joined the others
-
-        def ask(**command: Any) -> list[dict[str, Any]]:
-            for process in processes:
-                process.tell(**command)
-            return together(processes)
-
+    with joined(ranks, "benches.auto.rank", shaped=True) as processes:
         outcomes = []
         for rate in rates:
             print(name(rate), file=sys.stderr, flush=True)
-            link.set_rate(UNSHAPED)  # while DDP compares the models
-            ask(do="begin", methods=list(METHODS))
-            link.set_rate(rate or UNSHAPED)
-            outcomes.append({"rate": rate, **_over(ask, rounds, seconds)})
+            processes.shape(None)  # while DDP compares the models
+            processes.ask(do="begin", methods=list(METHODS))
+            processes.shape(rate)
+            outcomes.append({"rate": rate, **_over(processes.ask, rounds, seconds)})
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),

@@ -1,11 +1,9 @@
 """The process of one rank: what each line on its standard input asks for."""
 
 import json
-import os
 import sys
 import time
 import warnings
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from benches.joining import join, obey
 from benches.plan.rank import _half
 from gradwire.torch import ddp
 from gradwire.torch.ddp import Handle
@@ -117,25 +116,10 @@ def _slow_down(seconds: float) -> None:
 
 def main(setup: dict[str, Any]) -> None:
     """Join the other ranks, and do what each line of standard input says."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # answers keep the pipe to themselves
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    gradwire.set_num_threads(1)
-    # A file, not a port: it reaches across namespaces.
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{setup['folder']}/store",
-        rank=setup["rank"],
-        world_size=setup["ranks"],
-        timeout=timedelta(seconds=600),
-    )
-    commands = Commands()
-    print(json.dumps({"methods": METHODS}), file=answers, flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = getattr(commands, command.pop("do"))(**command)
-        print(json.dumps(answer), file=answers, flush=True)
+    say = join(setup, seconds=600)
+    say(methods=METHODS)
+    obey(Commands(), say)
 
 
 if __name__ == "__main__":

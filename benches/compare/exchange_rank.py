@@ -2,12 +2,10 @@
 
 import functools
 import json
-import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_h
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from benches.joining import join, obey
 from gradwire.quantize import BFloat16
 from gradwire.torch import ddp
 
@@ -133,36 +132,35 @@ def gradients() -> tuple[Tensor, ...]:
                  for _ in range(LAYERS))  # fmt: skip
 
 
+Step = Callable[[DistributedDataParallel, tuple[Tensor, ...]], dict[str, float]]
+
+
+class _Steps:
+    """What the parent can ask for: a step of a method."""
+
+    def __init__(
+        self, step: Step, given: tuple[Tensor, ...], methods: Mapping[str, Method]
+    ) -> None:
+        self._step, self._given, self._methods = step, given, methods
+
+    def step(self, method: str) -> dict[str, float | None]:
+        model, nbytes = self._methods[method]
+        return {**self._step(model, self._given), "nbytes": nbytes()}
+
+
 def serve(
     setup: dict[str, Any],
     draw: Callable[[], tuple[Tensor, ...]],
     methods: Callable[[], Iterator[tuple[str, Method]]],
     numel: int,
-    step: Callable[[DistributedDataParallel, tuple[Tensor, ...]], dict[str, float]] = step,
+    step: Step = step,
     settle: Mapping[str, int] | None = None,
 ) -> None:
     """Join the other ranks, and run a step of each method that a line of standard input names.
 
     Before the first, each method makes three steps, or as many as ``settle`` has for it.
     """
-    # Answers keep the pipe to themselves.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(**what: Any) -> None:
-        answers.write(json.dumps(what) + "\n")
-        answers.flush()
-
-    torch.set_num_threads(1)
-    gradwire.set_num_threads(1)
-    # A file, not a port: it reaches across namespaces.
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{setup['folder']}/store",
-        rank=setup["rank"],
-        world_size=setup["ranks"],
-        timeout=timedelta(seconds=120),
-    )
+    say = join(setup, seconds=120)
     torch.manual_seed(setup["rank"])
     given = draw()
     everyone = dict(methods())
@@ -171,9 +169,7 @@ def serve(
         for _ in range((settle or {}).get(name, 3)):
             step(model, given)
     say(methods=list(everyone), numel=numel)
-    for line in sys.stdin:
-        model, nbytes = everyone[json.loads(line)["method"]]
-        say(**step(model, given), nbytes=nbytes())
+    obey(_Steps(step, given, everyone), say)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,13 @@ the work of each rank on a bucket, most of which is a fixed cost per layer. The 
 interleaved, and compared by the difference to the plain hook within one round.
 """
 
-import tempfile
-from contextlib import ExitStack
 from typing import Any
 
 from rich.table import Table
 
-from gradwire.cli.training.link import Loopback
+from benches.ranks import joined
 
-from .exchange import RANKS, Rank, together, turns
+from .exchange import RANKS, turns
 from .interleave import Tick
 from .pages import span
 from .rounds import Spread
@@ -23,21 +21,15 @@ PLAIN = "torch allreduce hook"
 
 def measure(rounds: int, tick: Tick) -> dict[str, Any]:
     """Return the time of a step with every method, and its excess over the plain hook."""
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
-        ranks = []
-        for number in range(RANKS):
-            ranks.append(Rank(Loopback(), number, folder, f"{__package__}.layers_rank"))
-            stack.callback(ranks[-1].close)
-        facts = together(ranks)[0]
-        seconds, worked, _ = turns(ranks, facts["methods"], rounds, "layers", tick)
+    with joined(RANKS, f"{__package__}.layers_rank", loopback=True) as ranks:
+        seconds, worked, _ = turns(ranks, rounds, "layers", tick)
     rows = []
     for method, own in seconds.items():
         pairs = zip(own.values, seconds[PLAIN].values, strict=True)
         beyond = Spread([mine - plain for mine, plain in pairs])
         row = {"seconds": own, "beyond": beyond, "cpu": worked[method]}
         rows.append({"method": method, **{name: each.record() for name, each in row.items()}})
-    return {"ranks": RANKS, "numel": facts["numel"], "rows": rows}
+    return {"ranks": RANKS, "numel": ranks.facts["numel"], "rows": rows}
 
 
 def table(measured: dict[str, Any]) -> Table:

@@ -8,12 +8,11 @@ touch the link. Prints the table of `docs/hierarchy.md`.
 
 import statistics
 import sys
-import tempfile
-from contextlib import ExitStack
 
-from gradwire.cli.training.link import format_rate, open_link
+from benches.ranks import joined
+from gradwire.cli.training.link import format_rate
 
-from .exchange import Rank, together, turns
+from .exchange import turns
 
 NODES, RANKS = 2, 2
 RATES = (100_000_000, 1_000_000_000)
@@ -21,31 +20,13 @@ ROUNDS = 5
 
 
 def main() -> None:
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
-        link, why_not = open_link(NODES)
-        stack.enter_context(link)
-        if why_not is not None:
-            sys.exit(f"no shaped link: {why_not}")
-        link.set_rate(200_000_000_000)
-        ranks = []
-        for number in range(NODES * RANKS):
-            rank = Rank(
-                link,
-                number,
-                folder,
-                f"{__package__}.nodes_rank",
-                ranks=NODES * RANKS,
-                end=number // RANKS,
-            )
-            ranks.append(rank)
-            stack.callback(rank.close)
-        facts = together(ranks)[0]
+    with joined(NODES * RANKS, f"{__package__}.nodes_rank", nodes=NODES, shaped=True) as ranks:
         columns = []
         for rate in RATES:
-            link.set_rate(rate)
-            found, _, nbytes = turns(ranks, facts["methods"], ROUNDS, f"{rate}", _say)
+            ranks.shape(rate)
+            found, _, nbytes = turns(ranks, ROUNDS, f"{rate}", _say)
             columns.append({key: statistics.median(each.values) for key, each in found.items()})
+    facts = ranks.facts
     rates = " | ".join(map(format_rate, RATES))
     print(f"| {facts['numel']:,} float32 | kB from a rank to other nodes | {rates} |")
     print("| --- |" + " ---: |" * (1 + len(RATES)))

@@ -3,13 +3,12 @@
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-from benches.compare.exchange import UNSHAPED, Rank, together, turns
+from benches.compare.exchange import turns
+from benches.ranks import joined
 from gradwire.cli.training import accordion
 from gradwire.cli.training.link import format_rate, open_link, parse_rate
 from gradwire.schedule import Accordion
@@ -84,27 +83,16 @@ def _turned(
 ) -> list[Row]:
     """Return a row for every link and method: the median of the slowest rank's seconds."""
     rows = []
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
-        link, why_not = open_link(ranks)
-        stack.enter_context(link)
-        if why_not is not None:
-            raise RuntimeError(f"these figures need links of known speed: {why_not}")
-        link.set_rate(UNSHAPED)
-        processes = []
-        for number in range(ranks):
-            processes.append(Rank(link, number, folder, module, ranks=ranks, **options))
-            stack.callback(processes[-1].close)
-        facts = together(processes)[0]
+    with joined(ranks, module, shaped=True, **options) as processes:
         for rate in rates:
-            link.set_rate(parse_rate(rate))
+            processes.shape(parse_rate(rate))
             before = os.getloadavg()[0]
             title = f"{ranks} ranks, {format_rate(parse_rate(rate))}, {options or ''}"
-            seconds, worked, nbytes = turns(processes, facts["methods"], rounds, title, _said)
+            seconds, worked, nbytes = turns(processes, rounds, title, _said)
             rows += [
                 {
                     "ranks": ranks,
-                    "numel": facts["numel"],
+                    "numel": processes.facts["numel"],
                     "rate": rate,
                     "method": name,
                     "seconds": statistics.median(seconds[name].values),
@@ -115,7 +103,7 @@ def _turned(
                     "rounds": rounds,
                     "load": [before, os.getloadavg()[0]],
                 }
-                for name in facts["methods"]
+                for name in processes.facts["methods"]
             ]
     return rows
 

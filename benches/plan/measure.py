@@ -2,18 +2,16 @@
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
-from benches.compare.exchange import UNSHAPED, Rank, together
-from gradwire.cli.training.link import format_rate, open_link
+from benches.ranks import Ranks, joined
+from gradwire.cli.training.link import format_rate
 from gradwire.cli.training.machine import machine, versions
 from gradwire.cost import Calibration, CodecCost
 
@@ -32,37 +30,12 @@ def name_of(rate: int) -> str:
     return format_rate(rate) if rate else "unshaped"
 
 
-class Processes:
-    """The ranks."""
-
-    def __init__(self, ranks: list[Rank]) -> None:
-        self._ranks = ranks
-        together(ranks)  # each says so when it has joined the others
-
-    def ask(self, **command: Any) -> list[dict[str, Any]]:
-        """Have all ranks do something; return their answers."""
-        for rank in self._ranks:
-            rank.tell(**command)
-        return together(self._ranks)
-
-
 def measure(
     ranks: int, rates: Sequence[int], methods: Sequence[str], rounds: int
 ) -> dict[str, Any]:
     """Measure on links of these rates between so many ranks."""
     load = os.getloadavg()
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradwire-bench-"))
-        link, why_not = open_link(ranks)
-        stack.enter_context(link)
-        if why_not is not None:
-            raise SystemExit(f"no shaped link: {why_not}")
-        link.set_rate(UNSHAPED)
-        started = []
-        for number in range(ranks):
-            started.append(Rank(link, number, folder, "benches.plan.rank", ranks=ranks))
-            stack.callback(started[-1].close)
-        processes = Processes(started)
+    with joined(ranks, "benches.plan.rank", shaped=True) as processes:
         codecs = [method for method in methods if method not in DENSE]
         found = [processes.ask(do="calibrate", methods=codecs, seconds=0.2) for _ in range(TIMES)]
         outcomes: list[dict[str, Any]] = [
@@ -71,11 +44,11 @@ def measure(
         sent: dict[str, float] = {}
         for first in range(0, len(methods), AT_ONCE):
             batch = methods[first : first + AT_ONCE]
-            link.set_rate(UNSHAPED)
+            processes.shape(None)
             sent |= processes.ask(do="use", methods=batch)[0]
             for outcome in outcomes:
                 print(f"{name_of(outcome['rate'])}: {', '.join(batch)}", file=sys.stderr)
-                link.set_rate(outcome["rate"] or UNSHAPED)
+                processes.shape(outcome["rate"])
                 _turns(processes, batch, rounds, outcome)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -92,9 +65,7 @@ def measure(
     }
 
 
-def _turns(
-    processes: Processes, batch: Sequence[str], rounds: int, outcome: dict[str, Any]
-) -> None:
+def _turns(processes: Ranks, batch: Sequence[str], rounds: int, outcome: dict[str, Any]) -> None:
     """Have some methods take turns on one link, and add what they took to its outcome."""
     outcome["links"].append(processes.ask(do="link", seconds=0.6)[0])
     profiles = [processes.ask(do="profile")[0]]

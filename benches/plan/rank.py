@@ -1,13 +1,11 @@
 """The process of one rank: what each line on its standard input asks for."""
 
 import json
-import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from benches.joining import join, obey
 from gradwire.cost import calibrate
 from gradwire.presets import PRESETS
 from gradwire.torch import cost, ddp, optim
@@ -158,24 +157,9 @@ class Commands:
 
 def main(setup: dict[str, Any]) -> None:
     """Join the other ranks, and do what each line of standard input says."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # answers keep the pipe to themselves
-    torch.set_num_threads(1)
-    gradwire.set_num_threads(1)
-    # A file, not a port: it reaches across namespaces.
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{setup['folder']}/store",
-        rank=setup["rank"],
-        world_size=setup["ranks"],
-        timeout=timedelta(seconds=300),
-    )
-    commands = Commands()
-    print(json.dumps({}), file=answers, flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = getattr(commands, command.pop("do"))(**command)
-        print(json.dumps(answer), file=answers, flush=True)
+    say = join(setup, seconds=300)
+    say()
+    obey(Commands(), say)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,18 @@ import gc
 import hashlib
 import itertools
 import json
-import os
 import statistics
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-import gradwire
 from benches.accuracy.run import evaluate
 from benches.accuracy.worker import make_task
+from benches.joining import join, obey
 from gradwire.cli.training.tasks import share_of_rate
 
 from . import models
@@ -137,24 +135,9 @@ def _share(optimizer: torch.optim.Optimizer, kept: list[dict[str, Any]]) -> None
 
 def main(setup: dict[str, Any]) -> None:
     """Join the other ranks, and do what each line of standard input says."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # answers keep the pipe to themselves
-    torch.set_num_threads(1)
-    gradwire.set_num_threads(1)
-    # A file, not a port: it reaches across namespaces.
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{setup['folder']}/store",
-        rank=setup["rank"],
-        world_size=setup["ranks"],
-        timeout=timedelta(seconds=600),
-    )
-    commands = Commands(setup["rank"], setup["ranks"])
-    print(json.dumps({"torch": torch.__version__}), file=answers, flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = getattr(commands, command.pop("do"))(**command)
-        print(json.dumps(answer), file=answers, flush=True)
+    say = join(setup, seconds=600)
+    say(torch=torch.__version__)
+    obey(Commands(setup["rank"], setup["ranks"]), say)
 
 
 if __name__ == "__main__":

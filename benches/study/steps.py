@@ -1,7 +1,6 @@
 """Times of steps: real processes over real shaped links, in which all methods take turns."""
 
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -9,8 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benches.compare.exchange import UNSHAPED, Rank, together
-from gradwire.cli.training.link import open_link
+from benches.ranks import joined
 
 from . import methods
 from .plan import LARGE, PLENTY, SECTIONS, Cell, Plan
@@ -26,35 +24,13 @@ Listed = list[tuple[str, str, float | None]]
 
 
 class Ranks:
-    """Processes of so many ranks in network namespaces, joined by a link of known speed.
-
-    Attributes
-    ----------
-    why_not : str or None
-        Why the link cannot be shaped: the ranks then use the loopback device.
-    """
+    """Processes of so many ranks in network namespaces, joined by a link of known speed."""
 
     def __init__(self, ranks: int, data: Path | None = None) -> None:
-        self.ranks = ranks
         self._data = None if data is None else str(data)
         self._stack = ExitStack()
         self._loaded: tuple[str, Listed] | None = None
-        try:
-            folder = self._stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="gradwire-study-")
-            )
-            self._link, self.why_not = open_link(ranks)
-            self._stack.enter_context(self._link)
-            self._processes = []
-            for number in range(ranks):
-                process = Rank(self._link, number, folder, "benches.study.rank", ranks=ranks)
-                self._processes.append(process)
-                self._stack.callback(process.close)
-            self.shape(None)
-            together(self._processes)  # each says so when it has joined the others
-        except BaseException:
-            self._stack.close()
-            raise
+        self._joined = self._stack.enter_context(joined(ranks, "benches.study.rank"))
 
     def __enter__(self) -> Self:
         return self
@@ -67,16 +43,23 @@ class Ranks:
     ) -> None:
         self._stack.close()
 
+    @property
+    def ranks(self) -> int:
+        """How many they are."""
+        return len(self._joined)
+
+    @property
+    def why_not(self) -> str | None:
+        """Why the link cannot be shaped: the ranks then use the loopback device."""
+        return self._joined.why_not
+
     def shape(self, link: int | None) -> None:
         """Shape the link to so many bits per second; None takes the limit away."""
-        if self.why_not is None:
-            self._link.set_rate(link or UNSHAPED)
+        self._joined.shape(link)
 
     def ask(self, **command: Any) -> list[dict[str, Any]]:
         """Return what every rank answers to a command."""
-        for process in self._processes:
-            process.tell(**command)
-        return together(self._processes)
+        return self._joined.ask(**command)
 
     def load(self, section: str, contestants: Listed) -> None:
         """Make the models of contestants, over a fast link, unless they are there."""

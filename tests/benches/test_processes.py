@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the benches need the extra [torch]")
 
-from benches.compare.exchange import ROOT, Rank, together
+from benches.ranks import ROOT, Rank, together
 from gradwire.cli.training.link import Loopback
 
 FORKING = """
