@@ -4,13 +4,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from gradwire.auto.figures import Figures
-from gradwire.auto.setting import BF16, FP32, Plan, Setting, strength
+from gradwire.auto.setting import BF16, FP32, OWNERS_FROM, Exchange, Plan, Setting, strength
 from gradwire.cost import (
     Bucket,
     Calibration,
     Link,
     Method,
     Network,
+    QuantizedAllReduce,
+    SparseReduceScatter,
     Workload,
     bf16,
     compressed,
@@ -39,6 +41,8 @@ class Model:
         Of the codec, under the name `CODEC`.
     ratios : sequence of float
         Ratios that may be tried; empty if the codec has none.
+    owners : bool
+        Sums may go through owners of ranges, too, if there are `OWNERS_FROM` ranks or more.
     """
 
     def __init__(
@@ -48,6 +52,8 @@ class Model:
         link: Link,
         calibration: Calibration,
         ratios: Sequence[float],
+        *,
+        owners: bool = False,
     ) -> None:
         self.figures = figures
         self.link = link
@@ -63,9 +69,12 @@ class Model:
             shared=True,
         )
         network = Network(ranks, link)
+        exchanges: list[Exchange] = ["gather"]
+        if owners and ranks >= OWNERS_FROM:
+            exchanges.append("owners")
         self._by: Mapping[Setting, tuple[Bucket, ...]] = {
             setting: predict(work, method, network).buckets
-            for setting, method in _methods(calibration, ratios).items()
+            for setting, method in _methods(calibration, ratios, exchanges).items()
         }
         self._steps: dict[Plan, float] = {}
         self._plans: list[Plan] = []
@@ -111,26 +120,42 @@ class Model:
     def _mixed(self, start: Plan) -> Plan:
         """Change one bucket after the other to what makes the step fastest."""
         codec = next((each for each in start if each.kind == "codec"), None)
-        choices = [FP32, BF16, *([codec] if codec is not None else [])]
+        coded = [each for each in self._by if codec is not None and _alike(each, codec)]
         plan, seconds = start, self.step(start)
-        # The last bucket ends a step that was encoded in parts: it keeps what it has.
-        for at in range(len(plan) - 1):
-            for each in choices:
+        for at in range(len(plan)):
+            # The last bucket ends a step that was encoded in parts: dense, it would be apart.
+            for each in coded if at == len(plan) - 1 else [FP32, BF16, *coded]:
                 other = (*plan[:at], self._allowed(at, each), *plan[at + 1 :])
                 if self.step(other) < 0.999 * seconds:
                     plan, seconds = other, self.step(other)
         return plan
 
 
-def _methods(calibration: Calibration, ratios: Sequence[float]) -> dict[Setting, Method]:
+def _alike(one: Setting, other: Setting) -> bool:
+    """Tell whether two settings differ in their exchange at most."""
+    return (one.kind, one.ratio) == (other.kind, other.ratio)
+
+
+def _methods(
+    calibration: Calibration, ratios: Sequence[float], exchanges: Sequence[Exchange]
+) -> dict[Setting, Method]:
     found = {FP32: fp32(), BF16: bf16(calibration)}
     if CODEC not in calibration.codecs:
         return found
-    method = compressed(CODEC, calibration)
-    if not ratios:
-        return {**found, Setting("codec"): method}
-    assert method.cost is not None  # it is a codec's
-    for ratio in ratios:
-        cost = dataclasses.replace(method.cost, share=ratio)
-        found[Setting("codec", ratio)] = dataclasses.replace(method, cost=cost)
+    for exchange in exchanges:
+        method = _method(calibration, exchange)
+        if not ratios:
+            found[Setting("codec", None, exchange)] = method
+        assert method.cost is not None  # it is a codec's
+        for ratio in ratios:
+            cost = dataclasses.replace(method.cost, share=ratio)
+            found[Setting("codec", ratio, exchange)] = dataclasses.replace(method, cost=cost)
     return found
+
+
+def _method(calibration: Calibration, exchange: Exchange) -> Method:
+    if exchange == "gather":
+        return compressed(CODEC, calibration)
+    selects = calibration.codecs[CODEC].codec.sparsify.selects
+    through = SparseReduceScatter() if selects else QuantizedAllReduce()
+    return compressed(CODEC, calibration, through)

@@ -22,7 +22,8 @@ def estimate(model: Model, known: Known, plan: Plan) -> tuple[float, float]:
     """Return the predicted step, and the least that it may turn out to be.
 
     Predictions are corrected by what measured plans of the kind have shown: those with the same
-    kinds of settings, or else those whose strongest setting is of the same kind.
+    kinds of settings, or else those whose strongest setting is of the same kind. The codec with
+    another exchange is another kind.
     """
     predicted = model.step(plan)
     alike = [
@@ -67,10 +68,12 @@ def promising(model: Model, known: Known, at: int) -> Plan | None:
     return min(near, key=model.strength)
 
 
-def _kinds(plan: Plan) -> set[str]:
-    return {each.kind for each in plan}
+def _kinds(plan: Plan) -> set[tuple[str, str]]:
+    """Return what a plan has of settings whose predictions may be wrong in different ways."""
+    return {(each.kind, each.exchange) for each in plan}
 
 
-def _strongest(plan: Plan) -> str:
-    kinds = _kinds(plan)
-    return next(each for each in ("codec", "bf16", "fp32") if each in kinds)
+def _strongest(plan: Plan) -> set[tuple[str, str]]:
+    kinds = {each.kind for each in plan}
+    strongest = next(each for each in ("codec", "bf16", "fp32") if each in kinds)
+    return {each for each in _kinds(plan) if each[0] == strongest}

@@ -6,9 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["BF16", "FP32", "Plan", "Setting", "compresses", "describe", "ladder", "strength"]
+__all__ = [
+    "BF16",
+    "FP32",
+    "OWNERS_FROM",
+    "Exchange",
+    "Plan",
+    "Setting",
+    "compresses",
+    "describe",
+    "ladder",
+    "strength",
+]
 
 _STEPS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+_AGAIN = 0.3
+"""What selecting or rounding the sums once more counts beside a ratio: less than its next step."""
+OWNERS_FROM = 3
+"""Ranks from which sums may go through owners: two of them send as many bytes by an all-gather."""
+
+Exchange: TypeAlias = Literal["gather", "owners"]
+"""An all-gather of frames, or sums of ranges by their owners; see ``docs/exchanges.md``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +39,21 @@ class Setting:
         A plain all-reduce in the bucket's own dtype, one in bfloat16, or the codec.
     ratio : float or None
         Share of the entries that the codec sends; None if it has none.
+    exchange : {"gather", "owners"}
+        How the ranks combine the codec's frames: `gradwire.exchange.AllGather`; or, of
+        `gradwire.exchange.ReduceScatter` and `gradwire.exchange.QuantizedAllReduce`, the one that
+        goes with the codec.
     """
 
     kind: Literal["fp32", "bf16", "codec"]
     ratio: float | None = None
+    exchange: Exchange = "gather"
 
     def __str__(self) -> str:
         if self.kind != "codec":
             return self.kind
-        return "the codec" if self.ratio is None else f"the codec at ratio {self.ratio:g}"
+        ratio = "" if self.ratio is None else f" at ratio {self.ratio:g}"
+        return f"the codec{ratio}{' through owners' * (self.exchange == 'owners')}"
 
 
 FP32 = Setting("fp32")
@@ -56,7 +80,9 @@ def strength(plan: Plan, numels: Sequence[int]) -> float:
         if setting.kind == "bf16":
             total += 0.5 * numel
         elif setting.kind == "codec":
-            total += numel * (1.0 + (0.0 if setting.ratio is None else -math.log(setting.ratio)))
+            again = _AGAIN if setting.exchange == "owners" else 0.0
+            ratio = 0.0 if setting.ratio is None else -math.log(setting.ratio)
+            total += numel * (1.0 + again + ratio)
     return total
 
 

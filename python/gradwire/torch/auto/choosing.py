@@ -1,7 +1,7 @@
 """What ``"auto"`` may choose from: the codec that suits the optimizer, and its ratios."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -9,12 +9,14 @@ import torch
 import gradwire
 from gradwire import _validate
 from gradwire.auto import ladder
+from gradwire.exchange import QuantizedAllReduce, ReduceScatter
 from gradwire.schedule import Schedule
 from gradwire.torch.optim import AdamW
 from gradwire.torch.reducer.pairing import check_optimizer
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
+    from gradwire.exchange.owners import Owners
 
 __all__ = ["AUTO", "Automatic", "check_alone", "check_measurable", "codec_for", "least_ratio"]
 
@@ -33,14 +35,24 @@ class Automatic:
         The codec, at the least ratio.
     ratios : tuple of float
         Ratios that may be used, from the largest; empty for a codec without a ratio.
+    owners : gradwire.exchange.ReduceScatter, gradwire.exchange.QuantizedAllReduce or None
+        The exchange that may be used in place of the codec's own, an all-gather.
     """
 
     codec: "Codec"
     ratios: tuple[float, ...]
+    owners: "Owners | None" = None
 
 
-def codec_for(optimizer: object, max_ratio: float | None) -> Automatic:
-    """Return the codec that suits an optimizer, and the ratios that may be tried.
+def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = False) -> Automatic:
+    """Return the codec that suits an optimizer, and the ratios and exchanges that may be tried.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+    max_ratio : float or None
+    owners : bool
+        The ranks can send each other something else each: sums may go through owners.
 
     Raises
     ------
@@ -56,7 +68,12 @@ def codec_for(optimizer: object, max_ratio: float | None) -> Automatic:
         )
     check_optimizer(optimizer)
     assert isinstance(optimizer, torch.optim.Optimizer)  # or it had raised
-    least = least_ratio(max_ratio)
+    codec, ratios = _codec_for(optimizer, least_ratio(max_ratio))
+    return Automatic(codec, ratios, _owners_of(codec) if owners else None)
+
+
+def _codec_for(optimizer: torch.optim.Optimizer, least: float) -> "tuple[Codec, tuple[float, ...]]":
+    """Return a codec at the least ratio, and all its ratios."""
     if isinstance(optimizer, AdamW):
         beta2 = {float(group["betas"][1]) for group in optimizer.param_groups}
         eps = {float(group["eps"]) for group in optimizer.param_groups}
@@ -66,10 +83,20 @@ def codec_for(optimizer: object, max_ratio: float | None) -> Automatic:
                 f"eps {sorted(eps)}: give all groups the same, or attach codecs by name"
             )
         (second,), (small,) = beta2, eps
-        return Automatic(gradwire.adam(ratio=least, beta2=second, eps=small), ladder(least))
+        return gradwire.adam(ratio=least, beta2=second, eps=small), ladder(least)
     if any(_adapts(group) for group in optimizer.param_groups):
-        return Automatic(gradwire.float8(), ())
-    return Automatic(gradwire.topk(ratio=least), ladder(least))
+        return gradwire.float8(), ()
+    return gradwire.topk(ratio=least), ladder(least)
+
+
+def _owners_of(codec: "Codec") -> "Owners | None":
+    """Return the exchange through owners that goes with a codec, if there is one."""
+    part = ReduceScatter() if codec.sparsify.selects else QuantizedAllReduce()
+    try:
+        replace(codec, exchange=part)
+    except ValueError:
+        return None
+    return part
 
 
 def least_ratio(max_ratio: object) -> float:

@@ -59,7 +59,14 @@ class Measured:
             group: Any = getattr(self._channel, "group", None)
             link = measure_link(group, seconds=LINK_SECONDS)
         size = self._channel.size
-        return Model(figures, size, link, self.calibration, self._choices.ratios)
+        return Model(
+            figures,
+            size,
+            link,
+            self.calibration,
+            self._choices.ratios,
+            owners=self._choices.owners is not None,
+        )
 
     def _latency(self) -> float:
         """Return the seconds of an all-reduce of next to nothing, the same on all ranks."""

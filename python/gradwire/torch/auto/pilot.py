@@ -16,6 +16,7 @@ from gradwire.torch.auto.evidence import Measured
 from gradwire.torch.auto.records import Bucket, Place, Record, figures
 from gradwire.torch.reducer.adaptive import Adaptive
 from gradwire.torch.reducer.applying import Applying
+from gradwire.torch.reducer.choice import Choice
 from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.passes import Passes
 from gradwire.torch.reducer.record import Parameter
@@ -34,14 +35,14 @@ class _Flush:
     ----------
     step : int
         Passes that counted before it.
-    target : dict of str to (float or None)
-        The ratios after it.
+    target : Choice
+        What is sent after it.
     half : set of tuple of int
         The buckets that are averaged in bfloat16 after it.
     """
 
     step: int
-    target: dict[str, float | None]
+    target: Choice
     half: set[tuple[int, ...]]
 
 
@@ -58,7 +59,7 @@ class Pilot:
     parameters : mapping of str to Parameter
         All parameters, by name.
     scheduler : Adaptive
-        Is told the ratio of each parameter.
+        Is told the ratio and the exchange of each parameter.
     passes : Passes
     control : Control
     applying : Applying
@@ -88,7 +89,7 @@ class Pilot:
         self._ranks = ranks
         self._clock = clock
         self._chosen = scheduler.chosen
-        self._codes = _codes(self._chosen)
+        self._codes = self._chosen.codes
         self._half: set[tuple[int, ...]] = set()
         self._places: list[Place] = []
         self._decider: Decider | None = None
@@ -230,7 +231,7 @@ class Pilot:
     def _restart(self) -> None:
         """Measure anew: buckets are others, or other ratios were loaded."""
         self._decider, self._chosen, self._flushing = None, self._scheduler.chosen, None
-        self._codes = _codes(self._chosen)
+        self._codes = self._chosen.codes
         self._half.clear()
         self._records.clear()
 
@@ -240,9 +241,11 @@ class Pilot:
 
     def _setting(self, place: Place) -> Setting:
         known = [self._by_id.get(each) for each in place.key]
-        ratios = [self._chosen[each.name] for each in known if each is not None and each.compressed]
-        if ratios:
-            return Setting("codec", ratios[0] if self._choices.ratios else None)
+        names = [each.name for each in known if each is not None and each.compressed]
+        if names:
+            ratio = self._chosen.ratios[names[0]] if self._choices.ratios else None
+            through = self._chosen.owned.issuperset(names)
+            return Setting("codec", ratio, "owners" if through else "gather")
         return Setting("bf16") if place.key in self._half else FP32
 
     def _look(self) -> None:
@@ -268,25 +271,28 @@ class Pilot:
             self._skipped = decider.skips
             pairs = zip(self._places, plan, strict=True)
             half = {place.key for place, each in pairs if each.kind == "bf16"}
-            self._change(self._ratios(plan), half)
+            self._change(self._choice(plan), half)
 
     def _leave(self) -> None:
         """Leave the codec: a single rank has nothing to exchange."""
-        self._change(dict.fromkeys(self._chosen), set())
+        self._change(Choice(dict.fromkeys(self._chosen.ratios)), set())
 
-    def _change(self, target: dict[str, float | None], half: set[tuple[int, ...]]) -> None:
+    def _change(self, target: Choice, half: set[tuple[int, ...]]) -> None:
         """Send as planned, once what residuals hold of parameters that become dense is sent."""
         leaving = [
             each
             for each in self._by_id.values()
-            if each.compressed and target[each.name] is None and each.codec.memory.keeps
+            if each.compressed and target.ratios[each.name] is None and each.codec.memory.keeps
         ]
         flush = _Flush(self._passes.step, target, half)
         if not leaving or not self._choices.ratios:
             self._end(flush)
             return
-        # A run that resumes in between goes on as before, and decides anew.
-        self._choose({**self._chosen, **{each.name: 1.0 for each in leaving}}, saved=self._chosen)
+        # A run that resumes in between goes on as before, and decides anew. Owners would not send
+        # all of the sums: where ranks have zeros, there are more of them than one rank has sent.
+        every = {each.name: 1.0 for each in leaving}
+        now = self._chosen
+        self._choose(Choice({**now.ratios, **every}, now.owned - every.keys()), saved=now)
         self._flushing = flush
 
     def _end_flush(self) -> None:
@@ -302,7 +308,9 @@ class Pilot:
         leaving = [
             each
             for each in self._by_id.values()
-            if each.compressed and flush.target[each.name] is None and each.codec.memory.updates
+            if each.compressed
+            and flush.target.ratios[each.name] is None
+            and each.codec.memory.updates
         ]
         if leaving and self._applying is not None:
             with self._control.act("moments of auto") as channel:
@@ -310,17 +318,16 @@ class Pilot:
         self._half = flush.half
         self._choose(flush.target)
 
-    def _choose(
-        self, chosen: Mapping[str, float | None], *, saved: Mapping[str, float | None] | None = None
-    ) -> None:
+    def _choose(self, chosen: Choice, *, saved: Choice | None = None) -> None:
         self._scheduler.choose(chosen, saved=saved)
         self._chosen = self._scheduler.chosen
-        self._codes = _codes(self._chosen)
+        self._codes = self._chosen.codes
         self._passes.forget()
 
-    def _ratios(self, plan: Plan) -> dict[str, float | None]:
-        """Return the ratio of each compressed parameter."""
-        found: dict[str, float | None] = dict.fromkeys(self._chosen)
+    def _choice(self, plan: Plan) -> Choice:
+        """Return how each compressed parameter is sent."""
+        found: dict[str, float | None] = dict.fromkeys(self._chosen.ratios)
+        owned: set[str] = set()
         for place, setting in zip(self._places, plan, strict=True):
             if setting.kind != "codec":
                 continue
@@ -328,9 +335,6 @@ class Pilot:
                 parameter = self._by_id.get(each)
                 if parameter is not None and parameter.state is not None:
                     found[parameter.name] = 1.0 if setting.ratio is None else setting.ratio
-        return found
-
-
-def _codes(chosen: Mapping[str, float | None]) -> bool:
-    """Tell whether anything is compressed."""
-    return any(each is not None for each in chosen.values())
+                    if setting.exchange == "owners":
+                        owned.add(parameter.name)
+        return Choice(found, frozenset(owned))

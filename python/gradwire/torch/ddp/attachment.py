@@ -56,8 +56,8 @@ def attach(
         patterns with ``*``, ``?`` and ``[abc]``; the first that matches counts. Parameters with
         None, or that no key matches, are sent dense. All codecs must have the same exchange.
         With ``"auto"``, each bucket is measured and then averaged in float32, in bfloat16 or by the
-        codec that suits the optimizer, at a ratio of its own: whatever makes a step shortest. See
-        ``docs/auto.md``.
+        codec that suits the optimizer, at a ratio and with an exchange of its own: whatever makes a
+        step shortest. See ``docs/auto.md``.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model. `attach` then checks that it suits the codec, and a pass whose
         gradients are cleared before the optimizer's ``step()`` is undone by itself, as by
@@ -141,7 +141,7 @@ def attach(
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
     choices: Automatic | None = None
     if codec == AUTO:
-        choices = codec_for(optimizer, max_ratio)
+        choices = codec_for(optimizer, max_ratio, owners=True)
         check_alone(schedule, SAME, scope, hierarchy)
         check_measurable(models.known(ddp), grad_scaler, whole=whole)
         codec = choices.codec
@@ -156,6 +156,7 @@ def attach(
         min_ndim=min_ndim,
         scope=scope,
         adaptive=choices is not None,
+        owners=None if choices is None else choices.owners,
     )
     _check(ddp, grad_scaler)
     over = ddp.process_group if process_group is None else process_group

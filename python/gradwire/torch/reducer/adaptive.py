@@ -1,14 +1,17 @@
-"""Gives parameters the ratios that were decided for their buckets, and saves these."""
+"""Gives parameters what was decided for their buckets, and saves that."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire.auto import ladder
+from gradwire.exchange.owners import Owners
 from gradwire.schedule import Constant
 from gradwire.schedule._amount import with_ratio
+from gradwire.torch.reducer.choice import Choice
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.scheduling import Position, Scheduler
 
@@ -23,38 +26,52 @@ class Adaptive(Scheduler):
 
     Attributes
     ----------
-    chosen : mapping of str to (float or None)
-        The ratio of each compressed parameter, of which codecs without one take no notice; None if
-        it is dense. Another object after every change.
-    saved : mapping of str to (float or None)
+    chosen : Choice
+        How each compressed parameter is sent. Another object after every change.
+    saved : Choice
         What a checkpoint holds: `chosen`, without what is sent for a moment only.
+
+    Parameters
+    ----------
+    parameters, measures
+        As in `Scheduler`.
+    owners : gradwire.exchange.ReduceScatter or gradwire.exchange.QuantizedAllReduce, optional
+        What may take the place of the codecs' own exchange.
     """
 
-    def __init__(self, parameters: Mapping[str, Parameter], *, measures: bool) -> None:
-        self.chosen: Mapping[str, float | None] = dict.fromkeys(parameters)
-        self.saved: Mapping[str, float | None] = self.chosen
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        *,
+        measures: bool,
+        owners: Owners | None = None,
+    ) -> None:
+        self._owners = owners
+        self.chosen = self.saved = Choice(dict.fromkeys(parameters))
         super().__init__(Constant(), parameters, measures=measures)
 
-    def choose(
-        self, chosen: Mapping[str, float | None], *, saved: Mapping[str, float | None] | None = None
-    ) -> None:
+    def choose(self, chosen: Choice, *, saved: Choice | None = None) -> None:
         """Change what is sent. Drop all layouts after it: `Passes.forget`.
+
+        States stay as they are. What is known of the sizes of frames is forgotten where a ratio or
+        an exchange changes.
 
         Parameters
         ----------
-        chosen : mapping of str to (float or None)
-        saved : mapping of str to (float or None), optional
+        chosen : Choice
+        saved : Choice, optional
             What a run that resumes goes on with, if not with that.
         """
-        self.chosen = dict(chosen)
-        self.saved = self.chosen if saved is None else dict(saved)
+        self.chosen, self.saved = chosen, chosen if saved is None else saved
         self._apply()
 
     def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
         del epoch, critical
-        ratio, codec = self.chosen[name], self._codecs[name]
+        ratio, codec = self.chosen.ratios[name], self._codecs[name]
         if ratio is None:
             return None
+        if name in self.chosen.owned and self._owners is not None:
+            codec = dataclasses.replace(codec, exchange=self._owners)
         return with_ratio(codec, ratio) if hasattr(codec.sparsify, "ratio") else codec
 
     def take(self, position: Position) -> None:
@@ -65,12 +82,15 @@ class Adaptive(Scheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was chosen, too."""
-        return {**super().state_dict(), "chosen": dict(self.saved)}
+        saved = {**super().state_dict(), "chosen": dict(self.saved.ratios)}
+        owned = self.saved.owned
+        return {**saved, "owners": sorted(owned)} if owned else saved
 
     def prepare(self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[Any]]) -> Position:
         """Return a saved position. A run without decisions compressed everything, and so goes on.
 
-        A ratio that this run does not try becomes the next larger one that it does, or the largest.
+        A ratio that this run does not try becomes the next larger one that it does, or the largest;
+        owners that it does not have, an all-gather.
 
         Raises
         ------
@@ -91,10 +111,12 @@ class Adaptive(Scheduler):
                 name: None if each is None else _validate.unit_interval("chosen", each)
                 for name, each in given.items()
             }
-        chosen = {
+        tried = {
             name: None if each is None else self._tried(name, each) for name, each in chosen.items()
         }
-        before, self.chosen = self.chosen, chosen
+        owned = self._owned(saved.get("owners", ()))
+        before, now = self.chosen, Choice(tried, owned)
+        self.chosen = now
         try:
             found = self._position(found.epoch, found.lr, found.critical, found.norms, measured)
         finally:
@@ -106,8 +128,16 @@ class Adaptive(Scheduler):
             found.norms,
             found.codecs,
             found.measured,
-            chosen,
+            now,
         )
+
+    def _owned(self, given: object) -> frozenset[str]:
+        """Return which saved parameters go through owners in this run."""
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise TypeError(f"the schedule's owners must be a list of names, got {given!r}")
+        if unknown := [each for each in given if each not in self._codecs]:
+            raise ValueError(f"the schedule has owners of other parameters: {unknown}")
+        return frozenset() if self._owners is None else frozenset(given)
 
     def _tried(self, name: str, ratio: float) -> float:
         """Return the ratio that may be chosen in place of another one."""

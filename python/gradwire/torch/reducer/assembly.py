@@ -98,7 +98,11 @@ def assemble(
         for codec, theirs in _by_codec(assignment, compressed):
             check_pairing(codec, optimizer, theirs)
         scheduler = (
-            Adaptive(compressed, measures=place.measures)
+            Adaptive(
+                compressed,
+                measures=place.measures,
+                owners=options.owners_of(place.size),
+            )
             if options.adaptive
             else Scheduler(options.schedule, compressed, measures=place.measures)
         )

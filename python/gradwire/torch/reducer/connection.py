@@ -9,7 +9,15 @@ import torch
 from gradwire.torch.reducer.agreement import agree
 from gradwire.torch.reducer.bundling import Bundler
 from gradwire.torch.reducer.control import Control
-from gradwire.torch.reducer.exchange import Bundled, Confirmation, Exchanging, Nested, build
+from gradwire.torch.reducer.exchange import (
+    Bundled,
+    Changing,
+    Confirmation,
+    Exchange,
+    Exchanging,
+    Nested,
+    build,
+)
 from gradwire.torch.reducer.options import Options
 from gradwire.torch.reducer.shares import Share
 from gradwire.torch.transport import Channel, Hierarchy, Place, Transport
@@ -93,15 +101,19 @@ def connect(
     agree(messages, "attached", facts)
     frames = transport.make(carriers)
     transport.connect(frames, carriers, named.values())
-    exchange: Exchanging
-    built = exchange = build(
-        options.assignment.exchange,
-        frames,
-        transport.make,
-        carriers,
-        check_result=options.scaled,
-        postpones=not options.undoable,
-    )
+    built: Exchange
+    if options.owners_of(frames.size) is not None:
+        built = Changing(frames, transport.make(), carriers)
+    else:
+        built = build(
+            options.assignment.exchange,
+            frames,
+            transport.make,
+            carriers,
+            check_result=options.scaled,
+            postpones=not options.undoable,
+        )
+    exchange: Exchanging = built
     bundler = None
     if options.bundled:
         bundler = Bundler()

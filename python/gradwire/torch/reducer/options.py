@@ -8,6 +8,8 @@ import torch
 
 from gradwire import _validate
 from gradwire._part import check_part
+from gradwire.auto import OWNERS_FROM
+from gradwire.exchange.owners import Owners
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assignment import Assignment, Codecs
@@ -44,6 +46,7 @@ class Options:
     min_ndim: int = 1
     scope: Scope = "tensor"
     adaptive: bool = False  # ratios are decided on while the model trains
+    owners: Owners | None = None  # then also an exchange that may take the place of the codec's
     assignment: Assignment = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +69,10 @@ class Options:
     def bundled(self) -> bool:
         """Whether the parameters of a bucket are encoded together."""
         return self.scope == "bucket"
+
+    def owners_of(self, ranks: int) -> Owners | None:
+        """Return the exchange that may take the place of the codec's, among so many ranks."""
+        return self.owners if ranks >= OWNERS_FROM else None
 
     @property
     def scaled(self) -> bool:

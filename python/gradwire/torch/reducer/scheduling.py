@@ -13,6 +13,7 @@ from gradwire import _validate
 from gradwire.schedule import Accordion, BySteps, Schedule
 from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.agreement import agree
+from gradwire.torch.reducer.choice import Choice
 from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Channel
@@ -40,7 +41,7 @@ class Position:
         The codec of each parameter; None for a parameter that is currently sent dense.
     measured : dict of str to numpy.ndarray
         Sums of gradients, if needed.
-    chosen : dict of str to (float or None), optional
+    chosen : Choice, optional
         What `Adaptive` gives each parameter.
     """
 
@@ -50,7 +51,7 @@ class Position:
     norms: dict[str, float]
     codecs: "dict[str, Codec | None]"
     measured: dict[str, NDArray[np.float32]]
-    chosen: Mapping[str, float | None] | None = None
+    chosen: Choice | None = None
 
 
 class Scheduler:
@@ -237,7 +238,7 @@ class Scheduler:
             ``saved`` is not what `state_dict` returned, or has other parameters.
         """
         keys = {"config", "epoch", "lr", "critical", "norms"}
-        if saved.keys() - {"chosen"} != keys:
+        if saved.keys() - {"chosen", "owners"} != keys:
             raise ValueError(f"the schedule must have the keys {sorted(keys)}, got {sorted(saved)}")
         epoch = _validate.integer("epoch", saved["epoch"], low=0, high=2**53)
         lr = None if saved["lr"] is None else _validate.positive("lr", saved["lr"])

@@ -14,6 +14,15 @@ from gradwire.torch.reducer.exchange.bundled import Bundled
 from gradwire.torch.reducer.exchange.interface import Exchanging
 from gradwire.torch.reducer.exchange.nested import Nested
 from gradwire.torch.reducer.exchange.outcome import Confirmation
-from gradwire.torch.reducer.exchange.routed import Routed
+from gradwire.torch.reducer.exchange.routed import Changing, Routed
 
-__all__ = ["Bundled", "Confirmation", "Exchange", "Exchanging", "Nested", "Routed", "build"]
+__all__ = [
+    "Bundled",
+    "Changing",
+    "Confirmation",
+    "Exchange",
+    "Exchanging",
+    "Nested",
+    "Routed",
+    "build",
+]

@@ -1,23 +1,26 @@
 """Carries out exchanges of several kinds in one order, each by the object that is made for it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.exchange import AllReduce
+from gradwire.exchange import AllGather, AllReduce
 from gradwire.exchange import Exchange as Part
 from gradwire.torch.reducer.exchange.base import Exchange
 from gradwire.torch.reducer.exchange.build import build
 from gradwire.torch.reducer.jobs import Flight, Job
+from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Channel
 
-__all__ = ["Routed"]
+__all__ = ["Changing", "Routed"]
 
 _ALL_DENSE: Part = AllReduce()
 """For buckets without compressed tensors."""
+_MIXED: Part = AllGather()
+"""For buckets whose tensors were not together when their exchanges were decided on."""
 
 
 class Routed(Exchange):
@@ -70,8 +73,9 @@ class Routed(Exchange):
 
     def _of(self, job: Job) -> Exchange:
         part, undoable = _ALL_DENSE, True
-        for parameter in job.layout.compressed[:1]:
-            part, undoable = parameter.codec.exchange, parameter.codec.memory.undoable
+        if job.layout.compressed:
+            part = self._part(job.layout.compressed)
+            undoable = job.layout.compressed[0].codec.memory.undoable
         key = json.dumps(part.get_config(), sort_keys=True), undoable
         kind = self._kinds.get(key)
         if kind is None:
@@ -86,6 +90,27 @@ class Routed(Exchange):
         kind.times = self.times  # all are counted together
         return kind
 
+    def _part(self, compressed: Sequence[Parameter]) -> Part:
+        """Return the exchange of a bucket with these compressed tensors."""
+        part: Part = compressed[0].codec.exchange
+        return part
+
     def _another(self) -> Channel:
         assert self._reasons is not None  # open, as the channel is
         return self._reasons
+
+
+class Changing(Routed):
+    """The same for one model, whose codecs are given another exchange now and then.
+
+    No bucket may be under way then. Parameters of one bucket have the same exchange, but for those
+    that DDP has put together since: they are gathered, whatever their codecs say. Their memories
+    can go back.
+    """
+
+    postpones: ClassVar[bool] = False
+
+    def _part(self, compressed: Sequence[Parameter]) -> Part:
+        part = super()._part(compressed)
+        alike = all(each.codec.exchange == part for each in compressed)
+        return part if alike else _MIXED
