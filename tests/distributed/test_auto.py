@@ -99,9 +99,13 @@ def test_ranks_that_measure_different_times_decide_the_same(two: Ranks):
     assert "Mbit/s" in first["reasons"][-1]
 
 
-def test_with_times_of_this_machine_ranks_decide_the_same(two: Ranks):
-    first, second = two.run("auto.real")
+@pytest.mark.parametrize("records", [1, 64])
+def test_with_times_of_this_machine_ranks_decide_the_same(two: Ranks, records):
+    """Also if most passes before a look are not timed."""
+    first, second = two.run("auto.real", records=records)
     assert first == second
+    assert max(first["known"]) <= records
+    assert all(first["known"][1:])
     assert first["model"]
     assert re.search(r"\d ms", first["reason"])
 

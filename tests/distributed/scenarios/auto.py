@@ -15,6 +15,7 @@ from gradwire.auto import BF16, FP32, Decider, Figures, Model, Plan, Setting
 from gradwire.cost import Calibration, CodecCost, Line, Link
 from gradwire.schedule import Accordion, DenseWarmUp
 from gradwire.torch.auto import pilot
+from gradwire.torch.auto.records import figures
 from gradwire.torch.ddp import GradientError, Handle
 from tests.distributed.scenarios.common import (
     SHAPES,
@@ -246,9 +247,15 @@ def deciding(rank: int, world_size: int) -> dict[str, Any]:
     return found
 
 
-def real(rank: int, world_size: int) -> dict[str, Any]:
+def real(rank: int, world_size: int, records: int) -> dict[str, Any]:
     """Nothing replaced: whatever it measures here, all ranks decide the same."""
     del world_size
+    known: list[int] = []
+
+    def counted(places: Sequence[Any], tensors: int, every: Sequence[Any]) -> Figures | None:
+        known.append(len(every))
+        return figures(places, tensors, every)
+
     module = network()
     optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-3)
     made: list[Decider] = []
@@ -260,6 +267,8 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with (
         mock.patch.object(pilot, "Decider", eager),
+        mock.patch.object(pilot, "_RECORDS", records),
+        mock.patch.object(pilot, "figures", counted),
         mock.patch("gradwire.auto.decider.MATTERS", -1.0),  # so that it looks into everything
         attached(module, "auto", options={"optimizer": optimizer}, bucket_cap_mb=SMALL_BUCKETS) as (
             model,
@@ -267,10 +276,10 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
         ),
     ):
         plans = []
-        for step in range(60):
+        for step in range(260):
             train(model, rank, range(step, step + 1), optimizer=optimizer)
             plans.append(plan_of(handle))
-        found = {"plans": plans, "reason": handle.report().decision}
+        found = {"plans": plans, "reason": handle.report().decision, "known": known}
         found["model"] = made[0]._model is not None
         found["print"] = fingerprint(module)
     return found

@@ -13,7 +13,7 @@ from gradwire.auto import FP32, Decider, Figures, Plan, Setting, combined
 from gradwire.cost import Calibration
 from gradwire.torch.auto.choosing import Automatic
 from gradwire.torch.auto.evidence import Measured
-from gradwire.torch.auto.records import Bucket, Place, Record, figures
+from gradwire.torch.auto.records import Bucket, Place, Places, Record, figures
 from gradwire.torch.reducer.adaptive import Adaptive
 from gradwire.torch.reducer.applying import Applying
 from gradwire.torch.reducer.choice import Choice
@@ -92,6 +92,7 @@ class Pilot:
         self._codes = self._chosen.codes
         self._half: set[tuple[int, ...]] = set()
         self._places: list[Place] = []
+        self._seen = Places()
         self._decider: Decider | None = None
         self._calibration: Calibration | None = None
         self._records: deque[Record] = deque(maxlen=_RECORDS)
@@ -130,7 +131,8 @@ class Pilot:
     def begin(self) -> BaseException | None:
         """Begin a pass; return an error that has broken the exchange."""
         now, previous = self._clock(), self._current
-        self._current = Record()
+        # Only the last passes before a look count.
+        self._current = Record(timed=self._left <= _RECORDS + 1)
         if self._passes.restarts != self._restarts:  # a checkpoint was loaded
             self._restarts = self._passes.restarts
             self._restart()
@@ -155,7 +157,7 @@ class Pilot:
         self._left -= 1
         if self._skipped > 0:
             self._skipped -= 1
-        else:
+        elif previous.timed:
             self._records.append(previous)
         if self._left > 0:
             return None
@@ -163,31 +165,26 @@ class Pilot:
 
     def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
         """Write down a bucket that is ready; tell whether it goes by the codec's exchange."""
-        record = self._current
-        known = [self._by_id.get(id(each)) for each in tensors]
-        codes = any(each is not None and each.compressed for each in known)
+        record, key = self._current, tuple(map(id, tensors))
+        codes = self._codes and any(each.compressed for each in self._among(key))
         if record is None:
             return codes
         # A step that was encoded in parts ends with its last bucket.
-        codes = codes or (last and any(each.coded for each in record.buckets))
-        dense = buffer.layout == torch.strided
-        codable = dense and any(each is not None and each.state is not None for each in known)
+        codes = codes or (last and record.codes)
+        record.codes = record.codes or codes
+        record.complete = last
         record.places.append(
-            Place(
-                tuple(map(id, tensors)),
-                buffer.numel(),
-                buffer.element_size(),
-                codable,
-                dense and buffer.dtype == torch.float32,
+            self._seen.of(
+                key, buffer, lambda: any(each.state is not None for each in self._among(key))
             )
         )
-        record.buckets.append(Bucket(self._clock(), coded=codes))
-        record.complete = last
+        if record.timed:
+            record.buckets.append(Bucket(self._clock(), coded=codes))
         return codes
 
     def submitted(self) -> None:
         """Note the step that the last bucket was submitted to."""
-        if self._current is not None:
+        if self._current is not None and self._current.timed:
             self._current.step = self._passes.last
 
     def average(
@@ -205,7 +202,7 @@ class Pilot:
             sent = buffer.div_(self._ranks)
         work: Any = dist.all_reduce(sent, group=group, async_op=True)
         clock, bucket = self._clock, None
-        if self._current is not None:
+        if self._current is not None and self._current.timed:
             bucket = self._current.buckets[-1]
             # A sparse one is gathered, and tells nothing of the speed of an all-reduce.
             nbytes = buffer.numel() * sent.element_size() if buffer.layout == torch.strided else 0
@@ -222,6 +219,10 @@ class Pilot:
         found: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
         return found
 
+    def _among(self, key: tuple[int, ...]) -> list[Parameter]:
+        """Return the parameters that a bucket has, of those that are attached."""
+        return [self._by_id[each] for each in key if each in self._by_id]
+
     # Decisions --------------------------------------------------------------------------------
 
     def _changed(self, previous: Record | None) -> bool:
@@ -234,6 +235,9 @@ class Pilot:
         self._codes = self._chosen.codes
         self._half.clear()
         self._records.clear()
+        self._left = 0
+        if self._current is not None:
+            self._current.timed = True
 
     def _present(self) -> Plan:
         """Return what is in use."""

@@ -1,14 +1,16 @@
 """When the buckets of each pass were ready, sent and done, and medians over passes."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import torch
 
 from gradwire.auto import Figures
 from gradwire.auto.figures import spread
 from gradwire.torch.reducer.jobs import Step
 
-__all__ = ["Place", "Record", "figures"]
+__all__ = ["Bucket", "Place", "Places", "Record", "figures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,23 @@ class Place:
     itemsize: int
     codable: bool
     halvable: bool
+
+
+class Places:
+    """The buckets that were seen: a pass has the same objects as that before it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, ...], Place] = {}
+
+    def of(self, key: tuple[int, ...], buffer: torch.Tensor, codable: Callable[[], bool]) -> Place:
+        """Return the place of a bucket; whether a codec applies to it is asked the first time."""
+        place, numel, itemsize = self._seen.get(key), buffer.numel(), buffer.element_size()
+        if place is None or (place.numel, place.itemsize) != (numel, itemsize):
+            dense = buffer.layout == torch.strided
+            half = dense and buffer.dtype == torch.float32
+            place = Place(key, numel, itemsize, dense and codable(), half)
+            self._seen[key] = place
+        return place
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +87,14 @@ class Record:
         Its last bucket was handed in.
     end : float
         When the next pass had its first bucket; 0 until then.
+    timed : bool
+        Its buckets are noted, too. Places are of every pass: they tell that buckets are others.
+    codes : bool
+        Some bucket so far went by the codec.
     """
 
+    timed: bool = True
+    codes: bool = False
     places: list[Place] = field(default_factory=list)
     buckets: list[Bucket] = field(default_factory=list)
     step: Step | None = None
