@@ -154,6 +154,23 @@ def test_sums_that_are_selected_again_leave_out_more_but_less_than_the_next_rati
     assert total == sorted(set(total))
 
 
+def test_the_step_that_leaves_the_codec_is_predicted_as_an_all_gather_of_all_entries():
+    link = Link(1e9, 5e-5)
+    for ranks in (2, 64):
+        found = model(ranks, link)
+        coded, dense = (GATHERED[-1],) * 3, (FP32,) * 3
+        whole = found.leaving(coded, dense)
+        assert whole == pytest.approx(ranks / 2 * found.step(dense), rel=0.35)
+        part = found.leaving(coded, (FP32, *coded[1:]))
+        assert found.step(coded) < part < whole
+        assert found.leaving(dense, coded) == found.leaving(coded, coded) == 0.0
+        assert found.leaving(coded, (OWNED[-1],) * 3) == 0.0
+    # Without residuals there is nothing to be sent.
+    known = calibration(gradwire.float8(), share=1.0)
+    eight = model(64, link, known=known, ratios=())
+    assert eight.leaving((Setting("codec"),) * 3, (FP32,) * 3) == 0.0
+
+
 def test_a_plan_says_through_what_it_goes():
     assert str(OWNED[-1]) == "the codec at ratio 0.01 through owners"
     assert str(Setting("codec", None, "owners")) == "the codec through owners"

@@ -76,6 +76,9 @@ class Model:
             setting: predict(work, method, network).buckets
             for setting, method in _methods(calibration, ratios, exchanges).items()
         }
+        self._all: tuple[Bucket, ...] = ()  # what the codec sends when a bucket leaves it
+        if ratios and CODEC in calibration.codecs:
+            self._all = predict(work, _of_share(calibration, 1.0), network).buckets
         self._steps: dict[Plan, float] = {}
         self._plans: list[Plan] = []
 
@@ -90,6 +93,21 @@ class Model:
             buckets = [self._by[setting][at] for at, setting in enumerate(plan)]
             self._steps[plan] = self._rest + overlapped(buckets, shared=True).end
         return self._steps[plan]
+
+    def leaving(self, plan: Plan, other: Plan) -> float:
+        """Return the predicted seconds of the step between two plans that sends all entries.
+
+        0 if no bucket leaves the codec, or the codec keeps nothing.
+        """
+        pairs = list(zip(plan, other, strict=True))
+        leaves = [one.kind == "codec" != then.kind for one, then in pairs]
+        if not self._all or not any(leaves):
+            return 0.0
+        buckets = [
+            self._all[at] if leaves[at] else self._by[setting][at]
+            for at, setting in enumerate(plan)
+        ]
+        return self._rest + overlapped(buckets, shared=True).end
 
     def plans(self) -> list[Plan]:
         """Return the plans worth a look: one setting wherever it applies, and the best mixture."""
@@ -143,19 +161,21 @@ def _methods(
     if CODEC not in calibration.codecs:
         return found
     for exchange in exchanges:
-        method = _method(calibration, exchange)
-        if not ratios:
-            found[Setting("codec", None, exchange)] = method
-        assert method.cost is not None  # it is a codec's
-        for ratio in ratios:
-            cost = dataclasses.replace(method.cost, share=ratio)
-            found[Setting("codec", ratio, exchange)] = dataclasses.replace(method, cost=cost)
+        for ratio in ratios or (None,):
+            found[Setting("codec", ratio, exchange)] = _of_share(calibration, ratio, exchange)
     return found
 
 
-def _method(calibration: Calibration, exchange: Exchange) -> Method:
-    if exchange == "gather":
-        return compressed(CODEC, calibration)
-    selects = calibration.codecs[CODEC].codec.sparsify.selects
-    through = SparseReduceScatter() if selects else QuantizedAllReduce()
-    return compressed(CODEC, calibration, through)
+def _of_share(
+    calibration: Calibration, share: float | None, exchange: Exchange = "gather"
+) -> Method:
+    """Return the codec with an exchange, and with another share of the entries than its own."""
+    method = compressed(CODEC, calibration)
+    if exchange == "owners":
+        selects = calibration.codecs[CODEC].codec.sparsify.selects
+        through = SparseReduceScatter() if selects else QuantizedAllReduce()
+        method = compressed(CODEC, calibration, through)
+    if share is None:
+        return method
+    assert method.cost is not None  # it is a codec's
+    return dataclasses.replace(method, cost=dataclasses.replace(method.cost, share=share))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gradwire.auto.known import Known
 from gradwire.auto.model import Model
 from gradwire.auto.prospects import estimate, promising
-from gradwire.auto.setting import FP32, Plan
+from gradwire.auto.setting import Plan
 
 __all__ = ["FEW", "SOME", "Challenge", "beaten", "challenge"]
 
@@ -94,7 +94,7 @@ def challenge(model: Model, known: Known, used: Plan, at: int, settling: int) ->
         return None
     measured = plan in others
     expected = others[plan].seconds if measured else estimate(model, known, plan)[0]
-    leaving = model.step((FP32,) * len(plan)) if _leaves(used, plan) else 0.0
+    leaving = model.leaving(used, plan)
     steps = settling + (SOME if expected < CLOSE * mine.seconds else FEW)
     lost = leaving + steps * max(0.0, expected - mine.seconds)
     return Challenge(plan, expected, measured, lost, leaving, plan in faster)

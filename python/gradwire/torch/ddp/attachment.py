@@ -125,11 +125,12 @@ def attach(
     Notes
     -----
     `attach` makes two process groups, one for buckets and one for messages between steps, and a
-    third one for exchanges that sum on the wire. Messages go over Gloo. Frames do too, unless CUDA
-    kernels encode and the given group moves tensors of the GPU, as NCCL does: then they go over the
-    same backend, from GPU to GPU. If the model spans only some of the ranks, the
-    other ranks must make the same number of groups at the same time, for example with
-    ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
+    third one for exchanges that sum on the wire, as from three ranks on with ``"auto"``. Messages
+    go over Gloo. Frames do too, unless CUDA kernels encode and the given group moves tensors of the
+    GPU, as NCCL does: then they go over the same backend, from GPU to GPU. If the model spans only
+    some of the ranks, the other ranks must make the same number of groups at the same time, for
+    example with ``new_group([rank], use_local_synchronization=True)``, because torch names groups
+    by a counter.
 
     Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
     slots of compressed size. A memory with ``low_memory=True`` has half of that. It is written, and
