@@ -87,13 +87,23 @@ class Loop:
             self.model.register_comm_hook(None, _half)
         elif method == methods.TORCH_POWER:
             self.model.register_comm_hook(power_state(None, methods.POWER), powerSGD_hook)
-        elif codec is not None or auto:
+        elif auto:
+            self.decide_anew()
+        elif codec is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ddp.PairingWarning)
-                options = {"max_ratio": MAX_RATIO} if auto else dict(attached or {})
-                given: Any = "auto" if auto else codec
-                self.handle = ddp.attach(self.model, given, optimizer=self.optimizer, **options)
+                options = dict(attached or {})
+                self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer, **options)
         self._method = method
+
+    def decide_anew(self) -> None:
+        """Have ``auto`` begin as in a run of its own. A collective."""
+        self.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ddp.PairingWarning)
+            self.handle = ddp.attach(
+                self.model, "auto", optimizer=self.optimizer, max_ratio=MAX_RATIO
+            )
 
     def step(self, task: Any, batch: tuple[Tensor, ...]) -> None:
         """Train one step."""

@@ -72,6 +72,11 @@ class Commands:
         time.sleep(PAUSE)
         return loop.timed(self._task, list(itertools.islice(itertools.cycle(self._batches), steps)))
 
+    def anew(self, contestant: str) -> dict[str, Any]:
+        """Have ``auto`` forget what it knows of the link before."""
+        self._loops[contestant].decide_anew()
+        return {}
+
     def facts(self, contestant: str) -> dict[str, Any]:
         """Return what a contestant sends, and what ``auto`` says."""
         loop = self._loops[contestant]

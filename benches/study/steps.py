@@ -13,8 +13,10 @@ from benches.ranks import joined
 from . import methods
 from .plan import LARGE, PLENTY, SECTIONS, Cell, Plan
 
-PASSES = 48
+PASSES = 600
 """Steps that ``auto`` has at most for a new link."""
+TOGETHER, HALF_SECOND = 48, 0.5
+"""Steps of a turn while it decides, at most, and the seconds that make them fewer."""
 
 MEMORY = 5e9
 """Bytes for each rank, with all contestants of the large model."""
@@ -101,9 +103,10 @@ def measure(
             if turn < 0 and cell.link is not None and method in methods.DENSE:
                 continue  # they keep nothing that a first turn would settle
             tell(f"{name}, turn {max(0, turn + 1)} of {plan.turns}")
-            answers = ranks.ask(do="step", contestant=name, steps=count)
             if turn < 0 and method == methods.AUTO:
                 settle(ranks, name, count, plan.settling)
+                continue
+            answers = ranks.ask(do="step", contestant=name, steps=count)
             if turn >= 0:
                 seconds[name].append(max(each["seconds"] for each in answers))
                 worked[name].append(sum(each["cpu"] for each in answers) / len(answers))
@@ -145,11 +148,17 @@ def _available() -> float:
 
 
 def settle(ranks: Ranks, name: str, count: int, seconds: float) -> None:
-    """Let ``auto`` measure a new link, and decide anew."""
-    end = time.monotonic() + seconds
-    for _ in range(PASSES // count):
-        if time.monotonic() < end:
-            ranks.ask(do="step", contestant=name, steps=count)
+    """Let ``auto`` begin anew on a new link, and decide."""
+    end, passed = time.monotonic() + seconds, 0
+    ranks.ask(do="anew", contestant=name)
+    while passed < PASSES and time.monotonic() < end:
+        answers = ranks.ask(do="step", contestant=name, steps=count)
+        passed += count
+        # Ranks pause before each turn: few turns where steps are short.
+        taken = max(each["seconds"] for each in answers)
+        count = max(count, min(TOGETHER, int(HALF_SECOND / taken)))
+        if ranks.ask(do="facts", contestant=name)[0]["said"].startswith("It averages"):
+            return
 
 
 def done(
