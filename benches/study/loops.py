@@ -87,13 +87,14 @@ class Loop:
             self.model.register_comm_hook(None, _half)
         elif method == methods.TORCH_POWER:
             self.model.register_comm_hook(power_state(None, methods.POWER), powerSGD_hook)
-        elif auto:
-            self.decide_anew()
-        elif codec is not None:
+        elif codec is not None or auto:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ddp.PairingWarning)
-                options = dict(attached or {})
-                self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer, **options)
+                if auto:
+                    self.decide_anew()
+                elif codec is not None:
+                    options = dict(attached or {})
+                    self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer, **options)
         self._method = method
 
     def decide_anew(self) -> None:

@@ -4,7 +4,6 @@ import time
 
 from . import curves, methods
 from .plan import PLENTY, SECTIONS, Cell, Plan
-from .steps import PASSES
 from .store import Store
 
 NUMEL = {"25M": 25.2e6, "text": 0.43e6, "clicks": 0.34e6, "fashion": 0.08e6}
@@ -13,6 +12,9 @@ COMPUTE = {"25M": 0.5, "text": 0.03, "clicks": 0.005, "fashion": 0.04}
 
 RUN = {"text": 110.0, "clicks": 25.0, "fashion": 85.0}
 """Seconds of a training run on one core, until runs of this machine are there."""
+
+SETTLING = 60
+"""Steps that ``auto`` takes until it has settled, about."""
 
 START, PAUSE = 15.0, 0.06
 """Seconds until the models of a section are made, and beside the steps of a turn."""
@@ -77,5 +79,7 @@ def expected(cell: Cell, plan: Plan) -> float:
         turns = min(plan.turns, max(1 if bucket not in (None, 25.0) else 2, PLENTY / turn))
         total += turns * (turn + PAUSE)
         if method == methods.AUTO:
-            total += min(plan.settling, PASSES * (compute + wire))
+            # Some steps of a dense method, and some dozen of its own.
+            dense = 0.0 if cell.link is None else 8 * ring * 4 * NUMEL[section.task] / cell.link
+            total += min(plan.settling, SETTLING * (compute + wire) + 5 * dense)
     return total

@@ -268,7 +268,8 @@ def outcomes(plan: Plan, cells: Mapping[Cell, Record], made: curves.Curves) -> d
             timed = step_time(rows, cell.section, name)
             decision = None
             if method.kind == "auto":
-                decision = Decision.of([row["said"] for row in rows if row["method"] == name])
+                (row,) = [row for row in rows if row["method"] == name]
+                decision = Decision.of(row["said"], row)
             kept = name not in missed
             results[name] = Result(name, method.kind, timed, steps, kept, decision)
         if all(name in results for name in methods.DENSE) and len(results) > len(methods.DENSE):

@@ -11,12 +11,13 @@ from typing import Any, Self
 from benches.ranks import joined
 
 from . import methods
+from .decisions import Decision
 from .plan import LARGE, PLENTY, SECTIONS, Cell, Plan
 
 PASSES = 600
-"""Steps that ``auto`` has at most for a new link."""
+"""Steps that ``auto`` has at most to settle."""
 TOGETHER, HALF_SECOND = 48, 0.5
-"""Steps of a turn while it decides, at most, and the seconds that make them fewer."""
+"""Steps of a turn until then, at most, and the seconds that make them fewer."""
 
 MEMORY = 5e9
 """Bytes for each rank, with all contestants of the large model."""
@@ -87,11 +88,13 @@ def measure(
 
     All take turns, each time in another order; a step takes as long as its slowest rank. Of a
     dense method with buckets of several sizes only the best goes on where steps are long; rows of
-    the others say so.
+    the others say so. ``auto`` begins anew in each cell, as a run does, and is timed from when it
+    has settled; its row tells how many steps that took, and how long.
     """
     listed = methods.contestants(cell.section) if listed is None else listed
     ranks.load(cell.section, listed)
     ranks.shape(cell.link)
+    settled: dict[str, dict[str, float]] = {}
     count = SECTIONS[cell.section].steps_a_turn
     seconds: dict[str, list[float]] = {name: [] for name, _, _ in listed}
     worked: dict[str, list[float]] = {name: [] for name, _, _ in listed}
@@ -104,7 +107,7 @@ def measure(
                 continue  # they keep nothing that a first turn would settle
             tell(f"{name}, turn {max(0, turn + 1)} of {plan.turns}")
             if turn < 0 and method == methods.AUTO:
-                settle(ranks, name, count, plan.settling)
+                settled[name] = settle(ranks, name, count, plan.settling)
                 continue
             answers = ranks.ask(do="step", contestant=name, steps=count)
             if turn >= 0:
@@ -122,6 +125,7 @@ def measure(
                 "seconds": [float(f"{each:.4g}") for each in seconds[name]],
                 "processor_seconds": [float(f"{each:.4g}") for each in worked[name]],
                 **facts,
+                **settled.get(name, {}),
             }
         )
     return rows
@@ -147,18 +151,20 @@ def _available() -> float:
     return 1024.0 * int(found[0]) if found else float("inf")
 
 
-def settle(ranks: Ranks, name: str, count: int, seconds: float) -> None:
-    """Let ``auto`` begin anew on a new link, and decide."""
-    end, passed = time.monotonic() + seconds, 0
+def settle(ranks: Ranks, name: str, count: int, seconds: float) -> dict[str, float]:
+    """Let ``auto`` begin anew on a link, and decide; return how many steps and seconds it took."""
+    end, taken, steps = time.monotonic() + seconds, 0.0, 0
     ranks.ask(do="anew", contestant=name)
-    while passed < PASSES and time.monotonic() < end:
+    while steps < PASSES and time.monotonic() < end:
         answers = ranks.ask(do="step", contestant=name, steps=count)
-        passed += count
+        last = max(each["seconds"] for each in answers)
+        steps += count
+        taken += count * last
+        if Decision.of(ranks.ask(do="facts", contestant=name)[0]["said"]).settled:
+            break
         # Ranks pause before each turn: few turns where steps are short.
-        taken = max(each["seconds"] for each in answers)
-        count = max(count, min(TOGETHER, int(HALF_SECOND / taken)))
-        if ranks.ask(do="facts", contestant=name)[0]["said"].startswith("It averages"):
-            return
+        count = max(count, min(TOGETHER, int(HALF_SECOND / last)))
+    return {"settling_steps": steps, "settling_seconds": round(taken, 3)}
 
 
 def done(

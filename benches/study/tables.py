@@ -7,6 +7,7 @@ from benches.accuracy.tables import head, row
 
 from . import methods
 from .aims import Aim, link_name
+from .decisions import Decision
 from .plan import LARGE, SECTIONS, Cell
 from .reading import Outcome, Result, Verdict
 from .times import StepTime
@@ -210,11 +211,16 @@ def decisions(found: Outcomes) -> list[str]:
                 str(cell.ranks),
                 link_name(cell.link),
                 result.decision.text,
-                "yes" if result.settled else "**no**",
+                _settled(result.decision),
                 stands,
             )
         )
     return lines if len(lines) > before else []
+
+
+def _settled(decision: Decision) -> str:
+    after = f" after {decision.after}" if decision.after else ""
+    return f"yes{after}" if decision.settled else f"**no**{after}"
 
 
 def _slowest(outcome: Outcome) -> str:

@@ -19,13 +19,14 @@ LISTED = [
     ("fp32, 1 MB", "fp32", 1.0),
     ("bf16, 25 MB", "bf16", 25.0),
     ("adam(0.01)", "adam(0.01)", None),
+    ("auto", "auto", None),
 ]
 SLOW = 20_000_000
 
 
 @pytest.mark.timeout(600)
 def test_a_cell_is_timed_over_a_shaped_link_and_real_ranks_train_as_simulated_ones():
-    plan = replace(PLAN, turns=2)
+    plan = replace(PLAN, turns=2, settling=60.0)
     options = {"rate": 0.016, "steps": 3, "seed": 0}
     with Ranks(2) as ranks:
         if ranks.why_not is not None:
@@ -45,6 +46,11 @@ def test_a_cell_is_timed_over_a_shaped_link_and_real_ranks_train_as_simulated_on
         least = 8 * found[method]["nbytes"] / SLOW
         assert min(found[method]["seconds"]) > 0.8 * least  # the link was shaped
     assert all(len(row["seconds"]) == len(row["processor_seconds"]) >= 1 for row in rows)
+    # It began anew, and was timed when it had settled, or its time was over.
+    automatic = found["auto"]
+    assert 8 <= automatic["settling_steps"] <= 600
+    assert automatic["settling_seconds"] > 0
+    assert automatic["said"].startswith("It averages") or automatic["settling_seconds"] > 30
     dropped = {row["contestant"]: row["dropped"] for row in rows}
     assert dropped["fp32, 1 MB"] is False  # the only size
     first, second = whole

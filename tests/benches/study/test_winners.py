@@ -139,10 +139,10 @@ def test_a_decision_that_is_not_settled_wins_nothing(findings):
 def test_decisions_are_read_from_what_auto_says(plan, ratios):
     text = describe(plan)
     kept = f"It averages by {text}: a step takes 16 ms, while 20 ms was measured with bf16."
-    assert decisions.Decision.of([kept]) == decisions.Decision(text, True, ratios)
+    assert decisions.Decision.of(kept) == decisions.Decision(text, True, ratios)
     tried = f"It tries {text}, which is predicted to take 3 ms per step where bf16 takes 4 ms."
-    assert decisions.Decision.of([tried]) == decisions.Decision(text, False, ratios)
-    assert not decisions.Decision.of(["It measures the first steps."]).settled
+    assert decisions.Decision.of(tried) == decisions.Decision(text, False, ratios)
+    assert not decisions.Decision.of("It measures the first steps.").settled
 
 
 def test_ranks_that_are_not_trained_take_the_larger_steps_of_their_neighbours(findings):
