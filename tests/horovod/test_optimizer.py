@@ -61,7 +61,6 @@ REFUSED = {
     "lbfgs": "TypeError: LBFGS is not supported",
     "horovod's": "ValueError: this optimizer is distributed already, by hvd",
     "no codec": "TypeError: .*gradwire.topk",
-    "auto": 'ValueError: codec="auto" is for DDP, by gradwire.torch.ddp.attach',
     "name missing": "ValueError: named_parameters= lacks 1 parameters",
     "name twice": "ValueError: names of parameters must be unique",
     "no names": "TypeError: named_parameters= takes pairs",

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import horovod.common.exceptions as hvd_errors
 import horovod.torch as hvd
@@ -69,7 +69,7 @@ class Run:
         loss = factor * nn.functional.mse_loss(self.model(inputs), targets)
         (loss if scaler is None else scaler.scale(loss)).backward()
 
-    def train(self, rank: int, steps: range, passes: int = 1) -> "Run":
+    def train(self, rank: int, steps: range, passes: int = 1) -> Self:
         for step in steps:
             self.optimizer.zero_grad()
             for each in range(passes):
@@ -307,7 +307,6 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
         "lbfgs": {"optimizer": torch.optim.LBFGS(model.parameters())},
         "horovod's": {"optimizer": hvd.DistributedOptimizer(sgd(network()))},
         "no codec": {"codec": "topk"},
-        "auto": {"codec": "auto"},
         "name missing": {"named_parameters": named[1:]},
         "name twice": {"named_parameters": [(named[0][0], each) for _, each in named]},
         "no names": {"named_parameters": [each for _, each in named]},

@@ -37,11 +37,14 @@ class Automatic:
         Ratios that may be used, from the largest; empty for a codec without a ratio.
     owners : gradwire.exchange.ReduceScatter, gradwire.exchange.QuantizedAllReduce or None
         The exchange that may be used in place of the codec's own, an all-gather.
+    halves : bool
+        Ranks can add up in bfloat16.
     """
 
     codec: "Codec"
     ratios: tuple[float, ...]
     owners: "Owners | None" = None
+    halves: bool = True
 
 
 def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = False) -> Automatic:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from typing import Any
 
 import torch
 
@@ -10,7 +9,7 @@ from gradwire.auto import FP32, Figures, Model, Plan
 from gradwire.auto.model import CODEC
 from gradwire.cost import Calibration, Link, calibrate
 from gradwire.torch.auto.choosing import Automatic
-from gradwire.torch.cost import measure_link
+from gradwire.torch.cost.link import measure_by
 from gradwire.torch.transport import Channel
 
 __all__ = ["Measured", "link_of"]
@@ -56,8 +55,7 @@ class Measured:
             link = link_of(figures, self._channel.size, self._latency())
         else:
             # Frames are too small to tell the speed of a link.
-            group: Any = getattr(self._channel, "group", None)
-            link = measure_link(group, seconds=LINK_SECONDS)
+            link = measure_by(_OfChannel(self._channel), seconds=LINK_SECONDS)
         size = self._channel.size
         return Model(
             figures,
@@ -70,15 +68,13 @@ class Measured:
 
     def _latency(self) -> float:
         """Return the seconds of an all-reduce of next to nothing, the same on all ranks."""
-        seconds = torch.empty(self._channel.size, PINGS, dtype=torch.float64)
         mine, number = torch.empty(PINGS, dtype=torch.float64), torch.zeros(1)
         for at in range(PINGS):
             begin = time.perf_counter()
             self._channel.all_reduce(number).wait()
             mine[at] = time.perf_counter() - begin
-        self._channel.all_gather(seconds.view(-1), mine).wait()
         # A rank that comes late to one has the others wait, but not itself.
-        return float(seconds.amin(0).median())
+        return float(_of_all(self._channel, mine).amin(0).median())
 
     def _calibrate(self) -> Calibration:
         """Time the codec on all ranks at once, as in training; the slowest rank counts."""
@@ -99,6 +95,31 @@ class Measured:
             cast_seconds=max(each.cast_seconds for each in every),
             clear_seconds=max(each.clear_seconds for each in every),
         )
+
+
+class _OfChannel:
+    """The collectives of a channel, by which its link is measured."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._number = torch.zeros(1)
+        self.size = channel.size
+
+    def add_up(self, vector: torch.Tensor) -> None:
+        self._channel.all_reduce(vector).wait()
+
+    def meet(self) -> None:
+        self.add_up(self._number)
+
+    def longest(self, times: torch.Tensor) -> torch.Tensor:
+        return _of_all(self._channel, times.view(-1)).amax(0).view_as(times)
+
+
+def _of_all(channel: Channel, mine: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of all ranks, a row for each rank."""
+    every = mine.new_empty(channel.size, mine.numel())
+    channel.all_gather(every.view(-1), mine).wait()
+    return every
 
 
 def link_of(figures: Figures, ranks: int, latency: float) -> Link:

@@ -2,12 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from gradwire.auto import FP32, Decider, Figures, Plan, Setting, combined
 from gradwire.cost import Calibration
@@ -92,7 +90,7 @@ class Pilot:
         self._codes = self._chosen.codes
         self._half: set[tuple[int, ...]] = set()
         self._places: list[Place] = []
-        self._seen = Places()
+        self._seen = Places(halves=choices.halves)
         self._decider: Decider | None = None
         self._calibration: Calibration | None = None
         self._records: deque[Record] = deque(maxlen=_RECORDS)
@@ -109,6 +107,10 @@ class Pilot:
     def codes(self) -> bool:
         """Whether some bucket goes by the codec."""
         return self._codes
+
+    def encodes(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tell whether some of these go by the codec."""
+        return self._codes and any(each.compressed for each in self._among(map(id, tensors)))
 
     @property
     def reason(self) -> str:
@@ -187,39 +189,28 @@ class Pilot:
         if self._current is not None and self._current.timed:
             self._current.step = self._passes.last
 
-    def average(
-        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, group: dist.ProcessGroup
-    ) -> "torch.futures.Future[torch.Tensor]":
-        """Start the all-reduce of a bucket, as DDP does it or in bfloat16."""
-        half = tuple(map(id, tensors)) in self._half
-        # Before it is summed, as DDP does it, and by a multiplication, as there.
-        share = 1.0 / self._ranks
-        if half:
-            sent = torch.mul(buffer, share, out=torch.empty_like(buffer, dtype=torch.bfloat16))
-        elif buffer.layout == torch.strided:
-            sent = buffer.mul_(share)
-        else:
-            sent = buffer.div_(self._ranks)
-        work: Any = dist.all_reduce(sent, group=group, async_op=True)
-        clock, bucket = self._clock, None
-        if self._current is not None and self._current.timed:
-            bucket = self._current.buckets[-1]
-            # A sparse one is gathered, and tells nothing of the speed of an all-reduce.
-            nbytes = buffer.numel() * sent.element_size() if buffer.layout == torch.strided else 0
-            bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
+    def halves(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tell whether the bucket of these is averaged in bfloat16."""
+        return tuple(map(id, tensors)) in self._half
 
-        def done(future: Any) -> torch.Tensor:
-            value: torch.Tensor = future.value()[0]
-            if half:
-                value = buffer.copy_(value)
-            if bucket is not None:
-                bucket.done = clock()
-            return value
+    def started(self, buffer: torch.Tensor, itemsize: int) -> Callable[[], None] | None:
+        """Note an all-reduce of the last bucket, which sends so many bytes for each of its entries.
 
-        found: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
-        return found
+        Returns what notes its end; None if nobody will look.
+        """
+        if self._current is None or not self._current.timed:
+            return None
+        clock, bucket = self._clock, self._current.buckets[-1]
+        # A sparse one is gathered, and tells nothing of the speed of an all-reduce.
+        nbytes = buffer.numel() * itemsize if buffer.layout == torch.strided else 0
+        bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
 
-    def _among(self, key: tuple[int, ...]) -> list[Parameter]:
+        def ended() -> None:
+            bucket.done = clock()
+
+        return ended
+
+    def _among(self, key: Iterable[int]) -> list[Parameter]:
         """Return the parameters that a bucket has, of those that are attached."""
         return [self._by_id[each] for each in key if each in self._by_id]
 

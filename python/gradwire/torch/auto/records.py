@@ -36,9 +36,16 @@ class Place:
 
 
 class Places:
-    """The buckets that were seen: a pass has the same objects as that before it."""
+    """The buckets that were seen: a pass has the same objects as that before it.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    halves : bool
+        As in `Automatic`.
+    """
+
+    def __init__(self, *, halves: bool = True) -> None:
+        self._halves = halves
         self._seen: dict[tuple[int, ...], Place] = {}
 
     def of(self, key: tuple[int, ...], buffer: torch.Tensor, codable: Callable[[], bool]) -> Place:
@@ -46,7 +53,7 @@ class Places:
         place, numel, itemsize = self._seen.get(key), buffer.numel(), buffer.element_size()
         if place is None or (place.numel, place.itemsize) != (numel, itemsize):
             dense = buffer.layout == torch.strided
-            half = dense and buffer.dtype == torch.float32
+            half = self._halves and dense and buffer.dtype == torch.float32
             place = Place(key, numel, itemsize, dense and codable(), half)
             self._seen[key] = place
         return place

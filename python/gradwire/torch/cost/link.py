@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from gradwire import _validate
 from gradwire.cost import Link
 from gradwire.cost.calibration import line
 
-__all__ = ["measure_link"]
+__all__ = ["Collectives", "measure_by", "measure_link"]
 
 _SMALL = 64
 _FIRST = 1 << 14
@@ -18,6 +19,41 @@ _GROWTH = 4
 _LARGEST = 1 << 26
 _REPEATS = (5, 25)
 _LEAST = 4
+
+
+class Collectives(Protocol):
+    """What a link is measured by."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def add_up(self, vector: torch.Tensor) -> None:
+        """Replace a vector by its sum over all ranks."""
+
+    def meet(self) -> None:
+        """Wait until all ranks are here."""
+
+    def longest(self, times: torch.Tensor) -> torch.Tensor:
+        """Return the largest of each of these times on all ranks."""
+
+
+class _Group:
+    """The collectives of a process group."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
+        self.size = dist.get_world_size(group)
+
+    def add_up(self, vector: torch.Tensor) -> None:
+        dist.all_reduce(vector, group=self._group)
+
+    def meet(self) -> None:
+        dist.barrier(group=self._group)
+
+    def longest(self, times: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(times, op=dist.ReduceOp.MAX, group=self._group)
+        return times
 
 
 def measure_link(
@@ -56,9 +92,16 @@ def measure_link(
     ValueError
         The group has one rank, or no time is given.
     """
+    return measure_by(_Group(group), seconds=seconds, device=device)
+
+
+def measure_by(
+    collectives: Collectives, *, seconds: float, device: torch.device | str = "cpu"
+) -> Link:
+    """Measure a link as `measure_link` does, by these collectives."""
     if not _validate.positive("seconds", seconds) > 0.0:
         raise ValueError("seconds must be above 0, got 0")
-    ranks = dist.get_world_size(group)
+    ranks = collectives.size
     if ranks < 2:
         raise ValueError("a link takes two ranks, and this process group has one")
     vector = torch.zeros(_LARGEST // 4, device=device)
@@ -67,7 +110,7 @@ def measure_link(
     least, most = _REPEATS
     while len(points) <= _LEAST or (nbytes <= _LARGEST and last < seconds / (_GROWTH * least)):
         fitting = most if last == 0.0 else int(seconds / (2 * _GROWTH * last))
-        found = _all_reduce(vector[: nbytes // 4], group, min(max(least, fitting), most))
+        found = _all_reduce(vector[: nbytes // 4], collectives, min(max(least, fitting), most))
         points.append((float(nbytes), *found))
         last = found[0]
         nbytes = max(_FIRST, nbytes * _GROWTH)
@@ -89,19 +132,18 @@ def measure_link(
 
 
 def _all_reduce(
-    vector: torch.Tensor, group: dist.ProcessGroup | None, repeats: int
+    vector: torch.Tensor, collectives: Collectives, repeats: int
 ) -> tuple[float, float]:
     """Return the median time of an all-reduce, and the least of a processor, on all ranks."""
     times = torch.zeros(2, repeats, dtype=torch.float64, device=vector.device)
-    dist.all_reduce(vector, group=group)
+    collectives.add_up(vector)
     for repeat in range(repeats):
-        dist.barrier(group=group)
+        collectives.meet()
         begin, worked = time.perf_counter(), time.process_time()
-        dist.all_reduce(vector, group=group)
+        collectives.add_up(vector)
         if vector.is_cuda:
             torch.cuda.synchronize(vector.device)
         times[0, repeat] = time.perf_counter() - begin
         times[1, repeat] = time.process_time() - worked
-    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group)
-    seconds, processor = times.tolist()
+    seconds, processor = collectives.longest(times).tolist()
     return statistics.median(seconds), min(processor)

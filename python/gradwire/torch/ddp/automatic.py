@@ -1,5 +1,8 @@
 """What the hook calls with ``"auto"``: buckets are submitted, or averaged plainly."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
@@ -54,4 +57,31 @@ class AutomaticSubmission(Submission):
             pilot.submitted()
             return future
         passes.averaged(parameters, alone=self._stale or not pilot.codes)
-        return pilot.average(parameters, buffer, group)
+        return self._average(parameters, buffer, group)
+
+    def _average(
+        self, parameters: Sequence[torch.Tensor], buffer: torch.Tensor, group: dist.ProcessGroup
+    ) -> "torch.futures.Future[torch.Tensor]":
+        """Start the all-reduce of a bucket, as DDP does it or in bfloat16."""
+        half, ranks = self._pilot.halves(parameters), group.size()
+        # Before it is summed, as DDP does it, and by a multiplication, as there.
+        share = 1.0 / ranks
+        if half:
+            sent = torch.mul(buffer, share, out=torch.empty_like(buffer, dtype=torch.bfloat16))
+        elif buffer.layout == torch.strided:
+            sent = buffer.mul_(share)
+        else:
+            sent = buffer.div_(ranks)
+        work: Any = dist.all_reduce(sent, group=group, async_op=True)
+        ended = self._pilot.started(buffer, sent.element_size())
+
+        def done(future: Any) -> torch.Tensor:
+            value: torch.Tensor = future.value()[0]
+            if half:
+                value = buffer.copy_(value)
+            if ended is not None:
+                ended()
+            return value
+
+        found: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
+        return found

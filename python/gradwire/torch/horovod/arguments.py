@@ -1,5 +1,6 @@
 """Checks the arguments that Horovod's optimizer takes, too, and refuses some by name."""
 
+import dataclasses
 import warnings
 from datetime import timedelta
 from typing import Any
@@ -8,16 +9,19 @@ import torch
 from torch.optim import Optimizer
 
 from gradwire import _validate
+from gradwire.schedule import Schedule
+from gradwire.torch.auto import AUTO, Automatic, check_alone, codec_for
 from gradwire.torch.horovod.wrapped import Distributed
+from gradwire.torch.reducer.options import SAME
 from gradwire.torch.reducer.pairing import check_optimizer
 from gradwire.torch.transport.horovod import library
 
 __all__ = [
-    "check_codec",
     "check_compression",
     "check_op",
     "check_optimizer_kind",
     "check_timeout",
+    "choices_of",
     "groups_of",
     "process_set_of",
 ]
@@ -51,13 +55,24 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
     return optimizer
 
 
-def check_codec(codec: object) -> None:
-    """Raise a ValueError for ``"auto"``, which measures DDP's backward passes."""
-    if isinstance(codec, str) and codec == "auto":
-        raise ValueError(
-            'codec="auto" is for DDP, by gradwire.torch.ddp.attach(model, "auto"): with Horovod '
-            "pass a codec, such as gradwire.topk(ratio=0.01); gradwire plan predicts which one pays"
-        )
+def choices_of(
+    codec: Any, max_ratio: float | None, optimizer: Optimizer, schedule: Schedule, scope: str
+) -> tuple[Any, Automatic | None]:
+    """Return the codec, and for ``"auto"`` what may be chosen.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Other arguments do not go with it.
+    """
+    if isinstance(codec, str) and codec == AUTO:
+        check_alone(schedule, SAME, scope, None)
+        # Horovod does not add up in bfloat16, and float16 would lose small gradients.
+        choices = dataclasses.replace(codec_for(optimizer, max_ratio), halves=False)
+        return choices.codec, choices
+    if max_ratio is not None:
+        raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
+    return codec, None
 
 
 def check_compression(compression: object) -> None:

@@ -4,13 +4,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.optim import Optimizer
 
 from gradwire import _validate
 from gradwire.schedule import Schedule
+from gradwire.torch.auto import Automatic, check_measurable
 from gradwire.torch.horovod import arguments
 from gradwire.torch.horovod.entry import OptimizerEntry
 from gradwire.torch.horovod.groups import BUCKET, form
@@ -38,6 +39,7 @@ class _Settings:
     sparse_as_dense: bool
     process_set: Any
     timeout: timedelta | None
+    choices: Automatic | None
 
 
 def DistributedOptimizer(  # as Horovod's
@@ -52,7 +54,8 @@ def DistributedOptimizer(  # as Horovod's
     sparse_as_dense: bool = False,
     process_set: Any = None,
     *,
-    codec: Codecs,
+    codec: Codecs | Literal["auto"],
+    max_ratio: float | None = None,
     schedule: Schedule = SAME,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
@@ -94,9 +97,10 @@ def DistributedOptimizer(  # as Horovod's
         exchanged as they are.
     process_set : horovod.torch.ProcessSet, optional
         Average over these ranks only. On other ranks the result is a plain optimizer.
-    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
-        As in `gradwire.torch.ddp.attach`, as are ``schedule``, ``grad_scaler``, ``min_numel``,
-        ``min_ndim`` and ``scope``.
+    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
+        As in `gradwire.torch.ddp.attach`, as are ``max_ratio``, ``schedule``, ``grad_scaler``,
+        ``min_numel``, ``min_ndim`` and ``scope``. ``"auto"`` decides between Horovod's all-reduce
+        and the codec: Horovod does not add up in bfloat16. See ``docs/auto.md``.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. By default for ever, as Horovod does, which notices ranks
         that have died.
@@ -122,7 +126,7 @@ def DistributedOptimizer(  # as Horovod's
     """
     check_initialized()
     optimizer = arguments.check_optimizer_kind(optimizer)
-    arguments.check_codec(codec)
+    given, choices = arguments.choices_of(codec, max_ratio, optimizer, schedule, scope)
     arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     arguments.check_timeout(timeout)
@@ -132,15 +136,18 @@ def DistributedOptimizer(  # as Horovod's
     named = name_all(parameters, named_parameters)
     if os.environ.get("HOROVOD_ELASTIC") == "1" and members is not library.global_process_set:
         raise ValueError("process_set= does not go with an elastic run, whose sets change")
+    if choices is not None:
+        check_measurable(named, grad_scaler, whole=True)
     wrapped = wrap(optimizer)
     options = Options(
-        codec=codec,
+        codec=given,
         optimizer=wrapped,
         schedule=schedule,
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
         scope=scope,
+        adaptive=choices is not None,
     )
     updates = any(each.memory.updates for each in options.assignment.codecs)
     arguments.check_op(op, gradient_predivide_factor, updates=updates)
@@ -153,6 +160,7 @@ def DistributedOptimizer(  # as Horovod's
         sparse_as_dense=_validate.boolean("sparse_as_dense", sparse_as_dense),
         process_set=members,
         timeout=timeout,
+        choices=choices,
     )
     wrapped._settings = settings
     # Where ranks may join at any time, only ElasticState.sync() brings all of them together.
@@ -172,6 +180,7 @@ def attach(optimizer: Distributed, settings: _Settings) -> None:
         passes_per_step=settings.passes_per_step,
         factor=float(size) if settings.op == library.Sum else 1.0,
         sparse_as_dense=settings.sparse_as_dense,
+        choices=settings.choices,
     )
     places = {id(each): at for at, each in enumerate(settings.named.values())}
     optimizer.handle = assemble(

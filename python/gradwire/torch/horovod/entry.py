@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 
+from gradwire.torch.auto import Automatic, Pilot
 from gradwire.torch.errors import ExchangeError, UpdateError, fresh, kind_of
+from gradwire.torch.horovod.automatic import AutomaticExchange
 from gradwire.torch.horovod.changes import Watch, raise_changed
 from gradwire.torch.horovod.hooks import Hooks
 from gradwire.torch.horovod.plain import PlainAverage
 from gradwire.torch.horovod.turn import Turn
+from gradwire.torch.reducer.attached import Attached
 from gradwire.torch.reducer.flat import Flat
 from gradwire.torch.reducer.jobs import Step
 from gradwire.torch.reducer.order import laid_out
@@ -48,6 +51,8 @@ class OptimizerEntry:
         By which averages are multiplied.
     sparse_as_dense : bool
         Exchange sparse gradients as dense ones.
+    choices : Automatic or None
+        What to decide on while the model trains.
     """
 
     def __init__(
@@ -59,12 +64,15 @@ class OptimizerEntry:
         passes_per_step: int,
         factor: float,
         sparse_as_dense: bool,
+        choices: Automatic | None = None,
     ) -> None:
         self._names = {id(each): name for name, each in named.items()}
         self._buckets = [list(bucket) for bucket in buckets]
         self._transport = transport
         self._factor = factor
         self._sparse_as_dense = sparse_as_dense
+        self._choices = choices
+        self._auto: AutomaticExchange | None = None
         self.passes_per_step = passes_per_step
         self._plain: Channel | None = None
         self._passes: Passes | None = None
@@ -96,6 +104,11 @@ class OptimizerEntry:
     def open(self, passes: Passes, holder: object) -> None:
         """Exchange gradients from now on."""
         self._passes, self._holder = passes, holder
+        if self._choices is not None:
+            assert isinstance(holder, Attached)  # which has what decisions change
+            assert self._plain is not None  # after register()
+            pilot = holder.decide(functools.partial(Pilot, self._choices))
+            self._auto = AutomaticExchange(passes, pilot, self._plain)
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
         for bucket in self._buckets:
             for each in bucket:
@@ -105,6 +118,9 @@ class OptimizerEntry:
     def close(self) -> None:
         """Average gradients plainly from now on."""
         self._passes = self._holder = None
+        if self._auto is not None:
+            self._auto.close()
+            self._auto = None
         self._hooks.active = False
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
@@ -141,7 +157,7 @@ class OptimizerEntry:
         with self._lock:
             if self.synchronized:
                 return
-            turn = self._turn or self._new_turn()
+            turn = self._turn = self._turn or self._new_turn()
             try:
                 for bucket, last in turn.due(all_of_them=True):
                     self._submit(bucket, last=last)
@@ -208,9 +224,13 @@ class OptimizerEntry:
         if passes.broken is not None:
             raise _stopped(passes.broken)
         self._aside = self._aside or passes.are_stale()
+        auto, turn = self._auto, self._turn
         if self._aside:
+            if auto is not None:
+                auto.interrupt()
             return
-        refusal = passes.begin()
+        assert turn is not None  # of which this is the first bucket
+        refusal = passes.begin() if auto is None else auto.begin(turn.buckets)
         if refusal is not None:
             raise refusal
 
@@ -254,6 +274,10 @@ class OptimizerEntry:
                 passes.averaged(tensors)
             assert self._plain is not None  # after register()
             return PlainAverage(self._plain, buffer).wait
+        if self._auto is not None:
+            wait, step = self._auto.exchange(tensors, buffer, last=last)
+            self._step = step or self._step
+            return wait
         assert passes is not None
         future, self._step = passes.submit(tensors, buffer, last=last)
         return future.wait

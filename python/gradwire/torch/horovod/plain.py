@@ -1,4 +1,4 @@
-"""Averages gradients by all-reduce: while a handle is paused, and after `Handle.detach`."""
+"""Averages gradients by all-reduce, without the codec: paused, detached, or so decided."""
 
 import torch
 
@@ -9,6 +9,11 @@ __all__ = ["PlainAverage"]
 
 class PlainAverage:
     """The plain average of a buffer, in progress.
+
+    Attributes
+    ----------
+    work : Work
+        The sum, in progress.
 
     Parameters
     ----------
@@ -21,9 +26,9 @@ class PlainAverage:
     def __init__(self, channel: Channel, buffer: torch.Tensor) -> None:
         self._size = channel.size
         self._result = buffer
-        self._work: Work = channel.all_reduce(buffer)
+        self.work: Work = channel.all_reduce(buffer)
 
     def wait(self) -> torch.Tensor:
         """Wait for it, and return the buffer."""
-        self._work.wait()
+        self.work.wait()
         return self._result.div_(self._size)

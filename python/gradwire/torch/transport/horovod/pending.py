@@ -86,14 +86,16 @@ class All:
     def __init__(self, works: Iterable[Work], finish: Callable[[], None]) -> None:
         self._works = list(works)
         self._finish: Callable[[], None] | None = finish
+        self._lock = threading.Lock()
 
     def wait(self) -> None:
         """Wait until all of them are done."""
-        for work in self._works:
-            work.wait()
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            finish()
+        with self._lock:
+            for work in self._works:
+                work.wait()
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
 
 
 @contextlib.contextmanager

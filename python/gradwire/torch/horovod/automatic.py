@@ -1,0 +1,114 @@
+"""What the optimizer asks with ``"auto"``: buckets go by the codec, or by an all-reduce."""
+
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from gradwire.torch.auto import Pilot
+from gradwire.torch.horovod.plain import PlainAverage
+from gradwire.torch.reducer.jobs import Step
+from gradwire.torch.reducer.passes import Passes
+from gradwire.torch.transport import Channel, Work
+
+__all__ = ["AutomaticExchange"]
+
+_Noted = tuple[Work, Callable[[], None]]
+
+
+class AutomaticExchange:
+    """Has the buckets of a turn averaged as a pilot decides.
+
+    Parameters
+    ----------
+    passes : Passes
+    pilot : Pilot
+    channel : Channel
+        For all-reduces.
+    """
+
+    def __init__(self, passes: Passes, pilot: Pilot, channel: Channel) -> None:
+        self._passes = passes
+        self._pilot = pilot
+        self._channel = channel
+        self._ends = _Ends()
+        self._codes = False
+
+    def interrupt(self) -> None:
+        """Leave out a turn that is averaged by other means."""
+        self._pilot.interrupt()
+
+    def begin(self, buckets: Iterable[Sequence[torch.Tensor]]) -> BaseException | None:
+        """Begin a turn with these buckets, or return why it must not be exchanged.
+
+        A collective if the ranks look at what they have measured: the same turn on all of them.
+        """
+        error = self._pilot.begin()
+        self._codes = any(map(self._pilot.encodes, buckets))
+        if error is None and self._codes:
+            error = self._passes.begin()
+        return error
+
+    def exchange(
+        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool
+    ) -> tuple[Callable[[], Any], Step | None]:
+        """Start to average a buffer; return what waits for it and returns the average.
+
+        With the step that it is a part of, if it goes by the codec.
+        """
+        passes, pilot = self._passes, self._pilot
+        if pilot.take(tensors, buffer, last=last):
+            future, step = passes.submit(tensors, buffer, last=last)
+            pilot.submitted()
+            return future.wait, step
+        passes.averaged(tensors, alone=not self._codes)
+        average = PlainAverage(self._channel, buffer)
+        wide = buffer.dtype == torch.bfloat16  # which a channel of Horovod adds up in float32
+        ended = pilot.started(buffer, 4 if wide else buffer.element_size())
+        if ended is not None:
+            self._ends.note(average.work, ended)
+        return average.wait, None
+
+    def close(self) -> None:
+        """End what was started for it."""
+        self._ends.close()
+
+
+class _Ends:
+    """Notes when collectives end, one after another.
+
+    Horovod calls nobody: so a thread waits, which otherwise the optimizer does after the backward
+    pass, when most of them have ended long ago.
+    """
+
+    def __init__(self) -> None:
+        self._noted: queue.SimpleQueue[_Noted | None] = queue.SimpleQueue()
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    def note(self, work: Work, ended: Callable[[], None]) -> None:
+        """Call this when a collective has ended."""
+        if self._finalizer is None:
+            thread = threading.Thread(
+                target=_follow, args=(self._noted,), name="gradwire-ends", daemon=True
+            )
+            thread.start()
+            self._finalizer = weakref.finalize(self, self._noted.put, None)
+        self._noted.put((work, ended))
+
+    def close(self) -> None:
+        """End the thread, once it has nothing to wait for."""
+        if self._finalizer is not None:
+            self._finalizer()
+
+
+def _follow(noted: "queue.SimpleQueue[_Noted | None]") -> None:
+    while (found := noted.get()) is not None:
+        work, ended = found
+        with contextlib.suppress(Exception):  # the optimizer is told, too
+            work.wait()
+            ended()
+        del found, work, ended  # what they hold may go
