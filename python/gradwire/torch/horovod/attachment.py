@@ -36,6 +36,7 @@ class _Settings:
     options: Options
     passes_per_step: int
     op: Any
+    predivide: float
     sparse_as_dense: bool
     process_set: Any
     timeout: timedelta | None
@@ -86,7 +87,8 @@ def DistributedOptimizer(  # as Horovod's
     op : horovod.ReduceOp
         ``hvd.Average`` or ``hvd.Sum``.
     gradient_predivide_factor : float
-        Has no effect: sums are in float32, and are divided once.
+        As in Horovod where gradients go without the codec; its sums are in float32, and are
+        divided once.
     num_groups : int
         The old name of ``groups``.
     groups : int or list of list of torch.Tensor, optional
@@ -157,6 +159,8 @@ def DistributedOptimizer(  # as Horovod's
         options=options,
         passes_per_step=passes,
         op=op,
+        # Horovod's own leaves it out of grouped all-reduces.
+        predivide=float(gradient_predivide_factor) if groups is None else 1.0,
         sparse_as_dense=_validate.boolean("sparse_as_dense", sparse_as_dense),
         process_set=members,
         timeout=timeout,
@@ -172,13 +176,13 @@ def DistributedOptimizer(  # as Horovod's
 def attach(optimizer: Distributed, settings: _Settings) -> None:
     """Attach the codec to a distributed optimizer. A collective."""
     transport = HorovodTransport(settings.process_set, settings.timeout)
-    size = settings.process_set.size()
     entry = OptimizerEntry(
         settings.named,
         settings.buckets,
         transport,
         passes_per_step=settings.passes_per_step,
-        factor=float(size) if settings.op == library.Sum else 1.0,
+        sums=settings.op == library.Sum,
+        predivide=settings.predivide,
         sparse_as_dense=settings.sparse_as_dense,
         choices=settings.choices,
     )
@@ -193,6 +197,7 @@ def attach(optimizer: Distributed, settings: _Settings) -> None:
         facts={
             "backward_passes_per_step": settings.passes_per_step,
             "op": int(settings.op),
+            "gradient_predivide_factor": settings.predivide,
             "groups": checksum([[places[id(each)] for each in one] for one in settings.buckets]),
             "sparse_as_dense": settings.sparse_as_dense,
         },

@@ -13,7 +13,7 @@ from gradwire.torch.auto import Pilot
 from gradwire.torch.horovod.plain import PlainAverage
 from gradwire.torch.reducer.jobs import Step
 from gradwire.torch.reducer.passes import Passes
-from gradwire.torch.transport import Channel, Work
+from gradwire.torch.transport import Work
 
 __all__ = ["AutomaticExchange"]
 
@@ -27,14 +27,16 @@ class AutomaticExchange:
     ----------
     passes : Passes
     pilot : Pilot
-    channel : Channel
-        For all-reduces.
+    plainly : callable
+        Starts to average a buffer without the codec.
     """
 
-    def __init__(self, passes: Passes, pilot: Pilot, channel: Channel) -> None:
+    def __init__(
+        self, passes: Passes, pilot: Pilot, plainly: Callable[[torch.Tensor], PlainAverage]
+    ) -> None:
         self._passes = passes
         self._pilot = pilot
-        self._channel = channel
+        self._plainly = plainly
         self._ends = _Ends()
         self._codes = False
 
@@ -56,7 +58,7 @@ class AutomaticExchange:
     def exchange(
         self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool
     ) -> tuple[Callable[[], Any], Step | None]:
-        """Start to average a buffer; return what waits for it and returns the average.
+        """Start to average a buffer; return what waits for it and returns the result.
 
         With the step that it is a part of, if it goes by the codec.
         """
@@ -66,7 +68,7 @@ class AutomaticExchange:
             pilot.submitted()
             return future.wait, step
         passes.averaged(tensors, alone=not self._codes)
-        average = PlainAverage(self._channel, buffer)
+        average = self._plainly(buffer)
         wide = buffer.dtype == torch.bfloat16  # which a channel of Horovod adds up in float32
         ended = pilot.started(buffer, 4 if wide else buffer.element_size())
         if ended is not None:

@@ -21,7 +21,8 @@ from gradwire.torch.reducer.flat import Flat
 from gradwire.torch.reducer.jobs import Step
 from gradwire.torch.reducer.order import laid_out
 from gradwire.torch.reducer.passes import Passes
-from gradwire.torch.transport import Channel, Transport
+from gradwire.torch.transport import Transport
+from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport
 
 __all__ = ["OptimizerEntry"]
 
@@ -43,12 +44,14 @@ class OptimizerEntry:
     named : mapping of str to torch.Tensor
     buckets : sequence of sequence of torch.Tensor
         In the order of exchange, which all ranks share.
-    transport : Transport
+    transport : HorovodTransport
         Makes the channel for plain averages.
     passes_per_step : int
         Backward passes before gradients are exchanged.
-    factor : float
-        By which averages are multiplied.
+    sums : bool
+        Gradients are summed, not averaged.
+    predivide : float
+        ``gradient_predivide_factor``, of averages without the codec.
     sparse_as_dense : bool
         Exchange sparse gradients as dense ones.
     choices : Automatic or None
@@ -59,22 +62,24 @@ class OptimizerEntry:
         self,
         named: Mapping[str, torch.Tensor],
         buckets: Sequence[Sequence[torch.Tensor]],
-        transport: Transport,
+        transport: HorovodTransport,
         *,
         passes_per_step: int,
-        factor: float,
+        sums: bool,
+        predivide: float,
         sparse_as_dense: bool,
         choices: Automatic | None = None,
     ) -> None:
         self._names = {id(each): name for name, each in named.items()}
         self._buckets = [list(bucket) for bucket in buckets]
         self._transport = transport
-        self._factor = factor
+        self._sums = sums
+        self._predivide = predivide
         self._sparse_as_dense = sparse_as_dense
         self._choices = choices
         self._auto: AutomaticExchange | None = None
         self.passes_per_step = passes_per_step
-        self._plain: Channel | None = None
+        self._plain: HorovodChannel | None = None
         self._passes: Passes | None = None
         self._holder: object = None
         self._hooks = Hooks(self._names, self.arrived)
@@ -106,9 +111,8 @@ class OptimizerEntry:
         self._passes, self._holder = passes, holder
         if self._choices is not None:
             assert isinstance(holder, Attached)  # which has what decisions change
-            assert self._plain is not None  # after register()
             pilot = holder.decide(functools.partial(Pilot, self._choices))
-            self._auto = AutomaticExchange(passes, pilot, self._plain)
+            self._auto = AutomaticExchange(passes, pilot, self._plainly)
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
         for bucket in self._buckets:
             for each in bucket:
@@ -251,36 +255,44 @@ class OptimizerEntry:
             flat = self._flats[key] = Flat(tensors, list(map(laid_out, tensors)))
         flat.read()
         watch = Watch(tensors)
-        wait = self._exchange(tensors, flat.buffer, last=last)
-        self._flying.append(_Exchanged(wait, functools.partial(_write, flat, self._factor), watch))
+        wait, factor = self._exchange(tensors, flat.buffer, last=last)
+        self._flying.append(_Exchanged(wait, functools.partial(_write, flat, factor), watch))
 
     def _submit_sparse(self, tensor: torch.Tensor, *, last: bool) -> None:
         gradient = _empty(tensor) if tensor.grad is None else tensor.grad.clone()
         watch = Watch([tensor])
-        wait = self._exchange([tensor], gradient, last=last)
+        wait, factor = self._exchange([tensor], gradient, last=last)
 
         def write(result: torch.Tensor) -> None:
-            tensor.grad = result if self._factor == 1.0 else result * self._factor
+            tensor.grad = result if factor == 1.0 else result * factor
 
         self._flying.append(_Exchanged(wait, write, watch))
 
     def _exchange(
         self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool
-    ) -> Callable[[], Any]:
-        """Start to average a buffer, and return what waits for it and returns the average."""
+    ) -> tuple[Callable[[], Any], float]:
+        """Start to exchange a buffer; return what waits for the result, and a factor of that."""
         passes = self._passes
         if self._aside:
             if passes is not None:
                 passes.averaged(tensors)
-            assert self._plain is not None  # after register()
-            return PlainAverage(self._plain, buffer).wait
+            return self._plainly(buffer).wait, 1.0
+        assert passes is not None
         if self._auto is not None:
             wait, step = self._auto.exchange(tensors, buffer, last=last)
-            self._step = step or self._step
-            return wait
-        assert passes is not None
-        future, self._step = passes.submit(tensors, buffer, last=last)
-        return future.wait
+            if step is None:  # plainly
+                return wait, 1.0
+        else:
+            future, step = passes.submit(tensors, buffer, last=last)
+            wait = future.wait
+        self._step = step
+        assert self._plain is not None  # after register()
+        return wait, float(self._plain.size) if self._sums else 1.0
+
+    def _plainly(self, buffer: torch.Tensor) -> PlainAverage:
+        """Start to combine a buffer as Horovod's own optimizer does."""
+        assert self._plain is not None  # after register()
+        return PlainAverage(self._plain, buffer, sums=self._sums, predivide=self._predivide)
 
     def _finish(self) -> torch.Tensor | None:
         """Wait for all buckets, and write their averages; raise why they do not count.

@@ -1,34 +1,45 @@
-"""Averages gradients by all-reduce, without the codec: paused, detached, or so decided."""
+"""Averages gradients as Horovod's own optimizer: paused, detached, or so decided."""
 
 import torch
 
-from gradwire.torch.transport import Channel, Work
+from gradwire.torch.transport import Work
+from gradwire.torch.transport.horovod import HorovodChannel
 
 __all__ = ["PlainAverage"]
 
 
 class PlainAverage:
-    """The plain average of a buffer, in progress.
+    """The plain average of a buffer, or its sum, in progress.
 
     Attributes
     ----------
     work : Work
-        The sum, in progress.
+        What is in progress.
 
     Parameters
     ----------
-    channel : Channel
+    channel : HorovodChannel
         A channel with no other user.
     buffer : torch.Tensor
-        Receives the average; sparse or not.
+        Receives the result; sparse or not.
+    sums : bool
+        It is the sum, as with ``op=hvd.Sum``.
+    predivide : float
+        ``gradient_predivide_factor``, of an average.
     """
 
-    def __init__(self, channel: Channel, buffer: torch.Tensor) -> None:
-        self._size = channel.size
+    def __init__(
+        self,
+        channel: HorovodChannel,
+        buffer: torch.Tensor,
+        *,
+        sums: bool = False,
+        predivide: float = 1.0,
+    ) -> None:
         self._result = buffer
-        self.work: Work = channel.all_reduce(buffer)
+        self.work: Work = channel.all_reduce(buffer) if sums else channel.average(buffer, predivide)
 
     def wait(self) -> torch.Tensor:
         """Wait for it, and return the buffer."""
         self.work.wait()
-        return self._result.div_(self._size)
+        return self._result

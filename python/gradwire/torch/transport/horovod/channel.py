@@ -85,14 +85,23 @@ class HorovodChannel:
         """Start to replace a tensor by its sum over all ranks; bfloat16 is summed in float32."""
         if tensor.layout != torch.strided:
             return self._sum_sparse(tensor)
-        bf16 = tensor.dtype == torch.bfloat16
-        wire = tensor.float() if bf16 else tensor
-        name = self._name()
-        with starting():
-            handle = library.allreduce_async_(
-                wire, name=name, op=library.Sum, process_set=self._set
-            )
-        return self._follow(handle, tensor.copy_ if bf16 else nothing)
+        return self._reduce(tensor, library.Sum)
+
+    def average(self, tensor: torch.Tensor, predivide: float = 1.0) -> Work:
+        """Start to replace a tensor by its average, as Horovod's own optimizer takes it.
+
+        Parameters
+        ----------
+        tensor : torch.Tensor
+            bfloat16 is summed in float32, and a sparse one by its entries.
+        predivide : float
+            By what is divided before the sum, to multiply by it afterwards.
+        """
+        if tensor.layout != torch.strided:
+            return All([self._sum_sparse(tensor)], lambda: tensor.div_(self.size))
+        return self._reduce(
+            tensor, library.Average, prescale_factor=1.0 / predivide, postscale_factor=predivide
+        )
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
         """Start to replace a tensor by that of one rank."""
@@ -133,6 +142,16 @@ class HorovodChannel:
     def set_timeout(self, timeout: timedelta) -> None:
         """Wait no longer than this from now on."""
         self.timeout = timeout
+
+    def _reduce(self, tensor: torch.Tensor, op: Any, **factors: float) -> Work:
+        bf16 = tensor.dtype == torch.bfloat16  # which Horovod does not know
+        wire = tensor.float() if bf16 else tensor
+        name = self._name()
+        with starting():
+            handle = library.allreduce_async_(
+                wire, name=name, op=op, process_set=self._set, **factors
+            )
+        return self._follow(handle, tensor.copy_ if bf16 else nothing)
 
     def _gather(self, mine: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> Work:
         """Start to concatenate bytes of all ranks, of any number."""
@@ -201,7 +220,7 @@ class HorovodTransport:
         del tensors
         return {"cpu": "horovod"}
 
-    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Channel:
+    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> HorovodChannel:
         """Make a channel. It costs nothing: a channel is a name."""
         del carriers
         return HorovodChannel(self._set, self._timeout)

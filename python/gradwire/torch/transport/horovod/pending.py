@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch
 
@@ -83,9 +84,9 @@ class Pending:
 class All:
     """Several collectives, and what is to be done after all of them."""
 
-    def __init__(self, works: Iterable[Work], finish: Callable[[], None]) -> None:
+    def __init__(self, works: Iterable[Work], finish: Callable[[], Any]) -> None:
         self._works = list(works)
-        self._finish: Callable[[], None] | None = finish
+        self._finish: Callable[[], Any] | None = finish
         self._lock = threading.Lock()
 
     def wait(self) -> None:
