@@ -68,7 +68,7 @@ def switching(rank: int, world_size: int, *, passes: int, spoiled: bool) -> dict
     found: dict[str, Any] = {"ratios": [], "left": [], "averages": [], "errors": []}
     with scripted(every(CODED), by_turns, every(FP32), every(CODED), every(FP32)):
         run = Auto(model=Given(), lr=0.0, wrap={"backward_passes_per_step": passes, "groups": 5})
-        for step in range(30):
+        for step in range(42):
             given_now = [integers(31, rank, passes * step + each) for each in range(passes)]
             dropped = spoiled and step % 3 == 2
             if dropped and step % 2 and rank == 1:

@@ -126,13 +126,27 @@ class Pilot:
         """The setting of each bucket; empty before the first complete pass."""
         return () if self._decider is None else self._decider.plan
 
+    @property
+    def meets(self) -> bool:
+        """Whether ranks have to meet where the next pass begins: the same on all of them."""
+        return (
+            self._flushing is not None
+            or self._scheduler.chosen is not self._scheduler.saved
+            or (self._decider is not None and self._left <= 1)
+        )
+
+    @property
+    def now(self) -> float:
+        """The time, by the clock of this rank."""
+        return self._clock()
+
     def interrupt(self) -> None:
         """Leave out what is under way: passes that are paused tell nothing of others."""
         self._current = None
 
-    def begin(self) -> BaseException | None:
-        """Begin a pass; return an error that has broken the exchange."""
-        now, previous = self._clock(), self._current
+    def begin(self, since: float | None = None) -> BaseException | None:
+        """Begin a pass, ready since then or now; return an error that has broken the exchange."""
+        now, previous = self._clock() if since is None else since, self._current
         # Only the last passes before a look count.
         self._current = Record(timed=self._left <= _RECORDS + 1)
         if self._passes.restarts != self._restarts:  # a checkpoint was loaded
@@ -164,6 +178,11 @@ class Pilot:
         if self._left > 0:
             return None
         return self._passes.change(self._look)
+
+    def leave_out(self) -> None:
+        """Do not time the pass that has begun, because it does not overlap as others do."""
+        if self._current is not None:
+            self._current.timed = False
 
     def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
         """Write down a bucket that is ready; tell whether it goes by the codec's exchange."""

@@ -4,13 +4,14 @@ import contextlib
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from gradwire.torch.auto import Pilot
 from gradwire.torch.horovod.plain import PlainAverage
+from gradwire.torch.horovod.turn import Turn
 from gradwire.torch.reducer.jobs import Step
 from gradwire.torch.reducer.passes import Passes
 from gradwire.torch.transport import Work
@@ -44,13 +45,30 @@ class AutomaticExchange:
         """Leave out a turn that is averaged by other means."""
         self._pilot.interrupt()
 
-    def begin(self, buckets: Iterable[Sequence[torch.Tensor]]) -> BaseException | None:
-        """Begin a turn with these buckets, or return why it must not be exchanged.
+    def waits(self, turn: Turn) -> bool:
+        """Tell whether a turn, of which a bucket is due, must not begin during the backward pass.
+
+        Where ranks meet, they wait for each other. In a hook that could be for ever: of another
+        rank a parameter may be unused, and that one goes on to the next collective of the program.
+        ``synchronize()`` is at the same place among them on all ranks.
+        """
+        if not self._pilot.meets:
+            return False
+        if turn.since is None:
+            turn.since = self._pilot.now
+        return True
+
+    def begin(self, turn: Turn) -> BaseException | None:
+        """Begin a turn, or return why it must not be exchanged.
 
         A collective if the ranks look at what they have measured: the same turn on all of them.
         """
-        error = self._pilot.begin()
-        self._codes = any(map(self._pilot.encodes, buckets))
+        pilot = self._pilot
+        waited = pilot.meets
+        error = pilot.begin(turn.since)
+        if waited:
+            pilot.leave_out()
+        self._codes = any(map(pilot.encodes, turn.buckets))
         if error is None and self._codes:
             error = self._passes.begin()
         return error

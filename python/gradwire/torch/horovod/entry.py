@@ -205,6 +205,8 @@ class OptimizerEntry:
                 raise
             try:
                 for bucket, last in self._turn.due():
+                    if self._waits(self._turn):
+                        break
                     self._submit(bucket, last=last)
             except RuntimeError:
                 if not self._flying:
@@ -218,6 +220,13 @@ class OptimizerEntry:
 
     def _name_of(self, parameter: torch.Tensor) -> str:
         return self._names[id(parameter)]
+
+    def _waits(self, turn: Turn) -> bool:
+        """Tell whether a turn must not begin before `synchronize`."""
+        if self._auto is None or self._flying:
+            return False
+        assert self._passes is not None  # it is open
+        return not self._passes.are_paused and self._auto.waits(turn)
 
     def _begin(self) -> None:
         """Decide how this turn is exchanged."""
@@ -234,7 +243,7 @@ class OptimizerEntry:
                 auto.interrupt()
             return
         assert turn is not None  # of which this is the first bucket
-        refusal = passes.begin() if auto is None else auto.begin(turn.buckets)
+        refusal = passes.begin() if auto is None else auto.begin(turn)
         if refusal is not None:
             raise refusal
 

@@ -19,6 +19,8 @@ class Turn:
     ----------
     buckets : list of list of torch.Tensor
         The buckets of this turn, with the parameters that require gradients.
+    since : float or None
+        When the first bucket was due, if it had to wait.
 
     Parameters
     ----------
@@ -38,6 +40,7 @@ class Turn:
     ) -> None:
         active = [[each for each in bucket if each.requires_grad] for bucket in buckets]
         self.buckets = [bucket for bucket in active if bucket]
+        self.since: float | None = None
         self._passes = passes
         self._name_of = name_of
         self._counts: dict[int, int] = {}

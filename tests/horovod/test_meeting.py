@@ -1,0 +1,16 @@
+"""With "auto" ranks meet in the middle of training, which must not depend on their gradients."""
+
+from tests.horovod.launcher import HorovodRanks as Ranks
+
+
+def test_ranks_meet_although_one_goes_on_to_another_collective_of_the_program(two: Ranks) -> None:
+    first, second = two.run("meeting.between_backward_and_step")
+    assert first == second
+    assert set(first["losses"]) == {1.0}
+    assert len(first["seen"]) > 3  # dense, by the codec, in part, and all that was left
+
+
+def test_ranks_meet_for_two_optimizers_whose_gradients_come_in_other_orders(two: Ranks) -> None:
+    first, second = two.run("meeting.of_two_optimizers")
+    assert first == second
+    assert len(first["seen"]) > 3
