@@ -154,20 +154,27 @@ def test_sums_that_are_selected_again_leave_out_more_but_less_than_the_next_rati
     assert total == sorted(set(total))
 
 
-def test_the_step_that_leaves_the_codec_is_predicted_as_an_all_gather_of_all_entries():
-    link = Link(1e9, 5e-5)
-    for ranks in (2, 64):
-        found = model(ranks, link)
-        coded, dense = (GATHERED[-1],) * 3, (FP32,) * 3
-        whole = found.leaving(coded, dense)
-        assert whole == pytest.approx(ranks / 2 * found.step(dense), rel=0.35)
-        part = found.leaving(coded, (FP32, *coded[1:]))
-        assert found.step(coded) < part < whole
-        assert found.leaving(dense, coded) == found.leaving(coded, coded) == 0.0
-        assert found.leaving(coded, (OWNED[-1],) * 3) == 0.0
-    # Without residuals there is nothing to be sent.
+@pytest.mark.parametrize(
+    ("ranks", "owners", "used", "times"),
+    [(2, True, GATHERED, 1.0), (64, False, GATHERED, 32.0), (64, True, OWNED, 1.0)],
+)
+def test_the_step_that_leaves_the_codec_is_predicted_with_all_entries_as_they_go(
+    ranks, owners, used, times
+):
+    found = model(ranks, Link(1e9, 5e-5), owners=owners)
+    coded, dense = (used[-1],) * 3, (FP32,) * 3
+    whole = found.leaving(coded, dense)
+    assert whole == pytest.approx(times * found.step(dense), rel=0.35)
+    part = found.leaving(coded, (FP32, *coded[1:]))
+    assert found.step(coded) < part < whole
+    assert found.leaving(dense, coded) == found.leaving(coded, coded) == 0.0
+    for other in (GATHERED, OWNED):
+        assert found.leaving(coded, (other[-1],) * 3) == 0.0
+
+
+def test_a_codec_without_residuals_is_left_without_a_step_of_its_own():
     known = calibration(gradwire.float8(), share=1.0)
-    eight = model(64, link, known=known, ratios=())
+    eight = model(64, Link(1e9, 5e-5), known=known, ratios=())
     assert eight.leaving((Setting("codec"),) * 3, (FP32,) * 3) == 0.0
 
 

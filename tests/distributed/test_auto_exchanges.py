@@ -28,12 +28,12 @@ def test_a_change_of_the_exchange_loses_nothing(several: Ranks, spoiled):
             np.testing.assert_array_equal(applied, first["applied"][name])
     assert bool(first["errors"]) == spoiled
     conserved(results)
-    order = [GATHER, OWNERS, GATHER, None, GATHER]  # all that is left is gathered
+    order = [GATHER, OWNERS, None, GATHER]
     for name in ("a", "b", "c"):
         follow = phases(each[name] for each in first["exchanges"])
         assert follow[:1] == [None]
         assert follow[1 : 1 + len(order)] == order
-        assert follow[-1] is None
+        assert follow[-2:] == [OWNERS, None]
     # In one step some go this way and some that way, and are really sent so.
     both = [
         at for at, each in enumerate(first["exchanges"]) if {GATHER, OWNERS} <= {*each.values()}
@@ -43,6 +43,33 @@ def test_a_change_of_the_exchange_loses_nothing(several: Ranks, spoiled):
     assert any(any(each.values()) for each in first["left"])
     for each in results:
         assert not any(each["left"][-1].values())
+
+
+def test_one_step_through_owners_sends_all_that_is_left_also_by_them(several: Ranks):
+    results = several.run("auto_exchanges.emptied")
+    for kind, first in results[0].items():
+        conserved([each[kind] for each in results])
+        for each in results:
+            assert each[kind]["ways"] == first["ways"]
+            for name, applied in each[kind]["applied"].items():
+                np.testing.assert_array_equal(applied, first["applied"][name])
+        for name in ("a", "b", "c"):
+            ways = [each[name] for each in first["ways"]]
+            before = {"gathered": [GATHER], "owned": [OWNERS], "both": [GATHER, OWNERS]}[kind]
+            assert phases(ways) == [
+                None,
+                *((each, 0.05) for each in before),
+                (OWNERS, 1.0),
+                None,
+            ]
+            assert ways.count((OWNERS, 1.0)) == 1
+            at = ways.index((OWNERS, 1.0))
+            assert first["calls"][at].keys() == {"Scattered"}
+            left = [each[kind]["left"] for each in results]
+            assert all(each[at - 1][name]["any"] for each in left)
+            # Where a rank has no gradient, it has only sums that it owns.
+            assert any(each[at - 1][name]["of others"] for each in left) == (kind != "gathered")
+            assert not any(each[at][name]["any"] for each in left)
 
 
 def test_second_moments_are_the_same_right_after_a_change_and_at_the_end(three: Ranks):
@@ -58,8 +85,8 @@ def test_second_moments_are_the_same_right_after_a_change_and_at_the_end(three: 
         assert found["changed"][-1]["print"] != found["gathered"][-1]["print"]
     # When the codec is left, the optimizer goes on with the mean of what all ranks have.
     order = [each["exchange"] for each in results[0]["left"]]
-    assert phases(order) == [None, GATHER, OWNERS, GATHER, None]
-    at = len(order) - 1 - order[::-1].index(GATHER)
+    assert phases(order) == [None, GATHER, OWNERS, None]
+    at = len(order) - 1 - order[::-1].index(OWNERS)
     mean = sum(found["left"][at]["own"].astype(np.float64) for found in results) / 3
     for found in results:
         first = found["left"][at + 1]

@@ -78,7 +78,7 @@ class Model:
         }
         self._all: tuple[Bucket, ...] = ()  # what the codec sends when a bucket leaves it
         if ratios and CODEC in calibration.codecs:
-            self._all = predict(work, _of_share(calibration, 1.0), network).buckets
+            self._all = predict(work, _of_share(calibration, 1.0, exchanges[-1]), network).buckets
         self._steps: dict[Plan, float] = {}
         self._plans: list[Plan] = []
 

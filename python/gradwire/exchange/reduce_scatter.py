@@ -18,10 +18,11 @@ class ReduceScatter(Owners):
     The entries of a bucket are divided among N ranks. A rank's frames are cut by range, without
     decoding a value, and the parts sent to their owners. Each owner adds up what it is sent, in
     rank order and float32; selects of the sums as many as a rank has sent there on average, the
-    largest; encodes them with the codec's quantizer; and sends them to all ranks. What falls out of
-    this second selection, and what the quantizer does not say, goes into the owner's own residual:
-    as with `AllGather`, what is applied, N times, plus what is left in the residuals of all ranks
-    equals what was put in, exactly for float32 values but for the rounding of sums.
+    largest; encodes them with the codec's quantizer; and sends them to all ranks. If all entries
+    are asked for, as by a ratio of 1, all sums are sent. What falls out of this second selection,
+    and what the quantizer does not say, goes into the owner's own residual: as with `AllGather`,
+    what is applied, N times, plus what is left in the residuals of all ranks equals what was put
+    in, exactly for float32 values but for the rounding of sums.
 
     With k entries a rank, k of them go out and k come in, whatever the number of ranks; with
     `AllGather`, (N - 1) k come in. In return, a bucket takes four messages one after another

@@ -114,8 +114,9 @@ fn split(
 
 /// Sum what all ranks have sent of the entries that this rank owns, and encode the largest sums.
 ///
-/// As many of each piece as a rank has sent on average. What is left of the sums is added to the
-/// residuals of the states, which were encoded before in the same step: undoing that undoes this.
+/// As many of each piece as a rank has sent on average, or all if its codec asks for all entries, as
+/// by a ratio of 1. What is left of the sums is added to the residuals of the states, which were
+/// encoded before in the same step: undoing that undoes this.
 ///
 /// Parameters
 /// ----------

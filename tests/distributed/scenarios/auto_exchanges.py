@@ -24,6 +24,7 @@ from tests.distributed.scenarios.auto import (
     every,
     other_figures,
     plan_of,
+    ratios,
     scripted,
     sgd,
 )
@@ -113,6 +114,57 @@ def switching(rank: int, world_size: int, *, spoiled: bool) -> dict[str, Any]:
             found["left"].append({key: each.any() for key, each in residuals(handle).items()})
         found["step"] = handle.step
         return {**found, "given": given, "applied": applied, "final": residuals(handle)}
+
+
+def emptied(rank: int, world_size: int) -> dict[str, Any]:
+    """Leave the codec with gradients in other places on every rank, which have many sums."""
+    mine = {
+        name: np.arange(int(np.prod(shape))) % world_size == rank for name, shape in SHAPES.items()
+    }
+    kinds = {"gathered": [CODED], "owned": [OWNED], "both": [CODED, OWNED]}
+    found: dict[str, Any] = {}
+    for kind, plans in kinds.items():
+        given = {name: np.zeros(each.size) for name, each in mine.items()}
+        applied = {name: np.zeros_like(zero) for name, zero in given.items()}
+        record: dict[str, Any] = {"ways": [], "calls": [], "left": []}
+        module = Given()
+        optimizer = sgd(module)
+        with (
+            counted() as calls,
+            scripted(*map(every, plans), every(FP32)),
+            attached(
+                module, "auto", options={"optimizer": optimizer}, bucket_cap_mb=SMALL_BUCKETS
+            ) as (model, handle),
+        ):
+            for step in range(16):
+                gradients = {
+                    name: each * torch.from_numpy(mine[name].reshape(each.shape))
+                    for name, each in integers(59, rank, step).items()
+                }
+                optimizer.zero_grad()
+                before = calls.copy()
+                model(gradients).backward()
+                optimizer.step()
+                shares = ratios(handle)
+                record["ways"].append(
+                    {
+                        name: None if each is None else (each, shares[name])
+                        for name, each in exchanges(handle).items()
+                    }
+                )
+                record["calls"].append(dict(calls - before))
+                for name, average in gradients_of(module).items():
+                    given[name] += gradients[name].numpy().ravel()
+                    applied[name] += np.rint(average.astype(np.float64) * world_size)
+                record["left"].append(
+                    {
+                        name: {"any": each.any(), "of others": each[~mine[name]].any()}
+                        for name, each in residuals(handle).items()
+                    }
+                )
+            record |= {"given": given, "applied": applied, "final": residuals(handle)}
+        found[kind] = record
+    return found
 
 
 def moments(rank: int, world_size: int) -> dict[str, Any]:

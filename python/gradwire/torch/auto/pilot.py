@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.auto import FP32, Decider, Figures, Plan, Setting, combined
+from gradwire.auto import FP32, OWNERS_FROM, Decider, Figures, Plan, Setting, combined
 from gradwire.cost import Calibration
 from gradwire.torch.auto.choosing import Automatic
 from gradwire.torch.auto.evidence import Measured
@@ -302,11 +302,12 @@ class Pilot:
         if not leaving or not self._choices.ratios:
             self._end(flush)
             return
-        # A run that resumes in between goes on as before, and decides anew. Owners would not send
-        # all of the sums: where ranks have zeros, there are more of them than one rank has sent.
+        # A run that resumes in between goes on as before, and decides anew. Asked for all entries,
+        # owners send all of their sums: the time and the memory of two frames and not of N.
         every = {each.name: 1.0 for each in leaving}
-        now = self._chosen
-        self._choose(Choice({**now.ratios, **every}, now.owned - every.keys()), saved=now)
+        now, owners = self._chosen, self._choices.owners is not None and self._ranks >= OWNERS_FROM
+        owned = now.owned | every.keys() if owners else now.owned - every.keys()
+        self._choose(Choice({**now.ratios, **every}, owned), saved=now)
         self._flushing = flush
 
     def _end_flush(self) -> None:

@@ -2,9 +2,9 @@
 //!
 //! The second half of a reduce-scatter of frames: every rank owns a range of positions, receives the
 //! parts of all frames that lie there ([`Frame::split`]), adds them up, and makes a frame of the sums:
-//! of all of them if the codec sends every entry, and otherwise of the largest, as many as one rank has
-//! sent there on average. What is left of the sums, smaller ones and what the quantizer does not say,
-//! goes into this rank's own residual: nothing is lost, if the codec has one.
+//! of all of them if the codec asks for every entry, and otherwise of the largest, as many as one rank
+//! has sent there on average. What is left of the sums, smaller ones and what the quantizer does not
+//! say, goes into this rank's own residual: nothing is lost, if the codec has one.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -107,7 +107,10 @@ impl Scratch {
         let (codec, state) = (piece.codec, &mut *piece.state);
         let is_dense = codec.sparsifier().is_dense();
         if !is_dense {
-            self.select(sent.div_ceil(ranks))?;
+            // Zeros are not sent, so where ranks have them in other places, there are more sums than
+            // one rank has sent. Who asks for all entries wants these, too.
+            let all = codec.sparsifier().asks_for_all(state.numel());
+            self.select(if all { numel as u64 } else { sent.div_ceil(ranks) })?;
         }
         let Self { total, positions, values, frame, .. } = self;
         let layout = Layout {

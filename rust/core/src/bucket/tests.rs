@@ -3,7 +3,7 @@ use half::{bf16, f16};
 use super::*;
 use crate::codec::outside::Coders;
 use crate::codec::{Codec, State, Workspace};
-use crate::frame::{Frame, Scratch as Decoding};
+use crate::frame::{Frame, Scratch as Decoding, SplitScratch};
 use crate::memory::{Memory, Residual};
 use crate::pack::IndexCoding;
 use crate::quantize::Quantizer;
@@ -224,5 +224,57 @@ fn a_frame_of_another_length_is_an_error() {
         let frames = frames.iter().map(Vec::as_slice);
         let done = average.write(frames, Output::F32(&mut out), &mut AverageScratch::default());
         assert!(done.is_err());
+    }
+}
+
+const SUMS: usize = 4;
+
+/// What two ranks send of the first of these entries, and the owner of all has of their sums and in
+/// its residual: each rank has a zero where the other one has none.
+fn merged(amount: Sparsifier) -> (Vec<f32>, u64, Vec<f32>) {
+    let codec = codec(amount);
+    let tensors = [[5.0, 0.0, 3.0, 0.0, 1.0, 1.0], [0.0, 4.0, 0.0, -2.0, 1.0, 1.0]];
+    let mut states = Vec::new();
+    let mut messages = Vec::new();
+    for x in &tensors {
+        let (mut state, mut workspace) = (codec.init_state(x.len()).unwrap(), Workspace::default());
+        let (mut frame, mut parts, mut message) = (Vec::new(), Vec::new(), Vec::new());
+        codec.encode_into(Input::F32(x), &mut state, None, &mut workspace, &mut frame).unwrap();
+        Frame::parse(&frame, None)
+            .unwrap()
+            .split(&[0, SUMS as u64, 6], &mut SplitScratch::default(), &mut message, &mut parts)
+            .unwrap();
+        message.truncate(parts.iter().filter(|part| part.range == 0).map(|part| part.nbytes).sum());
+        messages.push(message);
+        states.push(state);
+    }
+    let mut rest: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+    let state = &mut states[1];
+    let mut owned = [Owned { codec: &codec, state, range: 0..SUMS, unused: false }];
+    let (mut out, mut merged) = (Vec::new(), Vec::new());
+    merge(&mut rest, &mut owned, &mut MergeScratch::default(), &mut out, &mut merged).unwrap();
+    let mut sums = vec![0.0; SUMS];
+    let frame = Frame::parse(&out, None).unwrap();
+    frame.decode_into(&mut sums, &mut Decoding::default()).unwrap();
+    (sums, merged[0].count, states[1].residual().unwrap().to_vec())
+}
+
+#[test]
+fn an_owner_sends_all_sums_where_all_entries_are_asked_for_and_else_as_many_as_a_rank_has() {
+    let all = vec![5.0, 4.0, 3.0, -2.0];
+    for amount in [Amount::Ratio(1.0), Amount::Count(6), Amount::Count(7)] {
+        let top = Sparsifier::TopK(TopK { amount });
+        assert!(top.asks_for_all(6));
+        assert_eq!(merged(top), (all.clone(), 4, vec![0.0; 6]));
+    }
+    // Each rank sends two entries there: the two largest sums go, and the others stay here.
+    for other in [
+        Sparsifier::TopK(TopK { amount: Amount::Count(5) }),
+        Sparsifier::Threshold(Threshold { threshold: 0.0 }),
+    ] {
+        assert!(!other.asks_for_all(6));
+        let (sums, count, left) = merged(other);
+        assert_eq!((sums, count), (vec![5.0, 4.0, 0.0, 0.0], 2));
+        assert_eq!(left, [0.0, 0.0, 3.0, -2.0, 0.0, 0.0]);
     }
 }

@@ -24,6 +24,10 @@ impl Sparsify for All {
         numel as u64
     }
 
+    fn asks_for_all(self, _: usize) -> bool {
+        true
+    }
+
     fn tracker(self, _: usize) -> Tracker {
         Tracker::default()
     }

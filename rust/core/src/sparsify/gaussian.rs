@@ -106,6 +106,10 @@ impl Sparsify for Gaussian {
         self.band.map_or(numel as u64, |(_, high)| most(high))
     }
 
+    fn asks_for_all(self, numel: usize) -> bool {
+        self.target(numel) == numel as u64
+    }
+
     fn tracker(self, _: usize) -> Tracker {
         Tracker::default()
     }

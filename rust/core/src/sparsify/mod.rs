@@ -66,6 +66,11 @@ pub(crate) trait Sparsify: Part {
     /// The maximum number of entries that can be selected from a tensor.
     fn max_count(self, numel: usize) -> u64;
 
+    /// Whether all entries of a tensor are asked for, as by a ratio of 1: then only zeros are left out.
+    fn asks_for_all(self, _numel: usize) -> bool {
+        false
+    }
+
     /// The tracker of a new tensor.
     fn tracker(self, numel: usize) -> Tracker;
 
@@ -122,6 +127,12 @@ impl Sparsifier {
     /// The maximum number of entries that can be selected from a tensor.
     pub fn max_count(self, numel: usize) -> u64 {
         each_sparsifier!(self, sparsifier => sparsifier.max_count(numel))
+    }
+
+    /// Whether all entries of a tensor are asked for: by an amount as large as the tensor, such as a
+    /// ratio of 1, or because every entry is sent. A threshold asks for no number of them.
+    pub fn asks_for_all(self, numel: usize) -> bool {
+        each_sparsifier!(self, sparsifier => sparsifier.asks_for_all(numel))
     }
 
     /// Whether the positions are drawn without looking at the entries.

@@ -83,6 +83,10 @@ impl Sparsify for RandomK {
         self.amount.of(numel)
     }
 
+    fn asks_for_all(self, numel: usize) -> bool {
+        self.amount.of(numel) == numel as u64
+    }
+
     fn tracker(self, _: usize) -> Tracker {
         Tracker::default()
     }

@@ -179,6 +179,10 @@ impl Sparsify for SampledTopK {
         self.target(numel)
     }
 
+    fn asks_for_all(self, numel: usize) -> bool {
+        self.target(numel) == numel as u64
+    }
+
     fn tracker(self, _: usize) -> Tracker {
         Tracker::default()
     }

@@ -150,6 +150,10 @@ impl Sparsify for Trimmed {
         (most * self.target(numel)).min(numel as u64)
     }
 
+    fn asks_for_all(self, numel: usize) -> bool {
+        self.target(numel) == numel as u64
+    }
+
     fn tracker(self, _: usize) -> Tracker {
         Tracker::default()
     }

@@ -148,6 +148,10 @@ impl Sparsify for ChunkTopK {
         numel / chunk * k.min(chunk) + (numel % chunk).min(k)
     }
 
+    fn asks_for_all(self, numel: usize) -> bool {
+        self.max_count(numel) == numel as u64
+    }
+
     fn tracker(self, _: usize) -> Tracker {
         Tracker::default()
     }

@@ -227,6 +227,10 @@ impl Sparsify for Sid {
         self.band.map_or(numel as u64, |(_, high)| most(high))
     }
 
+    fn asks_for_all(self, numel: usize) -> bool {
+        self.target(numel) == numel as u64
+    }
+
     fn tracker(self, numel: usize) -> Tracker {
         Tracker { stages: Some(self.stages(numel)), ..Tracker::default() }
     }
