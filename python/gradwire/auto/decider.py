@@ -37,6 +37,8 @@ TRIALS, REMATCHES = 6, 3
 """Plans that are tried one after another on one link, and that are measured once more."""
 SHORTEST, LONGEST, LATEST = 8, 256, 60.0
 """Steps between two looks at a plan in use, and the seconds that make them fewer."""
+MOST_ANEW, RENEWED = 6, 2
+"""Further looks that it takes at most until all begins anew; times that predictions are renewed."""
 OTHER = 1.5
 """A link with so many times the bandwidth, or so much less, is another one."""
 
@@ -103,6 +105,7 @@ class Decider:
         self._expected = 0.0  # seconds of a step with the plan that is tried
         self._waits = 0
         self._probed = 0.0  # the bandwidth when the link was last measured
+        self._anew = self._renewed = 0  # times that all began anew, and that predictions did
         self._interval = SHORTEST
 
     def look(self, figures: Figures, evidence: Evidence) -> Plan:
@@ -163,7 +166,9 @@ class Decider:
         """Look after the plan in use."""
         if self._watch.differs(figures):
             self.due = SHORTEST
-            if self._watch.strange > 1:
+            # Where all changes again and again, it takes longer each time to be believed.
+            if self._watch.strange > 1 + self._anew:
+                self._anew = min(self._anew + 1, MOST_ANEW)
                 self._begin_anew(figures, evidence)
             return
         self._known.note(self.plan, figures, self._steps)
@@ -174,14 +179,17 @@ class Decider:
         elif self._has_another_link(figures, evidence):
             self._begin_anew(figures, evidence)
             return
-        elif outdated(self._model.compute, figures):
+        elif self._renewed < RENEWED and outdated(self._model.compute, figures):
             # It was made of steps that other things had held up.
+            self._renewed += 1
             self._model = evidence.model(figures)
             self._trials = 0
             self._again.clear()
             self._next(figures)
             return
         self._interval = min(2 * self._interval, LONGEST)
+        if self._interval == LONGEST:
+            self._anew = 0
         self.due = self._pause(figures.period)
         if self._model is not None:
             self._challenge()
@@ -301,7 +309,7 @@ class Decider:
         """Measure anew: the link or the work has changed, and nothing known before holds."""
         self._known.clear()
         self._again.clear()
-        self._trials = self._waits = 0
+        self._trials = self._waits = self._renewed = 0
         self._probed = 0.0
         self._phase = Phase.MEASURING
         self._measure(figures, evidence)
