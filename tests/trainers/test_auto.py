@@ -48,7 +48,9 @@ class TestLightning:
             "hierarchy=",
             "for a compression of 100 times pass 0.01",
             'bounds what "auto" may choose',
+            "min_numel",
             "configure_optimizers() returns 2",
+            "gradient_clip_val=0.1 would clip",
         ]
         for text, part in zip(said, expected, strict=True):
             assert text.startswith("ValueError"), text

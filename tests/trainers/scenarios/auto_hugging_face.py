@@ -21,6 +21,8 @@ def dense(rank: int, world_size: int, **options: Any) -> tuple[str, str]:
         with scripted(every(FP32)):
             run = Run(rank, world_size, codec, **options)
             run.train(0, UPDATES)
+            if codec is not None:
+                assert run.handle.report().decision == "It was told so."
             found.append(run.end()[0])
     return found[0], found[1]
 
@@ -92,6 +94,7 @@ def plain(rank: int, world_size: int, folder: str) -> tuple[str, str]:
         found.append(fingerprint(one.model))
         if callback is not None:
             assert callback.handle is not None
+            assert callback.handle.report().decision == "It was told so."
             callback.handle.detach()
     return found[0], found[1]
 

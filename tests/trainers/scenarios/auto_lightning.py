@@ -17,12 +17,14 @@ from tests.trainers.scenarios.lightning import Gan, Regression, buckets, trainer
 def dense(rank: int, world_size: int) -> tuple[str, str]:
     """Train without a callback, and with one that decides on fp32."""
     found = []
-    for callbacks in ((), (Compress("auto"),)):
+    callback = Compress("auto")
+    for callbacks in ((), (callback,)):
         module = Regression()
         with scripted(every(FP32)):
             made = trainer(rank, world_size, *callbacks, strategy=buckets(), val_check_interval=5)
             made.fit(module)
         found.append(fingerprint(module))
+    assert callback.report().decision == "It was told so."
     return found[0], found[1]
 
 
@@ -61,7 +63,11 @@ def mistakes(rank: int, world_size: int) -> list[str]:
         lambda: Compress("auto", hierarchy=2),
         lambda: Compress("auto", max_ratio=100),
         lambda: Compress(gradwire.topk(ratio=0.01), max_ratio=0.01),
+        lambda: Compress("auto", min_numel=-1),
         lambda: trainer(rank, world_size, Compress("auto"), **unused).fit(Gan()),
+        lambda: trainer(rank, world_size, Compress("auto"), gradient_clip_val=0.1).fit(
+            Regression(optim.AdamW)
+        ),
     ]
     found = []
     for call in calls:

@@ -5,6 +5,7 @@ from gradwire.torch.auto.choosing import (
     Automatic,
     check_alone,
     check_measurable,
+    check_unbounded,
     codec_for,
     least_ratio,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "Pilot",
     "check_alone",
     "check_measurable",
+    "check_unbounded",
     "codec_for",
     "least_ratio",
 ]

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from gradwire.codec import Codec
     from gradwire.exchange.owners import Owners
 
-__all__ = ["AUTO", "Automatic", "check_alone", "check_measurable", "codec_for", "least_ratio"]
+__all__ = [
+    "AUTO",
+    "Automatic",
+    "check_alone",
+    "check_measurable",
+    "check_unbounded",
+    "codec_for",
+    "least_ratio",
+]
 
 AUTO: Literal["auto"] = "auto"
 DEFAULT = 0.01
@@ -118,6 +126,12 @@ def least_ratio(max_ratio: object) -> float:
             f"{max_ratio}: for a compression of {max_ratio:g} times pass {1 / max_ratio:g}"
         )
     return _validate.unit_interval("max_ratio", max_ratio)
+
+
+def check_unbounded(max_ratio: object) -> None:
+    """Raise a ValueError if a codec is given a bound, too."""
+    if max_ratio is not None:
+        raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
 
 
 def check_alone(schedule: Schedule, same: Schedule, scope: str, hierarchy: object) -> None:

@@ -10,7 +10,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import AUTO, Automatic, check_alone, check_measurable, codec_for
+from gradwire.torch.auto import (
+    AUTO,
+    Automatic,
+    check_alone,
+    check_measurable,
+    check_unbounded,
+    codec_for,
+)
 from gradwire.torch.ddp import model as models
 from gradwire.torch.ddp.entry import HookEntry, check_ranks
 from gradwire.torch.reducer.assembly import assemble
@@ -146,8 +153,8 @@ def attach(
         check_alone(schedule, SAME, scope, hierarchy)
         check_measurable(models.known(ddp), grad_scaler, whole=whole)
         codec = choices.codec
-    elif max_ratio is not None:
-        raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
+    else:
+        check_unbounded(max_ratio)
     options = Options(
         codec=codec,
         optimizer=optimizer,

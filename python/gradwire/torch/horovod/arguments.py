@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from gradwire import _validate
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import AUTO, Automatic, check_alone, codec_for
+from gradwire.torch.auto import AUTO, Automatic, check_alone, check_unbounded, codec_for
 from gradwire.torch.horovod.wrapped import Distributed
 from gradwire.torch.reducer.options import SAME
 from gradwire.torch.reducer.pairing import check_optimizer
@@ -70,8 +70,7 @@ def choices_of(
         # Horovod does not add up in bfloat16, and float16 would lose small gradients.
         choices = dataclasses.replace(codec_for(optimizer, max_ratio), halves=False)
         return choices.codec, choices
-    if max_ratio is not None:
-        raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
+    check_unbounded(max_ratio)
     return codec, None
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
 from gradwire.torch import ddp
-from gradwire.torch.auto import AUTO, check_alone, least_ratio
+from gradwire.torch.auto import AUTO, check_alone, check_unbounded, least_ratio
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
@@ -118,10 +119,10 @@ class Compress(Callback):
         if codec == AUTO:
             pairing.check_automatic(optimizer, in_step=exchange_in_step)
             check_alone(schedule, SAME, scope, hierarchy)
+            Options(codec=gradwire.float8(), **options)  # whichever is chosen for the optimizer
             options["max_ratio"] = least_ratio(max_ratio)
-        elif max_ratio is not None:
-            raise ValueError(f'max_ratio= bounds what "auto" may choose, got {codec!r} with it')
         else:
+            check_unbounded(max_ratio)
             Options(codec=codec, **options)
         if optimizer not in ("auto", None):
             raise TypeError(

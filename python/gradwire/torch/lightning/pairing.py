@@ -61,9 +61,10 @@ def find(
             "of which a model takes only one: leave out ddp_comm_hook"
         )
     scaler = getattr(trainer.precision_plugin, "scaler", None)
-    if codec == AUTO and len(trainer.optimizers) == 1:
+    automatic = codec == AUTO
+    if automatic and len(trainer.optimizers) == 1:
         codec = codec_for(trainer.optimizers[0], max_ratio).codec
-    elif codec == AUTO:
+    elif automatic:
         raise ValueError(
             '"auto" chooses a codec by the optimizer, but configure_optimizers() returns '
             f"{len(trainer.optimizers)}: return one with several parameter groups, or give a codec"
@@ -75,6 +76,13 @@ def find(
     elif trainer.gradient_clip_val and any(
         each.memory.updates or each.memory.corrects for each in codecs
     ):
+        if automatic:
+            raise ValueError(
+                f"gradient_clip_val={trainer.gradient_clip_val} would clip gradients while they "
+                'are dense, and updates once "auto" has come to the codec for '
+                "gradwire.torch.optim.AdamW: leave it out, take torch.optim.AdamW, or give a codec "
+                "and exchange_in_step=True"
+            )
         _warn(
             f"gradient_clip_val={trainer.gradient_clip_val} clips what the codec has sent, which "
             "is updates or momentum, not gradients. To clip gradients before they are compressed: "
