@@ -4,10 +4,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from gradwire.auto.figures import Figures
-from gradwire.auto.setting import BF16, FP32, OWNERS_FROM, Exchange, Plan, Setting, strength
+from gradwire.auto.setting import (
+    BF16,
+    FP32,
+    OWNERS_FROM,
+    Exchange,
+    Plan,
+    Setting,
+    compresses,
+    strength,
+)
 from gradwire.cost import (
     Bucket,
     Calibration,
+    GatheredFrames,
     Link,
     Method,
     Network,
@@ -59,11 +69,21 @@ class Model:
         self.link = link
         backward = figures.ready[-1]
         self._rest = max(0.0, figures.period - backward - figures.exposed)
+        # Gradients that are sparse are gathered, whatever the plan, in the time that was measured:
+        # the table that they belong to tells nothing of it.
+        sparse = {
+            at
+            for at, (nbytes, *applies) in enumerate(
+                zip(figures.nbytes, figures.codable, figures.halvable, strict=True)
+            )
+            if not nbytes and not any(applies)
+        }
+        numels = [1 if at in sparse else each for at, each in enumerate(figures.buckets)]
         work = Workload(
-            sum(figures.buckets),
+            sum(numels),
             backward,
             self._rest,
-            buckets=figures.buckets,
+            buckets=numels,
             ready=[min(each, backward) for each in sorted(figures.ready)],
             tensors=figures.tensors,
             shared=True,
@@ -72,13 +92,25 @@ class Model:
         exchanges: list[Exchange] = ["gather"]
         if owners and ranks >= OWNERS_FROM:
             exchanges.append("owners")
+
+        def predicted(method: Method) -> tuple[Bucket, ...]:
+            return tuple(
+                Bucket(each.backward, 0.0, figures.exchange[at], 0.0) if at in sparse else each
+                for at, each in enumerate(predict(work, method, network).buckets)
+            )
+
         self._by: Mapping[Setting, tuple[Bucket, ...]] = {
-            setting: predict(work, method, network).buckets
+            setting: predicted(method)
             for setting, method in _methods(calibration, ratios, exchanges).items()
         }
         self._all: tuple[Bucket, ...] = ()  # what the codec sends when a bucket leaves it
         if ratios and CODEC in calibration.codecs:
-            self._all = predict(work, _of_share(calibration, 1.0, exchanges[-1]), network).buckets
+            self._all = predicted(_of_share(calibration, 1.0, exchanges[-1]))
+        # A dense bucket that ends a step of the codec goes with it: by an all-gather, unless
+        # buckets have exchanges of their own.
+        self._last = self._by[FP32][-1]
+        if not owners:
+            self._last = predicted(Method("gathered", GatheredFrames()))[-1]
         self._steps: dict[Plan, float] = {}
         self._plans: list[Plan] = []
 
@@ -90,8 +122,7 @@ class Model:
     def step(self, plan: Plan) -> float:
         """Return the predicted seconds of a step."""
         if plan not in self._steps:
-            buckets = [self._by[setting][at] for at, setting in enumerate(plan)]
-            self._steps[plan] = self._rest + overlapped(buckets, shared=True).end
+            self._steps[plan] = self._rest + overlapped(self._buckets(plan), shared=True).end
         return self._steps[plan]
 
     def leaving(self, plan: Plan, other: Plan) -> float:
@@ -104,8 +135,7 @@ class Model:
         if not self._all or not any(leaves):
             return 0.0
         buckets = [
-            self._all[at] if leaves[at] else self._by[setting][at]
-            for at, setting in enumerate(plan)
+            self._all[at] if leaves[at] else each for at, each in enumerate(self._buckets(plan))
         ]
         return self._rest + overlapped(buckets, shared=True).end
 
@@ -128,6 +158,12 @@ class Model:
         """Return how much a plan leaves out."""
         return strength(plan, self.figures.buckets)
 
+    def _buckets(self, plan: Plan) -> list[Bucket]:
+        buckets = [self._by[setting][at] for at, setting in enumerate(plan)]
+        if compresses(plan) and plan[-1].kind != "codec":
+            buckets[-1] = self._last
+        return buckets
+
     def _uniform(self, setting: Setting) -> Plan:
         return tuple(self._allowed(at, setting) for at in range(len(self.figures.buckets)))
 
@@ -141,7 +177,7 @@ class Model:
         coded = [each for each in self._by if codec is not None and _alike(each, codec)]
         plan, seconds = start, self.step(start)
         for at in range(len(plan)):
-            # The last bucket ends a step that was encoded in parts: dense, it would be apart.
+            # The last bucket ends a step that was encoded in parts: it is dense only if it must be.
             for each in coded if at == len(plan) - 1 else [FP32, BF16, *coded]:
                 other = (*plan[:at], self._allowed(at, each), *plan[at + 1 :])
                 if self.step(other) < 0.999 * seconds:

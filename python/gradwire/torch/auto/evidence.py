@@ -134,9 +134,10 @@ def link_of(figures: Figures, ranks: int, latency: float) -> Link:
         under way at the same time, and a small one waits for the large one beside it.
     """
     pairs = zip(figures.nbytes, figures.exchange, strict=True)
-    known = [(nbytes, seconds) for nbytes, seconds in pairs if nbytes and seconds]
-    if not known:
+    # A bucket may take no time: one that ends before the bucket ahead of it, beside which it went.
+    known = [(nbytes, seconds) for nbytes, seconds in pairs if nbytes]
+    total, seconds = sum(nbytes for nbytes, _ in known), sum(seconds for _, seconds in known)
+    if not seconds:
         return Link(1e15)
-    total, seconds = (sum(each) for each in zip(*known, strict=True))
     fixed = min(latency, 0.5 * seconds / len(known))
     return Link(8.0 * total / (seconds - fixed * len(known)), fixed / (2 * (ranks - 1)))
