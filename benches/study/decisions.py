@@ -15,7 +15,8 @@ class Decision:
     text : str
         ``fp32``, ``bf16``, or the codec and its ratio; of a model with several buckets, of each.
     settled : bool
-        Whether it was measured to be the best; False while another setting is tried.
+        Whether it was measured to be the best when the timed turns began; False while another
+        setting was tried.
     ratios : tuple of float
         That the codec sends.
     after : str
@@ -29,14 +30,26 @@ class Decision:
 
     @classmethod
     def of(cls, sentence: str, row: Mapping[str, Any] | None = None) -> "Decision":
-        """Read the sentence, and the row of a cell that has it."""
-        text = sentence.rstrip(".")
-        kept = re.match(r"It averages by (.+?): a step takes ", sentence)
-        tried = re.match(r"It tries (.+?), which is predicted", sentence)
-        if kept or tried:
-            text = (kept or tried)[1]  # type: ignore[index]
+        """Read the sentence, or the row of a cell that has it as the last of all.
+
+        A row also has what was said when the timed turns began. Of an earlier edition it has not:
+        the last sentence stands for it.
+        """
+        row = row or {}
+        text, settled = _read(str(row.get("said_settled", sentence)))
+        later, decided = _read(sentence)
+        if decided and later != text:
+            text = f"{text}; later {later}"  # it compares anew from time to time
         ratios = tuple(float(each) for each in re.findall(r"at ratio ([\d.e-]*\d)", text))
         after = ""
-        if row is not None and "settling_steps" in row:
+        if "settling_steps" in row:
             after = f"{row['settling_steps']} steps, {row['settling_seconds']:.2g} s"
-        return cls(text, kept is not None, ratios, after)
+        return cls(text, bool(row.get("settled", settled)), ratios, after)
+
+
+def _read(sentence: str) -> tuple[str, bool]:
+    """Return what a sentence is about, and whether it tells of a decision."""
+    kept = re.match(r"It averages by (.+?): a step takes ", sentence)
+    tried = re.match(r"It tries (.+?), which is predicted", sentence)
+    found = kept or tried
+    return sentence.rstrip(".") if found is None else found[1], kept is not None

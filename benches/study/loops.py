@@ -87,14 +87,13 @@ class Loop:
             self.model.register_comm_hook(None, _half)
         elif method == methods.TORCH_POWER:
             self.model.register_comm_hook(power_state(None, methods.POWER), powerSGD_hook)
-        elif codec is not None or auto:
+        elif auto:
+            self.decide_anew()
+        elif codec is not None:
+            options = dict(attached or {})
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ddp.PairingWarning)
-                if auto:
-                    self.decide_anew()
-                elif codec is not None:
-                    options = dict(attached or {})
-                    self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer, **options)
+                self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer, **options)
         self._method = method
 
     def decide_anew(self) -> None:
@@ -127,7 +126,7 @@ class Loop:
     def nbytes(self) -> float:
         """Return the bytes that a rank sends in a step, as payload."""
         if self.handle is not None:
-            return float(self.handle.report().wire_bytes)
+            return float(self.handle.report(residuals=False).wire_bytes)
         ranks = dist.get_world_size()
         ring = 2 * (ranks - 1) / ranks
         shapes = [each.shape for each in self.model.parameters()]
@@ -147,9 +146,12 @@ class Loop:
 
     def said(self) -> str:
         """Return what ``auto`` says of its decision."""
-        return str(self.handle.report().decision) if self._method == methods.AUTO else ""
+        if self._method != methods.AUTO:
+            return ""
+        return str(self.handle.report(residuals=False).decision)
 
     def close(self) -> None:
         """Take the method off the model. A collective."""
         if self.handle is not None:
             self.handle.detach()
+            self.handle = None  # or its buffers stay until there is another one

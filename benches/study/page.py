@@ -12,7 +12,7 @@ from benches.compare import blocks
 from . import aims, curves, methods, tables, whole
 from .plan import LARGE, SECTIONS, Cell, Plan, quick
 from .reading import Curves, Outcome, outcomes
-from .store import Store
+from .store import Store, is_former
 
 PAGE = blocks.ROOT / "docs" / "study.md"
 README = blocks.ROOT / "README.md"
@@ -70,6 +70,8 @@ class Findings:
         parts += ["on a machine with other work"] * self.loaded
         machines = {_machine(each["machine"]) for each in self.cells.values()}
         parts += ["times of several machines"] * (len(machines) > 1)
+        former = sum(map(is_former, self.cells.values()))
+        parts += [f"auto by an earlier procedure in {former} cells"] * bool(former)
         parts += [f"missing: {self.missing}"] * bool(self.missing)
         return "; ".join(parts)
 

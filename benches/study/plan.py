@@ -106,7 +106,7 @@ class Plan:
     turns: int = TURNS
     quick: bool = False
     settling: float = 40.0
-    """Seconds that ``auto`` has at most for a new link."""
+    """Seconds that ``auto`` has for a new link, or more where steps are long: see `estimates`."""
     whole_by: float = math.inf
     """Seconds after the start by which whole runs of dense methods have to be over."""
     steps: Mapping[str, int] = field(default_factory=dict)

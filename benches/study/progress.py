@@ -2,19 +2,12 @@
 
 import time
 
-from . import curves, methods
+from . import curves, estimates, methods
 from .plan import PLENTY, SECTIONS, Cell, Plan
 from .store import Store
 
-NUMEL = {"25M": 25.2e6, "text": 0.43e6, "clicks": 0.34e6, "fashion": 0.08e6}
-COMPUTE = {"25M": 0.5, "text": 0.03, "clicks": 0.005, "fashion": 0.04}
-"""Entries of the models, and seconds of a step without exchange with two ranks of a core each."""
-
 RUN = {"text": 110.0, "clicks": 25.0, "fashion": 85.0}
 """Seconds of a training run on one core, until runs of this machine are there."""
-
-SETTLING = 60
-"""Steps that ``auto`` takes until it has settled, about."""
 
 START, PAUSE = 15.0, 0.06
 """Seconds until the models of a section are made, and beside the steps of a turn."""
@@ -69,17 +62,13 @@ class Left:
 def expected(cell: Cell, plan: Plan) -> float:
     """Return about how many seconds a cell takes."""
     section = SECTIONS[cell.section]
-    ring = 2 * (cell.ranks - 1) / cell.ranks
-    compute = COMPUTE[section.task] * (cell.ranks / 2 if cell.section == "25M" else 1)
+    dense = {methods.FP32: estimates.FP32, methods.BF16: estimates.BF16}
     total = 0.0
     for _, method, bucket in methods.contestants(cell.section):
-        share = {methods.FP32: 4.0, methods.BF16: 2.0}.get(method, 0.05)
-        wire = 0.0 if cell.link is None else 8 * ring * share * NUMEL[section.task] / cell.link
-        turn = section.steps_a_turn * (compute + wire)
+        step = estimates.step(cell, dense.get(method, estimates.CODEC))
+        turn = section.steps_a_turn * step
         turns = min(plan.turns, max(1 if bucket not in (None, 25.0) else 2, PLENTY / turn))
         total += turns * (turn + PAUSE)
         if method == methods.AUTO:
-            # Some steps of a dense method, and some dozen of its own.
-            dense = 0.0 if cell.link is None else 8 * ring * 4 * NUMEL[section.task] / cell.link
-            total += min(plan.settling, SETTLING * (compute + wire) + 5 * dense)
+            total += estimates.settling(cell)
     return total

@@ -72,6 +72,12 @@ class Commands:
         time.sleep(PAUSE)
         return loop.timed(self._task, list(itertools.islice(itertools.cycle(self._batches), steps)))
 
+    def settle(self, contestant: str, steps: int) -> dict[str, Any]:
+        """Return the time of a step, over so many without a pause, and what ``auto`` then says."""
+        loop = self._loops[contestant]
+        batches = list(itertools.islice(itertools.cycle(self._batches), steps))
+        return {**loop.timed(self._task, batches), "said": loop.said()}
+
     def anew(self, contestant: str) -> dict[str, Any]:
         """Have ``auto`` forget what it knows of the link before."""
         self._loops[contestant].decide_anew()

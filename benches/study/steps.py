@@ -12,12 +12,15 @@ from benches.ranks import joined
 
 from . import methods
 from .decisions import Decision
+from .estimates import settling_limit
 from .plan import LARGE, PLENTY, SECTIONS, Cell, Plan
 
 PASSES = 600
 """Steps that ``auto`` has at most to settle."""
-TOGETHER, HALF_SECOND = 48, 0.5
-"""Steps of a turn until then, at most, and the seconds that make them fewer."""
+FEW, TOGETHER, HALF_SECOND = 4, 48, 0.5
+"""Steps that it takes at once, at least and at most, and the seconds that make them fewer."""
+LONG = 2.0
+"""Seconds of a step that is taken alone."""
 
 MEMORY = 5e9
 """Bytes for each rank, with all contestants of the large model."""
@@ -89,12 +92,12 @@ def measure(
     All take turns, each time in another order; a step takes as long as its slowest rank. Of a
     dense method with buckets of several sizes only the best goes on where steps are long; rows of
     the others say so. ``auto`` begins anew in each cell, as a run does, and is timed from when it
-    has settled; its row tells how many steps that took, and how long.
+    has settled, or its time is over; its row tells which, after how many steps, and how long.
     """
     listed = methods.contestants(cell.section) if listed is None else listed
     ranks.load(cell.section, listed)
     ranks.shape(cell.link)
-    settled: dict[str, dict[str, float]] = {}
+    settled: dict[str, dict[str, Any]] = {}
     count = SECTIONS[cell.section].steps_a_turn
     seconds: dict[str, list[float]] = {name: [] for name, _, _ in listed}
     worked: dict[str, list[float]] = {name: [] for name, _, _ in listed}
@@ -107,7 +110,7 @@ def measure(
                 continue  # they keep nothing that a first turn would settle
             tell(f"{name}, turn {max(0, turn + 1)} of {plan.turns}")
             if turn < 0 and method == methods.AUTO:
-                settled[name] = settle(ranks, name, count, plan.settling)
+                settled[name] = settle(ranks.ask, name, settling_limit(cell, plan))
                 continue
             answers = ranks.ask(do="step", contestant=name, steps=count)
             if turn >= 0:
@@ -151,20 +154,35 @@ def _available() -> float:
     return 1024.0 * int(found[0]) if found else float("inf")
 
 
-def settle(ranks: Ranks, name: str, count: int, seconds: float) -> dict[str, float]:
-    """Let ``auto`` begin anew on a link, and decide; return how many steps and seconds it took."""
-    end, taken, steps = time.monotonic() + seconds, 0.0, 0
-    ranks.ask(do="anew", contestant=name)
-    while steps < PASSES and time.monotonic() < end:
-        answers = ranks.ask(do="step", contestant=name, steps=count)
+def settle(ask: Callable[..., list[dict[str, Any]]], name: str, seconds: float) -> dict[str, Any]:
+    """Let ``auto`` begin anew on a link, and decide.
+
+    Ranks do not pause between these steps. What it says after the timed turns may be something
+    else: it compares anew from time to time.
+
+    Returns
+    -------
+    dict
+        Whether it has ``settled``, what it said then, and how many steps and seconds it took.
+    """
+    ask(do="anew", contestant=name)
+    end, taken, steps, count = time.monotonic() + seconds, 0.0, 0, 1
+    while True:
+        answers = ask(do="settle", contestant=name, steps=count)
         last = max(each["seconds"] for each in answers)
         steps += count
         taken += count * last
-        if Decision.of(ranks.ask(do="facts", contestant=name)[0]["said"]).settled:
-            break
-        # Ranks pause before each turn: few turns where steps are short.
-        count = max(count, min(TOGETHER, int(HALF_SECOND / last)))
-    return {"settling_steps": steps, "settling_seconds": round(taken, 3)}
+        said = answers[0]["said"]
+        settled = Decision.of(said).settled
+        if settled or steps >= PASSES or time.monotonic() >= end:
+            return {
+                "settled": settled,
+                "said_settled": said,
+                "settling_steps": steps,
+                "settling_seconds": round(taken, 3),
+            }
+        count = 1 if last > LONG else max(FEW, min(TOGETHER, int(HALF_SECOND / last)))
+        count = min(count, PASSES - steps)
 
 
 def done(

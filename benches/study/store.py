@@ -19,17 +19,20 @@ from benches.accuracy.store import Lines, Record, same
 from benches.compare.blocks import ROOT
 from gradwire.cli.training.machine import machine, versions
 
-from . import loops, methods, models
+from . import estimates, loops, methods, models
 from .plan import LARGE, SECTIONS, Cell, Plan
 
 RESULTS = ROOT / "benches" / "results" / "study.jsonl"
 QUICK = ROOT / "benches" / "results" / "study-quick.jsonl"
 
 EDITION = 2
-"""Raise it when what is trained changes: all is then made again."""
+"""Raise it when what is trained changes: curves and whole runs are then made again."""
 
-TIMING = 2
-"""Raise it when only what is timed changes: cells are then timed again."""
+TIMING = 3
+"""Raise it when what is timed changes, or how: cells are then timed again."""
+
+FORMER: Mapping[str, Any] = {"edition": 2, "settling": 30.0}
+"""In the keys of short runs in which ``auto`` did not begin anew in each cell: still shown."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,20 @@ def cell_key(cell: Cell, plan: Plan) -> dict[str, Any]:
         "family": section.family,
         "steps_a_turn": section.steps_a_turn,
         "turns": plan.turns,
-        "settling": plan.settling,
+        "settling": round(estimates.settling_limit(cell, plan), 1),
         "large": [models.LAYERS, models.WIDTH, models.ROWS] if cell.section == LARGE else None,
         "max_ratio": loops.MAX_RATIO,
     }
+
+
+def former_key(cell: Cell, plan: Plan) -> dict[str, Any]:
+    """Return the key of a cell that was timed before ``auto`` began anew in each."""
+    return {**cell_key(cell, plan), **FORMER}
+
+
+def is_former(record: Record) -> bool:
+    """Tell whether a cell has such a key."""
+    return bool(record["key"]["edition"] == FORMER["edition"])
 
 
 def whole_key(whole: Whole) -> dict[str, Any]:
@@ -150,14 +163,20 @@ class Store(Lines):
         return found
 
     def cells(self, plan: Plan) -> dict[Cell, Record]:
-        """Return what was timed of a plan, the last of each cell."""
-        keys = {cell: cell_key(cell, plan) for cell in plan.cells()}
+        """Return what was timed of a plan, the last of each cell.
+
+        What is only shown may be of the former edition, until the cell is timed again.
+        """
+        cells = plan.cells()
+        keys = [cell_key(cell, plan) for cell in cells]
+        if self._here is None:
+            keys += [former_key(cell, plan) for cell in cells]
         saved = {
             Cell(*(record["key"][name] for name in FIELDS)): record
             for record in self.of("steps")
-            if record["key"] in keys.values() and self._of_here(record, timed=True)
+            if record["key"] in keys and self._of_here(record, timed=True)
         }
-        return {cell: saved[cell] for cell in keys if cell in saved}
+        return {cell: saved[cell] for cell in cells if cell in saved}
 
     def wholes(self) -> dict[Whole, Record]:
         """Return the whole runs."""

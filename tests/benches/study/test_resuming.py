@@ -10,8 +10,9 @@ import pytest
 from benches.accuracy.pool import Pool
 from benches.compare.blocks import ROOT
 from benches.study import curves, store
+from benches.study.page import Findings
 from benches.study.store import Store
-from tests.benches.study.made import PLAN, keep_cells, outcome, pretend
+from tests.benches.study.made import PLAN, keep_cells, outcome, pretend, rows
 
 pytestmark = pytest.mark.usefixtures("accuracy")
 
@@ -65,6 +66,18 @@ def test_cells_with_other_settings_are_timed_again(tmp_path, change):
         record["key"] |= change
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     assert Store(path).cells(PLAN) == {}
+
+
+def test_cells_of_the_former_edition_are_shown_and_timed_again(tmp_path):
+    path = tmp_path / "study.jsonl"
+    kept = Store(path)
+    for cell in PLAN.cells():
+        kept.keep(store.former_key(cell, PLAN), {"rows": rows(cell)})
+    assert Store(path, store.circumstances()).cells(PLAN) == {}
+    assert Store(path).cells(PLAN).keys() == set(PLAN.cells())
+    assert "auto by an earlier procedure in 12 cells" in Findings.of(PLAN, Store(path)).note
+    keep_cells(kept)
+    assert "earlier" not in Findings.of(PLAN, Store(path)).note
 
 
 def test_a_record_says_when_where_and_with_which_versions_it_was_made(tmp_path):

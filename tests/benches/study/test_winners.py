@@ -145,6 +145,19 @@ def test_decisions_are_read_from_what_auto_says(plan, ratios):
     assert not decisions.Decision.of("It measures the first steps.").settled
 
 
+def test_auto_is_judged_by_what_it_said_when_the_turns_began():
+    codec = "It averages by the codec at ratio 0.02: a step takes 16 ms."
+    again = "It measures fp32 once more, which took 20 ms per step where bf16 takes 4 ms."
+    for settled in (True, False):
+        row = {"settled": settled, "said_settled": codec if settled else again}
+        for last in (codec, again):
+            assert decisions.Decision.of(last, row).settled is settled
+    row = {"settled": True, "said_settled": codec}
+    assert decisions.Decision.of(again, row).text == "the codec at ratio 0.02"
+    later = decisions.Decision.of("It averages by fp32: a step takes 9 ms.", row)
+    assert later.text == "the codec at ratio 0.02; later fp32"
+
+
 def test_ranks_that_are_not_trained_take_the_larger_steps_of_their_neighbours(findings):
     known = reading.Curves(PLAN, findings.made)
     both = [known.steps("clicks", "adam(0.01)", ranks)[1] for ranks in (2, 4)]
