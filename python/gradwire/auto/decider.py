@@ -11,7 +11,7 @@ from gradwire.auto.figures import Figures
 from gradwire.auto.known import LESS, Known, Timed
 from gradwire.auto.model import Model
 from gradwire.auto.prospects import estimate, promising
-from gradwire.auto.rivals import FEW, SOME, beaten, challenge
+from gradwire.auto.rivals import FEW, SOME, beaten, challenge, enough
 from gradwire.auto.setting import FP32, Plan, compresses
 from gradwire.auto.watch import MATTERS, Watch, outdated
 
@@ -155,9 +155,11 @@ class Decider:
         # A single step that takes far longer than it should may be one that was held up.
         believed = timed.steps >= FEW or timed.seconds < STRANGE * self._expected
         if not (behind and believed and timed.lasted >= GLANCE):
-            least = FEW if timed.apart(best) else SOME
-            if least == SOME and self._incumbent is not None:  # which is worth a closer look
-                least = max(SOME, min(MOST, int(LATEST / timed.seconds)))
+            apart, least = timed.apart(best), enough(timed.seconds)
+            if apart:
+                least = FEW
+            elif self._incumbent is not None:  # which is worth a closer look
+                least = max(least, min(MOST, int(LATEST / timed.seconds)))
             if self._wait(timed, least):
                 return
         self._next(figures)
@@ -290,6 +292,9 @@ class Decider:
             self._interval = SHORTEST
             self._watch.begin(figures)
             incumbent = self.plan
+        else:
+            assert self._model is not None
+            self._budget.spend(self._model.leaving(self.plan, incumbent), 0.0)
         self._keep(incumbent, figures)
 
     def _has_another_link(self, figures: Figures, evidence: Evidence) -> bool:

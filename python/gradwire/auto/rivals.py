@@ -7,10 +7,12 @@ from gradwire.auto.model import Model
 from gradwire.auto.prospects import estimate, promising
 from gradwire.auto.setting import Plan
 
-__all__ = ["FEW", "SOME", "Challenge", "beaten", "challenge"]
+__all__ = ["FEW", "SOME", "Challenge", "beaten", "challenge", "enough"]
 
 FEW, SOME = 3, 12
 """Steps that a plan is measured for: the least, and the least if it is close to another."""
+CLOSELY = 60.0
+"""Seconds of steps that are enough for that, however few these are, but not below the least."""
 DOUBT, BRIEFLY, ONCE = 1.5, 2.0, 4.0
 """A plan that was beaten by less is measured once more: one that was measured for more than a
 second, for less, and for fewer steps than three. Other things may have held it up."""
@@ -35,7 +37,8 @@ class Challenge:
     lost : float
         Seconds that the comparison is expected to lose.
     leaving : float
-        Seconds of the step that sends all, if it leaves the codec; a part of the above.
+        Seconds of the step that sends all, if it leaves the codec; a part of the above, which also
+        has that of the way back.
     urgent : bool
         It had been faster than the plan in use is now.
     """
@@ -46,6 +49,11 @@ class Challenge:
     lost: float
     leaving: float
     urgent: bool
+
+
+def enough(seconds: float) -> int:
+    """Return for how many steps of so many seconds a plan that is close to another is measured."""
+    return max(FEW, min(SOME, int(CLOSELY / seconds)))
 
 
 def beaten(known: Known, best: Plan, again: set[Plan]) -> Plan | None:
@@ -95,8 +103,9 @@ def challenge(model: Model, known: Known, used: Plan, at: int, settling: int) ->
     measured = plan in others
     expected = others[plan].seconds if measured else estimate(model, known, plan)[0]
     leaving = model.leaving(used, plan)
-    steps = settling + (SOME if expected < CLOSE * mine.seconds else FEW)
-    lost = leaving + steps * max(0.0, expected - mine.seconds)
+    steps = settling + (enough(expected) if expected < CLOSE * mine.seconds else FEW)
+    back = model.leaving(plan, used)
+    lost = leaving + back + steps * max(0.0, expected - mine.seconds)
     return Challenge(plan, expected, measured, lost, leaving, plan in faster)
 
 
