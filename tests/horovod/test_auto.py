@@ -97,6 +97,7 @@ def test_with_times_of_this_machine_ranks_decide_the_same(two: Ranks) -> None:
     assert first == second
     assert first["model"]
     assert first["predicted"]
+    assert first["looks"] > 2
     assert re.search(r"\d ms", first["reason"])
     for bandwidth, latency, overhead in first["links"]:
         assert bandwidth > 0.0

@@ -14,3 +14,15 @@ def test_ranks_meet_for_two_optimizers_whose_gradients_come_in_other_orders(two:
     first, second = two.run("meeting.of_two_optimizers")
     assert first == second
     assert len(first["seen"]) > 3
+
+
+def test_the_codec_is_left_while_a_parameter_is_frozen_which_stays_as_it_was(two: Ranks) -> None:
+    first, second = two.run("meeting.frozen")
+    assert first == second
+    name, seen = first["first"], first["seen"]
+    during = seen[23]
+    assert during[name] == 0.05
+    assert {each for key, each in during.items() if key != name} == {None}
+    assert not all(first["meets"][18:24])
+    # Its bucket, with it in one plan, is sent in one way.
+    assert len(set(seen[-1].values())) == 1

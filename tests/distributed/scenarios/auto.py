@@ -37,13 +37,16 @@ CODED = Setting("codec", 0.05)
 class Scripted:
     """Decides what it was told, at looks that come every second pass."""
 
-    due, skips, keeps, reason = 2, 2, False, "It was told so."
+    skips, keeps, reason = 2, False, "It was told so."
 
-    def __init__(self, plan: Plan, script: "Iterator[Callable[[int], Plan]]") -> None:
-        self.plan, self._script = plan, script
+    def __init__(
+        self, plan: Plan, script: "Iterator[Callable[[int], Plan]]", *, due: int = 2
+    ) -> None:
+        self.plan, self._script, self.due = plan, script, due
 
     def look(self, figures: Figures, evidence: object) -> Plan:
         del evidence
+        self.due = 2
         make = next(self._script, None)
         if make is not None:
             self.plan = make(len(figures.buckets))
@@ -51,10 +54,13 @@ class Scripted:
 
 
 @contextlib.contextmanager
-def scripted(*plans: Callable[[int], Plan]) -> Iterator[None]:
-    """Replace decisions by these, one after another; the last one stays."""
+def scripted(*plans: Callable[[int], Plan], due: int = 2) -> Iterator[None]:
+    """Replace decisions by these, one after another; the last one stays.
+
+    The first look is due so many passes after the decider is made.
+    """
     script = iter(plans)
-    with mock.patch.object(pilot, "Decider", lambda plan: Scripted(plan, script)):
+    with mock.patch.object(pilot, "Decider", lambda plan: Scripted(plan, script, due=due)):
         yield
 
 

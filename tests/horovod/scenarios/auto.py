@@ -239,10 +239,15 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
     ):
         run = Auto(AdamW, lr=1e-3)
         plans = []
-        for step in range(60):
+        for step in range(200):
             run.train(rank, range(step, step + 1))
             plans.append(plan_of(run.handle))
-        found: dict[str, Any] = {"plans": plans, "reason": run.handle.report().decision}
+        looks = run.pilot._looks
+        found: dict[str, Any] = {
+            "plans": plans,
+            "looks": looks,
+            "reason": run.handle.report().decision,
+        }
         found["model"] = made[0]._model is not None
         # With the codec in use the link is measured by all-reduces, here at once.
         channel = HorovodTransport(library.global_process_set, None).make()

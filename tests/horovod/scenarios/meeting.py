@@ -30,7 +30,7 @@ def _used(rank: int, step: int, by: int) -> list[str]:
 def between_backward_and_step(rank: int, world_size: int) -> dict[str, Any]:
     """Add up a loss where one rank has still to exchange its first bucket."""
     seen, losses = set(), []
-    with scripted(every(CODED), all_but_one, every(FP32)):
+    with scripted(every(CODED), all_but_one, every(FP32), due=1):  # as the decider itself
         run = Run("auto", model=Given(), lr=1.0, wrap=WRAP)
         for step in range(STEPS):
             run.optimizer.zero_grad()
@@ -61,3 +61,24 @@ def of_two_optimizers(rank: int, world_size: int) -> dict[str, Any]:
         for run in runs:
             run.end()
     return {"seen": sorted(map(repr, seen)), "prints": prints}
+
+
+def frozen(rank: int, world_size: int) -> dict[str, Any]:
+    """Leave the codec while a parameter is frozen, and take it in again as its bucket is then."""
+    del world_size
+    first = next(iter(SHAPES))
+    seen, meets = [], []
+    with scripted(every(CODED), every(CODED), every(FP32), due=1):
+        run = Run("auto", model=Given(), lr=1.0, wrap={"timeout": timedelta(seconds=60)})
+        deciding: Any = run.handle._deciding
+        names = list(SHAPES)
+        for step in range(44):
+            if step in (6, 24):  # other buckets, and so it begins anew
+                run.model.get_parameter(first).requires_grad_(step == 24)
+            used = names if not 6 <= step < 24 else names[1:]
+            run.optimizer.zero_grad()
+            run.model(integers(7, rank, step, used)).backward()
+            run.optimizer.step()
+            seen.append(ratios(run.handle))
+            meets.append(deciding.meets)
+        return {"seen": seen, "meets": meets, "first": first, "print": run.end()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.auto import FP32, OWNERS_FROM, Decider, Figures, Plan, Setting, combined
+from gradwire.auto.decider import SETTLING
 from gradwire.cost import Calibration
 from gradwire.torch.auto.choosing import Automatic
 from gradwire.torch.auto.evidence import Measured
@@ -100,6 +101,7 @@ class Pilot:
         self._restarts = passes.restarts
         self._flushing: _Flush | None = None
         self._looks = 0
+        self._looked = False  # where the present pass began
 
     # What the hook asks -----------------------------------------------------------------------
 
@@ -132,7 +134,18 @@ class Pilot:
         return (
             self._flushing is not None
             or self._scheduler.chosen is not self._scheduler.saved
-            or (self._decider is not None and self._left <= 1)
+            or (self._begins if self._decider is None else self._left <= 1)
+        )
+
+    @property
+    def _begins(self) -> bool:
+        """Whether the next pass makes a decider, which may be due at once."""
+        current = self._current
+        return (
+            self._ranks > 1
+            and current is not None
+            and current.complete
+            and current.places == self._places
         )
 
     @property
@@ -147,6 +160,7 @@ class Pilot:
     def begin(self, since: float | None = None) -> BaseException | None:
         """Begin a pass, ready since then or now; return an error that has broken the exchange."""
         now, previous = self._clock() if since is None else since, self._current
+        self._looked = False
         # Only the last passes before a look count.
         self._current = Record(timed=self._left <= _RECORDS + 1)
         if self._passes.restarts != self._restarts:  # a checkpoint was loaded
@@ -163,13 +177,17 @@ class Pilot:
         if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
             return self._passes.change(lambda: self._choose(self._scheduler.saved))
         if self._ranks == 1:
-            return self._passes.change(self._leave) if self.codes else None
+            return self._passes.change(self._leave) if self._is_left else None
         if previous is None or not previous.complete:
             return None
         previous.end = now
         if self._decider is None:  # the buckets of two passes were the same
             self._decider = Decider(self._present())
             self._left, self._skipped = self._decider.due, self._decider.skips
+            choice = self._choice(self._decider.plan)
+            if not choice.equals(self._chosen):  # buckets of several ratios, which have one now
+                self._left, self._skipped = self._left + SETTLING, self._skipped + SETTLING
+                return self._passes.change(lambda: self._change(choice, set(self._half)))
         self._left -= 1
         if self._skipped > 0:
             self._skipped -= 1
@@ -180,9 +198,14 @@ class Pilot:
         return self._passes.change(self._look)
 
     def leave_out(self) -> None:
-        """Do not time the pass that has begun, because it does not overlap as others do."""
+        """Do not time the pass that has begun, because it does not overlap as others do.
+
+        A look that comes after so many passes comes after as many that are timed.
+        """
         if self._current is not None:
             self._current.timed = False
+        if self._looked and self._skipped == 0:
+            self._left += 1
 
     def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
         """Write down a bucket that is ready; tell whether it goes by the codec's exchange."""
@@ -267,6 +290,7 @@ class Pilot:
         decider = self._decider
         assert decider is not None  # it was due
         self._looks += 1
+        self._looked = True
         mine = figures(self._places, len(self._by_id), list(self._records))
         with self._control.act(f"decision {self._looks} of auto") as channel:
             every: list[Figures | None] = channel.all_gather_object(mine)
@@ -287,9 +311,20 @@ class Pilot:
             half = {place.key for place, each in pairs if each.kind == "bf16"}
             self._change(self._choice(plan), half)
 
+    @property
+    def _is_left(self) -> bool:
+        """Whether something goes by the codec that a single rank has no use for."""
+        every = self._by_id.values() if self._codes else ()
+        return any(each.compressed and each.tensor.requires_grad for each in every)
+
     def _leave(self) -> None:
         """Leave the codec: a single rank has nothing to exchange."""
-        self._change(Choice(dict.fromkeys(self._chosen.ratios)), set())
+        every = {each.name: each for each in self._by_id.values()}
+        ratios = {
+            name: None if every[name].tensor.requires_grad else ratio
+            for name, ratio in self._chosen.ratios.items()
+        }
+        self._change(Choice(ratios, self._chosen.owned), set())
 
     def _change(self, target: Choice, half: set[tuple[int, ...]]) -> None:
         """Send as planned, once what residuals hold of parameters that become dense is sent."""
@@ -341,15 +376,16 @@ class Pilot:
 
     def _choice(self, plan: Plan) -> Choice:
         """Return how each compressed parameter is sent."""
-        found: dict[str, float | None] = dict.fromkeys(self._chosen.ratios)
-        owned: set[str] = set()
+        # What is in no bucket now, as a frozen parameter, stays as it is: no pass could send it.
+        found, owned = dict(self._chosen.ratios), set(self._chosen.owned)
         for place, setting in zip(self._places, plan, strict=True):
-            if setting.kind != "codec":
-                continue
-            for each in place.key:
-                parameter = self._by_id.get(each)
-                if parameter is not None and parameter.state is not None:
-                    found[parameter.name] = 1.0 if setting.ratio is None else setting.ratio
-                    if setting.exchange == "owners":
-                        owned.add(parameter.name)
+            codes = setting.kind == "codec"
+            for each in self._among(place.key):
+                if each.state is None:
+                    continue
+                found[each.name] = (setting.ratio or 1.0) if codes else None
+                if codes and setting.exchange == "owners":
+                    owned.add(each.name)
+                else:
+                    owned.discard(each.name)
         return Choice(found, frozenset(owned))

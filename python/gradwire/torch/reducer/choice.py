@@ -26,3 +26,7 @@ class Choice:
     def codes(self) -> bool:
         """Whether anything is compressed."""
         return any(each is not None for each in self.ratios.values())
+
+    def equals(self, other: "Choice") -> bool:
+        """Tell whether everything is sent as with another one."""
+        return self.ratios == other.ratios and self.owned == other.owned
