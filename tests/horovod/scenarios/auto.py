@@ -265,9 +265,9 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
 
 def ends(rank: int, world_size: int) -> dict[str, Any]:
     """The end of an all-reduce is noted while the backward pass goes on."""
-    with scripted():
+    with scripted(due=5):  # ranks meet in the pass that makes the decider, and in that of a look
         run = Auto()
-        run.train(rank, range(2))
+        run.train(rank, range(3))
         known: list[Any] = []
 
         def wait(gradient: torch.Tensor) -> None:
@@ -278,7 +278,7 @@ def ends(rank: int, world_size: int) -> dict[str, Any]:
 
         first = run.model.get_parameter("0.weight")
         hook = first.register_hook(wait)  # the last gradient of the pass
-        run.train(rank, range(2, 3))
+        run.train(rank, range(3, 4))
         hook.remove()
         record = run.pilot._current
         assert record is not None
