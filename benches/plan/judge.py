@@ -1,7 +1,6 @@
 """Predict what was measured, and tell by how much that errs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from gradwire.cost import (
@@ -51,11 +50,10 @@ def method_of(name: str, measured: dict[str, Any]) -> Method:
 
 def _sends(method: Method, measured: dict[str, Any], nbytes: float) -> Method:
     """Return a method with the share of entries of which slots have so many bytes."""
-    assert method.cost is not None
     low, high = 1e-6, 1.0
     for _ in range(40):
         share = (low * high) ** 0.5
-        made = replace(method, cost=replace(method.cost, share=share))
+        made = method.with_share(share)
         larger = made.payload(measured["numel"], measured["tensors"]).nbytes > nbytes
         low, high = (low, share) if larger else (share, high)
     return made

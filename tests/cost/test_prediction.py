@@ -90,6 +90,16 @@ def test_memory_is_states_and_what_is_exchanged():
     assert nodes.memory < found.memory / 3
 
 
+def test_a_method_with_another_share_sends_and_decodes_as_much_more():
+    method = compressed("topk", GIVEN)
+    more = method.with_share(0.02)
+    assert more.payload(10**6).entries == 2 * method.payload(10**6).entries == 20_000
+    assert more.decode_seconds(10**6, 8) - method.decode_seconds(10**6, 8) == pytest.approx(
+        8 * DECODE(0, 10_000, 0)
+    )
+    assert more.with_share(TOPK.share) == method
+
+
 def test_at_the_break_even_link_both_take_as_long():
     method = compressed("topk", GIVEN)
     speed = break_even(MODEL, method, Network(8, GIGABIT), [fp32(), bf16(GIVEN)])
@@ -170,6 +180,8 @@ def test_cores_that_are_shared_make_a_step_longer():
         (lambda: Workload(10, 0.1, buckets=[5, 6]), "must have the 10 entries of the model"),
         (lambda: Workload(10, 0.1, buckets=[5, 5], ready=[0.1]), "ready must be 2 ascending"),
         (lambda: Workload(10, 0.1, buckets=[5, 5], ready=[0.1, 0.2]), "ready must be 2 ascending"),
+        (lambda: fp32().with_share(0.5), "fp32 has no codec"),
+        (lambda: compressed("topk", GIVEN).with_share(0.0), "share must be greater than 0"),
         (
             lambda: break_even(MODEL, fp32(), Network(2, GIGABIT), []),
             "a method to compare with",

@@ -1,6 +1,5 @@
 """Predicts the step of a plan by `gradwire.cost`, from what was measured."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from gradwire.auto.figures import Figures
@@ -211,7 +210,4 @@ def _of_share(
         selects = calibration.codecs[CODEC].codec.sparsify.selects
         through = SparseReduceScatter() if selects else QuantizedAllReduce()
         method = compressed(CODEC, calibration, through)
-    if share is None:
-        return method
-    assert method.cost is not None  # it is a codec's
-    return dataclasses.replace(method, cost=dataclasses.replace(method.cost, share=share))
+    return method if share is None else method.with_share(share)

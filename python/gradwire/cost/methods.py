@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Self
 
 from gradwire.cost.calibration import Calibration, CodecCost
 from gradwire.cost.exchanges import (
@@ -53,6 +54,18 @@ class Method:
     def state_bytes(self) -> float:
         """Bytes per entry of the model that are kept from step to step."""
         return 0.0 if self.cost is None else self.cost.state_bytes
+
+    def with_share(self, share: float) -> Self:
+        """Return the method with a codec that sends another share of the entries.
+
+        Raises
+        ------
+        ValueError
+            It has no codec, or the share is not in (0, 1].
+        """
+        if self.cost is None:
+            raise ValueError(f"{self.name} has no codec: it sends all entries")
+        return dataclasses.replace(self, cost=dataclasses.replace(self.cost, share=share))
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
         """Return what a rank sends of a bucket with so many entries, in so many frames."""
