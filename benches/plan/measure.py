@@ -21,7 +21,7 @@ AT_ONCE = 6  # methods that take turns, whose models are in memory
 TIMES = 3  # that codecs are measured
 LONGEST = 8.0  # seconds that the turns of one method take on one link
 LEAST = 3  # turns
-TURN = 5  # steps of a turn where steps are short: before each comes one of the same model
+TURN = 4  # steps of a turn where steps are short, after one that is not timed
 SHORT = 0.8  # seconds of a turn, unless one step takes longer
 
 
@@ -59,6 +59,7 @@ def measure(
         "numel": NUMEL,
         "tensors": LAYERS,
         "rounds": rounds,
+        "turn": TURN,
         "calibration": quickest([each for every in found for each in every]).to_json(),
         "sent": sent,
         "outcomes": outcomes,

@@ -89,15 +89,14 @@ class Loop:
         self.optimizer.zero_grad()
 
     def timed(self, count: int) -> float:
-        """Return the seconds of a step: of so many, one after another, after the first."""
+        """Return the seconds of a step: of so many, one after another, after one more."""
         time.sleep(PAUSE)
         dist.barrier()
+        self.step()  # after a pause, and after one of another model: training has neither
         start = time.perf_counter()
-        for step in range(count):
-            if step == 1:
-                start = time.perf_counter()
+        for _ in range(count):
             self.step()
-        return (time.perf_counter() - start) / max(1, count - 1)
+        return (time.perf_counter() - start) / count
 
 
 class Commands:
