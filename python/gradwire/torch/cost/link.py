@@ -76,7 +76,7 @@ def measure_link(
     group : torch.distributed.ProcessGroup, optional
         The default group if None.
     seconds : float
-        About how long it takes: sizes grow to at least 256 KiB, until a fifth of it is one
+        About how long it takes: sizes grow to at least 1 MiB, until a fifth of it is one
         all-reduce, and to 64 MiB at most.
     device : torch.device or str
         Where the tensors lie: "cuda" for NCCL.
