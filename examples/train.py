@@ -33,7 +33,7 @@ def main() -> None:
     torch.manual_seed(0)  # the same model on every rank
     layers = (nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     model = DistributedDataParallel(nn.Sequential(*layers))
-    optimizer = optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    optimizer = optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, fused=True)
 
     # This is all that compression needs, beside the import of the optimizer. With ratio 1 this is
     # plain DDP with torch's AdamW, for comparison.

@@ -124,8 +124,9 @@ def _made(
         return torch.optim.AdamW(groups, lr=0.0, fused=True, **options)
     compressed, dense = groups
     divided = [{"params": [compressed], "corrected": True}, {"params": [dense]}]
-    kind = SGD if name == "sgd" else AdamW
-    return kind(divided, lr=0.0, **options)
+    if name == "sgd":
+        return SGD(divided, lr=0.0, **options)
+    return AdamW(divided, lr=0.0, fused=True, **options)
 
 
 def parts(flat: Flat, average: Tensor) -> list[nn.Parameter]:

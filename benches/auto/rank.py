@@ -44,7 +44,7 @@ class Loop:
         self.model = DistributedDataParallel(
             nn.Sequential(*parts), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
         )
-        self.optimizer = gradwire.torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.optimizer = gradwire.torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.input = torch.randn(64, width)
         self.handle: Handle | None = None
         if method == "bf16":

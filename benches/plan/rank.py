@@ -77,7 +77,7 @@ class Loop:
             warnings.simplefilter("ignore", ddp.PairingWarning)
             if isinstance(chosen.memory, gradwire.memory.AdamCorrection):
                 # Steps are sent, which no other optimizer applies.
-                self.optimizer = optim.AdamW(self.model.parameters(), lr=1e-3)
+                self.optimizer = optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
                 self.handle = ddp.attach(self.model, chosen, optimizer=self.optimizer)
             else:
                 self.handle = ddp.attach(self.model, chosen)

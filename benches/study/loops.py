@@ -43,7 +43,7 @@ def optimizer_for(
     memory = None if codec is None else codec.memory
     options: dict[str, Any] = dict(ADAMW if family == "adamw" else SGD)
     if memory is not None and memory.updates:
-        return optim.AdamW(parameters, lr=rate, **options)
+        return optim.AdamW(parameters, lr=rate, fused=True, **options)
     if family == "adamw":
         return torch.optim.AdamW(parameters, lr=rate, fused=True, **options)
     if codec is not None and codec.sparsify.selects:

@@ -14,6 +14,7 @@ from tests.distributed.ranks import Ranks
     [
         (1.0, "float32", {}, {}),
         (1.0, "float32", {"maximize": True, "foreach": False}, {}),
+        (0.1, "float32", {"fused": True}, {}),
         (1.0, "float64", {}, {"gradient_as_bucket_view": True}),
         (0.1, "float64", {}, {"static_graph": True}),
     ],

@@ -31,16 +31,21 @@ def groups(held: list[torch.Tensor]) -> list[dict[str, object]]:
     return [{"params": held[:1], "lr": 0.02, "weight_decay": 0.0}, {"params": held[1:]}]
 
 
-@pytest.mark.parametrize("foreach", [None, False, True])
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(AdamW, torch.optim.AdamW), (SGD, torch.optim.SGD)], ids=["adamw", "sgd"]
+    ("ours", "theirs", "way"),
+    [
+        (ours, theirs, way)
+        for ours, theirs in ((AdamW, torch.optim.AdamW), (SGD, torch.optim.SGD))
+        for way in ({}, {"foreach": False}, {"foreach": True}, {"fused": True})
+        if ours is AdamW or "fused" not in way
+    ],
 )
-def test_not_attached_it_is_torchs_bit_for_bit(ours, theirs, foreach, maximize):
+def test_not_attached_it_is_torchs_bit_for_bit(ours, theirs, way, maximize):
     found = []
     for kind in (ours, theirs):
         held = parameters()
-        options = {"lr": 1e-2, "weight_decay": 0.1, "foreach": foreach, "maximize": maximize}
+        options = {"lr": 1e-2, "weight_decay": 0.1, "maximize": maximize, **way}
         if ours is SGD:
             options |= {"momentum": 0.9, "nesterov": True}
         optimizer = kind(groups(held), **options)
@@ -49,17 +54,41 @@ def test_not_attached_it_is_torchs_bit_for_bit(ours, theirs, foreach, maximize):
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.parametrize("fused", [None, True])
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_checkpoints_go_to_torchs_adamw_and_back(ours_first):
+def test_checkpoints_go_to_torchs_adamw_and_back(ours_first, fused):
     kinds = (AdamW, torch.optim.AdamW) if ours_first else (torch.optim.AdamW, AdamW)
     held, whole = parameters(), parameters()
-    first = kinds[0](groups(held), lr=1e-2)
+    first = kinds[0](groups(held), lr=1e-2, fused=fused)
     train(first, range(3))
-    second = kinds[1](groups(held), lr=1.0)
+    second = kinds[1](groups(held), lr=1.0, fused=fused)
     second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
     train(second, range(3, 6))
-    train(torch.optim.AdamW(groups(whole), lr=1e-2), range(6))
+    train(torch.optim.AdamW(groups(whole), lr=1e-2, fused=fused), range(6))
     assert all(map(torch.equal, held, whole))
+
+
+@pytest.mark.parametrize("fused", [None, True])
+def test_a_loss_scaler_unscales_what_is_updated_by_torch_whatever_the_kernel(fused):
+    """Torch leaves that to fused kernels, which steps of a codec never go through."""
+    weights = []
+    for scale in (None, 1024.0):
+        dense, coded = parameters(), parameters()
+        optimizer = AdamW([{"params": dense}, {"params": coded, "corrected": True}], fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+        scaler.scale(torch.ones(()))  # as a loss, which makes its scale
+        for each in (*dense, *coded):
+            each.grad = torch.full_like(each, 0.5 * (scale or 1.0))
+        scaler.step(optimizer)
+        weights.append([each.detach() for each in (*dense, *coded)])
+        if scale is not None:
+            before = [each.clone() for each in weights[-1]]
+            scaler.update()
+            for each in (*dense, *coded):
+                each.grad = torch.full_like(each, torch.inf)
+            scaler.step(optimizer)
+            assert all(map(torch.equal, weights[-1], before))
+    assert all(map(torch.equal, *weights))
 
 
 @pytest.mark.parametrize("foreach", [None, False])

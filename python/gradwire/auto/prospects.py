@@ -21,23 +21,32 @@ FIRST = 2.0
 def estimate(model: Model, known: Known, plan: Plan) -> tuple[float, float]:
     """Return the predicted step, and the least that it may turn out to be.
 
-    Predictions are corrected by what measured plans of the kind have shown: those with the same
-    kinds of settings, or else those whose strongest setting is of the same kind. The codec with
-    another exchange is another kind.
+    Predictions are corrected by what measured plans have shown: those with the same kinds of
+    settings, or else, for each kind, those that have it in most entries. The codec with another
+    exchange is another kind. What nothing was measured of may take `UNSEEN` of its prediction: a
+    plan with the codec in one bucket tells little of the codec in all.
     """
     predicted = model.step(plan)
-    alike = [
+    factors = [
         (other, timed.seconds / model.step(other))
         for other, timed in known.timed.items()
-        if len(other) == len(plan) and _strongest(other) == _strongest(plan)
+        if len(other) == len(plan)
     ]
-    same = [factor for other, factor in alike if _kinds(other) == _kinds(plan)]
-    factors = same or [factor for _, factor in alike]
-    if factors:
-        predicted *= math.exp(sum(map(math.log, factors)) / len(factors))
+    same = [factor for other, factor in factors if _kinds(other) == _kinds(plan)]
+    if same:
+        predicted, share = predicted * _middle(same), SEEN
+    else:
+        correction, share = 0.0, 0.0
+        for kind, part in _parts(model, plan).items():
+            found = [
+                factor for other, factor in factors if _parts(model, other).get(kind, 0.0) > 0.5
+            ]
+            correction += part * math.log(_middle(found))
+            share += part * (SEEN if found else UNSEEN)
+        predicted *= math.exp(correction)
     # Threads of an exchange may take the processor from the backward pass, but hardly half of it.
     floor = model.compute - 0.5 * model.figures.ready[-1]
-    return predicted, max(floor, (SEEN if factors else UNSEEN) * predicted)
+    return predicted, max(floor, share * predicted)
 
 
 def promising(model: Model, known: Known, at: int) -> Plan | None:
@@ -68,12 +77,23 @@ def promising(model: Model, known: Known, at: int) -> Plan | None:
     return min(near, key=model.strength)
 
 
-def _kinds(plan: Plan) -> set[tuple[str, str]]:
+_Kind = tuple[str, str]
+
+
+def _kinds(plan: Plan) -> set[_Kind]:
     """Return what a plan has of settings whose predictions may be wrong in different ways."""
     return {(each.kind, each.exchange) for each in plan}
 
 
-def _strongest(plan: Plan) -> set[tuple[str, str]]:
-    kinds = {each.kind for each in plan}
-    strongest = next(each for each in ("codec", "bf16", "fp32") if each in kinds)
-    return {each for each in _kinds(plan) if each[0] == strongest}
+def _parts(model: Model, plan: Plan) -> dict[_Kind, float]:
+    """Return the share of the entries that have each kind of setting."""
+    found: dict[_Kind, float] = dict.fromkeys(_kinds(plan), 0.0)
+    whole = sum(model.figures.buckets)
+    for numel, each in zip(model.figures.buckets, plan, strict=True):
+        found[each.kind, each.exchange] += numel / whole
+    return found
+
+
+def _middle(factors: list[float]) -> float:
+    """Return the geometric mean; 1 of none."""
+    return math.exp(sum(map(math.log, factors)) / len(factors)) if factors else 1.0

@@ -50,12 +50,13 @@ __all__ = ["Compress", "adamw"]
 
 
 def adamw(args: TrainingArguments) -> "tuple[type[torch.optim.Optimizer], dict[str, Any]]":
-    """Return what `Trainer` takes as ``optimizer_cls_and_kwargs``, for `gradwire.adam`.
+    """Return what `Trainer` takes as ``optimizer_cls_and_kwargs``, for `gradwire.adam` or "auto".
 
     Parameters
     ----------
     args : transformers.TrainingArguments
-        Learning rate, betas and epsilon are taken from here. Trainer itself adds weight decay.
+        Learning rate, betas, epsilon and whether steps are fused are taken from here. Trainer
+        itself adds weight decay.
 
     Returns
     -------
@@ -66,6 +67,7 @@ def adamw(args: TrainingArguments) -> "tuple[type[torch.optim.Optimizer], dict[s
         "lr": args.learning_rate,
         "betas": (args.adam_beta1, args.adam_beta2),
         "eps": args.adam_epsilon,
+        "fused": args.optim == "adamw_torch_fused" or None,
     }
     return optim.AdamW, kwargs
 
