@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from benches.half import half_hook
 from benches.joining import join, obey
-from benches.plan.rank import _half
 from gradwire.torch import ddp
 from gradwire.torch.ddp import Handle
 from gradwire.torch.reducer.exchange.all_gather import Gathered
@@ -48,7 +48,7 @@ class Loop:
         self.input = torch.randn(64, width)
         self.handle: Handle | None = None
         if method == "bf16":
-            self.model.register_comm_hook(None, _half)
+            self.model.register_comm_hook(None, half_hook)
         elif method == "auto":
             self.handle = ddp.attach(
                 self.model, "auto", optimizer=self.optimizer, max_ratio=max_ratio

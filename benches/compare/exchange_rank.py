@@ -11,11 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from benches.half import half_hook
 from benches.joining import join, obey
 from gradwire.quantize import BFloat16
 from gradwire.torch import ddp
@@ -76,14 +77,6 @@ def new_model() -> DistributedDataParallel:
     )
 
 
-def _half(group: Any, bucket: Any) -> Any:
-    # torch's own hook. DDP tells it by its name and refuses that on builds without NCCL.
-    return default_hooks.bf16_compress_hook(group, bucket)
-
-
-_half.__annotations__.clear()  # DDP insists that annotations, if there are any, are its own
-
-
 def methods() -> Iterator[tuple[str, Method]]:
     dense = 4.0 * NUMEL  # a ring of two: half of it to reduce, half to gather
     model = new_model()
@@ -91,7 +84,7 @@ def methods() -> Iterator[tuple[str, Method]]:
     yield "no exchange", (model, lambda: None)
     yield "none", (new_model(), lambda: dense)
     model = new_model()
-    model.register_comm_hook(None, _half)
+    model.register_comm_hook(None, half_hook)
     yield "torch bf16 hook", (model, lambda: dense / 2)
     for rank in POWER_RANKS:
         model = new_model()

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from benches.half import half_hook
 from benches.joining import join, obey
 from gradwire.cost import calibrate
 from gradwire.presets import PRESETS
@@ -44,14 +44,6 @@ def codec(name: str) -> gradwire.Codec:
         return make()  # it has no ratio
 
 
-def _half(group: Any, bucket: Any) -> Any:
-    # torch's own hook. DDP tells it by its name and refuses that on builds without NCCL.
-    return default_hooks.bf16_compress_hook(group, bucket)
-
-
-_half.__annotations__.clear()  # DDP insists that annotations, if there are any, are its own
-
-
 class Loop:
     """A model that trains with one method; the method "" exchanges nothing."""
 
@@ -66,7 +58,7 @@ class Loop:
         self.input = torch.randn(BATCH, WIDTH)
         self.handle: ddp.Handle | None = None
         if method == "bf16":
-            self.model.register_comm_hook(None, _half)
+            self.model.register_comm_hook(None, half_hook)
         parameters = self.model.parameters()
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=1e-3)
         if method in PRESETS:

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from benches.accuracy.methods import ADAMW, SGD
 from benches.compare.hooks import power_state
+from benches.half import half_hook
 from gradwire import Codec
 from gradwire.torch import ddp, optim
 
@@ -26,14 +27,6 @@ MAX_RATIO = 0.01
 """The least share of the entries that ``"auto"`` may send: what docs/accuracy.md recommends."""
 
 RATE = 1e-6  # nobody looks at the weights of a model that is only timed
-
-
-def _half(group: Any, bucket: Any) -> Any:
-    # torch's own hook. DDP tells it by its name and refuses that on builds without NCCL.
-    return default_hooks.bf16_compress_hook(group, bucket)
-
-
-_half.__annotations__.clear()  # DDP insists that annotations, if there are any, are its own
 
 
 def optimizer_for(
@@ -84,7 +77,7 @@ class Loop:
         if method == methods.NONE:
             self.model.register_comm_hook(None, debugging_hooks.noop_hook)
         elif method == methods.BF16:
-            self.model.register_comm_hook(None, _half)
+            self.model.register_comm_hook(None, half_hook)
         elif method == methods.TORCH_POWER:
             self.model.register_comm_hook(power_state(None, methods.POWER), powerSGD_hook)
         elif auto:
