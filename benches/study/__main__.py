@@ -28,7 +28,7 @@ from .aims import link_name
 from .page import Findings
 from .plan import SECTIONS, Cell, Plan, quick
 from .progress import Left
-from .steps import Ranks, measure, show_progress, too_large
+from .steps import StudyRanks, measure, show_progress, too_large
 from .store import Run, Store
 
 PARTS = ("curves", "steps", "whole")
@@ -195,7 +195,7 @@ def time_steps(
     for count, cells in groupby(missing, key=lambda each: each.ranks):
         if over():
             return
-        with Ranks(count, data) as ranks:
+        with StudyRanks(count, data) as ranks:
             if ranks.why_not is not None:
                 print(f"no shaped link, so only the loopback device: {ranks.why_not}")
             for cell in cells:
@@ -205,7 +205,7 @@ def time_steps(
                     time_cell(ranks, cell, plan, kept, left)
 
 
-def time_cell(ranks: Ranks, cell: Cell, plan: Plan, kept: Store, left: Left) -> None:
+def time_cell(ranks: StudyRanks, cell: Cell, plan: Plan, kept: Store, left: Left) -> None:
     """Time all methods of a cell, and keep it."""
     title = f"{cell.section}, {cell.ranks} ranks, {link_name(cell.link)}"
     began, load = time.monotonic(), os.getloadavg()
@@ -234,7 +234,7 @@ def train_whole(
     missing = whole.wanted(plan, kept)
     if not missing or over():
         return
-    with Ranks(whole.RANKS, data) as ranks:
+    with StudyRanks(whole.RANKS, data) as ranks:
         if ranks.why_not is not None:
             return
         for each, needed in missing:

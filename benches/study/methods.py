@@ -1,7 +1,7 @@
 """The methods: how each is timed, and how its curve is trained."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ from benches.accuracy.flat import Flat
 from benches.accuracy.methods import ADAMW, METHODS, SGD, Method
 from benches.accuracy.rules import ByOptimizer, Rule
 from gradwire import Codec
+from gradwire.auto import Setting
+from gradwire.sparsify import TopK
 from gradwire.torch import ddp
 
 from .half import Half
@@ -108,6 +110,22 @@ def may_be(section: str, method: str) -> tuple[str, ...]:
     if method == AUTO:
         return (*DENSE, AUTO_LIKE[SECTIONS[section].family])
     return (method,)
+
+
+def curves_stand_for(section: str, codecs: Iterable[Setting]) -> bool:
+    """Tell whether the curves that ``auto`` is given stand for all codecs that it uses.
+
+    They do for a larger ratio than the trained one, which is taken to need no more steps. They do
+    not for a smaller one, nor for sums through owners, which select from them once more.
+    """
+    like = CODECS[AUTO_LIKE[SECTIONS[section].family]].sparsify
+    assert isinstance(like, TopK)
+    assert like.ratio is not None
+    least = like.ratio
+    return all(
+        each.exchange == "gather" and each.ratio is not None and each.ratio >= least
+        for each in codecs
+    )
 
 
 def has_auto() -> bool:

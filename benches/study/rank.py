@@ -67,10 +67,9 @@ class Commands:
         return {}
 
     def step(self, contestant: str, steps: int) -> dict[str, Any]:
-        """Return the time of a step, over so many."""
-        loop = self._loops[contestant]
+        """Return the time of a step, over so many after a pause, and what ``auto`` then says."""
         time.sleep(PAUSE)
-        return loop.timed(self._task, list(itertools.islice(itertools.cycle(self._batches), steps)))
+        return self.settle(contestant, steps)
 
     def settle(self, contestant: str, steps: int) -> dict[str, Any]:
         """Return the time of a step, over so many without a pause, and what ``auto`` then says."""

@@ -29,6 +29,7 @@ class Verdict(Enum):
     NOISE = "within the noise"
     MISSED = "below the accuracy"
     UNSETTLED = "not settled"
+    UNTRAINED = "not trained"
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ class Result:
     Attributes
     ----------
     steps : float or None
-        To the mark; None if it is never reached. 1 for a model that is only timed.
+        To the mark; None if it is never reached, or not known. 1 for a model that is only timed.
     keeps : bool
         Of a model that is only timed: whether the method reaches the mark on every task.
     decision : Decision, optional
         Of ``auto``.
+    trained : bool
+        Whether curves stand for the method: for ``auto``, for what it decided.
     seconds : float or None
         To the mark.
     """
@@ -53,6 +56,7 @@ class Result:
     steps: float | None
     keeps: bool = True
     decision: Decision | None = None
+    trained: bool = True
 
     @property
     def seconds(self) -> float | None:
@@ -62,6 +66,11 @@ class Result:
     def settled(self) -> bool:
         """Whether it knows how it goes on."""
         return self.decision is None or self.decision.settled
+
+    @property
+    def may_win(self) -> bool:
+        """Whether its time, if it is the shortest, is that of the accuracy of dense training."""
+        return self.keeps and self.settled and self.trained
 
     def apart(self, other: "Result") -> bool:
         """Tell whether the spreads of two times to the mark have nothing in common.
@@ -94,7 +103,7 @@ class Outcome:
     def compressed(self) -> Result:
         """The fastest of the others, of those that may win if there are any."""
         others = [each for each in self.results.values() if each.kind != "dense"]
-        return min(others, key=lambda each: (not (each.keeps and each.settled), _seconds(each)))
+        return min(others, key=lambda each: (not each.may_win, _seconds(each)))
 
     @property
     def verdict(self) -> Verdict:
@@ -114,6 +123,8 @@ class Outcome:
         It is faster or slower only by more than `GAIN`, if the spreads do not overlap. What is
         beyond doubt faster than a step without any exchange cannot be: something was wrong.
         """
+        if not result.trained:
+            return Verdict.UNTRAINED
         gain = self.gain(result)
         if gain == 0 or not result.keeps:
             return Verdict.MISSED
@@ -266,12 +277,15 @@ def outcomes(plan: Plan, cells: Mapping[Cell, Record], made: curves.Curves) -> d
                 if not there:
                     continue
             timed = step_time(rows, cell.section, name)
-            decision = None
+            decision, trained = None, True
             if method.kind == "auto":
                 (row,) = [row for row in rows if row["method"] == name]
                 decision = Decision.of(row["said"], row)
+                trained = methods.curves_stand_for(cell.section, decision.codecs)
+                if section.trained and not trained:
+                    steps = None
             kept = name not in missed
-            results[name] = Result(name, method.kind, timed, steps, kept, decision)
+            results[name] = Result(name, method.kind, timed, steps, kept, decision, trained)
         if all(name in results for name in methods.DENSE) and len(results) > len(methods.DENSE):
             bound = step_time(rows, cell.section, methods.NONE)
             found[cell] = Outcome(cell, results, bound)

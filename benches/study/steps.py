@@ -11,7 +11,7 @@ from typing import Any, Self
 from benches.ranks import joined
 
 from . import methods
-from .decisions import Decision
+from .decisions import Decision, decided
 from .estimates import settling_limit
 from .plan import LARGE, PLENTY, SECTIONS, Cell, Plan
 
@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 Listed = list[tuple[str, str, float | None]]
 
 
-class Ranks:
+class StudyRanks:
     """Processes of so many ranks in network namespaces, joined by a link of known speed."""
 
     def __init__(self, ranks: int, data: Path | None = None) -> None:
@@ -85,14 +85,15 @@ class Ranks:
 
 
 def measure(
-    ranks: Ranks, plan: Plan, cell: Cell, tell: Tell, listed: Listed | None = None
+    ranks: StudyRanks, plan: Plan, cell: Cell, tell: Tell, listed: Listed | None = None
 ) -> list[dict[str, Any]]:
     """Return a row for each contestant of a cell, with the seconds of its steps.
 
     All take turns, each time in another order; a step takes as long as its slowest rank. Of a
     dense method with buckets of several sizes only the best goes on where steps are long; rows of
     the others say so. ``auto`` begins anew in each cell, as a run does, and is timed from when it
-    has settled, or its time is over; its row tells which, after how many steps, and how long.
+    has settled, or its time is over; its row tells which, after how many steps, and how long. It
+    also tells all that ``auto`` had decided by the end of a timed turn.
     """
     listed = methods.contestants(cell.section) if listed is None else listed
     ranks.load(cell.section, listed)
@@ -101,6 +102,7 @@ def measure(
     count = SECTIONS[cell.section].steps_a_turn
     seconds: dict[str, list[float]] = {name: [] for name, _, _ in listed}
     worked: dict[str, list[float]] = {name: [] for name, _, _ in listed}
+    said: dict[str, list[str]] = {name: [] for name, _, _ in listed}
     for turn in range(-1, plan.turns):
         at = turn % len(listed)
         for name, method, _ in [*listed[at:], *listed[:at]]:
@@ -116,6 +118,7 @@ def measure(
             if turn >= 0:
                 seconds[name].append(max(each["seconds"] for each in answers))
                 worked[name].append(sum(each["cpu"] for each in answers) / len(answers))
+                said[name].append(answers[0]["said"])
     rows = []
     for name, method, bucket in listed:
         facts = ranks.ask(do="facts", contestant=name)[0]
@@ -129,6 +132,7 @@ def measure(
                 "processor_seconds": [float(f"{each:.4g}") for each in worked[name]],
                 **facts,
                 **settled.get(name, {}),
+                **({"decided": decided(said[name])} if name in settled else {}),
             }
         )
     return rows

@@ -63,6 +63,8 @@ def standing(outcome: Outcome) -> str:
 
 BELOW = "†"
 """Beside a step that took less time than one without an exchange."""
+UNKNOWN = "‡"
+"""Beside what no curve stands for."""
 
 
 def mark(outcome: Outcome, result: Result) -> str:
@@ -106,7 +108,7 @@ def _time(outcome: Outcome, result: Result | None) -> str:
     if result is None:
         return "not trained"
     if result.seconds is None:
-        return "not reached"
+        return "not reached" if result.trained else f"{Verdict.UNTRAINED.value}{UNKNOWN}"
     shown = f"{span(result.seconds)} {spread(result.step)}{mark(outcome, result)}"
     if result.kind == "dense":
         size = "" if result.step.bucket is None else f", {result.step.bucket:g} MB"
@@ -118,6 +120,8 @@ def _time(outcome: Outcome, result: Result | None) -> str:
         marked = f"**{marked}**"
     elif verdict in (Verdict.NOISE, Verdict.UNSETTLED):
         marked = f"{marked}, {verdict.value}"
+    elif verdict is Verdict.UNTRAINED:
+        marked = f"{marked}, {verdict.value}{UNKNOWN}"
     return f"{shown} ({marked})"
 
 
@@ -157,6 +161,7 @@ TOLD = {
     Verdict.NOISE: "Within the noise",
     Verdict.MISSED: "Below the accuracy of dense",
     Verdict.UNSETTLED: "Not settled",
+    Verdict.UNTRAINED: "Without a curve",
 }
 
 
@@ -197,24 +202,30 @@ def losses(found: Outcomes) -> list[str]:
 
 
 def decisions(found: Outcomes) -> list[str]:
-    """Return what ``auto`` decided in each cell, and whose curve stands for it."""
+    """Return what ``auto`` decided in each cell, and whose curve stands for it, if one does."""
     lines = head("`auto` in", "ranks", "link", "averages by", "settled", "has the steps of")
-    before = len(lines)
+    before, known = len(lines), True
     for cell, outcome in found.items():
         result = outcome.results.get(methods.AUTO)
         if result is None or result.decision is None:
             continue
-        stands = "" if not SECTIONS[cell.section].trained else _slowest(outcome)
+        stands = ""
+        if SECTIONS[cell.section].trained:
+            stands = _slowest(outcome) if result.trained else "none"
+        known = known and result.trained
         lines.append(
             row(
                 SECTIONS[cell.section].title,
                 str(cell.ranks),
                 link_name(cell.link),
-                result.decision.text,
+                result.decision.text + UNKNOWN * (not result.trained),
                 _settled(result.decision),
                 stands,
             )
         )
+    if not known:
+        text = f"{UNKNOWN} no curve was trained with what `auto` decided here:"
+        lines += ["", f"{text} no time to accuracy is given, and it cannot win."]
     return lines if len(lines) > before else []
 
 

@@ -15,7 +15,7 @@ from benches.accuracy.tables import head, row
 from . import curves, methods
 from .aims import link_name
 from .plan import Cell, Plan
-from .steps import Ranks
+from .steps import StudyRanks
 from .store import Run, Store, Whole
 from .times import processor_time, step_time
 
@@ -45,7 +45,7 @@ def wanted(plan: Plan, store: Store) -> list[tuple[Whole, float]]:
     return [each for each in found if each[0] not in there]
 
 
-def train(ranks: Ranks, whole: Whole) -> dict[str, Any]:
+def train(ranks: StudyRanks, whole: Whole) -> dict[str, Any]:
     """Train, and return the seconds of all steps, and what the task measures in the end."""
     ranks.shape(whole.link)
     load = os.getloadavg()

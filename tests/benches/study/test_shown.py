@@ -14,7 +14,7 @@ from benches.study.plan import LARGE, Cell
 from benches.study.reading import Outcome
 from benches.study.store import Store
 from benches.study.times import StepTime
-from tests.benches.study.made import PLAN, keep_cells
+from tests.benches.study.made import MIXED, OWNED, PLAN, decide, keep_cells
 
 
 def test_the_map_has_a_cell_for_every_link_and_number_of_ranks(findings):
@@ -84,6 +84,24 @@ def test_what_auto_decided_stands_beside_whose_steps_it_is_given(findings):
     assert known["auto"].steps == known[slowest].steps
     line = f"| Clicks | 2 | unshaped | the codec at ratio 0.02 | {after} | {slowest} |"
     assert line in lines
+
+
+def test_a_decision_without_a_curve_is_marked_wherever_it_stands(findings):
+    assert tables.UNKNOWN not in "\n".join(page.table_lines(findings))
+    decide(findings.store, OWNED, ranks=(3, 4))
+    found = Findings.of(PLAN, findings.store).found
+    lines = tables.decisions(found)
+    settled = "yes after 24 steps, 3.1 s"
+    assert f"| 25 M parameters | 3 | 100 Mbit/s | {MIXED}‡ | {settled} |  |" in lines
+    assert f"| Clicks | 4 | 100 Mbit/s | {MIXED}‡ | {settled} | none |" in lines
+    assert sum("‡ |" in line for line in lines) == 4
+    assert lines[-1].startswith("‡ no curve was trained with ")
+    times = [tables.times(found, section, 3)[-1] for section in (LARGE, "clicks")]
+    spread = "± 0% of 3 turns"
+    assert times[0].startswith(f"| auto | 1.05 s {spread} (5.7 x, not trained‡) |")
+    assert times[1].startswith("| auto | not trained‡ |")
+    assert "| 3 | adam(0.01) 5.0 x |" in "\n".join(tables.map_of(found))
+    assert "Without a curve: `auto` in 2." in "\n".join(tables.losses(found))
 
 
 def test_the_rates_that_were_tried_stand_beside_accuracies(findings):

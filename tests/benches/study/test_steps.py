@@ -10,10 +10,11 @@ import torch
 import gradwire
 from benches.accuracy.flat import Flat
 from benches.study import curves, steps
+from benches.study.decisions import Decision
 from benches.study.estimates import settling_limit
 from benches.study.half import Half
 from benches.study.plan import LARGE, Cell
-from benches.study.steps import PASSES, Ranks, done, measure, settle, too_large
+from benches.study.steps import PASSES, StudyRanks, done, measure, settle, too_large
 from benches.study.store import Run, cell_key
 from tests.benches.study.made import PLAN
 
@@ -31,7 +32,7 @@ SLOW = 20_000_000
 def test_a_cell_is_timed_over_a_shaped_link_and_real_ranks_train_as_simulated_ones():
     plan = replace(PLAN, turns=2, settling=60.0)
     options = {"rate": 0.016, "steps": 3, "seed": 0}
-    with Ranks(2) as ranks:
+    with StudyRanks(2) as ranks:
         if ranks.why_not is not None:
             pytest.skip(f"no shaped link: {ranks.why_not}")
         began = time.monotonic()
@@ -57,6 +58,8 @@ def test_a_cell_is_timed_over_a_shaped_link_and_real_ranks_train_as_simulated_on
     assert automatic["settled"] or automatic["settling_steps"] == PASSES or took > 60
     assert 8 <= automatic["settling_steps"] <= PASSES
     assert automatic["settling_seconds"] > 0
+    kept = Decision.of(automatic["said"])
+    assert not kept.settled or automatic["decided"][-1] == kept.text
     dropped = {row["contestant"]: row["dropped"] for row in rows}
     assert dropped["fp32, 1 MB"] is False  # the only size
     first, second = whole
@@ -88,6 +91,33 @@ class Asked:
         decided = sum(self.counts) >= self.decided_after
         said = "It averages by fp32: a step takes 5 ms." if decided else "It measures."
         return [{"seconds": each, "said": said} for each in (0.5 * self.seconds, self.seconds)]
+
+
+class Turns:
+    """Ranks that take no time, and whose ``auto`` says something else after every turn."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = iter(said)
+
+    def load(self, section: str, listed: Any) -> None: ...
+
+    def shape(self, link: int | None) -> None: ...
+
+    def ask(self, do: str, contestant: str, steps: int = 0) -> list[dict[str, Any]]:
+        said = next(self.said) if contestant == "auto" and do in ("settle", "step") else ""
+        facts = {"nbytes": 0.0, "said": said}
+        return [facts if do == "facts" else {"seconds": 0.01, "cpu": 0.01, "said": said}] * 2
+
+
+def test_a_row_of_auto_has_what_it_decided_in_any_turn():
+    texts = [f"the codec at ratio {each}" for each in ("0.02", "0.02 through owners", "0.02")]
+    said = [f"It averages by {each}: a step takes 10 ms." for each in texts]
+    ranks: Any = Turns([said[0], *said])
+    rows = measure(ranks, PLAN, Cell("clicks", 3, SLOW), lambda text: None, LISTED)
+    found = {row["method"]: row for row in rows}
+    assert found["auto"]["decided"] == texts[:2]
+    assert found["auto"]["settled"]
+    assert not any("decided" in found[name] for name in ("fp32", "adam(0.01)"))
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from benches.study import aims, decisions, methods, reading, times
+from benches.study import aims, decisions, methods, reading, tables, times
 from benches.study.page import Findings
 from benches.study.plan import LARGE, Cell
 from benches.study.reading import Verdict
 from benches.study.store import Store
 from gradwire.auto import BF16, FP32, Setting, describe
-from tests.benches.study.made import PLAN, keep_cells
+from tests.benches.study.made import OWNED, PLAN, SAID, decide, keep_cells
 
 SLOW, FAST = 100_000_000, None
 
@@ -118,7 +118,8 @@ def test_a_difference_within_the_spread_of_turns_has_no_winner(
 
 
 def test_a_decision_that_is_not_settled_wins_nothing(findings):
-    settled = decisions.Decision("the codec at ratio 0.02", True, (0.02,))
+    codec = Setting("codec", 0.02)
+    settled = decisions.Decision(str(codec), True, (codec,))
     cell = Cell(LARGE, 2, SLOW)
     found = changed(findings.found[cell], 0.9, 0.0, decision=settled)
     assert found.verdict is Verdict.FASTER
@@ -128,20 +129,30 @@ def test_a_decision_that_is_not_settled_wins_nothing(findings):
 
 
 @pytest.mark.parametrize(
-    ("plan", "ratios"),
+    "plan",
     [
-        ((FP32,), ()),
-        ((BF16, BF16), ()),
-        ((Setting("codec", 0.02),), (0.02,)),
-        ((Setting("codec", 0.1), FP32), (0.1,)),
+        (FP32,),
+        (BF16, BF16),
+        (Setting("codec", 0.02),),
+        (Setting("codec", 0.1), FP32),
+        (Setting("codec"), BF16),
+        (
+            Setting("codec", 0.02, "owners"),
+            Setting("codec", 0.02),
+            Setting("codec", None, "owners"),
+        ),
+        (Setting("codec", 1e-05, "owners"), FP32, FP32),
     ],
 )
-def test_decisions_are_read_from_what_auto_says(plan, ratios):
+def test_decisions_are_read_from_what_auto_says(plan):
     text = describe(plan)
+    codecs = {each for each in plan if each.kind == "codec"}
     kept = f"It averages by {text}: a step takes 16 ms, while 20 ms was measured with bf16."
-    assert decisions.Decision.of(kept) == decisions.Decision(text, True, ratios)
+    read = decisions.Decision.of(kept)
+    assert (read.text, read.settled, set(read.codecs)) == (text, True, codecs)
     tried = f"It tries {text}, which is predicted to take 3 ms per step where bf16 takes 4 ms."
-    assert decisions.Decision.of(tried) == decisions.Decision(text, False, ratios)
+    read = decisions.Decision.of(tried)
+    assert (read.text, read.settled, set(read.codecs)) == (text, False, codecs)
     assert not decisions.Decision.of("It measures the first steps.").settled
 
 
@@ -156,6 +167,73 @@ def test_auto_is_judged_by_what_it_said_when_the_turns_began():
     assert decisions.Decision.of(again, row).text == "the codec at ratio 0.02"
     later = decisions.Decision.of("It averages by fp32: a step takes 9 ms.", row)
     assert later.text == "the codec at ratio 0.02; later fp32"
+
+
+def test_what_was_decided_between_is_not_forgotten():
+    codec = "It averages by the codec at ratio 0.02: a step takes 16 ms."
+    between = "It averages by the codec at ratio 0.02 through owners: a step takes 12 ms."
+    trial = "It tries the codec at ratio 0.05 through owners, which is predicted to take 3 ms."
+    turns = decisions.decided([codec, between, trial, between, codec])
+    row = {"settled": True, "said_settled": codec, "decided": turns}
+    read = decisions.Decision.of(codec, row)
+    assert read.text == "the codec at ratio 0.02; later the codec at ratio 0.02 through owners"
+    assert read.codecs == (Setting("codec", 0.02), Setting("codec", 0.02, "owners"))
+    del row["decided"]  # as in rows of before
+    assert decisions.Decision.of(codec, row).codecs == (Setting("codec", 0.02),)
+
+
+@pytest.mark.parametrize(
+    ("codecs", "stand"),
+    [
+        ((), True),
+        ((Setting("codec", 0.01), Setting("codec", 0.1)), True),
+        ((Setting("codec", 0.01), Setting("codec", 0.01, "owners")), False),
+        ((Setting("codec", 0.1), Setting("codec", 0.005)), False),
+        ((Setting("codec"),), False),
+    ],
+)
+def test_curves_stand_for_the_trained_ratio_and_larger_ones_without_owners(codecs, stand):
+    assert all(
+        methods.curves_stand_for(section, codecs) is stand
+        for section in (LARGE, "clicks", "fashion-sgd")
+    )
+
+
+def test_a_decision_that_no_curve_was_trained_with_wins_nothing(findings):
+    decide(findings.store, SAID)
+    known = Findings.of(PLAN, findings.store).found
+    slow = [cell for cell in PLAN.cells() if cell.link == SLOW]
+    assert {known[cell].winner.method for cell in slow} == {methods.AUTO}
+
+    decide(findings.store, OWNED, ranks=(3, 4))
+    found = Findings.of(PLAN, findings.store).found
+    for cell in slow:
+        outcome = found[cell]
+        auto = outcome.results[methods.AUTO]
+        owned = cell.ranks > 2
+        assert outcome.winner.method == ("adam(0.01)" if owned else methods.AUTO)
+        assert (outcome.compare(auto) is Verdict.UNTRAINED) == owned
+        # Steps were timed all the same; of training there is no time.
+        assert (auto.seconds is None) == (owned and cell.section != LARGE)
+    named = {(aim.text.split(":")[0], aim.text.split(": ")[1]) for aim in aims.near(found)}
+    ours = [(f"{ranks} ranks, 100 Mbit/s", methods.AUTO) for ranks in PLAN.ranks]
+    assert [each in named for each in ours] == [True, False, False]
+    assert [methods.AUTO in aim.text for aim in aims.rates(found)] == [True] * 2 + [False] * 4
+
+
+@pytest.mark.parametrize("section", [LARGE, "clicks"])
+def test_a_dense_method_wins_where_only_an_untrained_decision_is_faster(findings, section):
+    counted = []
+    for said in (SAID, OWNED):
+        decide(findings.store, said)
+        cell = Cell(section, 3, SLOW)
+        outcome = Findings.of(PLAN, findings.store).found[cell]
+        alone = {
+            name: each if each.kind in ("dense", "auto") else replace(each, steps=1e9)
+            for name, each in outcome.results.items()
+        }
+        counted.append(tables.counts({cell: replace(outcome, results=alone)}))
+    assert counted == [(1, 0, 0), (0, 1, 0)]
 
 
 def test_ranks_that_are_not_trained_take_the_larger_steps_of_their_neighbours(findings):
