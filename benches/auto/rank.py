@@ -4,6 +4,7 @@ import json
 import sys
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,12 +15,21 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from benches.half import half_hook
 from benches.joining import join, obey
+from gradwire.auto import OWNERS_FROM
+from gradwire.exchange import ReduceScatter
 from gradwire.torch import ddp
 from gradwire.torch.ddp import Handle
 from gradwire.torch.reducer.exchange.all_gather import Gathered
 
 RATIOS = (0.1, 0.05, 0.02, 0.01)
-METHODS = ("fp32", "bf16", *(f"adam({ratio:g})" for ratio in RATIOS), "auto")
+OWNERS = " through owners"
+
+
+def methods_for(ranks: int) -> tuple[str, ...]:
+    """Return what ``auto`` chooses from among so many ranks, and ``auto``."""
+    codecs = [f"adam({ratio:g})" for ratio in RATIOS]
+    owned = [each + OWNERS for each in codecs] if ranks >= OWNERS_FROM else []
+    return ("fp32", "bf16", *codecs, *owned, "auto")
 
 
 class Loop:
@@ -28,7 +38,7 @@ class Loop:
     Parameters
     ----------
     method : str
-        One of `METHODS`.
+        One of `methods_for`.
     layers, width : int
         Of the model.
     bucket_mb : float
@@ -54,8 +64,10 @@ class Loop:
                 self.model, "auto", optimizer=self.optimizer, max_ratio=max_ratio
             )
         elif method != "fp32":
-            ratio = float(method.removeprefix("adam(").removesuffix(")"))
+            ratio = float(method.removesuffix(OWNERS).removeprefix("adam(").removesuffix(")"))
             codec = gradwire.adam(ratio=ratio)
+            if method.endswith(OWNERS):
+                codec = replace(codec, exchange=ReduceScatter())
             self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer)
 
     def step(self) -> float:
@@ -118,7 +130,7 @@ def main(setup: dict[str, Any]) -> None:
     """Join the other ranks, and do what each line of standard input says."""
     warnings.simplefilter("ignore")
     say = join(setup, seconds=600)
-    say(methods=METHODS)
+    say()
     obey(Commands(), say)
 
 
