@@ -34,6 +34,8 @@ class World:
         By what share a step may be longer than it should be.
     stall : float
         By what one of the steps before each look is longer, if there are three or more.
+    probing : float
+        Seconds that measuring the link takes.
     """
 
     bandwidth: float
@@ -43,6 +45,7 @@ class World:
     compute: float = 0.2
     jitter: float = 0.0
     stall: float = 1.0
+    probing: float = 0.1
     random: Random = field(default_factory=lambda: Random(0))
     models: int = 0
     looks: list[tuple[int, Plan]] = field(default_factory=list)
@@ -51,7 +54,7 @@ class World:
     def model(self, figures: Figures) -> Model:
         self.models += 1
         link = Link(self.bandwidth, 1e-4)
-        return Model(figures, 2, link, calibration(), self.ratios)
+        return Model(figures, 2, link, calibration(), self.ratios, probing=self.probing)
 
     def figures(self, plan: Plan, steps: int) -> Figures:
         """What would be measured with a plan."""

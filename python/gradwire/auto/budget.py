@@ -5,7 +5,7 @@ __all__ = ["Budget"]
 SHARE = 0.01
 """The share of the time that may be lost."""
 PROBE_SECONDS, PROBE_BITS = 0.1, 2e7
-"""A link is measured for so long, and with so many bits."""
+"""A link is measured for about so long, and with about so many bits."""
 
 
 class Budget:
@@ -15,6 +15,7 @@ class Budget:
         self._passed = 0.0
         self._lost = 0.0
         self._probed = 0.0
+        self._probing = 0.0  # seconds of the last measurement of the link
 
     def begin(self) -> None:
         """Count from now on."""
@@ -34,9 +35,10 @@ class Budget:
         return self._lost + seconds <= SHARE * self._passed
 
     def may_probe(self, bandwidth: float) -> bool:
-        """Tell whether it is time to measure a link of about this speed, and count it if it is."""
-        seconds = PROBE_SECONDS + PROBE_BITS / bandwidth
-        if self._passed - self._probed < seconds / (0.5 * SHARE):
-            return False
-        self._probed = self._passed
-        return True
+        """Tell whether it is time to measure a link, which was last found to be of this speed."""
+        seconds = self._probing or PROBE_SECONDS + PROBE_BITS / bandwidth
+        return self._passed - self._probed >= seconds / (0.5 * SHARE)
+
+    def probed(self, seconds: float) -> None:
+        """Count a measurement of the link that has taken so long."""
+        self._probed, self._probing = self._passed, seconds

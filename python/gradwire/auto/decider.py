@@ -303,7 +303,9 @@ class Decider:
         assert model is not None
         if not compresses(self.plan) or not self._budget.may_probe(model.link.bandwidth):
             return False
-        found = evidence.model(figures).link.bandwidth
+        measured = evidence.model(figures)
+        self._budget.probed(measured.probing)
+        found = measured.link.bandwidth
         # All-reduces beside a backward pass have shown another speed than those with nothing else.
         before, limit = (self._probed, OTHER) if self._probed else (model.link.bandwidth, 2 * OTHER)
         self._probed = found

@@ -52,6 +52,8 @@ class Model:
         Ratios that may be tried; empty if the codec has none.
     owners : bool
         Sums may go through owners of ranges, too, if there are `OWNERS_FROM` ranks or more.
+    probing : float
+        Seconds that it took to measure the link, the same on all ranks; 0 if the steps have told.
     """
 
     def __init__(
@@ -63,9 +65,11 @@ class Model:
         ratios: Sequence[float],
         *,
         owners: bool = False,
+        probing: float = 0.0,
     ) -> None:
         self.figures = figures
         self.link = link
+        self.probing = probing
         backward = figures.ready[-1]
         self._rest = max(0.0, figures.period - backward - figures.exposed)
         # Gradients that are sparse are gathered, whatever the plan, in the time that was measured:

@@ -51,12 +51,12 @@ class Measured:
         """Return the cost model with these figures. A collective."""
         if self.calibration is None:
             self.calibration = self._calibrate()
+        probing, size = 0.0, self._channel.size
         if all(each == FP32 for each in self._plan):
-            link = link_of(figures, self._channel.size, self._latency())
+            link = link_of(figures, size, self._latency())
         else:
             # Frames are too small to tell the speed of a link.
-            link = measure_by(_OfChannel(self._channel), seconds=LINK_SECONDS)
-        size = self._channel.size
+            link, probing = self._probe()
         return Model(
             figures,
             size,
@@ -64,7 +64,15 @@ class Measured:
             self.calibration,
             self._choices.ratios,
             owners=self._choices.owners is not None,
+            probing=probing,
         )
+
+    def _probe(self) -> tuple[Link, float]:
+        """Measure the link, and tell for how long, the same on all ranks."""
+        collectives, begin = _OfChannel(self._channel), time.perf_counter()
+        link = measure_by(collectives, seconds=LINK_SECONDS)
+        took = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
+        return link, float(collectives.longest(took))
 
     def _latency(self) -> float:
         """Return the seconds of an all-reduce of next to nothing, the same on all ranks."""

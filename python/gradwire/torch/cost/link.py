@@ -18,7 +18,10 @@ _FIRST = 1 << 14
 _GROWTH = 4
 _LARGEST = 1 << 26
 _REPEATS = (5, 25)
-_LEAST = 4
+_LEAST = 5
+"""Sizes that are measured at least, up to 1 MiB."""
+_FEW, _SLOW = 3, 0.2
+"""As many are enough where one all-reduce takes this share of the seconds."""
 
 
 class Collectives(Protocol):
@@ -76,8 +79,8 @@ def measure_link(
     group : torch.distributed.ProcessGroup, optional
         The default group if None.
     seconds : float
-        About how long it takes: sizes grow to at least 1 MiB, until a fifth of it is one
-        all-reduce, and to 64 MiB at most.
+        About how long it takes: sizes grow until a twentieth of it is one all-reduce, and to 64 MiB
+        at most. They grow to at least 1 MiB, unless one all-reduce takes a fifth of it before.
     device : torch.device or str
         Where the tensors lie: "cuda" for NCCL.
 
@@ -108,7 +111,11 @@ def measure_by(
     nbytes, last = _SMALL, 0.0
     points: list[tuple[float, float, float]] = []
     least, most = _REPEATS
-    while len(points) <= _LEAST or (nbytes <= _LARGEST and last < seconds / (_GROWTH * least)):
+    while (
+        len(points) < _FEW
+        or (len(points) < _LEAST and last < _SLOW * seconds)
+        or (nbytes <= _LARGEST and last < seconds / (_GROWTH * least))
+    ):
         fitting = most if last == 0.0 else int(seconds / (2 * _GROWTH * last))
         found = _all_reduce(vector[: nbytes // 4], collectives, min(max(least, fitting), most))
         points.append((float(nbytes), *found))
