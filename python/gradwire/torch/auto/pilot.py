@@ -3,15 +3,15 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
-from gradwire.auto import FP32, OWNERS_FROM, Decider, Figures, Plan, Setting, combined
+from gradwire.auto import FP32, Decider, Figures, Plan, Setting, combined
 from gradwire.auto.decider import SETTLING
 from gradwire.cost import Calibration
 from gradwire.torch.auto.choosing import Automatic
 from gradwire.torch.auto.evidence import Measured
+from gradwire.torch.auto.leaving import Leaving, Sent
 from gradwire.torch.auto.records import Bucket, Place, Places, Record, figures
 from gradwire.torch.reducer.adaptive import Adaptive
 from gradwire.torch.reducer.applying import Applying
@@ -24,25 +24,6 @@ __all__ = ["Pilot"]
 
 _RECORDS = 64
 """Passes that medians are over, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Flush:
-    """A step that sends all that residuals hold of parameters that become dense.
-
-    Attributes
-    ----------
-    step : int
-        Passes that counted before it.
-    target : Choice
-        What is sent after it.
-    half : set of tuple of int
-        The buckets that are averaged in bfloat16 after it.
-    """
-
-    step: int
-    target: Choice
-    half: set[tuple[int, ...]]
 
 
 class Pilot:
@@ -84,7 +65,6 @@ class Pilot:
         self._scheduler = scheduler
         self._passes = passes
         self._control = control
-        self._applying = applying
         self._ranks = ranks
         self._clock = clock
         self._chosen = scheduler.chosen
@@ -99,7 +79,7 @@ class Pilot:
         self._left = 0  # passes until the next look
         self._skipped = 0  # passes after a change that are still not to be measured
         self._restarts = passes.restarts
-        self._flushing: _Flush | None = None
+        self._leaving = Leaving(choices, self._by_id, passes, control, applying, ranks)
         self._looks = 0
         self._looked = False  # where the present pass began
 
@@ -132,7 +112,7 @@ class Pilot:
     def meets(self) -> bool:
         """Whether ranks have to meet where the next pass begins: the same on all of them."""
         return (
-            self._flushing is not None
+            self._leaving.under_way
             or self._scheduler.chosen is not self._scheduler.saved
             or (self._begins if self._decider is None else self._left <= 1)
         )
@@ -172,10 +152,10 @@ class Pilot:
             self._places = previous.places
             self._restart()
             previous = None
-        if self._flushing is not None:
-            return self._passes.change(self._end_flush)
+        if self._leaving.under_way:
+            return self._passes.change(self._end_leaving)
         if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
-            return self._passes.change(lambda: self._choose(self._scheduler.saved))
+            return self._passes.change(lambda: self._send(Sent(self._scheduler.saved, self._half)))
         if self._ranks == 1:
             return self._passes.change(self._leave) if self._is_left else None
         if previous is None or not previous.complete:
@@ -264,8 +244,9 @@ class Pilot:
 
     def _restart(self) -> None:
         """Measure anew: buckets are others, or other ratios were loaded."""
-        self._decider, self._chosen, self._flushing = None, self._scheduler.chosen, None
+        self._decider, self._chosen = None, self._scheduler.chosen
         self._codes = self._chosen.codes
+        self._leaving.forget()
         self._half.clear()
         self._records.clear()
         self._left = 0
@@ -328,48 +309,15 @@ class Pilot:
 
     def _change(self, target: Choice, half: set[tuple[int, ...]]) -> None:
         """Send as planned, once what residuals hold of parameters that become dense is sent."""
-        leaving = [
-            each
-            for each in self._by_id.values()
-            if each.compressed and target.ratios[each.name] is None and each.codec.memory.keeps
-        ]
-        flush = _Flush(self._passes.step, target, half)
-        if not leaving or not self._choices.ratios:
-            self._end(flush)
-            return
-        # A run that resumes in between goes on as before, and decides anew. Asked for all entries,
-        # owners send all of their sums: the time and the memory of two frames and not of N.
-        every = {each.name: 1.0 for each in leaving}
-        now, owners = self._chosen, self._choices.owners is not None and self._ranks >= OWNERS_FROM
-        owned = now.owned | every.keys() if owners else now.owned - every.keys()
-        self._choose(Choice({**now.ratios, **every}, owned), saved=now)
-        self._flushing = flush
+        self._send(self._leaving.go(Sent(self._chosen, self._half), Sent(target, half)))
 
-    def _end_flush(self) -> None:
-        """Become dense if the pass that has sent all of the residuals counted; else wait."""
-        flush = self._flushing
-        assert flush is not None
-        if self._passes.step > flush.step:
-            self._flushing = None
-            self._end(flush)
+    def _end_leaving(self) -> None:
+        if (sent := self._leaving.end()) is not None:
+            self._send(sent)
 
-    def _end(self, flush: "_Flush") -> None:
-        """Send as planned from now on."""
-        leaving = [
-            each
-            for each in self._by_id.values()
-            if each.compressed
-            and flush.target.ratios[each.name] is None
-            and each.codec.memory.updates
-        ]
-        if leaving and self._applying is not None:
-            with self._control.act("moments of auto") as channel:
-                self._applying.give_back(leaving, channel)
-        self._half = flush.half
-        self._choose(flush.target)
-
-    def _choose(self, chosen: Choice, *, saved: Choice | None = None) -> None:
-        self._scheduler.choose(chosen, saved=saved)
+    def _send(self, sent: Sent) -> None:
+        self._half = sent.half
+        self._scheduler.choose(sent.chosen, saved=sent.saved)
         self._chosen = self._scheduler.chosen
         self._codes = self._chosen.codes
         self._passes.forget()
