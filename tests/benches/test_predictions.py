@@ -57,6 +57,18 @@ def measured():
     }
 
 
+def test_codecs_that_send_updates_have_the_optimizer_that_applies_them(measured):
+    before = {(row["rate"], row["method"]): row["predicted"] for row in predictions(measured)}
+    slower = copy.deepcopy(measured)
+    for outcome in slower["outcomes"]:
+        for each in outcome["workloads"]:
+            each["applying"] = 0.003
+    for row in predictions(slower):
+        more = 0.003 if row["method"] in {"adam", "adam_onebit"} else 0.0
+        assert row["predicted"] == pytest.approx(before[row["rate"], row["method"]] + more)
+        assert row["compute"] == pytest.approx(0.12)
+
+
 def test_each_rate_and_method_is_predicted_and_judged_by_its_fastest_step(measured):
     rows = predictions(measured)
     assert [row["method"] for row in rows] == list(METHODS) * 2
