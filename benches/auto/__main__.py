@@ -43,24 +43,30 @@ class Kept:
 
     Parameters
     ----------
-    ranks : int
     path : Path or None
-        What another machine, or so many other ranks, have left there is replaced.
+        A file of other circumstances is not touched.
+    **settings
+        What figures depend on beside the machine and the versions.
+
+    Raises
+    ------
+    SystemExit
+        The file has figures of other circumstances.
     """
 
-    def __init__(self, ranks: int, path: Path | None) -> None:
+    def __init__(self, path: Path | None, **settings: Any) -> None:
         self._path = path
-        self.measured: dict[str, Any] = {
-            "date": "",
+        here = {
             "machine": machine(),
             "versions": {**versions(), "torch": torch.__version__},
-            "ranks": ranks,
-            "outcomes": [],
+            **settings,
         }
+        self.measured: dict[str, Any] = {"date": "", **here, "outcomes": []}
         if path is not None and path.exists():
             found = json.loads(path.read_text("utf-8"))
-            if all(found[each] == self.measured[each] for each in ("machine", "versions", "ranks")):
-                self.measured = found
+            if other := [name for name, value in here.items() if found.get(name) != value]:
+                raise SystemExit(f"{path} was measured with other {', '.join(other)}: move it away")
+            self.measured = found
 
     def has(self, rate: int | None) -> bool:
         """Tell whether a link was measured."""
@@ -76,15 +82,14 @@ class Kept:
             beside.replace(self._path)
 
 
-def measure(
-    kept: Kept, rates: Sequence[int | None], rounds: int | None, seconds: float, after: float
-) -> None:
+def measure(kept: Kept, rates: Sequence[int | None]) -> None:
     """Measure all steps on the links that are missing."""
     missing = [rate for rate in rates if not kept.has(rate)]
-    ranks = kept.measured["ranks"]
+    settings = kept.measured
+    ranks, rounds, seconds = settings["ranks"], settings["rounds"], settings["seconds"]
     methods = methods_for(ranks)
-    if there := len(rates) - len(missing):
-        print(f"{there} of {len(rates)} links are there", file=sys.stderr)
+    if there := [name(rate) for rate in rates if rate not in missing]:
+        print(f"there already: {', '.join(there)}", file=sys.stderr)
     if not missing:
         return
     with joined(ranks, "benches.auto.rank", shaped=True) as processes:
@@ -95,7 +100,7 @@ def measure(
             processes.ask(do="begin", methods=list(methods))
             processes.shape(rate)
             start, settled = settle(processes.ask)
-            later = go_on(processes.ask, after)
+            later = go_on(processes.ask, settings["after"])
             turns = take_turns(processes.ask, methods, rounds or len(methods), seconds)
             kept.add(
                 {"rate": rate, "load": load, "start": start, "settled": settled, "after": later}
@@ -168,8 +173,14 @@ def main() -> None:
     else:
         given = options.rates.split(",")
         rates = [None if each == "unshaped" else parse_rate(each) for each in given]
-        kept = Kept(options.ranks, options.out)
-        measure(kept, rates, options.rounds, options.seconds, options.after)
+        kept = Kept(
+            options.out,
+            ranks=options.ranks,
+            rounds=options.rounds,
+            seconds=options.seconds,
+            after=options.after,
+        )
+        measure(kept, rates)
         measured = kept.measured
     lines = table(measured)
     print("\n".join(lines))

@@ -67,36 +67,75 @@ def outcome(rate=None, *, settled=True):
             "decision": "It averages by bf16."}  # fmt: skip
 
 
+SETTINGS = {"ranks": 2, "rounds": 1, "seconds": 3.0, "after": 10.0}
+
+
 def test_each_link_is_kept_and_not_measured_again(tmp_path):
     path = tmp_path / "auto.json"
-    first = bench.Kept(2, path)
+    first = bench.Kept(path, **SETTINGS)
     assert not path.exists()
     first.add(outcome(1_000_000_000))
-    again = bench.Kept(2, path)
+    again = bench.Kept(path, **SETTINGS)
     assert again.has(1_000_000_000)
     assert not again.has(None)
     again.add(outcome())
     found = json.loads(path.read_text("utf-8"))
     assert [each["rate"] for each in found["outcomes"]] == [1_000_000_000, None]
     assert list(tmp_path.iterdir()) == [path]
-    # Those of other ranks or of another machine are not mixed with them.
-    assert bench.Kept(3, path).measured["outcomes"] == []
-    found["machine"]["cores"] += 1
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, "machine", "versions"])
+def test_figures_of_other_circumstances_are_left_alone(tmp_path, name):
+    path = tmp_path / "auto.json"
+    bench.Kept(path, **SETTINGS).add(outcome())
+    found = json.loads(path.read_text("utf-8"))
+    found[name] = "another"
     path.write_text(json.dumps(found), "utf-8")
-    assert bench.Kept(2, path).measured["outcomes"] == []
+    with pytest.raises(SystemExit, match=f"with other {name}"):
+        bench.Kept(path, **SETTINGS)
+    assert json.loads(path.read_text("utf-8")) == found
 
 
-def test_a_link_that_is_there_starts_no_process(tmp_path, monkeypatch):
-    kept = bench.Kept(2, tmp_path / "auto.json")
-    kept.add(outcome())
-    monkeypatch.setattr(bench, "joined", None)  # what calls it fails
-    bench.measure(kept, [None], None, 3.0, 30.0)
-    with pytest.raises(TypeError):
-        bench.measure(kept, [None, 10**9], None, 3.0, 30.0)
+class Joined:
+    """Processes that answer as `Asked` does, over links that are not there from the second on."""
+
+    def __init__(self, ranks, module, *, shaped):
+        self.ranks, self.rates, self.ask_of = ranks, [], Asked(8, 0.01)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def shape(self, rate):
+        self.rates.append(rate)
+        if len(self.rates) > 2:
+            raise OSError("no more links")
+
+    def ask(self, *, do, **given):
+        return [{}, {}] if do == "begin" else self.ask_of(do=do, **given)
+
+
+def test_what_is_finished_stays_if_the_next_link_fails(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "auto.json"
+    monkeypatch.setattr(bench, "joined", Joined)
+    with pytest.raises(OSError, match="no more links"):
+        bench.measure(bench.Kept(path, **SETTINGS), [10**9, None])
+    (found,) = json.loads(path.read_text("utf-8"))["outcomes"]
+    assert found["rate"] == 10**9
+    assert found["settled"]
+    assert len(found["start"]) == 8
+    assert sum(found["after"]) >= SETTINGS["after"] > sum(found["after"][:-4])
+    assert list(found["seconds"]) == list(methods_for(2))
+    kept = bench.Kept(path, **SETTINGS)
+    monkeypatch.setattr(bench, "joined", None)  # no process is started
+    bench.measure(kept, [10**9])
+    assert "there already: 1 Gbit/s" in capsys.readouterr().err
 
 
 def test_the_table_says_where_it_has_not_settled():
-    kept = bench.Kept(2, None)
+    kept = bench.Kept(None, **SETTINGS)
     kept.add(outcome())
     kept.add(outcome(10**9, settled=False))
     kept.measured["machine"]["cores"] = 7
