@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from gradwire.auto import BF16, FP32, Figures, Model, Setting
+from gradwire.auto import BF16, FP32, Figures, Model, Setting, combined
 from gradwire.cost import Link
 from gradwire.torch.auto.evidence import link_of
 from tests.auto.test_exchanges import calibration, figures
@@ -73,3 +73,18 @@ def test_bytes_count_also_of_a_bucket_that_ended_before_the_one_ahead_of_it():
 @pytest.mark.parametrize("nbytes", [(0.0, 0.0), (4e6, 4e6)])
 def test_exchanges_that_take_no_time_are_of_a_link_without_a_limit(nbytes):
     assert link_of(dense((0.0, 0.0), nbytes), 2, 1e-4).bandwidth == 1e15
+
+
+def test_what_held_up_a_dense_backward_pass_is_not_what_the_codec_takes():
+    """On a fast link, all-reduces take the processor: a step seems to compute for longer."""
+    bare = figures(1_000_000, 4_000_000)
+    seen = dataclasses.replace(bare, period=bare.period + 0.05, held=0.05)
+    found, true = (Model(of, 2, SLOW, calibration(), RATIOS) for of in (seen, bare))
+    assert found.compute == pytest.approx(true.compute)
+    assert found.step((CODEC, CODEC)) == pytest.approx(true.step((CODEC, CODEC)))
+
+
+def test_ranks_agree_on_what_held_up_the_one_that_was_held_up_least():
+    one, other = (dataclasses.replace(figures(9), held=held) for held in (0.02, 0.03))
+    assert combined([one, other]) == combined([other, one])
+    assert combined([one, other]).held == 0.02

@@ -139,7 +139,8 @@ class Decider:
         long = timed.lasted >= LONG and figures.exposed > 0.5 * figures.period
         if not long and self._wait(timed, FEW):
             return
-        if _dense(self.plan) and figures.exposed < MATTERS * figures.period:
+        costs = figures.exposed + figures.held
+        if _dense(self.plan) and costs < MATTERS * figures.period:
             self._model = None
             self._settle(figures)
             return

@@ -30,7 +30,8 @@ class Figures:
     codable, halvable : tuple of bool
         Whether the codec and bfloat16 apply to each bucket.
     ready : tuple of float
-        When each bucket is ready, from when the first one is.
+        When each bucket would be ready, from when the first one is, if nothing took the processor
+        from the backward pass.
     exchange : tuple of float
         The exchange of each bucket, from the end of the previous one if that is later than its
         start.
@@ -40,6 +41,8 @@ class Figures:
         From when the last bucket is ready until all are exchanged and decoded.
     spread : float
         By how much periods vary: a standard deviation that leaves outliers out.
+    held : float
+        For how long something did: exchanges, encodes, other programs.
     """
 
     steps: int
@@ -53,6 +56,12 @@ class Figures:
     nbytes: tuple[float, ...]
     exposed: float
     spread: float = 0.0
+    held: float = 0.0
+
+    @property
+    def compute(self) -> float:
+        """Seconds of a step without any exchange."""
+        return max(0.0, self.period - self.exposed - self.held)
 
     @property
     def error(self) -> float:
@@ -90,6 +99,7 @@ def combined(every: Sequence[Figures]) -> Figures:
         exchange=of("exchange", min),
         exposed=min(each.exposed for each in every),
         spread=max(each.spread for each in every),
+        held=min(each.held for each in every),
     )
 
 

@@ -71,7 +71,7 @@ class Model:
         self.link = link
         self.probing = probing
         backward = figures.ready[-1]
-        self._rest = max(0.0, figures.period - backward - figures.exposed)
+        self._rest = max(0.0, figures.compute - backward)
         # Gradients that are sparse are gathered, whatever the plan, in the time that was measured:
         # the table that they belong to tells nothing of it.
         sparse = {

@@ -51,6 +51,5 @@ class Watch:
 
 def outdated(compute: float, figures: Figures) -> bool:
     """Tell whether a step computes for another time than predictions rest on."""
-    now = figures.period - figures.exposed
-    low, high = sorted((now, compute))
+    low, high = sorted((figures.compute, compute))
     return high > (1.0 + CHANGED) * low and high - low > SURE * figures.error

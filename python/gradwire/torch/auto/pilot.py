@@ -203,7 +203,9 @@ class Pilot:
             )
         )
         if record.timed:
-            record.buckets.append(Bucket(self._clock(), coded=codes))
+            alone = buffer.device.type == "cpu" and torch.get_num_threads() == 1
+            worked = time.thread_time() if alone else None
+            record.buckets.append(Bucket(self._clock(), coded=codes, worked=worked))
         return codes
 
     def submitted(self) -> None:

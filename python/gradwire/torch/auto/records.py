@@ -67,6 +67,9 @@ class Bucket:
     ----------
     ready, done : float
         By the clock of this process.
+    worked : float or None
+        When it was ready by the processor time of the thread that runs the backward pass; None if
+        that is not all that the pass takes, as with several threads, or on a device.
     nbytes : float
         Bytes that this rank sends.
     coded : bool
@@ -77,6 +80,7 @@ class Bucket:
     nbytes: float = 0.0
     done: float = 0.0
     coded: bool = False
+    worked: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +112,16 @@ class Record:
     complete: bool = False
     end: float = 0.0
 
+    def own(self) -> list[float]:
+        """Return when each bucket would have been ready if the thread had not been held up."""
+        first, found = self.buckets[0], list[float]()
+        for each in self.buckets:
+            at = each.ready - first.ready
+            if each.worked is not None and first.worked is not None:
+                at = min(at, each.worked - first.worked)
+            found.append(at)
+        return found
+
     def spans(self) -> list[tuple[float, float, float, float]] | None:
         """Return when each bucket was ready, sent, exchanged and done, with its bytes.
 
@@ -131,7 +145,7 @@ class Record:
 
 def figures(places: Sequence[Place], tensors: int, records: Sequence[Record]) -> Figures | None:
     """Return medians over these passes; None if there is none that is known."""
-    periods, ready, exchange, exposed, nbytes = [], [], [], [], []
+    periods, ready, exchange, exposed, nbytes, held = [], [], [], [], [], []
     for record in records:
         spans = record.spans()
         if spans is None or not record.end:
@@ -141,7 +155,8 @@ def figures(places: Sequence[Place], tensors: int, records: Sequence[Record]) ->
             took.append(max(0.0, arrived - max(sent, end)))
             end = max(end, arrived)
         periods.append(record.end - first)
-        ready.append([at - first for at, *_ in spans])
+        ready.append(record.own())
+        held.append(spans[-1][0] - first - ready[-1][-1])
         exchange.append(took)
         exposed.append(max(0.0, max(done for *_, done in spans) - spans[-1][0]))
         nbytes.append([each.nbytes for each in record.buckets])
@@ -163,4 +178,5 @@ def figures(places: Sequence[Place], tensors: int, records: Sequence[Record]) ->
         nbytes=median(nbytes),
         exposed=statistics.median(exposed),
         spread=spread(periods),
+        held=statistics.median(held),
     )
