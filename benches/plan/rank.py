@@ -128,7 +128,7 @@ class Commands:
         loop = self.plain
         group = {"params": list(loop.model.parameters()), "corrected": True}
         applier = optim.AdamW([group], lr=1e-3)
-        rest, applied = [], []
+        rest, applied = list[float](), list[float]()
         for _ in range(PROFILED):
             for optimizer, taken in ((loop.optimizer, rest), (applier, applied)):
                 loop.model(loop.input).square().mean().backward()
