@@ -35,7 +35,7 @@ class World:
     stall : float
         By what one of the steps before each look is longer, if there are three or more.
     probing : float
-        Seconds that measuring the link takes.
+        Seconds that measuring the link takes; 0 if steps tell its speed.
     """
 
     bandwidth: float
@@ -45,7 +45,7 @@ class World:
     compute: float = 0.2
     jitter: float = 0.0
     stall: float = 1.0
-    probing: float = 0.1
+    probing: float = 0.0
     random: Random = field(default_factory=lambda: Random(0))
     models: int = 0
     looks: list[tuple[int, Plan]] = field(default_factory=list)

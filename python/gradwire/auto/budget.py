@@ -40,5 +40,5 @@ class Budget:
         return self._passed - self._probed >= seconds / (0.5 * SHARE)
 
     def probed(self, seconds: float) -> None:
-        """Count a measurement of the link that has taken so long."""
+        """Count a measurement of the link that took so long; 0 if steps have told its speed."""
         self._probed, self._probing = self._passed, seconds

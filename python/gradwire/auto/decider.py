@@ -144,7 +144,7 @@ class Decider:
             self._model = None
             self._settle(figures)
             return
-        self._model = evidence.model(figures)
+        self._model = self._modelled(figures, evidence)
         self._next(figures)
 
     def _judge(self, figures: Figures, evidence: Evidence) -> None:
@@ -185,7 +185,7 @@ class Decider:
         elif self._renewed < RENEWED and outdated(self._model.compute, figures):
             # It was made of steps that other things had held up.
             self._renewed += 1
-            self._model = evidence.model(figures)
+            self._model = self._modelled(figures, evidence)
             self._trials = 0
             self._again.clear()
             self._next(figures)
@@ -304,9 +304,7 @@ class Decider:
         assert model is not None
         if not compresses(self.plan) or not self._budget.may_probe(model.link.bandwidth):
             return False
-        measured = evidence.model(figures)
-        self._budget.probed(measured.probing)
-        found = measured.link.bandwidth
+        found = self._modelled(figures, evidence).link.bandwidth
         # All-reduces beside a backward pass have shown another speed than those with nothing else.
         before, limit = (self._probed, OTHER) if self._probed else (model.link.bandwidth, 2 * OTHER)
         self._probed = found
@@ -321,6 +319,12 @@ class Decider:
         self._probed = 0.0
         self._phase = Phase.MEASURING
         self._measure(figures, evidence)
+
+    def _modelled(self, figures: Figures, evidence: Evidence) -> Model:
+        """Return the model with these figures, and count what it took to measure the link."""
+        model = evidence.model(figures)
+        self._budget.probed(model.probing)
+        return model
 
     def _timed(self, plan: Plan) -> float:
         return self._known.timed[plan].seconds
