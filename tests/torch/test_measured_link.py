@@ -48,7 +48,7 @@ def test_the_bandwidth_is_found_at_any_speed(monkeypatch, bandwidth, seconds):
     clocked, found = measured(monkeypatch, bandwidth, seconds)
     assert found.bandwidth == pytest.approx(bandwidth, rel=0.02)
     assert 2 * found.latency == pytest.approx(LATENCY, rel=0.2 if bandwidth > 1e7 else 5.0)
-    assert len(set(clocked.sizes)) >= 3
+    assert max(clocked.sizes) >= 1 << 18
 
 
 @pytest.mark.parametrize("bandwidth", [5e7, 1e8, 1e9, 1e10])

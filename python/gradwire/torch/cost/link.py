@@ -20,8 +20,9 @@ _LARGEST = 1 << 26
 _REPEATS = (5, 25)
 _LEAST = 5
 """Sizes that are measured at least, up to 1 MiB."""
-_FEW, _SLOW = 3, 0.2
-"""As many are enough where one all-reduce takes this share of the seconds."""
+_FEW, _SLOW = 4, 0.2
+"""As many, up to 256 KiB, are enough where one all-reduce takes this share of the seconds: smaller
+ones go through at once after a pause, as far as a link lets them."""
 
 
 class Collectives(Protocol):
@@ -80,7 +81,8 @@ def measure_link(
         The default group if None.
     seconds : float
         About how long it takes: sizes grow until a twentieth of it is one all-reduce, and to 64 MiB
-        at most. They grow to at least 1 MiB, unless one all-reduce takes a fifth of it before.
+        at most. They grow to at least 1 MiB, or to 256 KiB if one all-reduce takes a fifth of it
+        then.
     device : torch.device or str
         Where the tensors lie: "cuda" for NCCL.
 
