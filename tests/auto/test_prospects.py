@@ -8,7 +8,8 @@ from gradwire.auto import BF16, FP32, Setting
 from gradwire.auto.known import Known
 from gradwire.auto.prospects import SEEN, UNSEEN, estimate, promising
 from gradwire.cost import Link
-from tests.auto.test_exchanges import model
+from tests.auto.test_exchanges import figures, model
+from tests.auto.test_models import with_a_sparse_one
 from tests.auto.world import World
 
 CODEC = Setting("codec", 0.01)
@@ -49,6 +50,16 @@ def test_what_is_known_of_each_part_corrects_a_mixture_by_its_share():
     predicted, least = estimate(found, known, unseen)
     mean = share * SEEN + (1.0 - share) * UNSEEN
     assert least == pytest.approx(max(found.compute - 0.05, mean * predicted))
+
+
+def test_a_sparse_table_does_not_make_sure_of_what_the_codec_takes():
+    """It is gathered whatever the plan, however many entries it has."""
+    of = with_a_sparse_one(figures(1_000_000, 4_000_000))
+    found = model(2, Link(1e7, 1e-4), ratios=(0.01,), of=of)
+    known = known_with(found, ((FP32,) * 3, 1.0))
+    plan = (CODEC, FP32, CODEC)
+    predicted, least = estimate(found, known, plan)
+    assert least == pytest.approx(UNSEEN * predicted, rel=1e-3)
 
 
 def test_the_codec_in_all_buckets_is_tried_after_a_mixture_that_kept_its_promise():

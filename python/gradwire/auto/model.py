@@ -54,6 +54,11 @@ class Model:
         Sums may go through owners of ranges, too, if there are `OWNERS_FROM` ranks or more.
     probing : float
         Seconds that it took to measure the link, the same on all ranks; 0 if the steps have told.
+
+    Attributes
+    ----------
+    numels : list of int
+        Entries of each bucket of which a setting may leave something out: 1 of a sparse one.
     """
 
     def __init__(
@@ -81,12 +86,12 @@ class Model:
             )
             if not nbytes and not any(applies)
         }
-        numels = [1 if at in sparse else each for at, each in enumerate(figures.buckets)]
+        self.numels = [1 if at in sparse else each for at, each in enumerate(figures.buckets)]
         work = Workload(
-            sum(numels),
+            sum(self.numels),
             backward,
             self._rest,
-            buckets=numels,
+            buckets=self.numels,
             ready=[min(each, backward) for each in sorted(figures.ready)],
             tensors=figures.tensors,
             shared=True,

@@ -88,8 +88,8 @@ def _kinds(plan: Plan) -> set[_Kind]:
 def _parts(model: Model, plan: Plan) -> dict[_Kind, float]:
     """Return the share of the entries that have each kind of setting."""
     found: dict[_Kind, float] = dict.fromkeys(_kinds(plan), 0.0)
-    whole = sum(model.figures.buckets)
-    for numel, each in zip(model.figures.buckets, plan, strict=True):
+    whole = sum(model.numels)
+    for numel, each in zip(model.numels, plan, strict=True):
         found[each.kind, each.exchange] += numel / whole
     return found
 
