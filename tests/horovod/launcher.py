@@ -126,8 +126,12 @@ class HorovodRanks(Ranks):
     """A set of ranks, which stand still between scenarios.
 
     Ranks that have nothing to do still negotiate in every cycle of Horovod, and so would take much
-    of the CPU from other tests.
+    of the CPU from other tests. The clock goes on while they stand still, and what they then wait
+    for has been late since: their transport has to have more time than all tests together.
     """
+
+    def __init__(self, launcher: "Launcher", world_size: int, timeout: float = 7200.0) -> None:
+        super().__init__(launcher, world_size, timeout)
 
     def try_run(
         self, scenario: str, *, limit: float = 240.0, **arguments: Any

@@ -32,7 +32,7 @@ def real(
     made: torch.optim.Optimizer
     codec = None if preset is None else getattr(gradwire, preset)(**options)
     if codec is not None and codec.memory.updates:
-        made = AdamW(model.parameters(), betas=(0.9, 0.999), weight_decay=0.01)
+        made = AdamW(model.parameters(), betas=(0.9, 0.999), weight_decay=0.01, fused=True)
     elif optimizer == "adamw":
         made = torch.optim.AdamW(
             model.parameters(), betas=(0.9, 0.999), weight_decay=0.01, fused=True
