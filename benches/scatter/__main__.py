@@ -2,11 +2,11 @@
 
     python -m benches.scatter                    # bytes a step, 2 to 8 processes
     python -m benches.scatter --steps            # time of a step of onebit, 4 processes
-    python -m benches.scatter --carriers         # all_to_all_single against isend and irecv
+    python -m benches.scatter --carriers         # Gloo's collectives against messages between pairs
     python -m benches.scatter --accuracy --into docs/exchanges.md
 
-Every rank is a process of its own, over Gloo on the loopback device; with --accuracy ranks are
-simulated. For bytes and times, gradients are drawn: a tenth of their energy is common to all ranks,
+Every rank is a process of its own, over Gloo on the loopback device, or with --carriers over shaped
+links between network namespaces; with --accuracy ranks are simulated. For bytes and times, gradients are drawn: a tenth of their energy is common to all ranks,
 so that ranks select a part of their entries alike.
 """
 

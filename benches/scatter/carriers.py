@@ -1,52 +1,40 @@
-"""What carries parts: `all_to_all_single` against `isend` and `irecv`."""
+"""What carries parts over Gloo: its own collectives, or messages between pairs of ranks."""
 
-import time
-from collections.abc import Callable
+import sys
 from statistics import median
-from typing import Any
 
-import torch
-import torch.distributed as dist
-
-from .processes import run
+from benches.ranks import joined
+from gradwire.cli.training.link import format_rate
 
 __all__ = ["table"]
 
-
-def carriers(rank: int, size: int, nbytes: int) -> dict[str, float]:
-    """Return milliseconds in which every rank sends so many bytes, in equal parts, to all."""
-    mine, out = (torch.zeros(nbytes, dtype=torch.uint8) for _ in range(2))
-    sizes = [nbytes * (each + 1) // size - nbytes * each // size for each in range(size)]
-    parts, theirs = torch.split(mine, sizes), torch.split(out, sizes)
-
-    def by_pairs() -> None:
-        others = [each for each in range(size) if each != rank]
-        calls = [dist.P2POp(dist.irecv, theirs[each], each) for each in others]
-        calls += [dist.P2POp(dist.isend, parts[each], each) for each in others]
-        for work in dist.batch_isend_irecv(calls):
-            work.wait()
-
-    ways: dict[str, Callable[[], Any]] = {
-        "all_to_all_single": lambda: dist.all_to_all_single(out, mine, sizes, sizes),
-        "isend and irecv": by_pairs,
-    }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(40):
-        for name, way in ways.items():
-            dist.barrier()
-            start = time.perf_counter()
-            way()
-            times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: median(each[5:]) for name, each in times.items()}
+RATES = (100_000_000, 1_000_000_000, None)
+SIZES = (16_384, 131_072, 1_048_576)
+WAYS = {"gather": "all-gather", "all to all": "all-to-all", "pairs": "pairs, receives first"}
+ROUNDS = 3
+COUNT = 7
 
 
-def table() -> None:
-    """Print milliseconds of both."""
-    print("milliseconds, the median of 35, on rank 0\n")
-    print("| ranks | bytes a rank | all_to_all_single | isend and irecv |")
-    print("|---:|---:|---:|---:|")
-    for size in (2, 4, 8):
-        for nbytes in (1_000, 100_000, 2_000_000):
-            found = run(carriers, size, nbytes)
-            shown = " | ".join(f"{each:.2f}" for each in found.values())
-            print(f"| {size} | {nbytes} | {shown} |", flush=True)
+def table(ranks: tuple[int, ...] = (2, 3, 4)) -> None:
+    """Print milliseconds of all."""
+    print(f"Milliseconds, the median of {ROUNDS * COUNT} of the slowest rank; in turns.\n")
+    shown = " | ".join(WAYS.values())
+    print(f"| ranks | link | bytes to each rank | at the link's rate | {shown} |")
+    print("|---:|---:|---:|---:|" + "---:|" * len(WAYS))
+    for size in ranks:
+        with joined(size, "benches.scatter.carrier_rank", shaped=True) as processes:
+            if processes.why_not is not None:
+                print(f"links are not shaped: {processes.why_not}", file=sys.stderr)
+            for rate in RATES:
+                processes.shape(rate)
+                name = format_rate(rate) if rate else "unshaped"
+                for nbytes in SIZES:
+                    times: dict[str, list[float]] = {way: [] for way in WAYS}
+                    for _ in range(ROUNDS):
+                        for way, found in times.items():
+                            told = processes.ask(do="move", way=way, nbytes=nbytes, count=COUNT)
+                            every = zip(*(each["seconds"] for each in told), strict=True)
+                            found += [1e3 * max(each) for each in every]
+                    least = f"{8e3 * nbytes * (size - 1) / rate:.2f}" if rate else ""
+                    row = " | ".join(f"{median(found):.2f}" for found in times.values())
+                    print(f"| {size} | {name} | {nbytes:,} | {least} | {row} |", flush=True)

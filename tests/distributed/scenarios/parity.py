@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.torch.transport.groups import Group
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -109,27 +109,16 @@ def alone(rank: int, world_size: int) -> tuple[bool, float]:
 
 
 def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:
-    """Count the calls of torch's collectives during a few steps, and the buckets in them."""
+    """Count the collectives of a few steps, and the buckets in them."""
     calls: list[str] = []
     buckets = 0
-    originals = {
-        name: getattr(torch.distributed, name)
-        for name in (
-            "all_gather",
-            "all_gather_into_tensor",
-            "all_reduce",
-            "broadcast",
-            "all_gather_object",
-            "barrier",
-            "send",
-            "recv",
-        )
-    }
+    kinds = "all_gather", "all_to_all", "all_reduce", "broadcast", "gather", "all_gather_object"
+    originals = {name: getattr(Group, name) for name in kinds}
 
     def spy(name: str) -> Any:
-        def call(*arguments: Any, **keywords: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             calls.append(name)
-            return originals[name](*arguments, **keywords)
+            return originals[name](*arguments)
 
         return call
 
@@ -139,15 +128,15 @@ def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:
     ):
         train(model, rank, range(3))
         for name in originals:
-            setattr(torch.distributed, name, spy(name))
+            setattr(Group, name, spy(name))
         try:
             before = handle.report().collectives
             train(model, rank, range(3, 5))
             buckets = handle.report().collectives - before
         finally:
             for name, original in originals.items():
-                setattr(torch.distributed, name, original)
-    gathers = calls.count("all_gather_into_tensor")
+                setattr(Group, name, original)
+    gathers = calls.count("all_gather")
     return buckets, gathers, len(calls) - gathers
 
 

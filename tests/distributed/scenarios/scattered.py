@@ -8,7 +8,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -16,6 +15,7 @@ import gradwire.torch.ddp
 from gradwire import _native
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.reducer.jobs import Step
+from gradwire.torch.transport.groups import Group
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -41,30 +41,38 @@ def made(codec: Spec) -> Any:
 
 
 class Counting:
-    """Counts bytes where torch.distributed takes them."""
+    """Counts bytes where a process group takes them."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.size = rank, world_size
         self.calls: list[tuple[int, int]] = []
-        self._real: Any = dist.all_to_all_single, dist.all_gather_into_tensor
+        self._real: Any = Group.all_to_all, Group.all_gather
         self._stack = contextlib.ExitStack()
 
     def all_to_all(
-        self, out: torch.Tensor, mine: torch.Tensor, theirs: Any, sizes: Any, **rest: Any
+        self,
+        group: Group,
+        out: torch.Tensor,
+        mine: torch.Tensor,
+        theirs: Any = None,
+        sizes: Any = None,
     ) -> Any:
         own = mine.numel() // self.size if sizes is None else sizes[self.rank]
         self.calls.append((mine.numel(), mine.numel() - own))
-        return self._real[0](out, mine, theirs, sizes, **rest)
+        return self._real[0](group, out, mine, theirs, sizes)
 
-    def all_gather(self, out: torch.Tensor, mine: torch.Tensor, **rest: Any) -> Any:
+    def all_gather(self, group: Group, out: torch.Tensor, mine: torch.Tensor) -> Any:
         if mine.numel() == 16:  # not the message of a report
             self.calls.append((16, 16 * (self.size - 1)))
-        return self._real[1](out, mine, **rest)
+        return self._real[1](group, out, mine)
 
     def __enter__(self) -> "Counting":
-        calls = {"all_to_all_single": self.all_to_all, "all_gather_into_tensor": self.all_gather}
-        for name, call in calls.items():
-            self._stack.enter_context(mock.patch.object(dist, name, call))
+        spies = {
+            "all_to_all": lambda *call: self.all_to_all(*call),  # a method of the group
+            "all_gather": lambda *call: self.all_gather(*call),
+        }
+        for name, spy in spies.items():
+            self._stack.enter_context(mock.patch.object(Group, name, spy))
         return self
 
     def __exit__(self, *raised: object) -> None:

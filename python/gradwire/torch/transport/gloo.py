@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch.errors import ExchangeError
+from gradwire.torch.transport import pairs
 from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
 
 __all__ = ["Gloo", "GlooChannel", "Store", "stores"]
@@ -36,6 +37,7 @@ class GlooChannel:
         self._backend: Any = backend
         self.rank = backend.rank()
         self.size = backend.size()
+        self._timeout: timedelta | None = None
 
     @property
     def is_open(self) -> bool:
@@ -44,6 +46,8 @@ class GlooChannel:
 
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
+        if self.size == 2:
+            return pairs.gather_of_two(self._open(), self.rank, out, mine, self._timeout)
         work: Work = self._open()._allgather_base(out, mine)
         return work
 
@@ -86,7 +90,8 @@ class GlooChannel:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Wait no longer than this from now on."""
-        self._open()._set_default_timeout(timeout)
+        self._open()._set_default_timeout(timeout)  # of collectives
+        self._timeout = timeout  # of messages between two ranks
 
     def close(self) -> None:
         """Close the connections, once nothing is under way. Other ranks that wait here fail."""

@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport.interface import NO_CARRIERS, Channel
+from gradwire.torch.transport import pairs
+from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
 
 __all__ = ["Group", "Groups"]
 
@@ -34,14 +35,17 @@ class Group:
         self.group = group
         self.rank = group.rank()
         self.size = group.size()
+        self._timeout: timedelta | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether torch.distributed still has the group."""
         return _is_registered(self.group)
 
-    def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> dist.Work:
+    def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
+        if self.size == 2 and out.is_cpu:
+            return pairs.gather_of_two(self.group, self.rank, out, mine, self._timeout)
         return _started(dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True))
 
     def all_to_all(
@@ -50,10 +54,15 @@ class Group:
         mine: torch.Tensor,
         out_sizes: Sequence[int] | None = None,
         sizes: Sequence[int] | None = None,
-    ) -> dist.Work:
+    ) -> Work:
         """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs."""
-        theirs = None if out_sizes is None else list(out_sizes)
-        own = None if sizes is None else list(sizes)
+        even = mine.numel() // self.size
+        theirs, own = (
+            [even] * self.size if each is None else list(each) for each in (out_sizes, sizes)
+        )
+        if out.is_cpu:
+            parts = torch.split(out, theirs), torch.split(mine, own)
+            return pairs.swap(self.group, self.rank, *parts, self._timeout)
         work = dist.all_to_all_single(out, mine, theirs, own, group=self.group, async_op=True)
         return _started(work)
 
@@ -87,7 +96,8 @@ class Group:
     def set_timeout(self, timeout: timedelta) -> None:
         """Wait no longer than this for collectives of the CPU from now on."""
         backend: Any = self.group._get_backend(torch.device("cpu"))
-        backend._set_default_timeout(timeout)
+        backend._set_default_timeout(timeout)  # of collectives
+        self._timeout = timeout  # of messages between two ranks
 
     def _global(self, rank: int) -> int:
         return dist.get_global_rank(self.group, rank)

@@ -1,0 +1,19 @@
+"""What channels of Gloo deliver, and that a rank which stays away is an error in time."""
+
+from pathlib import Path
+
+from tests.distributed.ranks import Ranks
+
+
+def test_parts_of_any_length_come_to_their_ranks(ranks: Ranks) -> None:
+    assert all(all(found) for found in ranks.run("transport.swapped"))
+
+
+def test_messages_are_gathered_in_the_order_of_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    assert all(all(found) for found in ranks.run("transport.gathered", store=str(tmp_path / "s")))
+
+
+def test_a_rank_that_stays_away_is_an_error_after_the_timeout(two: Ranks) -> None:
+    _, (said, seconds) = two.run("transport.alone")
+    assert "Timed out" in said or "timed out" in said, said
+    assert seconds < 30.0
