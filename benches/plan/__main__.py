@@ -5,10 +5,10 @@
 Processes in network namespaces train a network of 8.4 M parameters over links of known speed, as
 root or where user namespaces are allowed. The model sees what a user can measure beforehand: a
 step without any exchange, codecs on these machines, and the link by all-reduces. Methods take
-turns. Other work on the machine can only lengthen a step, so every figure, of what the model takes
-and of what it is judged by, is the fastest of several; a link is the middle one.
+turns, and so do steps without any exchange. Every figure, of what the model takes and of what it is
+judged by, is the middle one of several: what is usual, on a machine whose speed varies.
 
-With all methods and rates, 2 ranks take about 10 minutes.
+With all methods and rates, 2 ranks take about 25 minutes.
 """
 
 import argparse

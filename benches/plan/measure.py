@@ -1,9 +1,10 @@
 """Measure what the model takes, and the steps that it is judged by."""
 
 import os
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from benches.ranks import Ranks, joined
 from gradwire.cli.training.link import format_rate
 from gradwire.cli.training.machine import machine, versions
-from gradwire.cost import Calibration, CodecCost
+from gradwire.cost import Calibration, CodecCost, Line
 
 from .rank import DENSE, LAYERS, NUMEL
 
@@ -60,7 +61,7 @@ def measure(
         "tensors": LAYERS,
         "rounds": rounds,
         "turn": TURN,
-        "calibration": quickest([each for every in found for each in every]).to_json(),
+        "calibration": middle([each for every in found for each in every]).to_json(),
         "sent": sent,
         "outcomes": outcomes,
     }
@@ -68,11 +69,11 @@ def measure(
 
 def _turns(processes: Ranks, batch: Sequence[str], rounds: int, outcome: dict[str, Any]) -> None:
     """Have some methods take turns on one link, and add what they took to its outcome."""
-    outcome["links"].append(processes.ask(do="link", seconds=0.6)[0])
-    profiles = [processes.ask(do="profile")[0]]
+    outcome["links"].append({"of": list(batch), **processes.ask(do="link", seconds=0.6)[0]})
     seconds: dict[str, list[float]] = {method: [] for method in batch}
     began = dict.fromkeys(batch, 0.0)
     for turn in range(rounds):
+        outcome["workloads"].append({"of": list(batch), **processes.ask(do="profile")[0]})
         at = turn % len(batch)
         for method in (*batch[at:], *batch[:at]):
             if turn >= LEAST and began[method] > LONGEST:
@@ -83,29 +84,28 @@ def _turns(processes: Ranks, batch: Sequence[str], rounds: int, outcome: dict[st
             answers = processes.ask(do="steps", method=method, count=count)
             began[method] += time.perf_counter() - start
             seconds[method].append(round(max(each["seconds"] for each in answers), 5))
-    profiles.append(processes.ask(do="profile")[0])
-    outcome["workloads"].append(
-        min(profiles, key=lambda each: float(each["backward"] + each["other"]))
-    )
     outcome["seconds"] |= {method: sorted(each) for method, each in seconds.items()}
 
 
-def quickest(plain: list[dict[str, Any]]) -> Calibration:
-    """Return the fastest encode and decode of each codec, for a tensor of a million entries."""
+def middle(plain: list[dict[str, Any]]) -> Calibration:
+    """Return the middle encode and decode of each codec, for a tensor of a million entries."""
     every = [Calibration.from_json(each) for each in plain]
 
-    def best(name: str) -> CodecCost:
+    def median(lines: Iterable[Line], entries: float) -> Line:
+        return sorted(lines, key=lambda line: line(1e6, entries))[len(every) // 2]
+
+    def usual(name: str) -> CodecCost:
         costs = [each.codecs[name] for each in every]
         entries = 1e6 * costs[0].share
         return replace(
             costs[0],
-            encode=min((each.encode for each in costs), key=lambda line: line(1e6, entries)),
-            decode=min((each.decode for each in costs), key=lambda line: line(1e6, entries)),
+            encode=median((each.encode for each in costs), entries),
+            decode=median((each.decode for each in costs), entries),
         )
 
     return replace(
         every[0],
-        codecs={name: best(name) for name in every[0].codecs},
-        cast_seconds=min(each.cast_seconds for each in every),
-        clear_seconds=min(each.clear_seconds for each in every),
+        codecs={name: usual(name) for name in every[0].codecs},
+        cast_seconds=statistics.median(each.cast_seconds for each in every),
+        clear_seconds=statistics.median(each.clear_seconds for each in every),
     )

@@ -41,8 +41,8 @@ def measure_workload(
     optimizer : float
         Seconds of the rest of a step.
     steps : int
-        The fastest of so many counts: other work can only lengthen it. One more comes first. Each
-        takes as long as on its slowest rank, for which the others wait in training.
+        The middle one of so many counts, after one more: training takes as long as usual, not as it
+        may at best. Each takes as long as on its slowest rank, for which the others wait.
     shared : bool, optional
         Encodes take processor time from the backward pass. By default, if the model is on the CPU.
 
@@ -74,7 +74,7 @@ def measure_workload(
         watch.close()
         for each, grad in zip(parameters, kept, strict=True):
             each.grad = grad
-    seconds, *moments = _fastest(model, found, parameters[0].device)
+    seconds, *moments = _middle(model, found[1:], parameters[0].device)
     return _workload(model, parameters, seconds, moments, optimizer, shared)
 
 
@@ -152,14 +152,14 @@ class _Watch:
         return float(self._start.elapsed_time(end)) / 1e3
 
 
-def _fastest(
+def _middle(
     model: DistributedDataParallel, found: list[list[float]], device: torch.device
 ) -> list[float]:
-    """Return the times of the step whose slowest rank was fastest: of all ranks, the longest."""
+    """Return the times of the middle step, by its slowest rank: of all ranks, the longest."""
     told = torch.tensor(found, dtype=torch.float64, device=device)
     dist.all_reduce(told, op=dist.ReduceOp.MAX, group=model.process_group)
     times: list[list[float]] = told.tolist()
-    return min(times, key=operator.itemgetter(0))
+    return sorted(times, key=operator.itemgetter(0))[len(times) // 2]
 
 
 def _workload(
