@@ -6,8 +6,9 @@
     python -m benches.scatter --accuracy --into docs/exchanges.md
 
 Every rank is a process of its own, over Gloo on the loopback device, or with --carriers over shaped
-links between network namespaces; with --accuracy ranks are simulated. For bytes and times, gradients are drawn: a tenth of their energy is common to all ranks,
-so that ranks select a part of their entries alike.
+links between network namespaces; with --accuracy ranks are simulated. For bytes and times,
+gradients are drawn: a tenth of their energy is common to all ranks, so that ranks select a part of
+their entries alike.
 """
 
 import argparse
