@@ -1,7 +1,11 @@
 """What channels of Gloo deliver, and that a rank which stays away is an error in time."""
 
+from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
+from gradwire.torch.transport.pairs import Swap
 from tests.distributed.ranks import Ranks
 
 
@@ -17,3 +21,21 @@ def test_a_rank_that_stays_away_is_an_error_after_the_timeout(two: Ranks) -> Non
     _, (said, seconds) = two.run("transport.alone")
     assert "Timed out" in said or "timed out" in said, said
     assert seconds < 30.0
+
+
+@pytest.mark.parametrize("timeout", [None, timedelta(seconds=3)])
+def test_a_message_that_was_given_up_is_an_error(timeout: timedelta | None) -> None:
+    waited = []
+
+    class Message:
+        def __init__(self, came: bool) -> None:
+            self.came = came
+
+        def wait(self, *given: timedelta) -> bool:
+            waited.append(given)
+            return self.came
+
+    Swap([Message(True), Message(True)], timeout).wait()
+    with pytest.raises(RuntimeError, match="given up"):
+        Swap([Message(True), Message(False)], timeout).wait()
+    assert waited == [() if timeout is None else (timeout,)] * 4

@@ -38,7 +38,9 @@ class Swap:
             Another rank has stopped, or did not start the same in time.
         """
         for work in self._works:
-            work.wait() if self._timeout is None else work.wait(self._timeout)
+            came = work.wait() if self._timeout is None else work.wait(self._timeout)
+            if came is False:  # the group was taken down meanwhile
+                raise RuntimeError("a message between two ranks was given up")
 
 
 def swap(
