@@ -27,7 +27,7 @@ from tests.distributed.ranks import ROOT, Ranks
 
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 STAND_IN = Path(__file__).with_name("stand_in.py")
-START = 150.0
+START = 280.0
 """Seconds in which ranks have to have joined each other."""
 
 
