@@ -91,13 +91,16 @@ class Run:
 Made = Mapping[Run, Record]
 
 
-def made(kept: Lines) -> dict[Run, Record]:
-    """Return the runs that a file has, made with the same settings and version of torch."""
+def made(kept: Lines, *, here: bool = True) -> dict[Run, Record]:
+    """Return the runs that a file has, made with the same settings.
+
+    With ``here``, those of this version of torch; what only shows them takes those of any.
+    """
     found = {}
     for record in kept.records:
         saved = record["key"]
         run = Run(saved["method"], saved["learning_rate"], saved["seed"])
-        if saved == run.key():
+        if saved == run.key() | ({} if here else {"torch": saved["torch"]}):
             found[run] = record
     return found
 
@@ -211,7 +214,7 @@ def main() -> None:
         fashion_data.folder(chosen.data)
         with Pool(chosen.jobs, chosen.data, serve) as pool:
             pool.make(asked, tell)
-    lines = list(table(made(asked.kept)))
+    lines = list(table(made(asked.kept, here=False)))
     print("\n".join(lines))
     if chosen.into is not None:
         blocks.replace(chosen.into, BLOCK, lines)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -109,16 +110,19 @@ def alone(rank: int, world_size: int) -> tuple[bool, float]:
 
 
 def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:
-    """Count the collectives of a few steps, and the buckets in them."""
+    """Count the collectives of a few steps of two ranks, and the buckets in them."""
     calls: list[str] = []
     buckets = 0
-    kinds = "all_gather", "all_to_all", "all_reduce", "broadcast", "gather", "all_gather_object"
-    originals = {name: getattr(Group, name) for name in kinds}
+    ours = "all_gather", "all_to_all", "all_reduce", "broadcast", "gather", "all_gather_object"
+    # What torch itself has, whoever calls it: two ranks gather by messages.
+    torchs = (*ours, "all_gather_into_tensor", "barrier", "send", "recv")
+    originals: dict[tuple[Any, str], Any] = {(Group, name): getattr(Group, name) for name in ours}
+    originals |= {(dist, name): getattr(dist, name) for name in torchs if hasattr(dist, name)}
 
-    def spy(name: str) -> Any:
-        def call(*arguments: Any) -> Any:
-            calls.append(name)
-            return originals[name](*arguments)
+    def spy(of: Any, name: str) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            calls.append(name if of is Group else f"torch's {name}")
+            return originals[of, name](*arguments, **keywords)
 
         return call
 
@@ -127,15 +131,15 @@ def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:
         handle,
     ):
         train(model, rank, range(3))
-        for name in originals:
-            setattr(Group, name, spy(name))
+        for of, name in originals:
+            setattr(of, name, spy(of, name))
         try:
             before = handle.report().collectives
             train(model, rank, range(3, 5))
             buckets = handle.report().collectives - before
         finally:
-            for name, original in originals.items():
-                setattr(Group, name, original)
+            for (of, name), original in originals.items():
+                setattr(of, name, original)
     gathers = calls.count("all_gather")
     return buckets, gathers, len(calls) - gathers
 

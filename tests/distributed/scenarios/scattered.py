@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -41,12 +43,13 @@ def made(codec: Spec) -> Any:
 
 
 class Counting:
-    """Counts bytes where a process group takes them."""
+    """Counts bytes where torch's process groups take them."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.size = rank, world_size
         self.calls: list[tuple[int, int]] = []
-        self._real: Any = Group.all_to_all, Group.all_gather
+        self._real: Any = Group.all_to_all, Group.all_gather, dist.ProcessGroup.send
+        self._sent = threading.local()  # by this thread, in the collective that it starts
         self._stack = contextlib.ExitStack()
 
     def all_to_all(
@@ -57,9 +60,14 @@ class Counting:
         theirs: Any = None,
         sizes: Any = None,
     ) -> Any:
-        own = mine.numel() // self.size if sizes is None else sizes[self.rank]
-        self.calls.append((mine.numel(), mine.numel() - own))
-        return self._real[0](group, out, mine, theirs, sizes)
+        self._sent.nbytes = 0
+        work = self._real[0](group, out, mine, theirs, sizes)
+        self.calls.append((mine.numel(), self._sent.nbytes))
+        return work
+
+    def send(self, group: Any, parts: list[torch.Tensor], *rest: Any) -> Any:
+        self._sent.nbytes = getattr(self._sent, "nbytes", 0) + sum(each.nbytes for each in parts)
+        return self._real[2](group, parts, *rest)
 
     def all_gather(self, group: Group, out: torch.Tensor, mine: torch.Tensor) -> Any:
         if mine.numel() == 16:  # not the message of a report
@@ -73,6 +81,8 @@ class Counting:
         }
         for name, spy in spies.items():
             self._stack.enter_context(mock.patch.object(Group, name, spy))
+        send = mock.patch.object(dist.ProcessGroup, "send", lambda *call: self.send(*call))
+        self._stack.enter_context(send)
         return self
 
     def __exit__(self, *raised: object) -> None:
