@@ -2,8 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.NOTPARALLEL:
-.SUFFIXES:
+.NOTPARALLEL .SUFFIXES:
+$(if $(word 2,$(CURDIR)),$(error the path of this clone has a space: $(CURDIR). Move it to one without, as make needs))
 
 # The interpreter to make the environment from, and the environment.
 PYTHON ?= python3

@@ -1,7 +1,10 @@
 """What `make test` runs: every test once, and two suites at a time."""
 
+import shutil
+import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +84,15 @@ def test_only_the_suite_of_real_processes_may_run_again(monkeypatch):
     again = [suite for suite in run_tests.python_suites() if suite.again]
     assert [suite.name for suite in again] == ["python, ranks"]
     assert again[0].again[: len(again[0].command)] == again[0].command
+
+
+def test_a_path_with_a_space_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "my clone"
+    folder.mkdir()
+    shutil.copy(ROOT / "Makefile", folder)
+    said = subprocess.run(
+        ["make", "--no-print-directory", "lint"], cwd=folder, capture_output=True, text=True
+    )
+    assert said.returncode != 0
+    (line,) = (said.stdout + said.stderr).splitlines()
+    assert f"the path of this clone has a space: {folder}." in line
