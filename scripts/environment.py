@@ -2,10 +2,10 @@
 
     python3 scripts/environment.py LAYER [LAYER ...]
 
-A layer is a lock file, ``requirements/LAYER.txt``. Every environment has the layer ``demo``, torch
-and the extension, except that the layer ``wheel`` is installed alone, without torch. Each step
-keeps a stamp, the hash of everything that determines its result. A step whose stamp still matches
-is skipped, so a second call does nothing.
+A layer is a lock file, ``requirements/LAYER.txt``, whose hashes every download must have. Every
+environment has the layer ``demo``, torch and the extension, except that the layer ``wheel`` is
+installed alone, without torch. Each step keeps a stamp, the hash of everything that determines its
+result. A step whose stamp still matches is skipped, so a second call does nothing.
 
 Settings come from the environment; ``make help`` describes them: ``VENV``, ``TORCH``,
 ``TORCH_INDEX``, ``SYSTEM_TORCH``, ``UV``. The environment is created from the interpreter that runs
@@ -24,7 +24,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-UV_VERSION = "0.13.8"
 MINIMUM = (3, 11)
 ALONE = "wheel"
 
@@ -93,17 +92,20 @@ def find_uv() -> str:
     for candidate in (setting("UV"), shutil.which("uv")):
         if candidate:
             return candidate
-    home = ROOT / ".cache" / f"uv-{UV_VERSION}"
+    lock = ROOT / "requirements" / "uv.txt"
+    version = lock.read_text().partition("uv==")[2].split()[0]
+    home = ROOT / ".cache" / f"uv-{version}"
     uv = home / "bin" / "uv"
     if not uv.exists():
-        say(f"fetching uv {UV_VERSION} into {home.relative_to(ROOT)}")
+        say(f"fetching uv {version} into {home.relative_to(ROOT)}")
         made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)])
         if made.returncode != 0:
             sys.exit(
                 "error: this Python cannot create virtual environments. Install its venv module "
                 "(Debian: python3-venv) or uv itself, then try again."
             )
-        run(home / "bin" / "python", "-m", "pip", "install", "--quiet", f"uv=={UV_VERSION}")
+        python = home / "bin" / "python"
+        run(python, "-m", "pip", "install", "--quiet", "--require-hashes", f"--requirement={lock}")
     return str(uv)
 
 
@@ -160,9 +162,8 @@ def install(env: Environment, layers: list[str]) -> None:
     if stale:
         note = " (torch is large: the first time takes minutes)" if "torch" in stale else ""
         say(f"installing {', '.join(stale)}{note}")
-        run(
-            *pip(env), "--no-deps", *(f"--requirements=requirements/{layer}.txt" for layer in stale)
-        )
+        files = (f"--requirements=requirements/{layer}.txt" for layer in stale)
+        run(*pip(env), "--no-deps", "--require-hashes", *files)
         for layer in stale:
             env.stamp(layer, keys[layer])
     key = fingerprint(torch, index)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Rewrites requirements/*.txt from requirements/*.in: exact versions for every platform and every
 # Python from 3.11 on. One joint solution is found first, so that the layers agree with each other.
+# Each package has the hashes of its files, and installing checks them.
 # Only the layer torch has torch and what it brings along, which TORCH, TORCH_INDEX and SYSTEM_TORCH
 # replace: of the others, the trainers depend on it.
 set -euo pipefail
@@ -9,6 +10,11 @@ cd "$(dirname "$0")/../requirements"
 compile() {
     uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url \
         --no-emit-find-links --no-header "$@"
+}
+
+with_hashes() {
+    uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-header \
+        --no-annotate --no-deps --generate-hashes -
 }
 
 without_torch() {
@@ -22,6 +28,6 @@ for layer in *.in; do
     echo "locking ${layer%.in}"
     case $layer in torch.in | cuda.in) keep=cat ;; *) keep=without_torch ;; esac
     { echo '# Written by `make lock`; edit the .in file instead.'
-      compile "$layer" --constraints "$joint" --no-annotate | $keep
+      compile "$layer" --constraints "$joint" --no-annotate | $keep | with_hashes
     } >"${layer%.in}.txt"
 done
