@@ -49,7 +49,7 @@ def test_without_torch_the_error_says_what_to_install():
             print(error)
         """
     )
-    assert "pip install 'gradwire[torch]'" in out
+    assert "pip install 'torch>=2.4'" in out
 
 
 def test_all_names_are_there():

@@ -54,7 +54,7 @@ def test_the_environment_of_the_wheel_is_without_torch(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH", "torch==2.4")
     env = environment.Environment(tmp_path)
     environment.install(env, ["wheel"])
-    assert [word for word in installed if word.startswith("--req")] == [
+    assert [word for word in installed if word.startswith("--requirements")] == [
         "--requirements=requirements/wheel.txt"
     ]
     assert not any("torch" in word for word in installed)
@@ -101,5 +101,28 @@ def test_only_the_layer_of_torch_brings_torch(monkeypatch, tmp_path):
     monkeypatch.setenv("SYSTEM_TORCH", "1")
     environment.install(environment.Environment(tmp_path), ["demo", "trainers"])
     (command,) = commands
-    assert "--no-deps" in command
+    assert {"--no-deps", "--require-hashes"} <= set(command)
     assert "--requirements=requirements/trainers.txt" in command
+
+
+def test_every_locked_package_has_hashes():
+    folder = ROOT / "requirements"
+    locks = sorted(folder.glob("*.txt"))
+    assert [each.stem for each in locks] == sorted(each.stem for each in folder.glob("*.in"))
+    for lock in locks:
+        _, *packages = re.split(r"^(?=\w)", lock.read_text("utf-8"), flags=re.MULTILINE)
+        assert packages
+        assert all("==" in each and " --hash=sha256:" in each for each in packages)
+
+
+KNOWN = {"accelerate", "lightning", "matplotlib", "rich", "scikit-learn", "torch", "transformers"}
+COMPILER = {f"nvidia-{part}" for part in ("cuda-nvcc", "cuda-runtime", "cuda-crt", "nvvm")}
+
+
+def test_messages_tell_to_install_only_packages_that_are_known():
+    # Whoever registers a name that we tell and do not have gets into every machine that obeys.
+    sources = [path.read_text("utf-8") for path in (ROOT / "python").rglob("*.py")]
+    words = [match for text in sources for match in re.findall(r'pip install ([^"{]*)', text)]
+    names = {word.strip("'").partition(">=")[0] for each in words for word in each.split()}
+    assert names >= COMPILER
+    assert names <= KNOWN | COMPILER

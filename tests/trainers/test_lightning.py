@@ -203,7 +203,7 @@ def test_pytorch_lightning_on_its_own_will_do(lightning_nursery: Nursery) -> Non
     first, second = ranks.run("pytorch_lightning.alone")
     ranks.stop()
     assert first == second
-    assert "pip install 'gradwire[lightning]'" in first["neither"]
+    assert "pip install 'lightning>=2.4'" in first["neither"]
     assert first["base"].startswith("pytorch_lightning.callbacks")
     assert first["steps"] == 6
 

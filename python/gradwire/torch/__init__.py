@@ -24,7 +24,7 @@ try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "gradwire.torch needs PyTorch 2.4 or later: pip install 'gradwire[torch]'"
+        "gradwire.torch needs PyTorch 2.4 or later: pip install 'torch>=2.4'"
     ) from error
 
 from gradwire.torch import cuda, ops

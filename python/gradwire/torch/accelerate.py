@@ -26,7 +26,7 @@ try:
     from accelerate.utils import DistributedType, gather_object
 except ImportError as error:
     raise ImportError(
-        "gradwire.torch.accelerate needs Accelerate: pip install 'gradwire[accelerate]'"
+        "gradwire.torch.accelerate needs Accelerate: pip install 'accelerate>=1.3'"
     ) from error
 
 __all__ = ["attach"]

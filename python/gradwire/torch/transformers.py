@@ -38,7 +38,8 @@ try:
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 except ImportError as error:
     raise ImportError(
-        "gradwire.torch.transformers needs Transformers: pip install 'gradwire[transformers]'"
+        "gradwire.torch.transformers needs Transformers and Accelerate: "
+        "pip install 'transformers>=5.18' 'accelerate>=1.3'"
     ) from error
 
 if TYPE_CHECKING:

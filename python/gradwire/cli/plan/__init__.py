@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     made = parser()
     options = made.parse_args(argv)
     if options.svg is not None and importlib.util.find_spec("matplotlib") is None:
-        print("gradwire plan: --svg needs matplotlib: pip install 'gradwire[cli]'", file=sys.stderr)
+        print("gradwire plan: --svg needs matplotlib: pip install matplotlib", file=sys.stderr)
         return 2
     try:
         asked = _asked(options)

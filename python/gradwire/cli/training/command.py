@@ -77,7 +77,8 @@ def _missing() -> list[str]:
 def conduct(command: str, what: Callable[[], int]) -> int:
     """Run a command and return its exit status; report errors in a line on stderr."""
     if missing := _missing():
-        print(f"{command} needs {', '.join(missing)}: pip install 'gradwire[all]'", file=sys.stderr)
+        named = f"{', '.join(missing)}: pip install {' '.join(missing)}"
+        print(f"{command} needs {named}", file=sys.stderr)
         return 2
     from gradwire.cli.training.namespaces import LinkUnavailableError
     from gradwire.cli.training.processes import RankError

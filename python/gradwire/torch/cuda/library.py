@@ -52,7 +52,7 @@ def status() -> Status:
         return Status(
             None,
             f"the package gradwire-cuda is of version {package.__version__}, and gradwire of "
-            f"{VERSION}: pip install gradwire-cuda=={VERSION}",
+            f"{VERSION}: build that of {VERSION} with `make cuda` in the sources of gradwire",
         )
     return _built()
 
@@ -64,7 +64,7 @@ def _built() -> Status:
         return Status(
             None,
             "the CUDA extension is not installed: build it with gradwire.torch.cuda.build_cuda(), "
-            f"or pip install gradwire-cuda=={VERSION}",
+            "or as a wheel with `make cuda` in the sources of gradwire",
         )
     # A process that does not use CUDA is not made to: it might fork later.
     here = architectures.of_devices() if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]

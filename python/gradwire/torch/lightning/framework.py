@@ -23,7 +23,7 @@ def _find() -> Any:
         except ImportError as error:
             missing = error
     raise ImportError(
-        "gradwire.torch.lightning needs Lightning 2.4 or later: pip install 'gradwire[lightning]'"
+        "gradwire.torch.lightning needs Lightning 2.4 or later: pip install 'lightning>=2.4'"
     ) from missing
 
 
