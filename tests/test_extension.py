@@ -15,6 +15,7 @@ from gradwire import extension
 from gradwire.memory import LowPass, NoMemory, Residual
 from gradwire.quantize import BFloat16
 from gradwire.sparsify import TopK
+from tests.outside_parts import Halves
 from tests.support import run_python, same_state
 
 GUIDE = Path(__file__).parent.parent / "docs" / "extending.md"
@@ -233,6 +234,44 @@ PRESET = PRESETS["sidco"]
         """,
         PYTHONPATH=install(tmp_path, "broken", source, entry_points),
     )
+
+
+def test_frames_of_unknown_kinds_import_each_plugin_once(tmp_path):
+    source = """
+import os
+with open(os.environ["IMPORTS"], "a") as file:
+    file.write("x")
+raise RuntimeError("not on this machine")
+"""
+    codec = gradwire.Codec(sparsify=TopK(k=3), memory=NoMemory(), quantize=Halves())
+    (tmp_path / "frame").write_bytes(codec.encode(np.arange(10, dtype=np.float32)))
+    run_python(
+        """
+        import sys
+        import gradwire
+
+        data = open(sys.argv[1], "rb").read()
+        config = gradwire.topk(0.1).get_config() | {"sparsify": {"kind": "theirs"}}
+        for _ in range(3):
+            try:
+                gradwire.decode(data)
+            except gradwire.UnsupportedFrameError as error:
+                assert error.found == "test_halves", error
+                assert "not on this machine" in str(error.__cause__)
+            else:
+                raise AssertionError
+            try:
+                gradwire.Codec.from_config(config)
+            except gradwire.PluginError as error:
+                assert error.distribution == "raising" and "RuntimeError: not on" in error.reason
+            else:
+                raise AssertionError
+        """,
+        str(tmp_path / "frame"),
+        PYTHONPATH=install(tmp_path, "raising", source, "[gradwire.presets]\na = raising:A\n"),
+        IMPORTS=str(tmp_path / "imports"),
+    )
+    assert (tmp_path / "imports").read_text() == "x"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -5,6 +5,9 @@ import dataclasses
 import json
 import pickle
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 
 import gradwire
 from gradwire import extension
+from gradwire.cli import main
 from gradwire.memory import NoMemory, Residual
 from gradwire.sparsify import All, TopK
 from tests.outside_parts import Dithered, Halves, Nested, Plain
@@ -231,6 +235,49 @@ class TestWithoutThePackage:
         )
         assert set(told) == {message}
         assert code == "1"
+
+    def test_inspect_shows_a_section_of_any_length(self, tmp_path, capsys):
+        frame = self.frame(quantize=Repeated(1000))
+        path = tmp_path / "frame.gwf"
+        path.write_bytes(frame)
+        assert main(["inspect", str(path)]) == 0
+        assert f"{len(frame):,} bytes" in capsys.readouterr().out
+
+    def test_inspect_says_who_cannot_read_a_frame(self, tmp_path, capsys, monkeypatch):
+        path = tmp_path / "frame.gwf"
+        path.write_bytes(self.frame(quantize=Repeated(2)))
+        monkeypatch.setattr(Repeated, "decode", lambda data, count: [])
+        assert main(["inspect", str(path)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "quantizer 'test_repeated' from tests.test_outside cannot be used" in line
+
+    @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
+    def test_inspect_leaves_an_endless_frame_after_its_header(self, tmp_path):
+        head = bytearray(bytes(self.frame(quantize=Halves()))[:48])
+        head[40:48] = (1 << 40).to_bytes(8, "little")
+        (tmp_path / "head").write_bytes(head)
+        script = f"cat {tmp_path / 'head'} /dev/zero | {sys.executable} -m gradwire inspect -"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert "a part of another package has coded; at most 1073741824 are read" in done.stderr
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Repeated(extension.Quantizer):
+    """Each value as often as it is told."""
+
+    times: int = 1
+    kind: ClassVar[str] = "test_repeated"
+
+    def encode(self, values, *, step, key):
+        return np.repeat(values, self.times)
+
+    @classmethod
+    def decode(cls, data, count):
+        return np.frombuffer(data, "<f4").reshape(count, -1)[:, 0].astype(np.float32)
+
+    def max_len(self, count):
+        return 4 * self.times * count
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -135,7 +135,10 @@ P = TypeVar("P", bound=Part)
 
 def _find(kind: str, base: type[P], what: str) -> type[P]:
     if kind not in base.KINDS:
-        _plugins.search(kind, base.KINDS)
+        try:
+            _plugins.search(kind, base.KINDS)
+        except PluginError as error:  # of a distribution that need not be the sender's
+            raise UnsupportedFrameError(what, kind) from error
     cls = base.KINDS.get(kind)
     if cls is None or not issubclass(cls, base):
         raise UnsupportedFrameError(what, kind)

@@ -57,7 +57,7 @@ def load(entry: "EntryPoint") -> object:
 
 
 def search(kind: object, known: Container[object]) -> None:
-    """Load what is installed until a part of this kind is known.
+    """Load what is installed until a part of this kind is known; each entry is tried once.
 
     Raises
     ------
@@ -70,12 +70,19 @@ def search(kind: object, known: Container[object]) -> None:
     for entry in entry_points(frozenset()).values():
         if kind in known:
             return
-        try:
-            load(entry)
-        except PluginError as error:
-            failed = error
+        failed = _failure(entry) or failed
     if kind not in known and failed is not None:
-        raise failed
+        raise PluginError(*failed)
+
+
+@functools.cache
+def _failure(entry: "EntryPoint") -> tuple[str, str, str] | None:
+    """Load an entry; return what `PluginError` is made of if that fails."""
+    try:
+        load(entry)
+    except PluginError as error:
+        return error.preset, error.distribution, error.reason
+    return None
 
 
 def distribution(entry: "EntryPoint") -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire import Frame
+from gradwire import Frame, GradwireError
 from gradwire.cli.reading import read_frame
 
 __all__ = ["main"]
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
         report = _report(read_frame(options.file))
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
-    except ValueError as error:
+    except (ValueError, GradwireError) as error:
         return _fail(options, error, f"{options.file}: {error}")
     print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
     return 0
