@@ -1,14 +1,17 @@
 """What several tests share: codecs to try, naive oracles, forged frames, child processes."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import numpy as np
+import pytest
 
 import gradwire
 from gradwire import exchange, memory, quantize, sparsify
@@ -108,10 +111,22 @@ def forge(frame: bytes, at: int, field: bytes) -> bytes:
     return bytes(data)
 
 
-def run_python(source: str, *arguments: str, **environment: str) -> str:
+MOUNT = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
+MOUNT += ['mount -t tmpfs -o size=256k tmpfs "$0" && exec "$@"']
+
+
+def run_on_a_small_disk(source: str, folder: Path) -> str:
+    """Run a script whose first argument is a folder with 256 KiB; skip where none can be made."""
+    prefix = [*MOUNT, str(folder)]
+    if shutil.which("unshare") is None or subprocess.run([*prefix, "true"]).returncode != 0:
+        pytest.skip("this machine mounts no file system for a test")
+    return run_python(source, str(folder), prefix=prefix)
+
+
+def run_python(source: str, *arguments: str, prefix: Sequence[str] = (), **environment: str) -> str:
     """Run a script in a fresh interpreter; return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        [*prefix, sys.executable, "-c", textwrap.dedent(source), *arguments],
         capture_output=True,
         text=True,
         timeout=120,

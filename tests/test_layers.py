@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "python"
 
 LAYERS = [
     {"_native"},
-    {"_environment", "_keys", "_orthonormal", "_part", "_validate", "errors"},
+    {"_environment", "_files", "_keys", "_orthonormal", "_part", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_compose", "_outside", "_plugins", "_selecting", "codec", "frame", "state"},
     {"presets", "report", "schedule"},

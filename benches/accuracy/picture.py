@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from gradwire.cli.training.theme import BAND, STYLE, themed
+from gradwire.cli.training.theme import BAND, STYLE, save
 
 from .plan import SECTIONS
 from .summary import POINTS, Summary
@@ -57,10 +57,8 @@ def draw(summaries: Sequence[Summary], path: Path) -> None:
             ncols=4,
             frameon=False,
         )
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        save(figure, path)
         plt.close(figure)
-    if path.suffix == ".svg":
-        path.write_text(themed(path.read_text("utf-8")), "utf-8")
 
 
 def _panel(axes: Any, summary: Summary) -> None:

@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Patch, Rectangle
 
-from gradwire.cli.training.theme import STYLE, themed
+from gradwire.cli.training.theme import STYLE, save
 
 from . import methods, tables
 from .aims import link_name
@@ -64,10 +64,8 @@ def draw(found: tables.Outcomes, path: Path, note: str = "") -> None:
             frameon=False,
             title=note or None,
         )
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        save(figure, path)
         plt.close(figure)
-    if path.suffix == ".svg":
-        path.write_text(themed(path.read_text("utf-8")), "utf-8")
 
 
 def _panel(axes: Any, found: tables.Outcomes, section: str, ranks: Sequence[int]) -> None:

@@ -118,7 +118,7 @@ def test_a_file_that_is_no_calibration_is_an_error(calibration, tmp_path, capsys
     assert "none.json" in capsys.readouterr().err
     (tmp_path / "other.json").write_text("[]")
     assert main([*MODEL, "--calibration", str(tmp_path / "other.json")]) == 1
-    assert "gradwire plan: not a calibration" in capsys.readouterr().err
+    assert "other.json has no calibration: not a calibration" in capsys.readouterr().err
     given = ["--calibration", str(calibration), "--codecs", "topk"]
     assert main([*MODEL, *given, "--ratio", "0.02"]) == 1
     assert "give the --ratio it was made with" in capsys.readouterr().err

@@ -1,15 +1,18 @@
 """``gradwire report FILE``: turn a report that was saved as JSON into a page for a browser."""
 
 import argparse
-import os
 import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradwire import _files
 from gradwire.report import Report, page, read
 
 __all__ = ["main"]
+
+_LARGEST = 1 << 28
+"""Bytes of a file: reports of thousands of ranks."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     found: list[Report] = []
     for file in options.files:
         try:
-            found += read(_text(file))
+            found += read(_files.read_text(file, _LARGEST))
         except OSError as error:
             return _fail(f"cannot read {file}: {error.strerror}")
         except ValueError as error:
@@ -61,27 +64,11 @@ def _beside(file: str) -> str | None:
     return str(path.with_name(f"{path.name.removesuffix('.json')}.html"))
 
 
-def _text(file: str) -> str:
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError("not a report: it is not UTF-8 text") from None
-
-
 def _write(path: Path, shown: str) -> None:
-    """Write a page whole or not at all, and no page into a file that is none."""
+    """Write a page, but not into a file that is none."""
     if path.exists() and path.is_file() and not _is_page(path):
         raise FileExistsError(17, "it is there, and is not a page: name another file by --output")
-    if path.exists() and not path.is_file():  # as /dev/stdout
-        path.write_text(shown, "utf-8")
-        return
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(shown, "utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    _files.write(path, shown)
 
 
 def _is_page(path: Path) -> bool:

@@ -9,13 +9,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from gradwire import _validate
+from gradwire import _files, _validate
 from gradwire.codec import Codec
 
 __all__ = ["Calibration", "CodecCost", "Line"]
 
 VERSION = 1
 """Version of the dict that `Calibration.to_json` returns."""
+_LARGEST = 1 << 24
+"""Bytes of a file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +165,7 @@ class Calibration:
     def save(self, path: str | Path) -> None:
         """Write it to a file as JSON."""
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
-        Path(path).write_text(text + "\n", "utf-8")
+        _files.write(path, text + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -177,10 +179,9 @@ class Calibration:
             It has no calibration.
         """
         try:
-            plain = json.loads(Path(path).read_text("utf-8"))
+            return cls.from_json(_files.read_json(path, _LARGEST))
         except ValueError as error:
-            raise ValueError(f"{path} has no calibration: {error}") from error
-        return cls.from_json(plain)
+            raise ValueError(f"{path} has no calibration: {str(error)[:300]}") from error
 
 
 def line(points: list[tuple[float, float, float]]) -> Line:

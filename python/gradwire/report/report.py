@@ -4,9 +4,9 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
+from gradwire import _files
 from gradwire.report import reading
 from gradwire.report.figures import Figures
 from gradwire.report.html import page
@@ -98,7 +98,7 @@ class Report(Figures):
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of `to_html` into a file, in UTF-8."""
-        Path(path).write_text(self.to_html(), "utf-8")
+        _files.write(path, self.to_html())
 
     def to_tensorboard(
         self,

@@ -1,7 +1,6 @@
 """The states of all ranks as files in one folder: each rank writes its own."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gradwire import _files
 from gradwire.torch import ddp
 from gradwire.torch.reducer.checkpoint import Policy
 
@@ -16,11 +16,23 @@ __all__ = ["load", "save", "shares_of"]
 
 
 def save(handle: ddp.Handle, folder: Path) -> None:
-    """Write this rank's state. Call it on every rank, between steps."""
-    path = _path(folder, handle.rank)
-    unfinished = path.with_suffix(".tmp")
-    torch.save(handle.state_dict(), unfinished)
-    os.replace(unfinished, path)  # a rank that is killed leaves a whole file or none
+    """Write this rank's state. Call it on every rank, between steps.
+
+    A rank that is killed leaves a whole file or none.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written, as on a full disk; what was there stays.
+    """
+    state = handle.state_dict()
+    with _files.replacing(_path(folder, handle.rank)) as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # of the archive, which is cut short when the disk is full
+            if not isinstance(error.__context__, OSError):
+                raise
+            raise error.__context__ from None
 
 
 def load(handle: ddp.Handle, folder: Path, policy: Policy) -> bool:

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from gradwire import _files
 from gradwire.cli.compare.results import Comparison, OtherConditionsError
 from gradwire.cli.training.command import OutputError, conduct, console, folder, learning_rate
 from gradwire.presets import PRESETS
 
 __all__ = ["main", "parser"]
+
+_LARGEST = 1 << 28
+"""Bytes of a file of results."""
 
 _DESCRIPTION = """\
 Train the demo's two models in several processes, once without compression and once with each
@@ -108,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _read(path: Path) -> Comparison:
     """Return the results in a file, to be added to."""
     try:
-        return Comparison.from_json(json.loads(path.read_text("utf-8")))
+        return Comparison.from_json(_files.read_json(path, _LARGEST))
     except (ValueError, TypeError, KeyError) as error:
         raise OutputError(f"--add: {path} is not a result of this command ({error!r})") from error
 
@@ -116,9 +120,7 @@ def _read(path: Path) -> Comparison:
 def _write(path: Path, comparison: Comparison) -> str:
     """Write the results to a file, which is whole at any time, and return the text."""
     text = json.dumps(comparison.to_json(), indent=1)
-    part = path.with_suffix(".part")
-    part.write_text(text + "\n", encoding="utf-8")
-    part.replace(path)
+    _files.write(path, text + "\n")
     return text
 
 
@@ -149,7 +151,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise OutputError(f"--add: {path}: {error}") from error
     text = _write(path, comparison)
     draw(comparison, out / "codecs.svg")
-    (out / "codecs.md").write_text(document(comparison), encoding="utf-8")
+    _files.write(out / "codecs.md", document(comparison))
     if arguments.json:
         print(text)
     else:

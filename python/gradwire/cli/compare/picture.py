@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.transforms import Bbox
 
 from gradwire.cli.compare.results import BASELINES, LEEWAY, Comparison, Summary
-from gradwire.cli.training.theme import BAND, STYLE, themed
+from gradwire.cli.training.theme import BAND, STYLE, save
 
 __all__ = ["draw"]
 
@@ -43,10 +43,8 @@ def draw(comparison: Comparison, path: Path) -> None:
         figure.draw_without_rendering()  # settles the layout
         for panel, task in zip(column, tasks, strict=True):
             _name_points(panel, comparison.of(task))
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        save(figure, path)
         plt.close(figure)
-    if path.suffix == ".svg":
-        path.write_text(themed(path.read_text("utf-8")), "utf-8")
 
 
 def _panel(axes: Any, comparison: Comparison, task: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire import _files
 from gradwire.cli.training import horovodrun
 from gradwire.cli.training.command import conduct, console, folder, learning_rate, ratio
 from gradwire.cli.training.link import parse_rate
@@ -179,7 +180,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with Reporter(shown) as progress:
         results = run(_plan(arguments), progress)
     text = json.dumps(results.to_json(), indent=1)
-    (out / "demo.json").write_text(text + "\n", encoding="utf-8")
+    _files.write(out / "demo.json", text + "\n")
     draw(results, out / "demo.png")
     if arguments.json:
         print(text)

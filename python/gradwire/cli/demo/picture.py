@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from gradwire.cli.demo.results import HALVES, PLAIN, Comparison, Results
 from gradwire.cli.demo.table import format_bytes
 from gradwire.cli.training.link import format_rate
+from gradwire.cli.training.theme import save
 
 # Okabe and Ito's palette, distinguishable for colour-blind readers; line styles and markers carry
 # the same information.
@@ -59,7 +60,7 @@ def draw(results: Results, path: Path) -> None:
     figure.legend(
         handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=11
     )
-    figure.savefig(path, dpi=130)
+    save(figure, path, dpi=130)
     plt.close(figure)
 
 

@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 
 from gradwire.cli.plan.work import Plan
 from gradwire.cli.training.link import format_rate
-from gradwire.cli.training.theme import STYLE, themed
+from gradwire.cli.training.theme import STYLE, save
 
 __all__ = ["draw"]
 
@@ -56,7 +56,5 @@ def draw(plan: Plan, path: Path) -> None:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, ncols=2)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        save(figure, path)
         plt.close(figure)
-    if path.suffix == ".svg":
-        path.write_text(themed(path.read_text("utf-8")), "utf-8")

@@ -1,8 +1,12 @@
 """The look of figures in the documentation: an SVG follows the reader's light or dark theme."""
 
+import io
+from pathlib import Path
 from typing import Any
 
-__all__ = ["BAND", "STYLE", "themed"]
+from gradwire import _files
+
+__all__ = ["BAND", "STYLE", "save"]
 
 # Colours that depend on the reader's theme: light, and their dark counterparts.
 INK, GROUND, GRID, BAND = "#1f2328", "#ffffff", "#e4e7ea", "#eef1f4"
@@ -24,7 +28,22 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def themed(svg: str) -> str:
+def save(figure: Any, path: Path, **options: Any) -> None:
+    """Write a figure of matplotlib, whole or not at all.
+
+    Raises
+    ------
+    OSError, ValueError
+        The file cannot be written; its suffix is of no kind that matplotlib knows.
+    """
+    kind, drawn = path.suffix.removeprefix(".").lower(), io.BytesIO()
+    svg = kind == "svg"
+    figure.savefig(drawn, format=kind, metadata={"Date": None} if svg else None, **options)
+    data = drawn.getvalue()
+    _files.write(path, _themed(data.decode()) if svg else data)
+
+
+def _themed(svg: str) -> str:
     """Return the SVG with a style sheet that swaps its colours in a dark theme."""
     rules = "\n".join(
         f'  [style*="{name}: {light}"] {{ {name}: {dark} !important; }}'

@@ -1,0 +1,80 @@
+"""Files: read up to a limit, and written whole or not at all."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+__all__ = ["read_json", "read_text", "replacing", "write"]
+
+
+def read_text(path: str | os.PathLike[str], most: int) -> str:
+    """Read a file of UTF-8, or standard input if its name is ``-``.
+
+    Parameters
+    ----------
+    path : path
+    most : int
+        In bytes, a power of two above 1 MiB; no more is read, or kept in memory.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    ValueError
+        It has more bytes, or others than UTF-8.
+    """
+    with contextlib.ExitStack() as stack:
+        standard = path == "-"
+        source = sys.stdin.buffer if standard else stack.enter_context(open(path, "rb"))
+        data = source.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most >> 20} MiB")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+
+
+def read_json(path: str | os.PathLike[str], most: int) -> Any:
+    """Read a file of JSON; as `read_text`, and a ValueError if it is none, or nested too deeply."""
+    try:
+        return json.loads(read_text(path, most))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of another when it is complete.
+
+    After an exception, of the disk or of the caller, the other is as it was, and nothing is left.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; ``filename`` is ``path``.
+    """
+    target = Path(os.path.realpath(path))  # a link stays one
+    special = target.exists() and not target.is_file()  # as /dev/stdout
+    part = target if special else target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        try:
+            with part.open("wb") as file:
+                yield file
+            if not special:
+                part.replace(target)
+        finally:
+            if not special:
+                part.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def write(path: str | os.PathLike[str], data: str | bytes) -> None:
+    """Write a file, text in UTF-8; see `replacing`."""
+    with replacing(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)

@@ -1,0 +1,131 @@
+"""Files of any size and content, and disks without room."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire import _files
+from gradwire.cli import main
+from gradwire.cost import Calibration
+from tests.report.samples import SAVED
+from tests.support import run_on_a_small_disk
+
+PLAN = ["plan", "--model-size", "25M", "--ranks", "8", "--link", "1gbit", "--backward", "50ms"]
+
+HOSTILE = {
+    "deep": (b"[" * 100_000, "nested too deeply"),
+    "deep object": (b'{"a":' * 100_000, "nested too deeply"),
+    "deep field": (
+        b'{"version": 1, "gradwire_report": 1, "machine": %s%s}' % (b"[" * 900, b"]" * 900),
+        "",
+    ),
+    "long field": (b'{"version": "%s", "gradwire_report": "%s"}' % ((b"9" * 10_000,) * 2), ""),
+    "no text": (b"\xff\xfe\x00", "not UTF-8"),
+    "sparse": (None, "more than "),
+}
+
+
+@pytest.fixture(params=HOSTILE)
+def hostile(request, tmp_path: Path) -> tuple[Path, str]:
+    """A file that may have come from anywhere, and what is said of it."""
+    data, said = HOSTILE[request.param]
+    path = tmp_path / "file.json"
+    path.write_bytes(data or b"")
+    if data is None:
+        with path.open("r+b") as file:
+            file.truncate(10 << 30)
+    return path, said
+
+
+@pytest.mark.parametrize("command", [[*PLAN, "--calibration"], ["report"]], ids=["plan", "report"])
+def test_a_hostile_file_is_told_in_a_line(command, hostile, capsys):
+    path, said = hostile
+    assert main([*command, str(path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gradwire {command[0]}: {path}")
+    assert said in line
+    assert len(line) < 600
+
+
+def test_no_more_is_read_than_allowed(monkeypatch):
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            self.given += len(buffer)
+            buffer[:] = bytes(len(buffer))
+            return len(buffer)
+
+    endless = Endless()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(endless)))
+    with pytest.raises(ValueError, match="more than 1 MiB"):
+        _files.read_text("-", 1 << 20)
+    assert endless.given < 1.1 * 2**20
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(tmp_path):
+    printed = run_on_a_small_disk(
+        f"""
+        import os, sys
+        from pathlib import Path
+        from matplotlib import pyplot as plt
+        import gradwire
+        from gradwire.cli import main
+        from gradwire.cli.training import theme
+        from gradwire.report import read
+
+        folder = Path(sys.argv[1])
+        (folder / "filling").write_bytes(bytes(230_000))
+        page = folder / "page.html"
+        page.write_text("<!doctype html>an earlier page")
+        report = read(Path({str(SAVED)!r}).read_text())[0]
+        figure, axes = plt.subplots()
+        axes.plot(range(5000), [at % 7 for at in range(5000)])
+        for write in (
+            lambda: report.write_html(page),
+            lambda: theme.save(figure, folder / "a.svg"),
+            lambda: theme.save(figure, folder / "a.png", dpi=600),
+        ):
+            try:
+                write()
+            except OSError as error:
+                print(error.strerror, Path(error.filename).parent == folder)
+        print(main(["report", {str(SAVED)!r}, "-o", str(page)]))
+        print(page.read_text(), sorted(os.listdir(folder)))
+        """,
+        tmp_path,
+    )
+    *told, code, left = printed.splitlines()
+    assert told == ["No space left on device True"] * 3
+    assert code == "1"
+    assert left == "<!doctype html>an earlier page ['filling', 'page.html']"
+
+
+def test_a_calibration_is_whole_or_as_before(tmp_path, monkeypatch):
+    path = tmp_path / "calibration.json"
+    path.write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        Calibration({}, 1.0, 1.0, 1, {}).save(path)
+    assert caught.value.filename == str(path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert path.read_text() == "before"
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "there").write_text("old")
+    (tmp_path / "link").symlink_to("there")
+    _files.write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there").read_text() == "new"
+    _files.write("/dev/null", "anything")
+    assert not Path("/dev/null").is_file()
