@@ -206,9 +206,34 @@ def narrowed(plan: Plan, made: Curves) -> list[Series]:
     return found
 
 
+def unchanged(plan: Plan, made: Curves) -> dict[tuple[str, str, int], Series]:
+    """Return the series of what ``auto`` chooses among, at the best rate of dense training.
+
+    That is the rate of someone who turns it on and changes nothing else, with as many ranks.
+    """
+    known = {(each.section, each.method, each.ranks): each for each in narrowed(plan, made)}
+    found = {}
+    for section, like in ((each.section, each.method) for each in known.values()):
+        if like != methods.AUTO_LIKE[SECTIONS[section].family]:
+            continue
+        for method in (*methods.DENSE, like):
+            for ranks in plan.trained_ranks:
+                each = known.get((section, *source(section, method, ranks)))
+                dense = known.get((section, *source(section, methods.FP32, ranks)))
+                rate = None if dense is None else chosen_rate(dense, made)
+                if each is not None and rate is not None:
+                    found[section, method, ranks] = replace(each, rates=(rate,))
+    return found
+
+
 def wanted(plan: Plan, made: Curves) -> list[Run]:
     """Return the runs that are known to be needed and are not there: first seeds first."""
-    first, more = [], []
+    first: list[Run] = []
+    more: list[Run] = []
+    if methods.has_auto():
+        for each in unchanged(plan, made).values():
+            runs = [each.run(rate, seed) for rate in each.rates for seed in range(plan.seeds)]
+            first, more = [*first, *runs[:1]], [*more, *runs[1:]]
     for each in narrowed(plan, made):
         first += [each.run(rate, 0) for rate in each.rates]
         rate = chosen_rate(each, made)

@@ -14,6 +14,7 @@ from gradwire.auto import Setting
 from gradwire.sparsify import TopK
 from gradwire.torch import ddp
 
+from .decisions import Decision
 from .half import Half
 from .plan import SECTIONS
 
@@ -105,11 +106,11 @@ AUTO_LIKE = {"adamw": "adam(0.01)", "sgd": "topk(0.01)"}
 """The contestant whose optimizer ``auto`` gets."""
 
 
-def may_be(section: str, method: str) -> tuple[str, ...]:
-    """Return the methods whose arithmetic a method has: ``auto`` chooses among several."""
-    if method == AUTO:
-        return (*DENSE, AUTO_LIKE[SECTIONS[section].family])
-    return (method,)
+def decided(section: str, decision: Decision) -> tuple[str, ...]:
+    """Return the methods whose arithmetic ``auto`` had, as it decided; all, if it had not yet."""
+    like = AUTO_LIKE[SECTIONS[section].family]
+    named = (*(name for name in DENSE if name in decision.text), *[like] * bool(decision.codecs))
+    return named if decision.settled else (*DENSE, like)
 
 
 def curves_stand_for(section: str, codecs: Iterable[Setting]) -> bool:

@@ -11,7 +11,7 @@ from benches.compare import blocks
 
 from . import aims, curves, methods, tables, whole
 from .plan import LARGE, SECTIONS, Cell, Plan, quick
-from .reading import Curves, Outcome, outcomes
+from .reading import Curves, Outcome, outcomes, reached
 from .store import Store, is_former
 
 PAGE = blocks.ROOT / "docs" / "study.md"
@@ -198,20 +198,26 @@ def _accuracies(findings: Findings) -> list[list[str]]:
             continue
         for method in methods.compared(section):
             for ranks in findings.plan.trained_ranks:
-                if curves.source(section, method, ranks) != (method, ranks):
+                mark = known.mark(section, ranks)
+                if method == methods.AUTO:
+                    like = methods.AUTO_LIKE[SECTIONS[section].family]
+                    name, curve = f"auto, where it is {like}", known.unchanged(section, like, ranks)
+                elif curves.source(section, method, ranks) == (method, ranks):
+                    like, name, curve = "", method, known.curve(section, method, ranks)
+                else:
                     continue
-                final, mark = known.final(section, method, ranks), known.mark(section, ranks)
-                if final is None or mark is None:
+                if not curve or mark is None:
                     continue
-                steps = known.steps(section, method, ranks)[1]
+                steps = reached(curve, mark)
+                unchanged = like and known.unchanged_rate(section, like, ranks)
                 lines.append(
                     row(
-                        f"{SECTIONS[section].title}, {method}",
+                        f"{SECTIONS[section].title}, {name}",
                         str(ranks),
                         f"{100 * mark:.2f}",
-                        f"{100 * final:.2f}",
+                        f"{100 * curve[-1][1]:.2f}",
                         "not reached" if steps is None else f"{steps:.0f}",
-                        _rates(known, section, method, ranks),
+                        unchanged or _rates(known, section, method, ranks),
                     )
                 )
     return [["**Accuracies**"], lines] if len(lines) > before else []

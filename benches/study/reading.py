@@ -1,6 +1,7 @@
 """From curves and times of steps to the time that each method takes, and who wins."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean
@@ -19,6 +20,9 @@ TOLERANCE = POINTS / 100
 
 GAIN = 1.02
 """A method that compresses wins only if it is faster than the best dense one by so much."""
+
+
+_CurveAt = Callable[[int], "list[tuple[int, float]] | None"]
 
 
 class Verdict(Enum):
@@ -46,6 +50,8 @@ class Result:
         Of ``auto``.
     trained : bool
         Whether curves stand for the method: for ``auto``, for what it decided.
+    like : str
+        The method whose curve is taken.
     seconds : float or None
         To the mark.
     """
@@ -57,6 +63,7 @@ class Result:
     keeps: bool = True
     decision: Decision | None = None
     trained: bool = True
+    like: str = ""
 
     @property
     def seconds(self) -> float | None:
@@ -187,6 +194,7 @@ class Curves:
         self._series = {
             (each.section, each.method, each.ranks): each for each in curves.narrowed(plan, made)
         }
+        self._unchanged = curves.unchanged(plan, made)
 
     def curve(self, section: str, method: str, ranks: int) -> list[tuple[int, float]] | None:
         """Return the mean curve over the seeds; None if a run is missing."""
@@ -199,6 +207,21 @@ class Curves:
         if any(run not in self._made for run in runs):
             return None
         return mean_curve([self._made[run] for run in runs], TRAINED[section].measure)
+
+    def unchanged(self, section: str, method: str, ranks: int) -> list[tuple[int, float]] | None:
+        """Return the mean curve at the best rate of dense training, over the seeds there are."""
+        there = self._at_dense_rate(section, method, ranks)
+        return mean_curve(there, TRAINED[section].measure) if there else None
+
+    def unchanged_rate(self, section: str, method: str, ranks: int) -> str:
+        """Return the best rate of dense training, and how many seeds a method has there."""
+        rate = self._unchanged[section, method, ranks].rates[0]
+        return f"{rate:g} ({len(self._at_dense_rate(section, method, ranks))}), dense training's"
+
+    def _at_dense_rate(self, section: str, method: str, ranks: int) -> list[Record]:
+        each = self._unchanged.get((section, method, ranks))
+        runs = [] if each is None else [each.run(each.rates[0], s) for s in range(self._plan.seeds)]
+        return [self._made[run] for run in runs if run in self._made]
 
     def tried(self, section: str, method: str, ranks: int) -> dict[float, int]:
         """Return the learning rates that were tried, and with how many seeds."""
@@ -219,36 +242,51 @@ class Curves:
         curve = self.curve(section, methods.FP32, self._at(ranks)[0])
         return curve[-1][1] - TOLERANCE if curve else None
 
-    def final(self, section: str, method: str, ranks: int) -> float | None:
-        """Return the accuracy at the end."""
-        curve = self.curve(section, method, self._at(ranks)[0])
-        return curve[-1][1] if curve else None
-
     def steps(self, section: str, method: str, ranks: int) -> tuple[bool, float | None]:
         """Return whether the curves are there, and the steps to the mark.
 
-        For a number of ranks that is not trained, the larger of the neighbours' steps; for
-        ``auto``, the largest of all that it may choose.
+        For a number of ranks that is not trained, the larger of the neighbours' steps.
         """
-        found: list[float | None] = []
-        for name in methods.may_be(section, method):
-            for each in self._at(ranks):
-                curve, mark = self.curve(section, name, each), self.mark(section, each)
-                if curve is None or mark is None:
-                    return False, None
-                found.append(reached(curve, mark))
-        return True, None if None in found else max(each for each in found if each is not None)
+        return self._steps(section, ranks, functools.partial(self.curve, section, method))
 
-    def missed(self, family: str) -> set[str]:
-        """Return the methods that miss the mark on a task with this optimizer, with two ranks."""
-        found = set()
+    def steps_of_auto(
+        self, section: str, ranks: int, decision: Decision
+    ) -> tuple[str | None, float | None]:
+        """Return what ``auto`` decided that takes the most steps to the mark, and how many.
+
+        Its learning rate is the best one of dense training, whatever it decides. None in place of
+        the name if a curve is missing.
+        """
+        found: dict[str, float | None] = {}
+        for name in methods.decided(section, decision):
+            there, found[name] = self._steps(
+                section, ranks, functools.partial(self.unchanged, section, name)
+            )
+            if not there:
+                return None, None
+        slowest = max(found, key=lambda name: found[name] or float("inf"))
+        return slowest, found[slowest]
+
+    def _steps(self, section: str, ranks: int, curve_at: _CurveAt) -> tuple[bool, float | None]:
+        both = [(curve_at(each), self.mark(section, each)) for each in self._at(ranks)]
+        known = [reached(curve, mark) for curve, mark in both if curve is not None and mark]
+        if None in known:
+            return True, None
+        there = len(known) == len(both)
+        return there, max(each for each in known if each is not None) if there else None
+
+    def keeps(self, family: str, method: str, decision: Decision | None) -> bool:
+        """Tell whether a method reaches the mark on all tasks of an optimizer, with two ranks."""
         for section in self._plan.sections:
             if SECTIONS[section].trained and SECTIONS[section].family == family:
-                for method in methods.compared(section):
+                if decision is None:
                     there, steps = self.steps(section, method, 2)
-                    if there and steps is None:
-                        found.add(method)
-        return found
+                else:
+                    name, steps = self.steps_of_auto(section, 2, decision)
+                    there = name is not None
+                if there and steps is None:
+                    return False
+        return True
 
     def _at(self, ranks: int) -> list[int]:
         trained = self._plan.trained_ranks
@@ -267,25 +305,26 @@ def outcomes(plan: Plan, cells: Mapping[Cell, Record], made: curves.Curves) -> d
         rows = record["rows"]
         results = {}
         section = SECTIONS[cell.section]
-        missed = set() if section.trained else known.missed(section.family)
         for name, method in methods.compared(cell.section).items():
             if method.kind == "none":
                 continue
-            steps: float | None = 1.0
-            if section.trained:
-                there, steps = known.steps(cell.section, name, cell.ranks)
-                if not there:
-                    continue
-            timed = step_time(rows, cell.section, name)
-            decision, trained = None, True
+            decision, trained, like = None, True, name
             if method.kind == "auto":
                 (row,) = [row for row in rows if row["method"] == name]
                 decision = Decision.of(row["said"], row)
                 trained = methods.curves_stand_for(cell.section, decision.codecs)
-                if section.trained and not trained:
-                    steps = None
-            kept = name not in missed
-            results[name] = Result(name, method.kind, timed, steps, kept, decision, trained)
+            steps: float | None = 1.0
+            if section.trained and decision is not None:
+                slowest, steps = known.steps_of_auto(cell.section, cell.ranks, decision)
+                trained = trained and slowest is not None
+                steps, like = (steps, slowest or name) if trained else (None, name)
+            elif section.trained:
+                there, steps = known.steps(cell.section, name, cell.ranks)
+                if not there:
+                    continue
+            kept = section.trained or known.keeps(section.family, name, decision)
+            timed = step_time(rows, cell.section, name)
+            results[name] = Result(name, method.kind, timed, steps, kept, decision, trained, like)
         if all(name in results for name in methods.DENSE) and len(results) > len(methods.DENSE):
             bound = step_time(rows, cell.section, methods.NONE)
             found[cell] = Outcome(cell, results, bound)

@@ -211,7 +211,7 @@ def decisions(found: Outcomes) -> list[str]:
             continue
         stands = ""
         if SECTIONS[cell.section].trained:
-            stands = _slowest(outcome) if result.trained else "none"
+            stands = _like(result) if result.trained else "none"
         known = known and result.trained
         lines.append(
             row(
@@ -234,16 +234,10 @@ def _settled(decision: Decision) -> str:
     return f"yes{after}" if decision.settled else f"**no**{after}"
 
 
-def _slowest(outcome: Outcome) -> str:
+def _like(result: Result) -> str:
     """Return the method whose steps to the mark `auto` is given."""
-    names = [
-        name
-        for name in methods.may_be(outcome.cell.section, methods.AUTO)
-        if name in outcome.results
-    ]
-    if any(outcome.results[name].steps is None for name in names):
-        return "one that does not reach the mark"
-    return max(names, key=lambda name: outcome.results[name].steps or 0.0)
+    missed = ", which does not reach the mark" if result.steps is None else ""
+    return f"{result.like} at dense training's rate{missed}"
 
 
 def aims(every: Sequence[Aim]) -> list[str]:

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from benches.study import aims, decisions, methods, reading, tables, times
+from benches.study import aims, curves, decisions, methods, page, reading, store, tables, times
 from benches.study.page import Findings
 from benches.study.plan import LARGE, Cell
 from benches.study.reading import Verdict
 from benches.study.store import Store
 from gradwire.auto import BF16, FP32, Setting, describe
+from tests.benches.study import made
 from tests.benches.study.made import OWNED, PLAN, SAID, decide, keep_cells
 
 SLOW, FAST = 100_000_000, None
@@ -279,3 +280,48 @@ def test_auto_is_among_the_methods():
     for section in ("clicks", LARGE, "fashion-sgd"):
         assert methods.AUTO in methods.compared(section)
         assert (methods.AUTO, methods.AUTO, None) in methods.contestants(section)
+
+
+@pytest.fixture
+def other_rate(tmp_path, monkeypatch):
+    """A study in which dense training is best at half the rate that is best for the codec."""
+
+    def accuracy():
+        best, runs = made.accuracy()
+        for record in runs:
+            if record["key"]["method"] == "dense AdamW" and record["key"]["learning_rate"] == 0.008:
+                record["points"][-1]["auc"] = 0.9
+        return best | {("clicks", "dense AdamW", 2): 0.008}, runs
+
+    monkeypatch.setattr(curves, "_accuracy", accuracy)
+    kept = Store(tmp_path / "study.jsonl")
+    keep_cells(kept)
+    return kept
+
+
+def test_auto_has_the_best_rate_of_dense_training_whatever_it_decides(other_rate):
+    known = curves.all_curves(other_rate, PLAN)
+    found = curves.unchanged(PLAN, known)
+    assert {key: each.rates for key, each in found.items() if key[1] == "adam(0.01)"} == {
+        ("clicks", "adam(0.01)", ranks): (0.008,) for ranks in (2, 4)
+    }
+    lacking = {(run.ranks, run.learning_rate) for run in curves.wanted(PLAN, known)
+               if run.method == "adam(0.01)"}  # fmt: skip
+    assert (4, 0.008) in lacking
+
+
+def test_auto_does_not_reach_the_mark_where_the_codec_at_that_rate_does_not(other_rate):
+    while missing := curves.wanted(PLAN, curves.all_curves(other_rate, PLAN)):
+        for run in missing:
+            other_rate.keep(store.run_key(run), made.outcome(run))
+    findings = Findings.of(PLAN, other_rate)
+    codec = findings.found[Cell("clicks", 2, SLOW)].results[methods.AUTO]
+    assert (codec.like, codec.seconds) == ("adam(0.01)", None)
+    text = "\n".join(page.table_lines(findings))
+    assert "adam(0.01) at dense training's rate, which does not reach the mark |" in text
+    assert "| 0.008 (1), dense training's |" in text
+    # Nor does it win where nothing is trained, and it has the curve of what it decides.
+    assert not findings.found[Cell(LARGE, 2, SLOW)].results[methods.AUTO].keeps
+    decide(other_rate, "It averages by fp32: a step takes 1250 ms.")
+    dense = Findings.of(PLAN, other_rate).found[Cell("clicks", 2, SLOW)].results[methods.AUTO]
+    assert (dense.like, dense.seconds is None) == ("fp32", False)
