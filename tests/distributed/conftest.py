@@ -35,6 +35,7 @@ CARRIED = (
 """Files whose tests also run by emulated kernels, with frames that stay where tensors are."""
 LONG = (
     "test_a_gan_trains_as_with_dense_gradients",
+    "test_codecs_that_send_steps_begin_with_a_warm_up",
     "test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does",
 )
 """What these train is too much for emulated kernels."""

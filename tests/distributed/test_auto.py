@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from gradwire.schedule.recommendation import STEPS
 from tests.distributed.ranks import Ranks
 
 
@@ -129,6 +130,30 @@ def test_a_run_resumes_with_what_was_decided_also_from_and_into_a_codec(
         assert set(each["ratios"].values()) == {0.05}
     after = sum(each["left"]["0.weight"].astype(np.float64) for each in others)
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-7)
+
+
+def test_the_codec_in_use_begins_with_a_warm_up_and_one_that_is_tried_does_not(
+    two: Ranks, tmp_path
+):
+    results = two.run("auto.warming_up", folder=str(tmp_path))
+    for kind in ("tried", "in use", "resumed", "constant"):
+        assert len({found[kind]["print"] for found in results}) == 1
+    for found in results:
+        for kind in ("tried", "constant"):
+            assert {ratio for ratio, _ in found[kind]["sent"].values()} == {None, 0.01}
+        for kind, first in (("in use", 1), ("resumed", STEPS // 2 + 1)):
+            sent = found[kind]["sent"]
+            warm = {step for step, (ratio, _) in sent.items() if ratio == 0.05}
+            cold = {step for step, (ratio, _) in sent.items() if ratio == 0.01}
+            # A resumed run measures for some steps first, and is not to measure the warm-up.
+            assert min(cold - set(range(first + 8))) == STEPS + 1 == max(warm) + 1
+            assert min(warm) <= first + 8
+            looks = {sent[step][1] for step in warm}
+            assert len(looks) == 1, "a look would take a warm-up for the setting"
+            assert sent[max(cold)][1] > max(looks)
+            assert found[kind]["shown"][STEPS].endswith("epoch 0: ratio 0.05")
+            assert found[kind]["shown"][STEPS + 1].endswith("epoch 1: ratio 0.01")
+        assert found["constant"]["shown"][STEPS] == ""
 
 
 def test_replicas_stay_equal_in_all_modes_of_ddp(two: Ranks):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradwire.schedule.recommendation import STEPS
 from tests.distributed.ranks import Ranks
 
 
@@ -83,3 +84,109 @@ def test_decisions_that_differ_between_ranks_are_not_loaded(short_lived: Ranks) 
     for text, step in short_lived.run("schedules.decided_otherwise"):
         assert "different runs or steps" in text
         assert step == 3
+
+
+def test_codecs_that_send_steps_begin_with_a_warm_up(two: Ranks) -> None:
+    results = two.run("schedules.begins")
+    for kind in results[0]:
+        assert len({found[kind][1] for found in results}) == 1
+    for found in results:
+        for kind in ("adam", "bucket", "said", "named"):
+            (first, _, _), (last, shown, many), (after, over, few) = found[kind][0]
+            assert first["0.weight"] == last["0.weight"] == 0.05
+            assert after["0.weight"] == 0.01
+            assert shown.endswith(f"steps={STEPS}), epoch 0: ratio 0.05")
+            assert over.endswith("epoch 1: ratio 0.01")
+            assert many > few
+        assert found["adam"][1] == found["said"][1]
+        assert [sent["3.weight"] for sent, _, _ in found["named"][0]] == [None] * 3
+        for kind, ratio in (("constant", 0.01), ("dense enough", 0.1), ("gradients", 0.01)):
+            assert [sent["0.weight"] for sent, _, _ in found[kind][0]] == [ratio] * 3
+        for kind in ("constant", "dense enough", "gradients", "one bit"):
+            assert {shown for _, shown, _ in found[kind][0]} == {""}
+
+
+@pytest.mark.parametrize("steps", [3, STEPS - 2, STEPS, STEPS + 2])
+def test_a_warm_up_by_steps_goes_on_where_it_was_saved(
+    two: Ranks, steps: int, tmp_path: Path
+) -> None:
+    for found in two.run("schedules.resumes", folder=str(tmp_path), steps=steps):
+        assert found["same"]
+        assert set(found["ratios"].values()) == {0.01}
+
+
+def test_a_warm_up_goes_on_with_another_number_of_ranks(
+    two: Ranks, three: Ranks, tmp_path: Path
+) -> None:
+    steps = STEPS - 3
+    two.run("schedules.resumes", folder=str(tmp_path), steps=steps)
+    results = three.run("schedules.resumes_on_others", folder=str(tmp_path), steps=steps)
+    for found in results:
+        assert list(found["ratios"].values()) == [0.05] * 3 + [0.01] * 3
+        assert found["print"] == results[0]["print"]
+
+
+def test_a_run_from_before_there_was_a_warm_up_is_not_warmed_up_late(two: Ranks) -> None:
+    for found in two.run("schedules.resumes_from_before"):
+        (early, _), (late, schedule) = found[3], found[STEPS + 3]
+        assert (early, late) == (0.05, 0.01)
+        assert schedule["epoch"] == 1
+
+
+def test_the_buffers_of_a_warm_up_are_given_back(two: Ranks) -> None:
+    for warm, after in two.run("schedules.gives_back"):
+        assert 0 < 2 * after < warm
+
+
+def test_epochs_that_nobody_tells_of_are_counted_by_steps(two: Ranks) -> None:
+    for found in two.run("schedules.untold"):
+        sent, shown, said = found["warm-up"]
+        assert sent == [0.5] * STEPS + [0.2] * STEPS + [0.01] * 5
+        assert shown[0].endswith("epoch 0 (handle.epoch() was not called): ratio 0.5")
+        assert shown[-1].endswith("epoch 2 (handle.epoch() was not called): ratio 0.01")
+        assert len(said) == 1
+        assert f"handle.epoch(epoch) was not called in {STEPS} steps, so {STEPS} steps" in said[0]
+        assert "BySteps(gradwire.schedule.WarmUp(ratios=(0.5, 0.2)), steps)" in said[0]
+        assert found["warm-up saved"] is False
+        sent, shown, said = found["dense"]
+        assert sent == [None] * STEPS + [0.01] * (STEPS + 5)
+        assert shown[0].endswith("dense")
+        assert len(said) == 1
+        sent, shown, said = found["late"]
+        assert sent == [0.5] * STEPS + [0.2] * 3 + [0.5] * (STEPS + 2)
+        assert shown[-1].endswith("epoch 0: ratio 0.5")
+        assert len(said) == 1
+        assert found["late saved"] is True
+        sent, _, said = found["accordion"]
+        assert set(sent) == {0.5}
+        assert len(said) == 1
+        assert "everything stays at low compression" in said[0]
+        assert found["resumed"] == (0.5, []), "the epoch was told of before"
+
+
+def test_a_warning_of_epochs_that_is_an_error_is_one_on_all_ranks(two: Ranks) -> None:
+    results = two.run("schedules.strict")
+    for found in results:
+        assert "was not called in" in found["text"]
+        assert found["step"] == STEPS + 2
+        assert found["ratio"] == 0.2
+        assert found["print"] == results[0]["print"]
+
+
+def test_that_nothing_is_compressed_is_said(two: Ranks) -> None:
+    for found in two.run("schedules.idle"):
+        for kind, text in (
+            ("one rank", "There is one rank, which has nothing to exchange"),
+            ("small", "of 8 parameters, 8 with fewer than min_numel=1000000 entries. Pass"),
+            ("matrices", "3 with fewer than min_ndim=3 dimensions"),
+            ("frozen", "of 8 parameters, 5 with fewer than min_numel=1024 entries, 3 frozen"),
+        ):
+            (said,), shown = found[kind]
+            assert text in said
+            assert shown == said
+        assert found["compressed"] == ([], "")
+        assert found["one rank, auto"] == (
+            [],
+            "There is one rank, which has nothing to exchange.",
+        )
+        assert found["small, auto"][0] == []

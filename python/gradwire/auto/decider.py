@@ -108,6 +108,11 @@ class Decider:
         self._anew = self._renewed = 0  # times that all began anew, and that predictions did
         self._interval = SHORTEST
 
+    @property
+    def settled(self) -> bool:
+        """Whether the plan in use is neither tried nor measured for the first time."""
+        return self._phase is Phase.SETTLED
+
     def look(self, figures: Figures, evidence: Evidence) -> Plan:
         """Return the plan from now on, and set `due`, `skips`, `keeps` and `reason`.
 

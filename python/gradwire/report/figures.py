@@ -112,6 +112,7 @@ class Figures:
     node_wire_bytes: float = 0.0
     node_ms: float = 0.0
     decision: str = ""
+    schedule: str = ""
 
     def bytes_per_entry(self) -> float:
         """Return the bytes kept per entry of the parameters that have a state."""

@@ -14,7 +14,7 @@ MARK = "gradwire_report"
 """The key of the format's version, which marks an object as a report."""
 VERSION = 1
 
-_LATER = {"node_wire_bytes": 0.0, "node_ms": 0.0, "decision": ""}
+_LATER = {"node_wire_bytes": 0.0, "node_ms": 0.0, "decision": "", "schedule": ""}
 """Fields that the first reports of this version do not have."""
 
 _LARGEST = 2**63

@@ -66,8 +66,10 @@ class Report(Figures):
         Bytes that this rank sends per step to other ranks of its node, dense, and mean milliseconds
         of that; 0 without a hierarchy. The other bytes are of what it sends to other nodes.
     decision : str
-        With ``attach(model, "auto")``, why buckets are averaged as they are, in a sentence; else
-        empty.
+        With ``attach(model, "auto")``, why buckets are averaged as they are, in a sentence. With
+        a codec, why nothing is compressed, if nothing is; else empty.
+    schedule : str
+        The schedule, its epoch, and the ratio that is in effect; empty if it changes nothing.
     """
 
     def to_json(self) -> str:

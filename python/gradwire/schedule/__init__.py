@@ -3,7 +3,8 @@
 A codec never changes. A schedule says which codec each parameter uses in each epoch. These codecs
 differ only in how much they send, so the state of a tensor, with everything not yet sent, carries
 over. Pass a schedule to `gradwire.torch.ddp.attach`, and call ``handle.epoch(epoch)`` at
-the start of each epoch; `BySteps` advances by itself.
+the start of each epoch; `BySteps` advances by itself. Without one, `attach` takes what
+`recommended` returns for the codec.
 """
 
 from gradwire._part import own_parts
@@ -16,9 +17,11 @@ from gradwire.schedule.warm_up import WarmUp as WarmUp
 from gradwire.schedule.dense_warm_up import DenseWarmUp as DenseWarmUp
 from gradwire.schedule.accordion import Accordion as Accordion
 from gradwire.schedule.by_steps import BySteps as BySteps
+
 # isort: on
+from gradwire.schedule.recommendation import recommended as recommended
 
 SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)
 """All schedules."""
 
-__all__ = ["SCHEDULES", "Schedule", *(each.__name__ for each in SCHEDULES)]
+__all__ = ["SCHEDULES", "Schedule", "recommended", *(each.__name__ for each in SCHEDULES)]

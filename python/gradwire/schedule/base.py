@@ -24,6 +24,11 @@ class Schedule(Part):
 
     by_epoch_alone: ClassVar[bool]
 
+    @property
+    def last(self) -> int | None:
+        """The first epoch of those that have the same codec for good; None if it is not known."""
+        return None
+
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch, or None for an epoch without compression."""
         raise NotImplementedError

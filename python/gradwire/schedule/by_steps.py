@@ -46,8 +46,17 @@ class BySteps(Schedule):
         self._set("steps", _validate.integer("steps", self.steps, low=1))
 
     def epoch_at(self, step: int) -> int:
-        """Return the epoch of the inner schedule at a step; both count from 0."""
-        return step // self.steps
+        """Return the epoch of the inner schedule at a step; both count from 0.
+
+        The last one has no end.
+        """
+        epoch, last = step // self.steps, self.last
+        return epoch if last is None else min(epoch, last)
+
+    @property
+    def last(self) -> int | None:
+        """That of the inner schedule."""
+        return self.schedule.last
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch of the inner schedule, as `epoch_at` returns it."""

@@ -16,6 +16,11 @@ class Constant(Schedule):
     kind: ClassVar[str] = "constant"
     by_epoch_alone: ClassVar[bool] = True
 
+    @property
+    def last(self) -> int:
+        """The first epoch of those that have the same codec for good."""
+        return 0
+
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch."""
         return codec

@@ -40,6 +40,11 @@ class DenseWarmUp(Schedule):
     def __post_init__(self) -> None:
         self._set("epochs", _validate.integer("epochs", self.epochs, low=0))
 
+    @property
+    def last(self) -> int:
+        """The first epoch of those that have the same codec for good."""
+        return self.epochs
+
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch, or None for an epoch without compression."""
         return None if epoch < self.epochs else codec

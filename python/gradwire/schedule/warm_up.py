@@ -61,6 +61,11 @@ class WarmUp(Schedule):
         factor = ratio ** (1.0 / (epochs + 1))
         return cls(tuple(max(factor ** (epoch + 1), ratio) for epoch in range(epochs)))
 
+    @property
+    def last(self) -> int:
+        """The first epoch of those that have the same codec for good."""
+        return len(self.ratios)
+
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch.
 

@@ -20,7 +20,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gradwire.schedule import Constant
+from gradwire.schedule import BySteps, Constant
 from gradwire.torch import ddp, optim, rank_files
 from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
 from gradwire.torch.auto import AUTO, least_ratio
@@ -260,7 +260,9 @@ class Compress(TrainerCallback):
 
     @property
     def _scheduled(self) -> bool:
-        return not isinstance(self._options.get("schedule", Constant()), Constant)
+        """Whether epochs have to be told: others advance by themselves, or not at all."""
+        schedule = self._options.get("schedule")
+        return schedule is not None and not isinstance(schedule, Constant | BySteps)
 
     def _attach(self, trainer: Trainer) -> bool:
         """Attach, unless attached; return whether the handle of an earlier run is used further."""

@@ -13,7 +13,8 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.auto import BF16, FP32, Decider, Figures, Model, Plan, Setting
 from gradwire.cost import Calibration, CodecCost, Line, Link
-from gradwire.schedule import Accordion, DenseWarmUp
+from gradwire.schedule import Accordion, Constant, DenseWarmUp
+from gradwire.schedule.recommendation import STEPS
 from gradwire.torch.auto import pilot
 from gradwire.torch.auto.records import figures
 from gradwire.torch.ddp import GradientError, Handle
@@ -40,13 +41,19 @@ class Scripted:
     skips, keeps, reason = 2, False, "It was told so."
 
     def __init__(
-        self, plan: Plan, script: "Iterator[Callable[[int], Plan]]", *, due: int = 2
+        self,
+        plan: Plan,
+        script: "Iterator[Callable[[int], Plan]]",
+        *,
+        due: int = 2,
+        settled: bool = False,
     ) -> None:
-        self.plan, self._script, self.due = plan, script, due
+        self.plan, self._script, self.due, self._settles = plan, script, due, settled
+        self.settled = False
 
     def look(self, figures: Figures, evidence: object) -> Plan:
         del evidence
-        self.due = 2
+        self.due, self.settled = 2, self._settles
         make = next(self._script, None)
         if make is not None:
             self.plan = make(len(figures.buckets))
@@ -54,13 +61,15 @@ class Scripted:
 
 
 @contextlib.contextmanager
-def scripted(*plans: Callable[[int], Plan], due: int = 2) -> Iterator[None]:
+def scripted(*plans: Callable[[int], Plan], due: int = 2, settled: bool = False) -> Iterator[None]:
     """Replace decisions by these, one after another; the last one stays.
 
-    The first look is due so many passes after the decider is made.
+    The first look is due so many passes after the decider is made. They are trials, unless settled.
     """
     script = iter(plans)
-    with mock.patch.object(pilot, "Decider", lambda plan: Scripted(plan, script, due=due)):
+    with mock.patch.object(
+        pilot, "Decider", lambda plan: Scripted(plan, script, due=due, settled=settled)
+    ):
         yield
 
 
@@ -401,6 +410,52 @@ def in_other_ways(rank: int, world_size: int) -> dict[str, Any]:
                 optimizer.zero_grad()
                 steps.append(fingerprint(module))
             found[kind] = {"prints": steps, "ratios": ratios(handle), "step": handle.step}
+    return found
+
+
+def warming_up(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """The codec in use sends more at first; while it is tried, and without a warm-up, it does not.
+
+    The run is saved in the middle of the warm-up, and goes on from there.
+    """
+    del world_size
+    least = every(Setting("codec", 0.01))
+    found: dict[str, Any] = {}
+    saved: dict[str, Any] = {}
+    for kind in ("tried", "in use", "resumed", "constant"):
+        module = network()
+        optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+        options: dict[str, Any] = {"optimizer": optimizer}
+        if kind == "constant":
+            options["schedule"] = Constant()
+        with (
+            scripted(least, settled=kind != "tried"),
+            attached(module, "auto", options=options, bucket_cap_mb=SMALL_BUCKETS) as (
+                model,
+                handle,
+            ),
+        ):
+            deciding = handle._deciding
+            assert isinstance(deciding, pilot.Pilot)
+            if kind == "resumed":
+                module.load_state_dict(saved["model"])
+                optimizer.load_state_dict(saved["optimizer"])
+                handle.load_state_dict(saved["handle"])
+            sent, shown = {}, {}
+            for step in range(STEPS + 30):
+                train(model, rank, range(step, step + 1), optimizer=optimizer)
+                sent[handle.step] = ratios(handle)["0.weight"], deciding._looks
+                shown[handle.step] = handle.report().schedule
+                if kind == "in use" and handle.step == STEPS // 2:
+                    file = f"{folder}/{rank}.pt"
+                    halves: dict[str, Any] = {
+                        "optimizer": optimizer,
+                        "handle": handle,
+                        "model": module,
+                    }
+                    torch.save({key: each.state_dict() for key, each in halves.items()}, file)
+                    saved = torch.load(file, weights_only=True)
+            found[kind] = {"sent": sent, "shown": shown, "print": fingerprint(module)}
     return found
 
 

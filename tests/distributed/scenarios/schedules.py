@@ -1,16 +1,24 @@
 """Codecs that change from epoch to epoch."""
 
+import contextlib
+import gc
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire.schedule import Accordion, DenseWarmUp, WarmUp
+from gradwire.schedule import Accordion, BySteps, Constant, DenseWarmUp, WarmUp
+from gradwire.schedule.recommendation import STEPS
 from gradwire.torch.ddp import Handle
+from gradwire.torch.optim import AdamW
+from gradwire.torch.reducer.jobs import Buffers
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -22,6 +30,7 @@ from tests.distributed.scenarios.common import (
     gradients_of,
     integers,
     network,
+    plain,
     residuals,
     train,
 )
@@ -210,3 +219,241 @@ def decided_otherwise(rank: int, world_size: int) -> tuple[str, int]:
             text = str(error)
         train(model, rank, range(2, 3))
         return text, handle.step
+
+
+# What codecs that send steps begin with -------------------------------------------------------
+
+
+@contextlib.contextmanager
+def stepping(
+    codec: Any = None, *, seed: int = 0, module: Any = None, **options: Any
+) -> Iterator[tuple[Any, Any, Handle]]:
+    """A model and its optimizer, with `gradwire.adam` unless said otherwise."""
+    module = network(seed) if module is None else module
+    optimizer = AdamW(module.parameters(), lr=1e-2)
+    codec = gradwire.adam(ratio=0.01) if codec is None else codec
+    options = {"optimizer": optimizer, **options}
+    with attached(module, codec, options=options, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+        yield model, optimizer, handle
+
+
+def begins(rank: int, world_size: int) -> dict[str, Any]:
+    """Ratios right before and after the end of the warm-up, with codecs that have one or not."""
+    del world_size
+    adam, named = gradwire.adam(ratio=0.01), {"0.*": gradwire.adam(0.01), "*": gradwire.float8()}
+    every: dict[str, tuple[Any, dict[str, Any]]] = {
+        "adam": (adam, {}),
+        "bucket": (adam, {"scope": "bucket"}),
+        "named": (named, {}),
+        "said": (adam, {"schedule": BySteps(WarmUp((0.05,)), STEPS)}),
+        "constant": (adam, {"schedule": Constant()}),
+        "dense enough": (gradwire.adam(ratio=0.1), {}),
+        "one bit": (gradwire.adam_onebit(), {}),
+        "gradients": (gradwire.topk(ratio=0.01), {}),
+    }
+    found = {}
+    for kind, (codec, options) in every.items():
+        with warnings.catch_warnings(), stepping(codec, **options) as (model, optimizer, handle):
+            warnings.simplefilter("ignore")
+            told = []
+            for steps in (range(1), range(1, STEPS), range(STEPS, STEPS + 4)):
+                handle.report(reset=True)
+                train(model, rank, steps, optimizer=optimizer)
+                report = handle.report()
+                sent = {
+                    name: None if each.paused else getattr(each.codec.sparsify, "ratio", None)
+                    for name, each in handle._parameters.items()
+                    if each.state is not None
+                }
+                told.append((sent, report.schedule, report.wire_bytes))
+            found[kind] = told, fingerprint(model)
+    return found
+
+
+def resumes(rank: int, world_size: int, folder: str, steps: int) -> dict[str, Any]:
+    """Train on for a few steps after a checkpoint of this step, with a pass that is discarded."""
+    del world_size
+
+    def run(model: Any, optimizer: Any, handle: Handle, steps: range) -> None:
+        for step in steps:
+            if step == STEPS:  # thrown away, twice: by hand, and because no step follows it
+                for _ in range(2):
+                    inputs = torch.ones(4, 32)
+                    optimizer.zero_grad()
+                    model(inputs).sum().backward()
+                    handle.discard()
+                optimizer.zero_grad()
+                model(inputs).sum().backward()
+            train(model, rank, range(step, step + 1), optimizer=optimizer)
+
+    def outcome(model: Any, handle: Handle) -> tuple[Any, ...]:
+        return fingerprint(model), plain(handle.state_dict())
+
+    with stepping() as (model, optimizer, handle):
+        run(model, optimizer, handle, range(steps))
+        halves = {"model": model.module, "optimizer": optimizer, "handle": handle}
+        saved = {name: each.state_dict() for name, each in halves.items()}
+        torch.save(saved, Path(folder) / f"{steps}-{rank}.pt")
+        run(model, optimizer, handle, range(steps, STEPS + 5))
+        whole = outcome(model, handle)
+    saved = torch.load(Path(folder) / f"{steps}-{rank}.pt", weights_only=True)
+    with stepping(seed=99) as (model, optimizer, handle):
+        model.module.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        handle.load_state_dict(saved["handle"])
+        run(model, optimizer, handle, range(steps, STEPS + 5))
+        return {"same": whole == outcome(model, handle), "ratios": ratios(handle)}
+
+
+def resumes_on_others(rank: int, world_size: int, folder: str, steps: int) -> dict[str, Any]:
+    """Go on from what `resumes` has saved with two ranks, until the warm-up is over."""
+    del world_size
+    files = [Path(folder) / f"{steps}-{each}.pt" for each in range(2)]
+    saved = [torch.load(each, weights_only=True) for each in files]
+    found = {}
+    with stepping(seed=99) as (model, optimizer, handle):
+        model.module.load_state_dict(saved[0]["model"])
+        optimizer.load_state_dict(saved[0]["optimizer"])
+        handle.load_state_dict([each["handle"] for each in saved])
+        for step in range(steps, STEPS + 3):
+            train(model, rank, range(step, step + 1), optimizer=optimizer)
+            found[step] = ratios(handle)["0.weight"]
+        return {"ratios": found, "print": fingerprint(model)}
+
+
+def resumes_from_before(rank: int, world_size: int) -> dict[int, list[Any]]:
+    """Go on from checkpoints without a warm-up, as they all were before there was one."""
+    del world_size
+    found = {}
+    for steps in (3, STEPS + 3):
+        with stepping(schedule=Constant()) as (model, optimizer, handle):
+            train(model, rank, range(steps), optimizer=optimizer)
+            saved, halves = handle.state_dict(), optimizer.state_dict()
+        with stepping() as (model, optimizer, handle):
+            optimizer.load_state_dict(halves)
+            handle.load_state_dict(saved)
+            train(model, rank, range(steps, steps + 1), optimizer=optimizer)
+            found[steps] = [ratios(handle)["0.weight"], about(handle.state_dict())["schedule"]]
+    return found
+
+
+def gives_back(rank: int, world_size: int) -> list[int]:
+    """Bytes of the buffers of frames: in the warm-up, and some steps after it."""
+    del world_size
+    gc.collect()
+    others = {id(each) for each in gc.get_objects() if isinstance(each, Buffers)}
+    module = torch.nn.Sequential(
+        torch.nn.Linear(32, 2000, bias=False), torch.nn.Linear(2000, 16, bias=False)
+    )
+    with stepping(module=module) as (model, optimizer, handle):
+        found = []
+        for steps in (range(STEPS), range(STEPS, STEPS + 8)):
+            train(model, rank, steps, optimizer=optimizer)
+            handle.report()  # waits for what is under way
+            mine = [each for each in gc.get_objects() if isinstance(each, Buffers)]
+            found.append(sum(each.nbytes for each in mine if id(each) not in others))
+        return found
+
+
+# Schedules that nobody advances ---------------------------------------------------------------
+
+
+def untold(rank: int, world_size: int) -> dict[str, Any]:
+    """Epochs that a program does not tell of, tells of late, or told of before a resume."""
+    del world_size
+    found: dict[str, Any] = {}
+    for kind, schedule, late in (
+        ("warm-up", WarmUp((0.5, 0.2)), False),
+        ("dense", DenseWarmUp(1), False),
+        ("late", WarmUp((0.5, 0.2)), True),
+        ("accordion", Accordion(0.5, 0.01), False),
+    ):
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            attached(network(), gradwire.topk(0.01), options={"schedule": schedule}) as (
+                model,
+                handle,
+            ),
+        ):
+            warnings.simplefilter("always")
+            sent, shown = [], []
+            for step in range(2 * STEPS + 5):
+                if late and step == STEPS + 3:
+                    handle.epoch(0)  # which has only now begun, and so is what counts
+                train(model, rank, range(step, step + 1))
+                sent.append(ratios(handle)["0.weight"])
+                shown.append(handle.report(residuals=False).schedule)
+            found[kind] = sent, shown, [str(each.message) for each in caught if _told(each)]
+            found[kind + " saved"] = about(handle.state_dict())["schedule"]["told"]
+    options = {"schedule": WarmUp((0.5, 0.2))}
+    with attached(network(), gradwire.topk(0.01), options=options) as (model, handle):
+        handle.epoch(0)
+        train(model, rank, range(STEPS + 3))
+        saved = handle.state_dict()
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        attached(network(), gradwire.topk(0.01), options=options) as (model, handle),
+    ):
+        warnings.simplefilter("always")
+        handle.load_state_dict(saved)
+        train(model, rank, range(STEPS + 3, STEPS + 8))
+        found["resumed"] = ratios(handle)["0.weight"], [str(each) for each in caught if _told(each)]
+    return found
+
+
+def _told(caught: warnings.WarningMessage) -> bool:
+    return "handle.epoch" in str(caught.message)
+
+
+def strict(rank: int, world_size: int) -> dict[str, Any]:
+    """A program with warnings for errors is told by an error, on all ranks, and may go on."""
+    del world_size
+    options = {"schedule": WarmUp((0.5, 0.2))}
+    with attached(network(), gradwire.topk(0.01), options=options) as (model, handle):
+        train(model, rank, range(STEPS))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            try:
+                train(model, rank, range(STEPS, STEPS + 1))
+            except RuntimeWarning as error:
+                text = str(error)
+        train(model, rank, range(STEPS, STEPS + 2))
+        return {
+            "text": text,
+            "step": handle.step,
+            "ratio": ratios(handle)["0.weight"],
+            "print": fingerprint(model),
+        }
+
+
+# Nothing to compress --------------------------------------------------------------------------
+
+
+def idle(rank: int, world_size: int) -> dict[str, Any]:
+    """What is said where nothing is compressed, at `attach` and in the report."""
+    alone = [dist.new_group([each]) for each in range(world_size)][rank]
+    frozen = network()
+    small = {"min_numel": 10**6}
+    found = {}
+    for kind, module, codec, options, group in (
+        ("one rank", network(), gradwire.topk(0.01), {}, alone),
+        ("one rank, auto", network(), "auto", {}, alone),
+        ("small", network(), gradwire.topk(0.01), small, None),
+        ("matrices", network(), gradwire.topk(0.01), {"min_ndim": 3}, None),
+        ("frozen", frozen, gradwire.topk(0.01), {}, None),
+        ("small, auto", network(), "auto", small, None),
+        ("compressed", network(), gradwire.topk(0.01), {}, None),
+    ):
+        model = DistributedDataParallel(module, process_group=group)
+        if module is frozen:
+            for each in module.parameters():
+                each.requires_grad_(each.numel() < 1024)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            handle = gradwire.torch.ddp.attach(model, codec, optimizer=optimizer, **options)  # type: ignore[arg-type]
+        with handle:
+            if module is not frozen:
+                train(model, rank, range(2), optimizer=optimizer)
+            found[kind] = [str(each.message) for each in caught], handle.report().decision
+    return found

@@ -70,6 +70,7 @@ def _content(shown: Sequence[Figures], every: Mapping[int, Sequence[Figures]]) -
         element("p", element("code", first.codec), class_="quiet"),
         element("p", carried + older, class_="quiet"),
         *([element("p", first.decision)] if first.decision else []),
+        *([element("p", element("code", first.schedule))] if first.schedule else []),
     ]
     if len(shown) == 1:
         return [*parts, _one(first, every)]

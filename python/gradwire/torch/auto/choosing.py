@@ -10,7 +10,7 @@ import gradwire
 from gradwire import _validate
 from gradwire.auto import ladder
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
-from gradwire.schedule import Schedule
+from gradwire.schedule import Constant, Schedule
 from gradwire.torch.optim import AdamW
 from gradwire.torch.reducer.pairing import check_optimizer
 
@@ -134,10 +134,11 @@ def check_unbounded(max_ratio: object) -> None:
         raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
 
 
-def check_alone(schedule: Schedule, same: Schedule, scope: str, hierarchy: object) -> None:
+def check_alone(schedule: Schedule | None, scope: str, hierarchy: object) -> None:
     """Raise a ValueError for options that have decisions of their own."""
+    decides = schedule not in (None, Constant())
     reasons = {
-        "schedule=": (schedule is not same, "a schedule decides on the ratio too"),
+        "schedule=": (decides, "a schedule decides on the ratio too"),
         f"scope={scope!r}": (scope != "tensor", "buckets change between dense and the codec"),
         "hierarchy=": (hierarchy is not None, "the level inside a node is not measured"),
     }

@@ -158,6 +158,11 @@ class Pilot:
             return self._passes.change(lambda: self._send(Sent(self._scheduler.saved, self._half)))
         if self._ranks == 1:
             return self._passes.change(self._leave) if self._is_left else None
+        if self._scheduler.epoch_at(self._warm_step) != self._scheduler.epoch:
+            self._skipped = max(self._skipped, SETTLING)
+            return self._passes.change(lambda: self._send(Sent(self._chosen, self._half)))
+        if self._scheduler.warms_up:  # which tells nothing of the setting
+            return None
         if previous is None or not previous.complete:
             return None
         previous.end = now
@@ -295,6 +300,12 @@ class Pilot:
             self._change(self._choice(plan), half)
 
     @property
+    def _warm_step(self) -> int | None:
+        """The step of the codec's warm-up; None where that would be in the way of a measurement."""
+        settled = self._decider is not None and self._decider.settled
+        return self._passes.step if settled and self._codes else None
+
+    @property
     def _is_left(self) -> bool:
         """Whether something goes by the codec that a single rank has no use for."""
         every = self._by_id.values() if self._codes else ()
@@ -318,10 +329,8 @@ class Pilot:
             self._send(sent)
 
     def _send(self, sent: Sent) -> None:
-        self._half = sent.half
-        self._scheduler.choose(sent.chosen, saved=sent.saved)
-        self._chosen = self._scheduler.chosen
-        self._codes = self._chosen.codes
+        self._half, self._chosen, self._codes = sent.half, sent.chosen, sent.chosen.codes
+        self._scheduler.choose(sent.chosen, saved=sent.saved, step=self._warm_step)
         self._passes.forget()
 
     def _choice(self, plan: Plan) -> Choice:

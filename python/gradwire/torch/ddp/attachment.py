@@ -23,7 +23,7 @@ from gradwire.torch.ddp.entry import HookEntry, check_ranks
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.options import SAME, Options, Scope
+from gradwire.torch.reducer.options import Options, Scope
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport import Groups, Hierarchy, Levels, Transport, levels
 
@@ -36,7 +36,7 @@ def attach(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     max_ratio: float | None = None,
-    schedule: Schedule = SAME,
+    schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
@@ -76,9 +76,11 @@ def attach(
         With ``"auto"``, the strongest compression that accuracy allows, as a ratio in (0, 1]: the
         least share of the entries that may be sent, 0.01 by default. Of ratios that make a step
         equally short, the largest is used.
-    schedule : gradwire.schedule.Schedule
-        Changes the compression from epoch to epoch; call `Handle.epoch` to advance it. Constant by
-        default.
+    schedule : gradwire.schedule.Schedule, optional
+        Changes the compression from epoch to epoch; call `Handle.epoch` to advance it. By default
+        that which `gradwire.schedule.recommended` returns for the codec: a warm-up by steps, which
+        advances by itself, for codecs that send steps; none for others. With ``"auto"``, only
+        ``Constant()``, to do without the warm-up.
     grad_scaler : torch.amp.GradScaler, optional
         The scaler of the loss. Residuals are then kept unscaled. If a gradient is not finite on
         some rank, or an average overflows, every gradient of that step becomes infinite on every
@@ -128,6 +130,9 @@ def attach(
     -----
     PairingWarning
         The optimizer costs accuracy with this codec, or there is none to be checked.
+    RuntimeWarning
+        Nothing is compressed: there is one rank, or no parameter to which a codec applies. Later,
+        if the schedule waits for `Handle.epoch`, which is not called.
 
     Notes
     -----
@@ -150,7 +155,7 @@ def attach(
     choices: Automatic | None = None
     if codec == AUTO:
         choices = codec_for(optimizer, max_ratio, owners=True)
-        check_alone(schedule, SAME, scope, hierarchy)
+        check_alone(schedule, scope, hierarchy)
         check_measurable(models.known(ddp), grad_scaler, whole=whole)
         codec = choices.codec
     else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gradwire.schedule import Constant
 from gradwire.torch.diloco.checkpoint import Shared
 from gradwire.torch.diloco.outer import Outer
 from gradwire.torch.diloco.part import Part
@@ -14,7 +15,7 @@ from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.given import check_codec, check_frames, check_memory
 from gradwire.torch.reducer.layout import Layout
-from gradwire.torch.reducer.options import SAME, Options
+from gradwire.torch.reducer.options import Options
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.report import Tallies
 from gradwire.torch.reducer.scheduling import Scheduler
@@ -73,7 +74,7 @@ class Replica:
             each.strides = torch.empty(each.tensor.shape, device="meta").stride()
         by_name = {each.name: each for each in self.records}
         self.compressed = {each.name: each for each in self.records if each.state is not None}
-        self.scheduler = Scheduler(SAME, self.compressed, measures=False)
+        self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
         tallies = Tallies(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}
         self.fragments: list[list[Part]] = []

@@ -14,7 +14,7 @@ from gradwire.torch.fsdp.model import Group, groups_of, names_of
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.options import SAME, Options, Scope
+from gradwire.torch.reducer.options import Options, Scope
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.reducer.shares import divided
 from gradwire.torch.transport import Hierarchy
@@ -28,7 +28,7 @@ def attach(
     *,
     mesh: DeviceMesh | dist.ProcessGroup,
     optimizer: torch.optim.Optimizer | None = None,
-    schedule: Schedule = SAME,
+    schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,

@@ -12,7 +12,6 @@ from gradwire import _validate
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AUTO, Automatic, check_alone, check_unbounded, codec_for
 from gradwire.torch.horovod.wrapped import Distributed
-from gradwire.torch.reducer.options import SAME
 from gradwire.torch.reducer.pairing import check_optimizer
 from gradwire.torch.transport.horovod import library
 
@@ -56,7 +55,7 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
 
 
 def choices_of(
-    codec: Any, max_ratio: float | None, optimizer: Optimizer, schedule: Schedule, scope: str
+    codec: Any, max_ratio: float | None, optimizer: Optimizer, schedule: Schedule | None, scope: str
 ) -> tuple[Any, Automatic | None]:
     """Return the codec, and for ``"auto"`` what may be chosen.
 
@@ -66,7 +65,7 @@ def choices_of(
         Other arguments do not go with it.
     """
     if isinstance(codec, str) and codec == AUTO:
-        check_alone(schedule, SAME, scope, None)
+        check_alone(schedule, scope, None)
         # Horovod does not add up in bfloat16, and float16 would lose small gradients.
         choices = dataclasses.replace(codec_for(optimizer, max_ratio), halves=False)
         return choices.codec, choices

@@ -20,7 +20,7 @@ from gradwire.torch.horovod.wrapped import Distributed, wrap
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import SAME, Options, Scope
+from gradwire.torch.reducer.options import Options, Scope
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
@@ -57,7 +57,7 @@ def DistributedOptimizer(  # as Horovod's
     *,
     codec: Codecs | Literal["auto"],
     max_ratio: float | None = None,
-    schedule: Schedule = SAME,
+    schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,

@@ -17,7 +17,7 @@ from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import SAME, Options, Scope
+from gradwire.torch.reducer.options import Options, Scope
 
 if TYPE_CHECKING:
     from gradwire.schedule import Schedule
@@ -46,8 +46,9 @@ class Compress(Callback):
     max_ratio : float, optional
         With ``"auto"``, the least share of the entries that may be sent, in (0, 1]; 0.01 by
         default.
-    schedule : gradwire.schedule.Schedule
-        Changes the compression from epoch to epoch.
+    schedule : gradwire.schedule.Schedule, optional
+        Changes the compression from epoch to epoch. By default, and with ``"auto"``, as in
+        `gradwire.torch.ddp.attach`.
     optimizer : {"auto", None}
         With ``"auto"``, the optimizer of the module is attached, too, if it has exactly one. It is
         then checked, and gradients that it does not apply leave the residuals again. With None, no
@@ -96,7 +97,7 @@ class Compress(Callback):
         codec: Codecs | Literal["auto"],
         *,
         max_ratio: float | None = None,
-        schedule: "Schedule" = SAME,
+        schedule: "Schedule | None" = None,
         optimizer: Literal["auto"] | None = "auto",
         min_numel: int = 1024,
         min_ndim: int = 1,
@@ -118,7 +119,7 @@ class Compress(Callback):
         }
         if codec == AUTO:
             pairing.check_automatic(optimizer, in_step=exchange_in_step)
-            check_alone(schedule, SAME, scope, hierarchy)
+            check_alone(schedule, scope, hierarchy)
             Options(codec=gradwire.float8(), **options)  # whichever is chosen for the optimizer
             options["max_ratio"] = least_ratio(max_ratio)
         else:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gradwire import _validate
 from gradwire.auto import ladder
 from gradwire.exchange.owners import Owners
-from gradwire.schedule import Constant
+from gradwire.schedule import BySteps, Schedule
 from gradwire.schedule._amount import with_ratio
 from gradwire.torch.reducer.choice import Choice
 from gradwire.torch.reducer.record import Parameter
@@ -24,6 +24,9 @@ __all__ = ["Adaptive"]
 class Adaptive(Scheduler):
     """A scheduler that is told what to do, by whoever decides: all ranks at the same pass.
 
+    Its schedule is a warm-up of the codec, or none. It is over, as far as it is concerned, unless
+    `choose` is told of a step.
+
     Attributes
     ----------
     chosen : Choice
@@ -33,6 +36,8 @@ class Adaptive(Scheduler):
 
     Parameters
     ----------
+    schedule : gradwire.schedule.Constant or None
+        None for what is recommended for each codec.
     parameters, measures
         As in `Scheduler`.
     owners : gradwire.exchange.ReduceScatter or gradwire.exchange.QuantizedAllReduce, optional
@@ -41,6 +46,7 @@ class Adaptive(Scheduler):
 
     def __init__(
         self,
+        schedule: Schedule | None,
         parameters: Mapping[str, Parameter],
         *,
         measures: bool,
@@ -48,9 +54,31 @@ class Adaptive(Scheduler):
     ) -> None:
         self._owners = owners
         self.chosen = self.saved = Choice(dict.fromkeys(parameters))
-        super().__init__(Constant(), parameters, measures=measures)
+        super().__init__(schedule, parameters, measures=measures)
+        self.epoch = self.epoch_at(None)
 
-    def choose(self, chosen: Choice, *, saved: Choice | None = None) -> None:
+    def epoch_at(self, step: int | None) -> int:
+        """Return the epoch of the warm-up at a step with the codec; None for what comes after."""
+        warm_up = self.schedule
+        if not isinstance(warm_up, BySteps):
+            return self.epoch
+        last = warm_up.last
+        assert last is not None  # of what is recommended
+        return last if step is None else warm_up.epoch_at(step)
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether more is sent than was chosen."""
+        return self.epoch != self.epoch_at(None)
+
+    def is_due(self, step: int) -> bool:
+        """Tell that it does not advance by itself."""
+        del step
+        return False
+
+    def choose(
+        self, chosen: Choice, *, saved: Choice | None = None, step: int | None = None
+    ) -> None:
         """Change what is sent. Drop all layouts after it: `Passes.forget`.
 
         States stay as they are. What is known of the sizes of frames is forgotten where a ratio or
@@ -61,18 +89,23 @@ class Adaptive(Scheduler):
         chosen : Choice
         saved : Choice, optional
             What a run that resumes goes on with, if not with that.
+        step : int, optional
+            That of the warm-up, as in `epoch_at`.
         """
+        self.epoch = self.epoch_at(step)
         self.chosen, self.saved = chosen, chosen if saved is None else saved
         self._apply()
 
     def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
-        del epoch, critical
+        del critical
         ratio, codec = self.chosen.ratios[name], self._codecs[name]
         if ratio is None:
             return None
         if name in self.chosen.owned and self._owners is not None:
             codec = dataclasses.replace(codec, exchange=self._owners)
-        return with_ratio(codec, ratio) if hasattr(codec.sparsify, "ratio") else codec
+        if hasattr(codec.sparsify, "ratio"):
+            codec = with_ratio(codec, ratio)
+        return self._schedules[name].codec_at(codec, epoch)
 
     def take(self, position: Position) -> None:
         """Continue from a position. This cannot fail."""
@@ -118,7 +151,10 @@ class Adaptive(Scheduler):
         before, now = self.chosen, Choice(tried, owned)
         self.chosen = now
         try:
-            found = self._position(found.epoch, found.lr, found.critical, found.norms, measured)
+            epoch = self.epoch_at(None) if isinstance(self.schedule, BySteps) else found.epoch
+            found = self._position(
+                epoch, found.lr, found.critical, found.norms, measured, told=False
+            )
         finally:
             self.chosen = before
         return Position(
@@ -128,6 +164,7 @@ class Adaptive(Scheduler):
             found.norms,
             found.codecs,
             found.measured,
+            found.told,
             now,
         )
 

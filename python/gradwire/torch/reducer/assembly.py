@@ -20,6 +20,7 @@ from gradwire.torch.reducer.pairing import check_pairing, warn_of_pairing
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.scheduling import Scheduler
 from gradwire.torch.reducer.shares import Share, cut
+from gradwire.torch.reducer.warning import warn
 from gradwire.torch.transport import Place, Transport
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def assemble(
             check_pairing(codec, optimizer, theirs)
         scheduler = (
             Adaptive(
+                options.schedule,
                 compressed,
                 measures=place.measures,
                 owners=options.owners_of(place.size),
@@ -110,6 +112,9 @@ def assemble(
             warn_of_pairing(codec, optimizer, theirs)  # an error, if the program says so
             if optimizer is None:
                 break  # which is said once
+        idle = "" if options.adaptive else options.idle(parameters, place)
+        if idle:
+            warn(idle, RuntimeWarning)
         entry.register()
     except BaseException:
         transport.leave()  # a refused call must not leak threads or sockets

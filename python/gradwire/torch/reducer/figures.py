@@ -47,6 +47,7 @@ def report(
     *,
     residuals: bool,
     decision: str = "",
+    schedule: str = "",
 ) -> Report:
     """Return a report on these parameters, whose tallies come in the same order.
 
@@ -65,6 +66,8 @@ def report(
         Compute the norms of the residuals, which reads each of them once.
     decision : str
         Why buckets are averaged as they are.
+    schedule : str
+        Where the schedule is.
     """
     parameters = list(parameters)
     read = Snapshots()
@@ -81,6 +84,7 @@ def report(
         parameters=tuple(map(_describe, parameters, tallies.all(), norms)),
         timeline=marks.timeline(exchange.times.recent),
         decision=decision,
+        schedule=schedule,
     )
 
 

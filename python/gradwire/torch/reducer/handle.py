@@ -40,12 +40,13 @@ class Handle(Attached):
         """Begin an epoch and advance the schedule. A collective: call it between steps.
 
         Call it on every rank with 0, 1, 2 and so on at the start of each epoch; after a resume,
-        continue with the saved epoch. Residuals are kept through every change.
+        continue with the saved epoch. Residuals are kept through every change. Until the first
+        call, 100 steps count as an epoch, and the first such epoch ends with a RuntimeWarning.
 
         Parameters
         ----------
         epoch : int
-            The epoch that begins; not lower than the current one.
+            The epoch that begins; not lower than the one before.
         lr : float, optional
             Learning rate of the epoch. `gradwire.schedule.Accordion` treats a lower rate than in
             the previous epoch as a critical regime, so leave it out if it decreases every epoch.
@@ -411,9 +412,16 @@ class Handle(Attached):
                 self._tallies,
                 self.step,
                 residuals=residuals,
-                decision="" if self._deciding is None else self._deciding.reason,
+                decision=self._reason(),
+                schedule=self._scheduler.place,
             )
         )
         if reset:
             figures.clear(self._exchange, self._tallies)
         return report
+
+    def _reason(self) -> str:
+        """Return why gradients go as they do, where that needs a reason."""
+        if self._deciding is not None:
+            return self._deciding.reason
+        return self._options.idle(self._parameters.values(), self._place)

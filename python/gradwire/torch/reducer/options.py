@@ -1,6 +1,7 @@
 """What every way in takes, and what all ranks must have in common."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -10,20 +11,19 @@ from gradwire import _validate
 from gradwire._part import check_part
 from gradwire.auto import OWNERS_FROM
 from gradwire.exchange.owners import Owners
-from gradwire.schedule import Constant, Schedule
+from gradwire.schedule import Schedule, recommended
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assignment import Assignment, Codecs
 from gradwire.torch.reducer.given import check_bundled, check_memory
 from gradwire.torch.reducer.pairing import check_optimizer, facts_of
 from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.transport import Place
 
-__all__ = ["SAME", "Options", "Scope"]
+__all__ = ["Options", "Scope"]
 
 Scope = Literal["tensor", "bucket"]
 """What entries are selected from: each parameter, or all parameters of a bucket together."""
-
-SAME = Constant()
-"""The schedule that changes nothing."""
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -40,7 +40,7 @@ class Options:
 
     codec: Codecs
     optimizer: torch.optim.Optimizer | None = None
-    schedule: Schedule = SAME
+    schedule: Schedule | None = None  # then each codec has the one that is recommended
     grad_scaler: GradScaler | None = None
     min_numel: int = 1024
     min_ndim: int = 1
@@ -51,7 +51,8 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "assignment", Assignment(self.codec))
-        check_part("schedule", self.schedule, Schedule)
+        if self.schedule is not None:
+            check_part("schedule", self.schedule, Schedule)
         check_optimizer(self.optimizer)
         _validate.integer("min_numel", self.min_numel, low=0)
         _validate.integer("min_ndim", self.min_ndim, low=0)
@@ -90,6 +91,39 @@ class Options:
             or id(each) in sparse
         }
 
+    def idle(self, parameters: Iterable[Parameter], place: Place) -> str:
+        """Return why there is nothing to gain, in a sentence; empty if there is."""
+        if place.nodes == 1:
+            alone = "rank" if place.shares == 1 else "node"
+            return (
+                f"There is one {alone}, which has nothing to exchange: the codec takes time, "
+                "delays gradients and saves nothing. Start several, as by torchrun "
+                "--nproc-per-node=2, or leave gradwire out."
+            )
+        why = Counter(map(self._why_dense, parameters))
+        if not all(why):
+            return ""
+        found = ", ".join(f"{count} {each}" for each, count in why.most_common())
+        return (
+            f"Nothing is compressed: of {why.total()} parameters, {found or 'none is there'}. Pass "
+            "another min_numel=, min_ndim= or codec, or leave gradwire out."
+        )
+
+    def _why_dense(self, parameter: Parameter) -> str:
+        """Return why a parameter is not compressed; empty if it is."""
+        tensor = parameter.tensor
+        if not tensor.requires_grad:
+            return "frozen"
+        if parameter.state is not None:
+            return ""
+        if tensor.dtype not in _COMPRESSIBLE:
+            return f"of {tensor.dtype}"
+        if tensor.numel() < self.min_numel:
+            return f"with fewer than min_numel={self.min_numel} entries"
+        if tensor.ndim < self.min_ndim:
+            return f"with fewer than min_ndim={self.min_ndim} dimensions"
+        return "without a codec" if self.assignment.of(parameter.name) is None else "sparse"
+
     @property
     def undoable(self) -> bool:
         """Whether every codec's memory can go back."""
@@ -100,7 +134,7 @@ class Options:
         shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
         return {
             "codec": self.assignment.get_config(),
-            "schedule": self.schedule.get_config(),
+            "schedule": [each.get_config() for each in self._schedules()],
             "grad_scaler": self.scaled,
             "scope": self.scope,
             "auto": self.adaptive,
@@ -108,6 +142,11 @@ class Options:
             "parameters": (len(shapes), checksum(shapes)),
             "optimizer": facts_of(self.optimizer, named),
         }
+
+    def _schedules(self) -> list[Schedule]:
+        if self.schedule is not None:
+            return [self.schedule]
+        return list(dict.fromkeys(map(recommended, self.assignment.codecs)))
 
     def check(self, named: Mapping[str, torch.Tensor], *, whole: bool) -> None:
         """Raise a ValueError if they do not suit these parameters, or each other.

@@ -1,18 +1,14 @@
 """Which optimizers go with which codecs."""
 
-import os
-import sys
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.optim import Optimizer
 
-import gradwire
 from gradwire.torch.optim import SGD, AdamW
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.warning import warn
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -28,11 +24,6 @@ __all__ = [
     "warn_of_pairing",
     "warn_of_steps",
 ]
-
-_INNER = tuple(
-    os.path.dirname(each.__file__) + os.sep for each in (gradwire, torch) if each.__file__
-)
-"""Where the sources of gradwire and torch are."""
 
 _ADAMW = "gradwire.torch.optim.AdamW"
 _SGD = "gradwire.torch.optim.SGD"
@@ -226,8 +217,4 @@ def warn_of_steps(found: int, expected: int) -> None:
 
 
 def _warn(text: str) -> None:
-    """Warn of the line of the program that called gradwire, or one of torch's optimizers."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INNER):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, PairingWarning, stacklevel=level)
+    warn(text, PairingWarning)

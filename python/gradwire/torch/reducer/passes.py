@@ -191,7 +191,10 @@ class Passes:
 
         Within `join`, a rank without inputs has shadow passes, which leave its ``.grad`` alone.
         """
-        refusal = self._begin(shadow=shadow)
+        try:
+            refusal = self._begin(shadow=shadow)
+        except Warning as error:  # which the program has for errors; all ranks have the same
+            refusal = error
         self._read_scale = self._scale()
         return refusal
 
@@ -288,8 +291,10 @@ class Passes:
             return undo
         self._worker.settle()
         self._worker.between(undo)
-        self._scheduler.advance_to(self.step)
-        self.forget()
+        try:
+            self._scheduler.advance_to(self.step)
+        finally:
+            self.forget()
         return _nothing
 
     def _drop(self, applying: Applying) -> Callable[[], None]:

@@ -10,12 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire import _validate
-from gradwire.schedule import Accordion, BySteps, Schedule
+from gradwire.schedule import Accordion, BySteps, Constant, Schedule, recommended
+from gradwire.schedule.recommendation import STEPS
 from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.agreement import agree
 from gradwire.torch.reducer.choice import Choice
 from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.warning import warn
 from gradwire.torch.transport import Channel
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Position:
         The codec of each parameter; None for a parameter that is currently sent dense.
     measured : dict of str to numpy.ndarray
         Sums of gradients, if needed.
+    told : bool
+        `Handle.epoch` has told of it.
     chosen : Choice, optional
         What `Adaptive` gives each parameter.
     """
@@ -51,16 +55,19 @@ class Position:
     norms: dict[str, float]
     codecs: "dict[str, Codec | None]"
     measured: dict[str, NDArray[np.float32]]
+    told: bool = False
     chosen: Choice | None = None
 
 
 class Scheduler:
     """Gives every compressed parameter its codec for the epoch.
 
-    Do not call any method during a step.
+    Do not call any method during a step. A schedule of epochs counts `STEPS` steps as one until
+    `advance` tells of the first.
 
     Attributes
     ----------
+    schedule : gradwire.schedule.Schedule
     epoch : int
         The current epoch.
     critical : dict of str to bool
@@ -71,17 +78,25 @@ class Scheduler:
 
     Parameters
     ----------
-    schedule : gradwire.schedule.Schedule
+    schedule : gradwire.schedule.Schedule or None
+        None for what is recommended for each codec.
     parameters : mapping of str to Parameter
         The compressed parameters, each with the codec that was attached.
     measures : bool
     """
 
     def __init__(
-        self, schedule: Schedule, parameters: Mapping[str, Parameter], *, measures: bool
+        self, schedule: Schedule | None, parameters: Mapping[str, Parameter], *, measures: bool
     ) -> None:
-        self.schedule = schedule
+        self._schedules = {
+            name: recommended(parameter.codec) if schedule is None else schedule
+            for name, parameter in parameters.items()
+        }
+        # Those that are recommended and change anything are the same.
+        every = (each for each in self._schedules.values() if not isinstance(each, Constant))
+        self.schedule = next(every, Constant()) if schedule is None else schedule
         self.epoch = 0
+        self._told = self._warned = False
         self.critical = dict.fromkeys(parameters, True)
         self._lr: float | None = None
         self._norms = dict.fromkeys(parameters, 0.0)
@@ -103,8 +118,9 @@ class Scheduler:
         agree(channel, "began an epoch", {"epoch": epoch, "lr": lr})
         if isinstance(self.schedule, BySteps):
             return
-        if epoch < self.epoch:
+        if epoch < self.epoch and self._told:
             raise ValueError(f"epoch {self.epoch} has already begun, got epoch {epoch}")
+        self._told = True
         lowered = lr is not None and self._lr is not None and lr < self._lr
         self._lr = self._lr if lr is None else lr
         if epoch == self.epoch:
@@ -116,13 +132,58 @@ class Scheduler:
 
     def is_due(self, step: int) -> bool:
         """Tell whether the schedule counts steps and has to advance at this one."""
-        return isinstance(self.schedule, BySteps) and self.schedule.epoch_at(step) != self.epoch
+        counted = self._counted
+        if counted is None:
+            return self._waits and not self._warned and step >= STEPS
+        return counted.epoch_at(step) != self.epoch
 
     def advance_to(self, step: int) -> None:
-        """Advance a schedule that counts steps, on all ranks at the same one."""
-        assert isinstance(self.schedule, BySteps)
-        self.epoch = self.schedule.epoch_at(step)
-        self._apply()
+        """Advance a schedule that counts steps, on all ranks at the same one.
+
+        Raises
+        ------
+        RuntimeWarning
+            It waits for `Handle.epoch`, and the program has warnings for errors.
+        """
+        counted = self._counted
+        if counted is not None:
+            self.epoch = counted.epoch_at(step)
+            self._apply()
+        if self._waits and not self._warned:
+            self._warned = True
+            _warn_of_epochs(self.schedule, counts=counted is not None)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether epochs matter, and none has been told of."""
+        return not self._told and not isinstance(self.schedule, Constant | BySteps)
+
+    @property
+    def _counted(self) -> BySteps | None:
+        """What is advanced by steps, if anything."""
+        if isinstance(self.schedule, BySteps):
+            return self.schedule
+        # Otherwise a warm-up would have no end.
+        waits = self._waits and self.schedule.by_epoch_alone
+        return BySteps(self.schedule, STEPS) if waits else None
+
+    @property
+    def place(self) -> str:
+        """Where the schedule is, and what is sent now, in words; empty if it changes nothing."""
+        if isinstance(self.schedule, Constant):
+            return ""
+        untold = " (handle.epoch() was not called)" * self._waits
+        return f"{self.schedule!r}, epoch {self.epoch}{untold}: {self._sent()}"
+
+    def _sent(self) -> str:
+        """Return what is sent of the entries of compressed parameters."""
+        every = [each for each in self._parameters.values() if not each.paused]
+        found = [getattr(each.codec.sparsify, "ratio", None) for each in every]
+        ratios = sorted({each for each in found if each is not None})
+        if not ratios:
+            return "compressed" if every else "dense"
+        least, most = f"{ratios[0]:g}", f"{ratios[-1]:g}"
+        return f"ratio {most}" if len(ratios) == 1 else f"ratios from {least} to {most}"
 
     def _decide(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> None:
         """End an epoch: all ranks decide alike, from the gradients of those that have measured."""
@@ -141,7 +202,9 @@ class Scheduler:
             self.critical = dict.fromkeys(self.critical, True)
 
     def _apply(self) -> None:
-        self.take(self._position(self.epoch, self._lr, self.critical, self._norms, {}))
+        self.take(
+            self._position(self.epoch, self._lr, self.critical, self._norms, {}, told=self._told)
+        )
 
     def _position(
         self,
@@ -150,6 +213,8 @@ class Scheduler:
         critical: Mapping[str, bool],
         norms: Mapping[str, float],
         measured: Mapping[str, NDArray[np.float32]],
+        *,
+        told: bool,
     ) -> "Position":
         codecs = {name: self._codec(name, epoch, critical) for name in self._parameters}
         sums = {}
@@ -157,7 +222,7 @@ class Scheduler:
             for name, parameter in self._parameters.items():
                 total = measured.get(name)
                 sums[name] = np.zeros(parameter.numel, np.float32) if total is None else total
-        return Position(epoch, lr, dict(critical), dict(norms), codecs, sums)
+        return Position(epoch, lr, dict(critical), dict(norms), codecs, sums, told)
 
     def _sums(self, epoch: int) -> bool:
         """Tell whether this rank sums gradients in an epoch."""
@@ -169,11 +234,11 @@ class Scheduler:
         if isinstance(self.schedule, Accordion):
             shape = self._parameters[name].shape
             return self.schedule.codec_for(own, critical=critical[name], shape=shape)
-        return self.schedule.codec_at(own, epoch)
+        return self._schedules[name].codec_at(own, epoch)
 
     def take(self, position: "Position") -> None:
         """Continue from a position. This cannot fail."""
-        self.epoch, self._lr = position.epoch, position.lr
+        self.epoch, self._lr, self._told = position.epoch, position.lr, position.told
         self.critical, self._norms = position.critical, position.norms
         for name, parameter in self._parameters.items():
             codec = position.codecs[name]
@@ -187,12 +252,14 @@ class Scheduler:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the schedule, as plain numbers and strings."""
+        depends = not isinstance(self.schedule, Constant | BySteps)
         return {
             "config": self.schedule.get_config(),
             "epoch": self.epoch,
             "lr": self._lr,
             "critical": dict(self.critical),
             "norms": dict(self._norms),
+            **({"told": self._told} if depends else {}),
         }
 
     def sums(self) -> dict[str, NDArray[np.float32]]:
@@ -238,7 +305,7 @@ class Scheduler:
             ``saved`` is not what `state_dict` returned, or has other parameters.
         """
         keys = {"config", "epoch", "lr", "critical", "norms"}
-        if saved.keys() - {"chosen", "owners"} != keys:
+        if saved.keys() - {"chosen", "owners", "told"} != keys:
             raise ValueError(f"the schedule must have the keys {sorted(keys)}, got {sorted(saved)}")
         epoch = _validate.integer("epoch", saved["epoch"], low=0, high=2**53)
         lr = None if saved["lr"] is None else _validate.positive("lr", saved["lr"])
@@ -251,6 +318,24 @@ class Scheduler:
             key: _validate.boolean("critical", each) for key, each in saved["critical"].items()
         }
         norms = {key: _validate.real("norms", each) for key, each in saved["norms"].items()}
-        if saved["config"] != json.loads(json.dumps(self.schedule.get_config())):
-            return self._position(epoch, lr, self.critical, self._norms, {})
-        return self._position(epoch, lr, critical, norms, measured)
+        config = saved["config"]
+        counted = isinstance(config, Mapping) and config.get("kind") == BySteps.kind
+        told = _validate.boolean("told", saved.get("told", epoch > 0 and not counted))
+        if config != json.loads(json.dumps(self.schedule.get_config())):
+            return self._position(epoch, lr, self.critical, self._norms, {}, told=told)
+        return self._position(epoch, lr, critical, norms, measured, told=told)
+
+
+def _warn_of_epochs(schedule: Schedule, *, counts: bool) -> None:
+    """Warn of a schedule that nobody advances."""
+    does = (
+        f"so {STEPS} steps count as an epoch until it is: or say how many do by "
+        f"gradwire.schedule.BySteps({schedule!r}, steps)"
+        if counts
+        else "so everything stays at low compression: it compares the gradients of whole epochs"
+    )
+    warn(
+        f"{schedule!r} changes the compression from epoch to epoch, and handle.epoch(epoch) was "
+        f"not called in {STEPS} steps, {does}. Call it on every rank at the start of each epoch",
+        RuntimeWarning,
+    )
