@@ -7,7 +7,15 @@ from typing import Any, cast
 import pytest
 
 import gradwire
-from gradwire.schedule import SCHEDULES, Accordion, BySteps, Constant, DenseWarmUp, WarmUp
+from gradwire.schedule import (
+    SCHEDULES,
+    Accordion,
+    BySteps,
+    Constant,
+    DenseWarmUp,
+    WarmUp,
+    recommended,
+)
 from gradwire.sparsify import TopK
 from tests.support import examples
 
@@ -160,7 +168,39 @@ def test_by_steps_is_another_schedule_with_steps_in_place_of_epochs():
     schedule = BySteps(WarmUp((0.5, 0.1)), steps=3)
     epochs = [schedule.epoch_at(step) for step in range(8)]
     assert epochs == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert schedule.epoch_at(10**6) == schedule.last == 2, "nothing changes any more"
     assert ratios(schedule, 3) == ratios(WarmUp((0.5, 0.1)), 3)
+
+
+@pytest.mark.parametrize("schedule", [Constant(), WarmUp(), DenseWarmUp(3)], ids=repr)
+def test_from_the_last_epoch_on_nothing_changes(schedule):
+    found = [schedule.codec_at(CODEC, schedule.last + more) for more in range(5)]
+    assert found == [CODEC] * 5
+    assert schedule.last == 0 or schedule.codec_at(CODEC, 0) != CODEC
+
+
+@pytest.mark.parametrize(
+    ("codec", "ratio"),
+    [
+        (gradwire.adam(0.01), 0.05),
+        (gradwire.adam(0.001), 0.05),
+        (gradwire.adam(0.05), None),
+        (gradwire.adam_onebit(), None),
+        (gradwire.Codec(sparsify=TopK(k=5), memory=gradwire.memory.AdamCorrection()), None),
+        (gradwire.topk(0.01), None),
+        (gradwire.dgc(0.01), None),
+        (gradwire.float8(), None),
+    ],
+    ids=repr,
+)
+def test_codecs_that_send_steps_late_are_recommended_a_warm_up(codec, ratio):
+    found = recommended(codec)
+    if ratio is None:
+        assert found == Constant()
+    else:
+        assert isinstance(found, BySteps)
+        assert found.codec_at(codec, 0).sparsify.ratio == ratio
+        assert found.codec_at(codec, found.last) == codec
 
 
 @pytest.mark.parametrize(

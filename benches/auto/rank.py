@@ -17,6 +17,7 @@ from benches.half import half_hook
 from benches.joining import join, obey
 from gradwire.auto import OWNERS_FROM
 from gradwire.exchange import ReduceScatter
+from gradwire.schedule import Constant
 from gradwire.torch import ddp
 from gradwire.torch.ddp import Handle
 from gradwire.torch.reducer.exchange.all_gather import Gathered
@@ -61,14 +62,20 @@ class Loop:
             self.model.register_comm_hook(None, half_hook)
         elif method == "auto":
             self.handle = ddp.attach(
-                self.model, "auto", optimizer=self.optimizer, max_ratio=max_ratio
+                self.model,
+                "auto",
+                optimizer=self.optimizer,
+                max_ratio=max_ratio,
+                schedule=Constant(),
             )
         elif method != "fp32":
             ratio = float(method.removesuffix(OWNERS).removeprefix("adam(").removesuffix(")"))
             codec = gradwire.adam(ratio=ratio)
             if method.endswith(OWNERS):
                 codec = replace(codec, exchange=ReduceScatter())
-            self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer)
+            self.handle = ddp.attach(
+                self.model, codec, optimizer=self.optimizer, schedule=Constant()
+            )
 
     def step(self) -> float:
         """Return the seconds of a step."""

@@ -19,6 +19,7 @@ from benches.half import half_hook
 from benches.joining import join, obey
 from gradwire.cost import calibrate
 from gradwire.presets import PRESETS
+from gradwire.schedule import Constant
 from gradwire.torch import cost, ddp, optim
 
 LAYERS, WIDTH, BATCH = 8, 1024, 64
@@ -71,7 +72,9 @@ class Loop:
             if isinstance(chosen.memory, gradwire.memory.AdamCorrection):
                 # Steps are sent, which no other optimizer applies.
                 self.optimizer = optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
-                self.handle = ddp.attach(self.model, chosen, optimizer=self.optimizer)
+                self.handle = ddp.attach(
+                    self.model, chosen, optimizer=self.optimizer, schedule=Constant()
+                )
             else:
                 self.handle = ddp.attach(self.model, chosen)
 

@@ -16,6 +16,7 @@ from benches.accuracy.methods import ADAMW, SGD
 from benches.compare.hooks import power_state
 from benches.half import half_hook
 from gradwire import Codec
+from gradwire.schedule import Constant
 from gradwire.torch import ddp, optim
 
 from . import methods
@@ -83,7 +84,7 @@ class Loop:
         elif auto:
             self.decide_anew()
         elif codec is not None:
-            options = dict(attached or {})
+            options = {"schedule": Constant(), **(attached or {})}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ddp.PairingWarning)
                 self.handle = ddp.attach(self.model, codec, optimizer=self.optimizer, **options)
@@ -95,7 +96,11 @@ class Loop:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ddp.PairingWarning)
             self.handle = ddp.attach(
-                self.model, "auto", optimizer=self.optimizer, max_ratio=MAX_RATIO
+                self.model,
+                "auto",
+                optimizer=self.optimizer,
+                max_ratio=MAX_RATIO,
+                schedule=Constant(),
             )
 
     def step(self, task: Any, batch: tuple[Tensor, ...]) -> None:

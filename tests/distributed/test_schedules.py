@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gradwire.schedule.recommendation import STEPS
+from gradwire.torch.reducer.scheduling import EPOCH
 from tests.distributed.ranks import Ranks
 
 
@@ -141,19 +142,19 @@ def test_the_buffers_of_a_warm_up_are_given_back(two: Ranks) -> None:
 def test_epochs_that_nobody_tells_of_are_counted_by_steps(two: Ranks) -> None:
     for found in two.run("schedules.untold"):
         sent, shown, said = found["warm-up"]
-        assert sent == [0.5] * STEPS + [0.2] * STEPS + [0.01] * 5
+        assert sent == [0.5] * EPOCH + [0.2] * EPOCH + [0.01] * 5
         assert shown[0].endswith("epoch 0 (handle.epoch() was not called): ratio 0.5")
         assert shown[-1].endswith("epoch 2 (handle.epoch() was not called): ratio 0.01")
         assert len(said) == 1
-        assert f"handle.epoch(epoch) was not called in {STEPS} steps, so {STEPS} steps" in said[0]
+        assert f"handle.epoch(epoch) was not called in {EPOCH} steps, so {EPOCH} steps" in said[0]
         assert "BySteps(gradwire.schedule.WarmUp(ratios=(0.5, 0.2)), steps)" in said[0]
         assert found["warm-up saved"] is False
         sent, shown, said = found["dense"]
-        assert sent == [None] * STEPS + [0.01] * (STEPS + 5)
+        assert sent == [None] * EPOCH + [0.01] * (EPOCH + 5)
         assert shown[0].endswith("dense")
         assert len(said) == 1
         sent, shown, said = found["late"]
-        assert sent == [0.5] * STEPS + [0.2] * 3 + [0.5] * (STEPS + 2)
+        assert sent == [0.5] * EPOCH + [0.2] * 3 + [0.5] * (EPOCH + 2)
         assert shown[-1].endswith("epoch 0: ratio 0.5")
         assert len(said) == 1
         assert found["late saved"] is True
@@ -168,7 +169,7 @@ def test_a_warning_of_epochs_that_is_an_error_is_one_on_all_ranks(two: Ranks) ->
     results = two.run("schedules.strict")
     for found in results:
         assert "was not called in" in found["text"]
-        assert found["step"] == STEPS + 2
+        assert found["step"] == EPOCH + 2
         assert found["ratio"] == 0.2
         assert found["print"] == results[0]["print"]
 

@@ -130,6 +130,20 @@ def test_adamw_with_a_scheduler_from_before_resumes_bit_for_bit(two: Ranks) -> N
     assert first["warned"] == []
 
 
+def test_what_begins_with_a_larger_ratio_ends_with_a_smaller_one_by_itself(ranks: Ranks) -> None:
+    results = ranks.run("training.begins")
+    for found in results:
+        (warm, over), said, prints = found["steps"]
+        assert warm.endswith("epoch 0: ratio 0.05")
+        assert over.endswith("epoch 1: ratio 0.01")
+        assert said == []
+        (warm, over), said, _ = found["epochs"]
+        assert warm.endswith("ratio 0.25")
+        assert over.endswith("ratio 0.1")
+        assert len(said) == 1
+        assert prints == results[0]["steps"][2]
+
+
 def test_the_handle_saves_resumes_pauses_discards_and_lets_go(ranks: Ranks) -> None:
     for found in ranks.run("training.controls"):
         assert found["gathered"] == [f"rank{each}" for each in range(ranks.world_size)]

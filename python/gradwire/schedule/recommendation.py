@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["STEPS", "recommended"]
 
 STEPS = 100
-"""Steps of the warm-up; and how many count as an epoch where a program tells of none."""
+"""Steps of the warm-up."""
 _RATIO = 0.05
 """Share of the entries that is sent in these steps."""
 

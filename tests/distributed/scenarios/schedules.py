@@ -19,6 +19,7 @@ from gradwire.schedule.recommendation import STEPS
 from gradwire.torch.ddp import Handle
 from gradwire.torch.optim import AdamW
 from gradwire.torch.reducer.jobs import Buffers
+from gradwire.torch.reducer.scheduling import EPOCH
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -377,8 +378,8 @@ def untold(rank: int, world_size: int) -> dict[str, Any]:
         ):
             warnings.simplefilter("always")
             sent, shown = [], []
-            for step in range(2 * STEPS + 5):
-                if late and step == STEPS + 3:
+            for step in range(2 * EPOCH + 5):
+                if late and step == EPOCH + 3:
                     handle.epoch(0)  # which has only now begun, and so is what counts
                 train(model, rank, range(step, step + 1))
                 sent.append(ratios(handle)["0.weight"])
@@ -388,7 +389,7 @@ def untold(rank: int, world_size: int) -> dict[str, Any]:
     options = {"schedule": WarmUp((0.5, 0.2))}
     with attached(network(), gradwire.topk(0.01), options=options) as (model, handle):
         handle.epoch(0)
-        train(model, rank, range(STEPS + 3))
+        train(model, rank, range(EPOCH + 3))
         saved = handle.state_dict()
     with (
         warnings.catch_warnings(record=True) as caught,
@@ -396,7 +397,7 @@ def untold(rank: int, world_size: int) -> dict[str, Any]:
     ):
         warnings.simplefilter("always")
         handle.load_state_dict(saved)
-        train(model, rank, range(STEPS + 3, STEPS + 8))
+        train(model, rank, range(EPOCH + 3, EPOCH + 8))
         found["resumed"] = ratios(handle)["0.weight"], [str(each) for each in caught if _told(each)]
     return found
 
@@ -410,14 +411,14 @@ def strict(rank: int, world_size: int) -> dict[str, Any]:
     del world_size
     options = {"schedule": WarmUp((0.5, 0.2))}
     with attached(network(), gradwire.topk(0.01), options=options) as (model, handle):
-        train(model, rank, range(STEPS))
+        train(model, rank, range(EPOCH))
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
             try:
-                train(model, rank, range(STEPS, STEPS + 1))
+                train(model, rank, range(EPOCH, EPOCH + 1))
             except RuntimeWarning as error:
                 text = str(error)
-        train(model, rank, range(STEPS, STEPS + 2))
+        train(model, rank, range(EPOCH, EPOCH + 2))
         return {
             "text": text,
             "step": handle.step,

@@ -247,13 +247,13 @@ def interrupted(rank: int, world_size: int) -> dict[str, Any]:
 
 
 def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
-    """Train 7 steps; or 4, save through DCP, start again, and 3. Then with other nodes."""
+    """Train 7 warm steps; or 4, save through DCP, start again, and 3. Then with other nodes."""
     both, found = mesh(), cast(dict[str, Any], {})
 
     def make(seed: int = 0) -> Any:
         model = sharded(both["shard"], seed)
         optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=0.01)
-        handle = attached(model, gradwire.adam(ratio=0.05), both, optimizer=optimizer)
+        handle = attached(model, gradwire.adam(ratio=0.01), both, optimizer=optimizer)
         return model, optimizer, handle
 
     model, optimizer, handle = make()
@@ -265,6 +265,7 @@ def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
     dcp.save(everything(model, optimizer, handle), checkpoint_id=Path(folder) / "dcp")
     states = handle.gathered_state_dict(None)
+    found["schedule"] = handle.report().schedule
     steps(model, rank, range(4, 7), optimizer)
     whole = {name: each.numpy().tobytes() for name, each in full(model).items()}
     kept = plain(handle.state_dict())
@@ -296,7 +297,7 @@ def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=0.01)
     other = gradwire.torch.ddp.attach(
         nn.parallel.DistributedDataParallel(module),
-        gradwire.adam(ratio=0.05),
+        gradwire.adam(ratio=0.01),
         optimizer=optimizer,
         min_numel=64,
     )

@@ -18,8 +18,10 @@ from torch import nn
 import gradwire
 import gradwire.torch.horovod as gh
 from gradwire.schedule import WarmUp
+from gradwire.schedule.recommendation import STEPS
 from gradwire.torch.horovod.wrapped import Distributed
 from gradwire.torch.optim import SGD, AdamW
+from gradwire.torch.reducer.scheduling import EPOCH
 from tests.distributed.scenarios.common import (
     Given,
     batch,
@@ -515,6 +517,26 @@ def habits(rank: int, world_size: int) -> dict[str, Any]:
     said = [str(each.message) for each in warned if "weights_only" not in str(each.message)]
     same = plain(run.handle.state_dict()) == plain(other.handle.state_dict())
     return {"same": same and run.end() == other.end(), "print": run.end(), "warned": said}
+
+
+def begins(rank: int, world_size: int) -> dict[str, Any]:
+    """What codecs that send steps begin with, and what no epoch is told to; by steps, both."""
+    del world_size
+    found: dict[str, Any] = {}
+    for kind, codec, optimizer, wrap, end in (
+        ("steps", gradwire.adam(ratio=0.01), AdamW, {}, STEPS),
+        ("epochs", SPARSE, torch.optim.SGD, {"schedule": WarmUp((0.25, 0.1))}, EPOCH),
+    ):
+        shown = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run = Run(codec, optimizer, wrap=wrap)
+            for steps in (range(end), range(end, end + 2)):
+                run.train(rank, steps)
+                shown.append(run.handle.report().schedule)
+        said = [str(each.message) for each in caught if "handle.epoch" in str(each.message)]
+        found[kind] = shown, said, run.end()
+    return found
 
 
 def controls(rank: int, world_size: int) -> dict[str, Any]:

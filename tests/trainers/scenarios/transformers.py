@@ -87,13 +87,14 @@ def resume(rank: int, world_size: int, folder: str, **options: Any) -> dict[str,
     second = trainer(folder, rest, **options)
     second.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-3"))
     found = fingerprint(second.model), state_of(rest)
-    step = rest.handle.step
+    step, schedule = rest.handle.step, rest.handle.report().schedule
     rest.handle.detach()
     return {
         "parameters": found[0] == expected[0],
         "residuals": found[1] == expected[1],
         "left": any(any(each) for each in expected[1].values()),
         "step": step,
+        "schedule": schedule,
         "fingerprint": found[0],
         "losses": [each["loss"] for each in first.state.log_history if "loss" in each],
         "logs": first.state.log_history[0],

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire.schedule import Accordion, BySteps, Constant, Schedule, recommended
-from gradwire.schedule.recommendation import STEPS
 from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.agreement import agree
 from gradwire.torch.reducer.choice import Choice
@@ -23,7 +22,10 @@ from gradwire.torch.transport import Channel
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["Position", "Scheduler"]
+__all__ = ["EPOCH", "Position", "Scheduler"]
+
+EPOCH = 100
+"""Steps that count as an epoch where a program tells of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Position:
 class Scheduler:
     """Gives every compressed parameter its codec for the epoch.
 
-    Do not call any method during a step. A schedule of epochs counts `STEPS` steps as one until
+    Do not call any method during a step. A schedule of epochs counts `EPOCH` steps as one until
     `advance` tells of the first.
 
     Attributes
@@ -134,7 +136,7 @@ class Scheduler:
         """Tell whether the schedule counts steps and has to advance at this one."""
         counted = self._counted
         if counted is None:
-            return self._waits and not self._warned and step >= STEPS
+            return self._waits and not self._warned and step >= EPOCH
         return counted.epoch_at(step) != self.epoch
 
     def advance_to(self, step: int) -> None:
@@ -165,7 +167,7 @@ class Scheduler:
             return self.schedule
         # Otherwise a warm-up would have no end.
         waits = self._waits and self.schedule.by_epoch_alone
-        return BySteps(self.schedule, STEPS) if waits else None
+        return BySteps(self.schedule, EPOCH) if waits else None
 
     @property
     def place(self) -> str:
@@ -329,13 +331,13 @@ class Scheduler:
 def _warn_of_epochs(schedule: Schedule, *, counts: bool) -> None:
     """Warn of a schedule that nobody advances."""
     does = (
-        f"so {STEPS} steps count as an epoch until it is: or say how many do by "
+        f"so {EPOCH} steps count as an epoch until it is: or say how many do by "
         f"gradwire.schedule.BySteps({schedule!r}, steps)"
         if counts
         else "so everything stays at low compression: it compares the gradients of whole epochs"
     )
     warn(
         f"{schedule!r} changes the compression from epoch to epoch, and handle.epoch(epoch) was "
-        f"not called in {STEPS} steps, {does}. Call it on every rank at the start of each epoch",
+        f"not called in {EPOCH} steps, {does}. Call it on every rank at the start of each epoch",
         RuntimeWarning,
     )
