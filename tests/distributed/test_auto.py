@@ -182,6 +182,7 @@ def test_what_does_not_go_with_it_is_refused_by_name(two: Ranks):
         "ValueError: .* does not go with scope='bucket', because",
         "ValueError: .* does not go with hierarchy=, because",
         "ValueError: .* does not go with grad_scaler=, because",
+        "TypeError: grad_scaler= takes a torch.amp.GradScaler or None",
         "ValueError: rank 1 and rank 0 attached with different codec",
         'ValueError: max_ratio= bounds what "auto" may choose',
         "TypeError: attach.. takes a gradwire.Codec",

@@ -77,6 +77,9 @@ class TestAccelerate:
         assert found["later"] == step + 1
         assert found["decision"] == "It was told so."
 
+    def test_where_every_pass_is_exchanged_it_does_without_the_codec(self, two: Ranks) -> None:
+        assert "does without the codec" in agreed(two.run("auto_hugging_face.every_pass"))
+
     def test_mistakes_are_refused(self, two: Ranks) -> None:
         said = agreed(two.run("auto_hugging_face.refused"))
         for text, part in zip(said, ("max_ratio", "scope=", "grad_scaler="), strict=True):
@@ -92,6 +95,13 @@ class TestTransformers:
     def test_dense_training_is_that_of_ddp(self, two: Ranks, tmp_path: Path) -> None:
         plain, automatic = agreed(two.run("auto_hugging_face.plain", folder=str(tmp_path)))
         assert plain == automatic
+
+    def test_without_clipping_nobody_is_told_that_gradients_were_changed(
+        self, two: Ranks, tmp_path: Path
+    ) -> None:
+        said, coded = agreed(two.run("auto_hugging_face.unclipped", folder=str(tmp_path)))
+        assert coded
+        assert not said
 
     def test_it_resumes(self, two: Ranks, tmp_path: Path) -> None:
         found = agreed(two.run("auto_hugging_face.trained", folder=str(tmp_path)))

@@ -144,7 +144,8 @@ def attach_prepared(
         return None
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
-    computing = computes(codec, optimizer, options.get("max_ratio"))
+    # "auto" sees such passes, and does without a codec that sends updates.
+    computing = [] if codec == AUTO else computes(codec, optimizer)
     if computing and accelerator.gradient_state.plugin_kwargs.get("sync_each_batch"):
         raise ValueError(
             "sync_each_batch=True exchanges every pass and adds the results up, but a gradient "

@@ -142,7 +142,7 @@ class Compress(TrainerCallback):
         self._trainer: Any = None  # weak references
         self._attached_to: tuple[Any, ...] = ()
         self._first_epoch = self._next_epoch = 0
-        self._clips = self._quiet = False
+        self._clips = False
         self._until_step = contextlib.ExitStack()
 
     # What Trainer calls ------------------------------------------------------------------------
@@ -183,7 +183,6 @@ class Compress(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Advance the schedule."""
-        self._quiet = not self._clips
         if self.handle is not None and self._scheduled:
             # Counted, because the epoch of data without a length is a fraction of all steps.
             self.handle.epoch(self._next_epoch)
@@ -202,19 +201,8 @@ class Compress(TrainerCallback):
     ) -> None:
         """Have the optimizer exchange them."""
         self._until_step.close()
-        if self.handle is not None and self._quiet:
-            # Without a limit, Trainer multiplies all gradients by 1, which is a change to be warned
-            # of once. It is ignored here and not in every step, which would repeat other warnings.
-            self._quiet = False
-            self._until_step.enter_context(warnings.catch_warnings())
-            text = "the program changed .grad"
-            warnings.filterwarnings("ignore", message=text, category=ddp.PairingWarning)
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Show all warnings again."""
-        self._until_step.close()
+        if self.handle is not None and not args.max_grad_norm > 0:
+            self.handle.accept_changes()  # to log the norm, Trainer multiplies gradients by 1
 
     def on_train_end(
         self,

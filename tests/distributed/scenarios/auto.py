@@ -118,15 +118,17 @@ def switching(rank: int, world_size: int, *, spoiled: bool) -> dict[str, Any]:
     ):
         for step in range(24):
             gradients = integers(31, rank, step)
-            dropped = spoiled and step % 3 == 2
+            dropped, before = spoiled and step % 3 == 2, handle.error
             if dropped and step % 2 and rank == 1:
                 gradients["a"][3, 4] = torch.nan
             optimizer.zero_grad()
-            try:
-                model(gradients).backward()
-            except GradientError as error:
+            model(gradients).backward()
+            if (error := handle.error) is not before:
+                assert isinstance(error, GradientError)
+                with contextlib.suppress(GradientError):
+                    optimizer.step()
+                    raise AssertionError("gradients that are not finite were applied")
                 found["errors"].append((step, error.name, error.rank))
-                dropped = True
             found["ratios"].append(ratios(handle))
             if dropped:  # no step: what was sent must come back
                 continue
@@ -521,6 +523,7 @@ def refused(rank: int, world_size: int) -> list[str]:
         {"scope": "bucket"},
         {"hierarchy": 2},
         {"grad_scaler": torch.amp.GradScaler("cpu")},
+        {"grad_scaler": torch.amp.GradScaler},
         {"max_ratio": 0.01 * (1 + rank)},
         {"codec": gradwire.topk(ratio=0.1), "max_ratio": 0.1},
         {"codec": "topk"},
@@ -539,7 +542,10 @@ def refused(rank: int, world_size: int) -> list[str]:
         gradwire.torch.ddp.attach(hiding, "auto", optimizer=sgd(hiding))
     except ValueError as error:
         said.append(f"{type(error).__name__}: {error}")
-    with gradwire.torch.ddp.attach(model, "auto", optimizer=optimizer) as handle:
+    unscaled = torch.amp.GradScaler("cpu", enabled=False)
+    with gradwire.torch.ddp.attach(
+        model, "auto", optimizer=optimizer, grad_scaler=unscaled
+    ) as handle:
         try:
             handle.regroup()
         except ValueError as error:

@@ -1,11 +1,14 @@
 """Accelerate's loop and Transformers' Trainer with ``"auto"``; what is decided is scripted."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import GradientAccumulationPlugin
 
 from gradwire.auto import BF16, FP32
+from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.transformers import Compress
 from tests.distributed.scenarios.auto import CODED, every, ratios, scripted
 from tests.distributed.scenarios.common import fingerprint
@@ -48,6 +51,20 @@ def resumed(rank: int, world_size: int, folder: str, **options: Any) -> dict[str
     return found
 
 
+def every_pass(rank: int, world_size: int) -> str:
+    """Each of two accumulated passes is exchanged, which a codec for AdamW alone refuses."""
+    plugin = GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
+    with scripted(every(FP32)):
+        run = Run(rank, world_size, "auto", gradient_accumulation_plugin=plugin, accumulate=None)
+        said = ""
+        try:
+            run.train(0, UPDATES)
+        except PairingWarning as warning:  # an error here, of the first step
+            said = str(warning)
+        run.end()
+        return said
+
+
 def refused(rank: int, world_size: int) -> list[str]:
     """Accelerate's mistakes."""
     said = []
@@ -81,6 +98,19 @@ def trained(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         found["decision"] = compress.handle.report().decision
         compress.handle.detach()
     return found
+
+
+def unclipped(rank: int, world_size: int, folder: str) -> tuple[list[str], bool]:
+    """What a Trainer is told that does not clip, and whether it came to the codec."""
+    become(rank, world_size)
+    compress: Any = Compress("auto")
+    with scripted(every(CODED)), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", PairingWarning)
+        one = trainer(folder, compress, max_grad_norm=0.0, max_steps=12)
+        one.train()
+    coded = any(each is not None for each in ratios(compress.handle).values())
+    compress.handle.detach()
+    return [str(each.message) for each in said if each.category is PairingWarning], coded
 
 
 def plain(rank: int, world_size: int, folder: str) -> tuple[str, str]:

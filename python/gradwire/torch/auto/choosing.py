@@ -149,9 +149,7 @@ def check_alone(schedule: Schedule | None, scope: str, hierarchy: object) -> Non
             )
 
 
-def check_measurable(
-    named: Mapping[str, torch.Tensor], grad_scaler: object, *, whole: bool
-) -> None:
+def check_measurable(named: Mapping[str, torch.Tensor], *, scaled: bool, whole: bool) -> None:
     """Raise a ValueError for what cannot be measured by the clock of the host, or undone."""
     on = sorted({each.device.type for each in named.values()} - {"cpu"})
     if on:
@@ -159,7 +157,7 @@ def check_measurable(
             f'"auto" measures with the clock of the host, by which work on {", ".join(on)} is not '
             "done when it seems so: attach a codec, or leave the model as it is"
         )
-    if grad_scaler is not None:
+    if scaled:
         raise ValueError(
             '"auto" does not go with grad_scaler=, because steps that a scaler skips are no '
             "measure of others: train in bfloat16 without a scaler, or attach a codec"

@@ -1,5 +1,6 @@
 """Measures the passes of a model, has all ranks decide together, and changes what is sent."""
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,6 +64,9 @@ class Pilot:
         self._choices = choices
         self._by_id = {id(each.tensor): each for each in parameters.values()}
         self._scheduler = scheduler
+        assert applying is not None  # "auto" needs an optimizer
+        self._additions = applying.allow_all()
+        self._added = False  # a pass has added to what was exchanged, on some rank
         self._passes = passes
         self._control = control
         self._ranks = ranks
@@ -99,9 +103,13 @@ class Pilot:
         """Why buckets are averaged as they are, in a sentence."""
         if self._ranks == 1:
             return "There is one rank, which has nothing to exchange."
-        if self._decider is None:
-            return "It measures the first steps."
-        return self._decider.reason
+        found = "It measures the first steps." if self._decider is None else self._decider.reason
+        if self._added:
+            found += (
+                " The codec is left out, because the program adds up gradients that were exchanged,"
+                " which an update of the codec is not: accumulate within no_sync()."
+            )
+        return found
 
     @property
     def plan(self) -> Plan:
@@ -145,6 +153,8 @@ class Pilot:
         self._current = Record(timed=self._left <= _RECORDS + 1)
         if self._passes.restarts != self._restarts:  # a checkpoint was loaded
             self._restarts = self._passes.restarts
+            self._additions.found = self._additions.updates = self._added = False
+            self._seen = Places(halves=self._choices.halves)
             self._restart()
             previous = None
         elif self._ranks > 1 and self._changed(previous):
@@ -154,6 +164,8 @@ class Pilot:
             previous = None
         if self._leaving.under_way:
             return self._passes.change(self._end_leaving)
+        if self._codes and not self._added and self._additions.updates:
+            return self._passes.change(self._leave_for_good)
         if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
             return self._passes.change(lambda: self._send(Sent(self._scheduler.saved, self._half)))
         if self._ranks == 1:
@@ -202,6 +214,7 @@ class Pilot:
         codes = codes or (last and record.codes)
         record.codes = record.codes or codes
         record.complete = last
+        self._additions.waiting = last or self._additions.waiting
         record.places.append(
             self._seen.of(
                 key, buffer, lambda: any(each.state is not None for each in self._among(key))
@@ -281,7 +294,13 @@ class Pilot:
         self._looked = True
         mine = figures(self._places, len(self._by_id), list(self._records))
         with self._control.act(f"decision {self._looks} of auto") as channel:
-            every: list[Figures | None] = channel.all_gather_object(mine)
+            given: list[tuple[Figures | None, bool]] = channel.all_gather_object(
+                (mine, self._additions.found)
+            )
+            every = [each for each, _ in given]
+            if not self._added and any(adds for _, adds in given):
+                self._leave_out_codec()
+                return
             known = [each for each in every if each is not None]
             if len(known) < len(every):  # a rank knows no whole pass
                 self._left = 2
@@ -298,6 +317,19 @@ class Pilot:
             pairs = zip(self._places, plan, strict=True)
             half = {place.key for place, each in pairs if each.kind == "bf16"}
             self._change(self._choice(plan), half)
+
+    def _leave_for_good(self) -> None:
+        """Leave the codec, to whose updates the present pass would be added."""
+        self._leave_out_codec()
+        self._leave()
+
+    def _leave_out_codec(self) -> None:
+        """Choose among all-reduces from now on, and measure anew."""
+        self._added = True
+        self._seen = Places(halves=self._choices.halves, codes=False)
+        self._places = [dataclasses.replace(each, codable=False) for each in self._places]
+        self._decider = None
+        self._records.clear()
 
     @property
     def _warm_step(self) -> int | None:

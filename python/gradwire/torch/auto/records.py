@@ -42,10 +42,13 @@ class Places:
     ----------
     halves : bool
         As in `Automatic`.
+    codes : bool
+        Whether the codec applies to any.
     """
 
-    def __init__(self, *, halves: bool = True) -> None:
+    def __init__(self, *, halves: bool = True, codes: bool = True) -> None:
         self._halves = halves
+        self._codes = codes
         self._seen: dict[tuple[int, ...], Place] = {}
 
     def of(self, key: tuple[int, ...], buffer: torch.Tensor, codable: Callable[[], bool]) -> Place:
@@ -54,7 +57,7 @@ class Places:
         if place is None or (place.numel, place.itemsize) != (numel, itemsize):
             dense = buffer.layout == torch.strided
             half = self._halves and dense and buffer.dtype == torch.float32
-            place = Place(key, numel, itemsize, dense and codable(), half)
+            place = Place(key, numel, itemsize, dense and self._codes and codable(), half)
             self._seen[key] = place
         return place
 

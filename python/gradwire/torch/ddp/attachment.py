@@ -156,7 +156,6 @@ def attach(
     if codec == AUTO:
         choices = codec_for(optimizer, max_ratio, owners=True)
         check_alone(schedule, scope, hierarchy)
-        check_measurable(models.known(ddp), grad_scaler, whole=whole)
         codec = choices.codec
     else:
         check_unbounded(max_ratio)
@@ -171,6 +170,8 @@ def attach(
         adaptive=choices is not None,
         owners=None if choices is None else choices.owners,
     )
+    if choices is not None:
+        check_measurable(models.known(ddp), scaled=options.scaled, whole=whole)
     _check(ddp, grad_scaler)
     over = ddp.process_group if process_group is None else process_group
     check_ranks(ddp.process_group, over)

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gradwire.schedule import Schedule
+from gradwire.torch.auto import AUTO
 from gradwire.torch.fsdp.entry import ShardedEntry
 from gradwire.torch.fsdp.model import Group, groups_of, names_of
 from gradwire.torch.reducer.assembly import assemble
@@ -24,7 +25,7 @@ __all__ = ["attach"]
 
 def attach(
     model: torch.nn.Module,
-    codec: Codecs,
+    codec: Codecs | Literal["auto"],
     *,
     mesh: DeviceMesh | dist.ProcessGroup,
     optimizer: torch.optim.Optimizer | None = None,
@@ -49,7 +50,8 @@ def attach(
         node alone. Call ``attach`` on all ranks of all nodes. All nodes must start with the same
         parameters.
     codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
-        As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
+        As in `gradwire.torch.ddp.attach`, but not ``"auto"``. It sees a rank's shard of each
+        parameter as a tensor.
     mesh : DeviceMesh or torch.distributed.ProcessGroup
         The replicas of this rank's shards: a mesh with one dimension, one with the dimensions
         (replicas, shards), or a process group.
@@ -71,7 +73,7 @@ def attach(
     ValueError
         FSDP averages over replicas itself (a mesh of two dimensions), shards over other dimensions
         too, has a hook already, or is of a torch that keeps gradients otherwise; the mesh does not
-        fit the model; or as in `gradwire.torch.ddp.attach`.
+        fit the model; the codec is ``"auto"``; or as in `gradwire.torch.ddp.attach`.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
@@ -90,6 +92,12 @@ def attach(
     wire), one inside this node, and one over all ranks. Memory: a copy of this rank's shards of
     the gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for as many.
     """
+    if codec == AUTO:
+        raise ValueError(
+            '"auto" measures the buckets of DDP, which FSDP2 has none of: attach a codec, such as '
+            "gradwire.adam(ratio=0.01) with gradwire.torch.optim.AdamW; where the link between "
+            "nodes is fast, use HSDP's own average instead"
+        )
     groups = groups_of(model)
     options = Options(
         codec=codec,

@@ -138,8 +138,6 @@ def DistributedOptimizer(  # as Horovod's
     named = name_all(parameters, named_parameters)
     if os.environ.get("HOROVOD_ELASTIC") == "1" and members is not library.global_process_set:
         raise ValueError("process_set= does not go with an elastic run, whose sets change")
-    if choices is not None:
-        check_measurable(named, grad_scaler, whole=True)
     wrapped = wrap(optimizer)
     options = Options(
         codec=given,
@@ -151,6 +149,8 @@ def DistributedOptimizer(  # as Horovod's
         scope=scope,
         adaptive=choices is not None,
     )
+    if choices is not None:
+        check_measurable(named, scaled=options.scaled, whole=True)
     updates = any(each.memory.updates for each in options.assignment.codecs)
     arguments.check_op(op, gradient_predivide_factor, updates=updates)
     settings = _Settings(

@@ -1,6 +1,6 @@
 """What an optimizer and an attachment know of each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -24,6 +24,9 @@ class Link(Protocol):
 
     def idle(self) -> set[int]:
         """Return the ids of the parameters that are not to be updated, whatever they hold."""
+
+    def late(self) -> "Mapping[int, torch.Tensor]":
+        """Return, once, what is to be applied before ``.grad``, by the ids of the parameters."""
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise a ValueError if the options of a group do not suit the codec."""
@@ -69,6 +72,7 @@ class Attachable(_Optimizer):
                 loss = closure()
         for link in self._links:
             link.prepare()
+        self._apply_late()
         computed = set().union(*[link.steps() for link in self._links])
         hidden = computed.union(*[link.idle() for link in self._links])
         found = [(group, _with_gradients(group, computed)) for group in self.param_groups]
@@ -109,6 +113,15 @@ class Attachable(_Optimizer):
     ) -> None:
         """Update parameters of a group by what the codec has computed."""
         raise NotImplementedError
+
+    @torch.no_grad()
+    def _apply_late(self) -> None:
+        """Apply what gradients of a later pass would have been added to."""
+        late = {key: each for link in self._links for key, each in link.late().items()}
+        for group in self.param_groups if late else ():
+            given = [each for each in group["params"] if id(each) in late]
+            if given:
+                self._apply(given, [late[id(each)] for each in given], group)
 
     def _torch_step(self, closure: Callable[[], Any] | None) -> Any:
         step: Any = super().step

@@ -9,14 +9,15 @@ import torch
 from torch.optim import Optimizer
 
 from gradwire.torch import backends
-from gradwire.torch.errors import UpdateError
+from gradwire.torch.errors import GradientError, UpdateError, fresh
 from gradwire.torch.optim.attachable import Attachable
 from gradwire.torch.reducer.jobs import Step
 from gradwire.torch.reducer.moments import with_second_moment
 from gradwire.torch.reducer.order import to_logical, to_memory
-from gradwire.torch.reducer.origins import Origin, Origins
+from gradwire.torch.reducer.origins import Additions, Origin, Origins
 from gradwire.torch.reducer.pairing import (
     check_group,
+    warn_of_additions,
     warn_of_changes,
     warn_of_halves,
     warn_of_steps,
@@ -40,6 +41,8 @@ class Applying:
     origins : Origins
     last : Step or None
         The last exchanged pass, since `attach` or a resume.
+    defers : bool
+        A gradient that is not finite is an error of the optimizer's step, and not of the pass.
 
     Parameters
     ----------
@@ -55,6 +58,7 @@ class Applying:
     ) -> None:
         self._parameters = {id(each.tensor): each for each in parameters}
         self._optimizer = optimizer
+        self._told = False  # that passes are added up
         self._updates = any(each.codec.memory.updates for each in parameters)
         # The optimizer, too, must know what it gets: nothing else may be added to it.
         self._computed = any(each.computed for each in parameters)
@@ -64,7 +68,8 @@ class Applying:
         self._expected: int | None = None
         self.origins = Origins(parameters)
         self.last: Step | None = None
-        self._hook = optimizer.register_step_post_hook(self._stepped)
+        self.defers = False
+        self._hooks = [optimizer.register_step_post_hook(self._stepped)]
         if isinstance(optimizer, Attachable):
             optimizer._attach(self)
 
@@ -78,12 +83,13 @@ class Applying:
 
     def releaser(self) -> Callable[[], None]:
         """Return `release` as a function that keeps neither this object nor the optimizer alive."""
-        origins, hook = self.origins, self._hook
+        origins, hooks = self.origins, self._hooks
         optimizer, mine = weakref.ref(self._optimizer), weakref.ref(self)
 
         def release() -> None:
             origins.remove()
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
             kept, applying = optimizer(), mine()
             if isinstance(kept, Attachable) and applying is not None:
                 kept._detach(applying)
@@ -106,17 +112,31 @@ class Applying:
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
         last = self.last
+        self.origins.additions.waiting = False
         # Gradients of a pass that was not exchanged may have taken the place of those that were.
         if last is not None and not (
             last.finished and self.origins.replaced(last.encoded.values())
         ):
             last.applied = True
 
+    def _refuse_spoiled(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Raise what the last pass has not raised, if its gradients are to be applied."""
+        del optimizer, args, kwargs
+        last = self.last
+        error = None if last is None else last.error
+        if last is not None and isinstance(error, GradientError) and self.origins.kept(last.asked):
+            raise fresh(error)
+
     # What the optimizer asks ------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
         self._check_halves()
+        if self.origins.additions.begun:  # by a pass that was not exchanged
+            self.adds()
+        if self.origins.additions.found and not self._told:
+            self._told = True
+            warn_of_additions()
         self.origins.settle()
         sent = unsent = False
         for mark in self.origins.marks:
@@ -149,6 +169,10 @@ class Applying:
         """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
         marks = [mark for mark in self.origins.marks if mark.parameter.computed]
         return {id(mark.parameter.tensor) for mark in marks if mark.origin >= Origin.SENT}
+
+    def late(self) -> dict[int, torch.Tensor]:
+        """Return the updates that later passes were added to, to be applied as a step before."""
+        return self.origins.take_aside()
 
     @property
     def _undone(self) -> bool:
@@ -207,6 +231,35 @@ class Applying:
 
     # What the passes ask ----------------------------------------------------------------------
 
+    def allow_all(self) -> Additions:
+        """Let programs do from now on what they may do without a codec.
+
+        Updates that gradients of a later pass are added to are set aside, and gradients that are
+        not finite are no error where the program throws them away.
+        """
+        self.defers = True
+        self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_spoiled))
+        self.origins.additions.followed = self._computed
+        return self.origins.additions
+
+    def adds(self) -> bool:
+        """Tell whether the pass that begins adds to updates that were not applied.
+
+        They are set aside then, all of them and on all ranks, and what brought them counts for
+        good. What was undone in the meantime is no update.
+        """
+        additions, last = self.origins.additions, self.last
+        if not (additions.followed and additions.waiting):
+            return False
+        if not additions.begun and self.origins.mixed() is None:
+            return False
+        additions.begun, additions.found, additions.updates = False, True, True
+        self.origins.set_aside()
+        if last is None or not last.counted:
+            self.origins.take_aside()
+        self.keep()
+        return True
+
     def refusal(self) -> UpdateError | None:
         """Return why no pass may be exchanged now."""
         mark = self.origins.mixed() if self._computed else None
@@ -220,7 +273,7 @@ class Applying:
         model's optimizer, which has to be one that asks, is to apply it.
         """
         last = self.last
-        if not self._computed or last is None or not last.applied:
+        if self.adds() or not self._computed or last is None or not last.applied:
             return False
         return isinstance(self._optimizer, Attachable) and self.origins.mixed() is not None
 
@@ -241,6 +294,8 @@ class Applying:
 
         Gradients that are still there, as the start of an accumulation, are applied later.
         """
+        if self.origins.additions.begun:
+            self.adds()
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None

@@ -207,6 +207,11 @@ class Attached:
             self._applying.release()
         self._resources.leave(timeout)
 
+    def accept_changes(self) -> None:
+        """Take no notice of what was done to ``.grad`` since the last pass, for a trainer."""
+        if self._applying is not None:
+            self._applying.watch()
+
     def _check_attached(self, otherwise: str) -> None:
         if self._entry is None:
             raise ValueError(f"this handle is detached: {otherwise}")

@@ -3,7 +3,8 @@
 import enum
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 
@@ -11,7 +12,7 @@ from gradwire.torch import backends
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.shares import local
 
-__all__ = ["Mark", "Origin", "Origins"]
+__all__ = ["Additions", "Mark", "Origin", "Origins"]
 
 
 class Origin(enum.IntEnum):
@@ -29,19 +30,64 @@ class Origin(enum.IntEnum):
     """The average of decoded frames, with gradients of a later pass added to it."""
 
 
+@dataclass(slots=True)
+class Additions:
+    """What is known of passes whose gradients are added to those that were exchanged before.
+
+    Attributes
+    ----------
+    followed : bool
+        Somebody asks. Updates that a pass adds to are then set aside, so that its gradients remain.
+    waiting : bool
+        A pass was exchanged, and the optimizer has made no step since.
+    found : bool
+        A pass of this rank has added to such gradients.
+    updates : bool
+        A pass has added to updates: the same on all ranks.
+    begun : bool
+        Updates were set aside since the last pass began.
+    """
+
+    followed: bool = False
+    waiting: bool = False
+    found: bool = False
+    updates: bool = False
+    begun: bool = False
+
+
 class Mark:
     """The origin of one parameter's ``.grad``, followed by two hooks of autograd.
 
     The first runs before a gradient is added to ``.grad``, so it sees whether the program has
     cleared ``.grad`` since the last pass, whatever it used for that. The second runs when it was
     added: `torch.autograd.grad` calls only the first.
+
+    Attributes
+    ----------
+    aside : torch.Tensor or None
+        Updates that gradients of later passes were added to, which the optimizer is to apply.
     """
 
-    __slots__ = ("_arrived", "_hooks", "_next", "_origin", "_tensor", "_unread", "parameter")
+    __slots__ = (
+        "_additions",
+        "_arrived",
+        "_before",
+        "_hooks",
+        "_next",
+        "_origin",
+        "_tensor",
+        "_unread",
+        "aside",
+        "parameter",
+    )
 
-    def __init__(self, parameter: Parameter) -> None:
+    def __init__(self, parameter: Parameter, additions: Additions) -> None:
         tensor: Any = parameter.tensor
         self.parameter = parameter
+        self.aside: torch.Tensor | None = None
+        self._additions = additions
+        # What was exchanged before and not applied, to which a gradient is about to be added.
+        self._before: torch.Tensor | None = None
         self._origin = self._next = Origin.UNKNOWN
         # On a device: whether .grad held anything when the gradient arrived, not read so far.
         self._unread: torch.Tensor | None = None
@@ -89,13 +135,30 @@ class Mark:
         held = gradient.any()
         return held if self._unread is None else held & self._unread
 
+    def set_aside(self) -> None:
+        """Set aside an update that no gradient was added to so far; ``.grad`` is zero after it."""
+        gradient = self._gradient
+        if gradient is not None and self._origin >= _SENT:
+            self._keep(gradient.clone())
+            gradient.zero_()
+            self.origin = Origin.UNKNOWN
+
+    def _keep(self, update: torch.Tensor) -> None:
+        self.aside = update if self.aside is None else self.aside + update
+
     def remove(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
     def _arrive(self, gradient: torch.Tensor) -> None:
-        self._arrived, self._next = None, _LOCAL
+        self._arrived, self._before, self._next = None, None, _LOCAL
+        additions = self._additions
+        if additions.followed and additions.waiting and self._origin >= _AVERAGED:
+            computed = self._origin >= _SENT
+            if (computed or not additions.found) and (held := self.held) is not None:
+                self._before = held.clone() if computed else held
+                return
         found = self.sent()
         if found is None:
             return
@@ -105,15 +168,27 @@ class Mark:
             self._next = _MIXED
 
     def _added(self, tensor: torch.Tensor) -> None:
+        if self._before is not None:
+            self._additions.found = True
+            if self._origin >= _SENT:
+                self._additions.begun = True
+                self._keep(self._before)
+                local(cast(torch.Tensor, tensor.grad)).sub_(self._before)
+            self._before = None
         self._origin, self._unread = self._next, self._arrived
 
 
 # Looking up a member of an enumeration costs as much as the rest of the hook.
-_LOCAL, _SENT, _MIXED = Origin.LOCAL, Origin.SENT, Origin.MIXED
+_LOCAL, _AVERAGED, _SENT, _MIXED = Origin.LOCAL, Origin.AVERAGED, Origin.SENT, Origin.MIXED
 
 
 class Origins:
     """The origins of all parameters of a model that have a codec.
+
+    Attributes
+    ----------
+    marks : list of Mark
+    additions : Additions
 
     Parameters
     ----------
@@ -121,7 +196,8 @@ class Origins:
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self.marks = [Mark(each) for each in parameters]
+        self.additions = Additions()
+        self.marks = [Mark(each, self.additions) for each in parameters]
         self._by_id = {id(mark.parameter.tensor): mark for mark in self.marks}
         self._seen: tuple[Mark, int] | None = None
 
@@ -156,6 +232,20 @@ class Origins:
             if found:
                 return mark
         return None
+
+    def set_aside(self) -> None:
+        """Set aside all updates that are still in ``.grad``."""
+        for mark in self.marks:
+            if mark.parameter.computed:
+                mark.set_aside()
+
+    def take_aside(self) -> dict[int, torch.Tensor]:
+        """Return what was set aside, by the ids of the parameters, and keep it no longer."""
+        found = {}
+        for mark in self.marks:
+            if mark.aside is not None:
+                found[id(mark.parameter.tensor)], mark.aside = mark.aside, None
+        return found
 
     def kept(self, parameters: Iterable[Parameter]) -> list[Parameter]:
         """Return those with what was decoded last still in ``.grad``, alone or mixed.

@@ -19,6 +19,7 @@ __all__ = [
     "check_optimizer",
     "check_pairing",
     "facts_of",
+    "warn_of_additions",
     "warn_of_changes",
     "warn_of_halves",
     "warn_of_pairing",
@@ -197,6 +198,16 @@ def warn_of_changes() -> None:
         "clipping gradients there clips updates. To clip gradients, clip them before they are "
         "exchanged: run the pass within model.no_sync() (with Horovod, one pass of "
         "backward_passes_per_step=2), clip, and call step(), which exchanges them"
+    )
+
+
+def warn_of_additions() -> None:
+    """Warn of passes that are added up, to whose updates no gradient could be added."""
+    _warn(
+        "several backward passes of a step exchange their gradients and add them up, so "
+        '"auto" does without the codec, whose updates cannot be added to. To have it compress '
+        "them, and to exchange once for each step: run all passes but the last within "
+        "model.no_sync(), or with Horovod pass backward_passes_per_step="
     )
 
 

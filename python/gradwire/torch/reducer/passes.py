@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.errors import ExchangeError, UndoError, fresh
+from gradwire.torch.errors import ExchangeError, GradientError, UndoError, fresh
 from gradwire.torch.reducer.agreement import agree
 from gradwire.torch.reducer.applying import Applying, set_rates
 from gradwire.torch.reducer.control import Control
@@ -249,6 +249,8 @@ class Passes:
 
         def verdict(step: Step) -> BaseException | None:
             error = worker.verdict(step)
+            if applying is not None and applying.defers and isinstance(error, GradientError):
+                return None  # the optimizer's step raises it
             if applying is not None and error is None:
                 applying.watch()
             return error
