@@ -185,3 +185,11 @@ def test_a_rank_that_is_lost_before_a_look_is_an_error_that_elastic_knows(
         ("LostRankError", True)
     ] * 2
     assert "another rank" in found["said"][0][1]
+
+
+def test_passes_that_begin_to_add_up_end_the_codec(two: Ranks) -> None:
+    first, second = two.run("auto.adding")
+    assert first == second
+    assert first["coded"][19]
+    assert not any(first["coded"][22:])
+    assert "The codec is left out" in first["decision"]

@@ -29,10 +29,12 @@ from tests.distributed.scenarios.auto import (
     ratios,
     scripted,
 )
+from tests.distributed.scenarios.auto_programs import Eager
 from tests.distributed.scenarios.common import (
     SHAPES,
     Given,
     about,
+    batch,
     fingerprint,
     gradients_of,
     integers,
@@ -195,6 +197,27 @@ def adam(rank: int, world_size: int) -> dict[str, Any]:
             found["ratios"].append(ratios(run.handle)["0.weight"])
             held = run.optimizer.state.get(weight)
             found["moments"].append(held and (float(held["step"]), held["exp_avg_sq"].sum().item()))
+        run.end()
+    return found
+
+
+def adding(rank: int, world_size: int) -> dict[str, Any]:
+    """Exchange twice in a step, from a step on when the codec is in use."""
+    del world_size
+    found: dict[str, Any] = {"coded": [], "prints": []}
+    with mock.patch.object(pilot, "Decider", Eager):
+        run = Auto(AdamW, lr=1e-2)
+        for step in range(40):
+            run.optimizer.zero_grad()
+            for at in range(1 + (step >= 20)):
+                inputs, targets = batch(rank, 2 * step + at)
+                torch.nn.functional.mse_loss(run.model(inputs), targets).backward()
+                run.optimizer.synchronize()
+            with run.optimizer.skip_synchronize():
+                run.optimizer.step()
+            found["coded"].append(any(each is not None for each in ratios(run.handle).values()))
+            found["prints"].append(fingerprint(run.model))
+        found["decision"] = run.handle.report().decision
         run.end()
     return found
 

@@ -65,7 +65,7 @@ class Pilot:
         self._by_id = {id(each.tensor): each for each in parameters.values()}
         self._scheduler = scheduler
         assert applying is not None  # "auto" needs an optimizer
-        self._additions = applying.allow_all()
+        self._additions = applying.follow_additions()
         self._added = False  # a pass has added to what was exchanged, on some rank
         self._passes = passes
         self._control = control

@@ -78,6 +78,7 @@ class HookEntry:
         if self._choices is not None:
             assert isinstance(holder, Attached)  # which has what decisions change
             pilot = holder.decide(functools.partial(Pilot, self._choices))
+            passes.defer()
             submission = AutomaticSubmission(passes, pilot, whole=self._whole)
         self._switch.on(self._over, submission, holder)
 

@@ -231,14 +231,13 @@ class Applying:
 
     # What the passes ask ----------------------------------------------------------------------
 
-    def allow_all(self) -> Additions:
-        """Let programs do from now on what they may do without a codec.
-
-        Updates that gradients of a later pass are added to are set aside, and gradients that are
-        not finite are no error where the program throws them away.
-        """
+    def defer(self) -> None:
+        """Have gradients that are not finite be no error where the program throws them away."""
         self.defers = True
         self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_spoiled))
+
+    def follow_additions(self) -> Additions:
+        """Set updates aside from now on that gradients of a later pass are added to."""
         self.origins.additions.followed = self._computed
         return self.origins.additions
 

@@ -145,6 +145,11 @@ class Passes:
         # Within join(), ranks without inputs could not know.
         return self._applying is not None and not self._joining() and self._applying.stale()
 
+    def defer(self) -> None:
+        """Leave it to the optimizer's step from now on to raise a GradientError."""
+        if self._applying is not None:
+            self._applying.defer()
+
     @property
     def last(self) -> Step | None:
         """The last pass, if it can be discarded."""
