@@ -31,7 +31,8 @@ def adam(
     """Send the largest entries of each rank's own Adam steps; keep the rest for later.
 
     What is decoded is an update and not a gradient: train with `gradwire.torch.optim.AdamW`, which
-    subtracts it.
+    subtracts it. Attached without a schedule, it sends more in the first steps: see
+    `gradwire.schedule.recommended`.
 
     Parameters
     ----------
