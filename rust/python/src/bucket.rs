@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use crate::buffer::{Bytes, Positions, Tensor, Writable, WritableTensor, disjoint, to_numpy};
 use crate::codec::Codec;
 use crate::errors::to_py;
+use crate::number::{number, optional};
 use crate::outside::{Calls, plain, reading};
 use crate::state::{Inner, State};
 
@@ -69,13 +70,15 @@ pub(crate) fn encode_bucket<'py>(
     scale: f64,
     codecs: Vec<Bound<'py, Codec>>,
     states: Vec<Bound<'py, State>>,
-    ends: Vec<usize>,
-    limits: Vec<usize>,
+    ends: &Bound<'py, PyAny>,
+    limits: &Bound<'py, PyAny>,
     positions: Vec<Option<Bound<'py, PyAny>>>,
     out: &Bound<'py, PyAny>,
     bfloat16: bool,
     later: bool,
 ) -> PyResult<(Bound<'py, PyAny>, Option<PyErr>)> {
+    let ends: Vec<usize> = number("ends", ends)?;
+    let limits: Vec<usize> = number("limits", limits)?;
     let tensor = Tensor::get("x", x, bfloat16)?;
     let mut out = Writable::bytes("out", out)?;
     disjoint("x", &out, &tensor)?;
@@ -173,12 +176,15 @@ pub(crate) fn settle_bucket(
     x: &Bound<'_, PyAny>,
     scale: f64,
     states: Vec<Bound<'_, State>>,
-    ends: Vec<usize>,
+    ends: &Bound<'_, PyAny>,
     data: &Bound<'_, PyAny>,
-    starts: Vec<usize>,
-    sizes: Vec<usize>,
+    starts: &Bound<'_, PyAny>,
+    sizes: &Bound<'_, PyAny>,
     bfloat16: bool,
 ) -> PyResult<()> {
+    let ends: Vec<usize> = number("ends", ends)?;
+    let starts: Vec<usize> = number("starts", starts)?;
+    let sizes: Vec<usize> = number("sizes", sizes)?;
     let (tensor, data) = (Tensor::get("x", x, bfloat16)?, Bytes::get("data", data)?);
     let (ranges, count) = (pairs(&ends)?, states.len());
     same_len("ends", ranges.len(), count)?;
@@ -244,16 +250,20 @@ pub(crate) fn settle_bucket(
 pub(crate) fn average_bucket<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyAny>,
-    starts: Vec<usize>,
-    sizes: Vec<Vec<usize>>,
-    ends: Vec<usize>,
+    starts: &Bound<'py, PyAny>,
+    sizes: &Bound<'py, PyAny>,
+    ends: &Bound<'py, PyAny>,
     unused: Vec<bool>,
     out: &Bound<'py, PyAny>,
     scale: f64,
     senders: bool,
     bfloat16: bool,
-    ranks: Option<u32>,
+    ranks: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let starts: Vec<usize> = number("starts", starts)?;
+    let sizes: Vec<Vec<usize>> = number("sizes", sizes)?;
+    let ends: Vec<usize> = number("ends", ends)?;
+    let ranks: Option<u32> = optional("ranks", ranks)?;
     let data = Bytes::get("data", data)?;
     let mut out = WritableTensor::get("out", out, bfloat16)?;
     out.disjoint("data", &data)?;
@@ -334,9 +344,10 @@ pub(crate) fn average_bucket<'py>(
 #[pyfunction]
 pub(crate) fn read_bucket<'py>(
     data: &Bound<'py, PyAny>,
-    sizes: Vec<usize>,
+    sizes: &Bound<'py, PyAny>,
     positions: bool,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    let sizes: Vec<usize> = number("sizes", sizes)?;
     let (py, data) = (data.py(), Bytes::get("data", data)?);
     let (mut values, mut places) = (Vec::new(), Vec::new());
     let mut rest = data.as_slice();

@@ -374,8 +374,8 @@ impl Codec {
 
     /// Entries at whose multiples a tensor of so many is best cut into ranges: those of a group that
     /// shares scales, where positions tell them; one where any cut is as good.
-    fn cut_step(&self, numel: usize) -> usize {
-        self.inner.cut_step(numel)
+    fn cut_step(&self, numel: &Bound<'_, PyAny>) -> PyResult<usize> {
+        Ok(self.inner.cut_step(number("numel", numel)?))
     }
 
     #[pyo3(signature = (numel, count=None))]

@@ -162,7 +162,8 @@ impl Frame {
     /// UnsupportedFrameError
     ///     The quantizer or the coding of positions is of another package.
     #[allow(clippy::needless_pass_by_value)]
-    fn split(slf: &Bound<'_, Self>, bounds: Vec<u64>) -> PyResult<Vec<Vec<Py<Self>>>> {
+    fn split(slf: &Bound<'_, Self>, bounds: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<Py<Self>>>> {
+        let bounds: Vec<u64> = number("bounds", bounds)?;
         let (py, data, dtype) = (slf.py(), bytes(slf), slf.get().dtype);
         let (mut out, mut parts) = (Vec::new(), Vec::new());
         py.detach(|| {

@@ -6,7 +6,7 @@
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-/// The number an argument is: an error of type `ValueError` where `T` does not hold it.
+/// The number an argument is, or the numbers in a sequence: an error of type `ValueError` where `T` does not hold it.
 pub(crate) fn number<'py, T>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<T>
 where
     T: FromPyObjectOwned<'py>,
@@ -34,10 +34,10 @@ where
     object.map(|object| number(name, object)).transpose()
 }
 
-/// The number as Python writes it, unless that takes more digits than anybody reads.
+/// What was given as Python writes it, unless is longer than anybody reads.
 fn shown(object: &Bound<'_, PyAny>) -> String {
     match object.repr().map(|repr| repr.to_string()) {
         Ok(text) if text.len() <= 40 => text,
-        _ => "a number with more than 40 digits".to_owned(),
+        _ => "one of more than 40 characters".to_owned(),
     }
 }

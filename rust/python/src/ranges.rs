@@ -13,8 +13,12 @@ use crate::bucket::{beyond, pairs, same_len};
 use crate::buffer::{Bytes, to_numpy};
 use crate::codec::Codec;
 use crate::errors::to_py;
+use crate::number::number;
 use crate::outside::reading;
 use crate::state::{Inner, State};
+
+/// Each takes memory, whether anything is sent to it or not.
+const MOST_RANKS: usize = 1 << 20;
 
 type Splitting = (SplitScratch, Vec<u8>, Vec<Part>);
 
@@ -50,17 +54,25 @@ thread_local! {
 /// GradwireError
 ///     A frame is not valid, or its values are coded by another package.
 /// ValueError
-///     Bounds or owners are not as they must be.
+///     A number is out of range; bounds or owners are not as they must be; more than 2**20 ranks.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn split_bucket<'py>(
     data: &Bound<'py, PyAny>,
-    sizes: Vec<usize>,
-    bounds: Vec<Vec<u64>>,
-    owners: Vec<Vec<usize>>,
-    ranks: usize,
+    sizes: &Bound<'py, PyAny>,
+    bounds: &Bound<'py, PyAny>,
+    owners: &Bound<'py, PyAny>,
+    ranks: &Bound<'py, PyAny>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let sizes: Vec<usize> = number("sizes", sizes)?;
+    let bounds: Vec<Vec<u64>> = number("bounds", bounds)?;
+    let owners: Vec<Vec<usize>> = number("owners", owners)?;
+    let ranks: usize = number("ranks", ranks)?;
     let (py, data) = (data.py(), Bytes::get("data", data)?);
+    if ranks > MOST_RANKS {
+        let problem = format!("ranks must be at most {MOST_RANKS}, got {ranks}");
+        return Err(PyValueError::new_err(problem));
+    }
     same_len("bounds", bounds.len(), sizes.len())?;
     same_len("owners", owners.len(), sizes.len())?;
     for (bounds, owners) in bounds.iter().zip(&owners) {
@@ -144,12 +156,14 @@ fn split(
 pub(crate) fn merge_bucket<'py>(
     py: Python<'py>,
     messages: Vec<Bound<'py, PyAny>>,
-    starts: Vec<usize>,
+    starts: &Bound<'py, PyAny>,
     codecs: Vec<Bound<'py, Codec>>,
     states: Vec<Bound<'py, State>>,
-    ends: Vec<usize>,
+    ends: &Bound<'py, PyAny>,
     unused: Vec<bool>,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Option<PyErr>)> {
+    let starts: Vec<usize> = number("starts", starts)?;
+    let ends: Vec<usize> = number("ends", ends)?;
     let (ranges, count) = (pairs(&ends)?, codecs.len());
     same_len("states", states.len(), count)?;
     same_len("ends", ranges.len(), count)?;
