@@ -152,3 +152,10 @@ def test_checkpoints_of_other_codecs_have_the_keys_that_they_had(two: Ranks) -> 
     for found in two.run("adam.kinds"):
         assert found["topk"] == ["about", "measured", "momentum", "residual"]
         assert found["adam"] == ["about", "measured", "momentum", "residual", "second_moment"]
+
+
+def test_a_checkpoint_of_dense_training_goes_on_without_a_warning(two: Ranks) -> None:
+    for found in two.run("adam.after_dense"):
+        assert found["before"] == found["after"] == []
+        (text,) = found["half"]
+        assert "a state of the optimizer was loaded, none of the handle" in text

@@ -549,3 +549,31 @@ def compiled(rank: int, world_size: int) -> list[str]:
                 _train(called, optimizer, rank, step)
         prints.append(fingerprint(model))
     return prints
+
+
+def after_dense(rank: int, world_size: int) -> dict[str, list[str]]:
+    """Go on with a checkpoint of dense training, loaded before attach() and after it."""
+    found: dict[str, list[str]] = {}
+    model: Any = DistributedDataParallel(network())
+    dense = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(3):
+        _train(model, dense, rank, step)
+    for when in ("before", "after", "half"):
+        model = DistributedDataParallel(network())
+        optimizer = AdamW(model.parameters(), lr=0.01)
+        saved = copy.deepcopy(dense.state_dict())
+        if when == "half":  # as of a run with a codec
+            small = [each.numel() < 1024 for each in model.parameters()]
+            saved["state"] = {at: each for at, each in saved["state"].items() if small[at]}
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            if when != "after":
+                optimizer.load_state_dict(saved)
+            with gradwire.torch.ddp.attach(model, gradwire.adam(0.05), optimizer=optimizer):
+                if when == "after":
+                    optimizer.load_state_dict(saved)
+                for step in range(3, 6):
+                    _train(model, optimizer, rank, step)
+        kinds = gradwire.torch.ddp.PairingWarning
+        found[when] = [str(each.message) for each in seen if issubclass(each.category, kinds)]
+    return found

@@ -66,6 +66,7 @@ class Applying:
         self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
         self._resumed = False
         self._expected: int | None = None
+        self._took_over = False
         self.origins = Origins(parameters)
         self.last: Step | None = None
         self.defers = False
@@ -183,6 +184,7 @@ class Applying:
         """Warn if only one half of a checkpoint was loaded: the optimizer's or the handle's."""
         assert isinstance(self._optimizer, Attachable)
         resumed, self._resumed = self._resumed, False
+        took_over, self._took_over = self._took_over, False
         loaded = self._optimizer._take_loaded()
         if not resumed and not loaded:
             return
@@ -194,7 +196,7 @@ class Applying:
         compressed, dense = self._with_state()
         if resumed and dense is False:
             warn_of_halves("optimizer", "handle")
-        elif loaded and dense and not compressed:  # a run without compression has both
+        elif loaded and dense and not (compressed or took_over):  # a dense run has both
             warn_of_halves("handle", "optimizer")
 
     def _with_state(self) -> tuple[bool, bool | None]:
@@ -318,6 +320,7 @@ class Applying:
                 begins or parameter.codec.memory.updates
             ):  # the momentum of weight decay stays with the optimizer
                 moments = kept.pop(parameter.tensor)
+                self._took_over = True
                 if begins or _is_ahead(moments, parameter):
                     _start(parameter, moments)
 
