@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,3 +169,30 @@ def test_types_alone_go_up_where_it_is_said():
     found = modules()
     for source, target in TYPES_ONLY:
         assert [each.where for each in found[source] if each.target == target] == ["types"]
+
+
+def test_nothing_is_unpickled():
+    """Whoever sends a pickle runs code where it is read: torch's collectives of objects do that."""
+    unpickling = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve"}
+    libraries = {"dist", "distributed", "hvd", "library", "torch"}
+    found = []
+    for path in (SOURCE / "gradwire").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [str(node.module), *(alias.name for alias in node.names)]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+                safe = [
+                    ast.unparse(each.value) for each in node.keywords if each.arg == "weights_only"
+                ]
+                names = [] if safe == ["True"] else ["torch.load"]
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in libraries:
+                names = [node.attr]
+            found += [
+                f"{path.name}: {name}"
+                for name in names
+                if name in unpickling | {"torch.load"} or re.search(r"_object(_list)?$", name)
+            ]
+    assert found == []

@@ -108,10 +108,6 @@ class Local:
         self._join((found, mine), _objects).wait()
         return found
 
-    def broadcast_object(self, value: Any, source: int) -> Any:
-        """Return the plain object of one rank."""
-        return self.all_gather_object(value)[source]
-
     def set_timeout(self, timeout: timedelta) -> None:
         """Return: threads of one process do not lose each other."""
 

@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ from gradwire.torch.diloco.settling import Told, decide
 from gradwire.torch.diloco.sharing import share
 from gradwire.torch.diloco.watch import Watch, _Pulse
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import Gloo, stores
+from gradwire.torch.transport import Gloo, Secret, stores
 
 
 def roster(members: str, generation: int = 3, **waiting: tuple[Any, ...]) -> Roster:
@@ -498,3 +499,139 @@ def test_the_last_rank_has_sent_no_more_than_plain_bytes_would_be() -> None:
         outer.step()
         report = outer.report()
     assert (report.wire_bytes, report.dense_wire_bytes, report.compression) == (512.0, 0.0, 1.0)
+
+
+TOKEN = "what only the ranks of this run know"
+
+
+def test_a_store_that_others_may_reach_needs_a_token(monkeypatch) -> None:
+    monkeypatch.delenv("GRADWIRE_DILOCO_TOKEN", raising=False)
+    with pytest.raises(ValueError, match="environment variable GRADWIRE_DILOCO_TOKEN or token="):
+        diloco.Membership("192.0.2.1:29400")
+    for local in ("localhost:29400", "127.0.0.1:29400", "[::1]:29400"):
+        assert diloco.Membership(local)._secret is None
+    assert membership()._secret is None  # who gives an object knows who reaches it
+    assert diloco.Membership("192.0.2.1:29400", token=TOKEN)._secret
+    with pytest.raises(ValueError, match=r"at least 16 characters, got 5; python -c .* makes one"):
+        membership(token="short")
+    with pytest.raises(TypeError, match="token must be a str, got bytes"):
+        membership(token=TOKEN.encode())
+    monkeypatch.setenv("GRADWIRE_DILOCO_TOKEN", TOKEN)
+    assert diloco.Membership("192.0.2.1:29400")._secret
+
+
+def listening(port: int) -> set[str]:
+    """The addresses at which a port of this host is served."""
+    lines = [
+        line for kind in ("tcp", "tcp6") for line in Path("/proc/net", kind).read_text().split("\n")
+    ]
+    rows = [line.split() for line in lines if line]
+    return {row[1] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "0A"}
+
+
+def test_a_store_is_served_at_one_address_alone() -> None:
+    members = diloco.Membership("127.0.0.1:0", serve=True)
+    port = members._served.port  # type: ignore[union-attr]
+    assert listening(port) == {f"0100007F:{port:04X}"}
+    other = diloco.Membership(f"127.0.0.1:{port}")
+    assert other.begin() == 1
+    other.leave()
+    with pytest.raises(MembershipError, match=r"could not be served at 192\.0\.2\.1:1"):
+        diloco.Membership("192.0.2.1:1", serve=True, token=TOKEN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        b"\xff\xfe",
+        "[" * 100_000,
+        "7",
+        "{}",
+        Roster().text().replace(b'"version": 1', b'"version": 0'),
+        Roster().text().replace(b'"generation": 0', b'"generation": "many"'),
+        Roster().text().replace(b'"generation": 0', b'"generation": NaN'),
+        Roster().text().replace(b'"members": []', b'"members": [7]'),
+        Roster().text().replace(b'"waiting": {}', b'"waiting": {"a": null}'),
+    ],
+)
+def test_what_is_in_the_store_and_no_roster_is_one_error_also_at_the_end(text, caplog) -> None:
+    store = stores.HashStore()
+    outer: Any = diloco.DiLoCo(
+        torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=diloco.Membership(store)
+    )
+    store.set("gradwire/diloco/roster", text)
+    with pytest.raises(MembershipError, match="roster of this run in the store cannot be read"):
+        outer._ranks._membership._open.call(outer._ranks._membership._watch.look)
+    with pytest.raises(MembershipError, match="roster of this run in the store cannot be read"):
+        outer._ranks._membership.outdated()
+    with pytest.raises(MembershipError, match="roster of this run in the store cannot be read"):
+        diloco.Membership(store).begin()
+    outer.close()
+    assert "left without a word to the others: the roster" in caplog.text
+
+
+def test_an_older_roster_and_beats_that_are_none_are_refused() -> None:
+    store = stores.HashStore()
+    watch = Watch("a", 1.0, Secret(b"key"))
+    old = watch.change(store, lambda found: found.joined("b", Waiting(), {}))
+    written = store.get("roster")
+    watch.replace(store, old, old.formed(["b"]))
+    store.set("roster", written)
+    with pytest.raises(MembershipError, match="that after 1 changes, and this rank has seen 2"):
+        watch.look(store)
+    assert watch.age == float("inf")
+    other = Watch("c", 1.0, Secret(b"key"))
+    store.set("beat/b", "1")
+    with pytest.raises(MembershipError, match="'beat/b' in the store was not written with"):
+        other.look(store)
+    beaten = Watch("b", 1.0, Secret(b"key"))
+    beaten._look(store)
+    first = store.get("beat/b")
+    other.look(store)
+    beaten._look(store)
+    other.look(store)
+    assert other.beats("b")
+    pulse = other._pulses["b"].at
+    store.set("beat/b", first)  # a beat that was seen before is none
+    other.look(store)
+    assert other._pulses["b"].at == pulse
+
+
+def test_a_connection_is_made_only_with_addresses_of_ranks() -> None:
+    store, limit, secret = stores.HashStore(), timedelta(seconds=120), Secret(b"key")
+
+    def connect(rank: int, known: Secret) -> Any:
+        gloo = Gloo(store, rank, 2, limit, known)
+        try:
+            return gloo.make().size
+        finally:
+            gloo.leave()
+
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(connect, rank, secret) for rank in (0, 1)]
+        assert [each.result() for each in both] == [2, 2]
+    store = stores.HashStore()
+    store.set("0/0/1", b"an address of somebody else")
+    with pytest.raises(MembershipError, match="'0/1' in the store was not written with"):
+        connect(0, secret)
+
+
+def test_what_is_connected_and_has_no_proof_is_refused() -> None:
+    store, limit = stores.HashStore(), timedelta(seconds=120)
+
+    def meet(rank: int, key: bytes) -> str:
+        gloo = Gloo(store, rank, 2, limit)  # as if it had been at the right address
+        try:
+            Secret(key).prove(gloo.make())
+        except MembershipError as error:
+            return f"{error.rank} {error}"
+        finally:
+            gloo.leave()
+        return ""
+
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(meet, rank, key) for rank, key in enumerate((b"key", b"other"))]
+        first, second = (each.result() for each in both)
+    assert first.startswith("1 what is connected as rank 1 does not know the token")
+    assert second.startswith("0 what is connected as rank 0 does not know the token")

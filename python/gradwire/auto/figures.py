@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 __all__ = ["Figures", "combined", "spread"]
 
@@ -57,6 +58,18 @@ class Figures:
     exposed: float
     spread: float = 0.0
     held: float = 0.0
+
+    def told(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Self:
+        """Read what another rank has `told`."""
+        values: dict[str, Any] = {
+            name: tuple(each) if isinstance(each, list) else each for name, each in told.items()
+        }
+        return cls(**values)
 
     @property
     def compute(self) -> float:

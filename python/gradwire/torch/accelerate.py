@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.memory import Memory
-from gradwire.torch import ddp
+from gradwire.torch import ddp, rank_files
 from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.reducer.assignment import Assignment, Codecs
 from gradwire.torch.reducer.checkpoint import Policy
@@ -23,7 +23,7 @@ from gradwire.torch.reducer.checkpoint import Policy
 try:
     from accelerate import Accelerator
     from accelerate.optimizer import AcceleratedOptimizer
-    from accelerate.utils import DistributedType, gather_object
+    from accelerate.utils import DistributedType
 except ImportError as error:
     raise ImportError(
         "gradwire.torch.accelerate needs Accelerate: pip install 'accelerate>=1.3'"
@@ -190,13 +190,10 @@ class _Registered:
     def state_dict(self) -> dict[str, Any]:
         if self.handle is None:
             return {}
+        to = None if self.accelerator.project_configuration.save_on_each_node else 0
         if not self.handle.attached:  # after training: its groups are gone
-            everything: dict[str, Any] = {}
-            for each in gather_object([self.handle.state_dict()]):
-                everything |= each
-            return everything
-        everywhere = self.accelerator.project_configuration.save_on_each_node
-        return self.handle.gathered_state_dict(None if everywhere else 0)
+            return rank_files.gathered(self.handle.state_dict(), to)
+        return self.handle.gathered_state_dict(to)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         if self.handle is not None and state_dict:

@@ -45,9 +45,11 @@ class AgreementError(ExchangeError, ValueError):
 
 
 class MembershipError(ExchangeError):
-    """A rank cannot go on with others: the store does not answer, or nobody can be reached.
+    """A rank cannot go on with others.
 
-    The last shared parameters and all residuals are still there to be saved.
+    The store does not answer or has entries that no rank has written, nobody can be reached, or
+    somebody without the token takes part. The last shared parameters and all residuals are still
+    there to be saved.
     """
 
 

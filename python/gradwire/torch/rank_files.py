@@ -1,7 +1,9 @@
 """The states of all ranks as files in one folder: each rank writes its own."""
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import torch.distributed as dist
 from gradwire import _files
 from gradwire.torch import ddp
 from gradwire.torch.reducer.checkpoint import Policy
+from gradwire.torch.reducer.gathering import gather
+from gradwire.torch.transport import Group, Groups
 
-__all__ = ["load", "save", "shares_of"]
+__all__ = ["gathered", "load", "save", "shares_of"]
 
 
 def save(handle: ddp.Handle, folder: Path) -> None:
@@ -54,8 +58,8 @@ def load(handle: ddp.Handle, folder: Path, policy: Policy) -> bool:
         found = _read(folder, handle.rank, handle.world_size, handle.ranks_per_node)
     except Exception as error:  # of any kind: the other ranks wait for the answer
         problem = f"{type(error).__name__}: {error}"
-    answers: list[Any] = [None] * handle.world_size
-    dist.all_gather_object(answers, (bool(found), problem))
+    with _messages(None) as channel:
+        answers = channel.all_gather_object((bool(found), problem))
     for rank, (_, problem) in enumerate(answers):
         if problem is not None:
             raise ValueError(
@@ -66,6 +70,46 @@ def load(handle: ddp.Handle, folder: Path, policy: Policy) -> bool:
         return False
     handle.load_state_dict(found or None, policy)
     return True
+
+
+def gathered(
+    state: Mapping[str, Any], to: int | None = 0, timeout: timedelta | None = None
+) -> dict[str, Any]:
+    """Gather the states of handles that are detached. A collective.
+
+    Parameters
+    ----------
+    state : mapping
+        What `Handle.state_dict` returned on this rank.
+    to : int or None
+        The receiving rank; None for all ranks.
+    timeout : datetime.timedelta, optional
+        How long to wait for the other ranks; by default, as long as torch does.
+
+    Returns
+    -------
+    dict
+        One entry per rank; empty on ranks that do not receive.
+
+    Raises
+    ------
+    RuntimeError
+        Another rank did not call within the timeout.
+    """
+    with _messages(timeout) as channel:
+        return gather(state, channel, to)
+
+
+@contextlib.contextmanager
+def _messages(timeout: timedelta | None) -> Iterator[Group]:
+    """Connect all ranks for a block, also those whose handles are detached."""
+    world = dist.group.WORLD
+    assert world is not None  # the ranks have trained together
+    groups = Groups(world, timeout)
+    try:
+        yield groups.make()
+    finally:
+        groups.leave()
 
 
 def shares_of(saved: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ from torch import nn
 
 import gradwire
 import gradwire.torch.horovod as gh
-from gradwire.auto import FP32, Decider, Plan
+from gradwire.auto import FP32, Decider, Figures, Plan
 from gradwire.schedule import Accordion
 from gradwire.torch.auto import evidence, pilot, records
 from gradwire.torch.cost.link import measure_by
@@ -279,7 +279,8 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
         figures = records.figures(run.pilot._places, 6, list(run.pilot._records))
         if figures is None:
             figures = other_figures(0, [1e6], [run.handle])(run.pilot._places, 6, [])
-        every_one = channel.all_gather_object(figures)
+        assert figures is not None
+        every_one = [Figures.read(each) for each in channel.all_gather_object(figures.told())]
         found["predicted"] = known.model(every_one[0]).compute > 0.0
         found["links"] = [(each.bandwidth, each.latency, each.overhead) for each in links]
         found["print"] = run.end()

@@ -38,7 +38,7 @@ def one_way(
     else:
         there = tell(None, sink)
         if rank == source:
-            _send(there, seconds)
+            _send(tuple(there), seconds)
     return float(tell(rate, sink))
 
 

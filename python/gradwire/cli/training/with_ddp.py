@@ -14,6 +14,7 @@ from gradwire.cli.training.methods import AllReduce, Compressed, Exchange, dense
 from gradwire.codec import Codec
 from gradwire.schedule import Schedule
 from gradwire.torch import ddp
+from gradwire.torch.transport import Group
 
 __all__ = ["DDP"]
 
@@ -45,6 +46,9 @@ class DDP:
             world_size=setup["ranks"],
             timeout=_TIMEOUT,
         )
+        world = dist.group.WORLD
+        assert world is not None
+        self._channel = Group(world)
         self.versions: dict[str, str] = {}
 
     def prepare(
@@ -73,15 +77,11 @@ class DDP:
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks."""
-        every: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(every, value)
-        return every
+        return self._channel.all_gather_object(value)
 
     def broadcast(self, value: Any, source: int) -> Any:
         """Return the value of one rank on every rank."""
-        said = [value]
-        dist.broadcast_object_list(said, src=source)
-        return said[0]
+        return self.gather(value if dist.get_rank() == source else None)[source]
 
 
 def _attach(

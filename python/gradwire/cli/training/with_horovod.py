@@ -12,6 +12,7 @@ from gradwire.cli.training.methods import AllReduce, Compressed, dense_bytes
 from gradwire.codec import Codec
 from gradwire.schedule import Schedule
 from gradwire.torch.horovod import DistributedOptimizer
+from gradwire.torch.transport.horovod import HorovodTransport
 
 __all__ = ["Horovod"]
 
@@ -21,6 +22,7 @@ class Horovod:
 
     def __init__(self) -> None:
         hvd.init()
+        self._channel = HorovodTransport(hvd.global_process_set, None).make()
         self.versions = {"horovod": str(horovod.__version__)}
 
     def prepare(
@@ -58,9 +60,8 @@ class Horovod:
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks."""
-        return list(hvd.allgather_object(value, name="gather"))
+        return self._channel.all_gather_object(value)
 
     def broadcast(self, value: Any, source: int) -> Any:
         """Return the value of one rank on every rank."""
-        # By default the name is that of the type, and ranks with nothing to say would have another.
-        return hvd.broadcast_object(value, root_rank=source, name="broadcast")
+        return self.gather(value if hvd.rank() == source else None)[source]

@@ -294,14 +294,14 @@ class Pilot:
         self._looked = True
         mine = figures(self._places, len(self._by_id), list(self._records))
         with self._control.act(f"decision {self._looks} of auto") as channel:
-            given: list[tuple[Figures | None, bool]] = channel.all_gather_object(
-                (mine, self._additions.found)
+            given = channel.all_gather_object(
+                [None if mine is None else mine.told(), self._additions.found]
             )
-            every = [each for each, _ in given]
             if not self._added and any(adds for _, adds in given):
                 self._leave_out_codec()
                 return
-            known = [each for each in every if each is not None]
+            every = [each for each, _ in given]
+            known = [Figures.read(each) for each in every if each is not None]
             if len(known) < len(every):  # a rank knows no whole pass
                 self._left = 2
                 return

@@ -1,18 +1,32 @@
-"""Serves the store of ranks that come and go: ``python -m gradwire.torch.diloco PORT``."""
+"""Serves the store of ranks that come and go: ``python -m gradwire.torch.diloco PORT``.
+
+It only keeps what the ranks write, and needs no token. Whoever reaches it can end the run, but not
+take part in it, if the ranks have a token.
+"""
 
 import argparse
 import threading
 
-from gradwire.torch.transport import stores
+from gradwire.torch.diloco.link import serving
+from gradwire.torch.errors import MembershipError
 
 
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m gradwire.torch.diloco", description=__doc__)
     parser.add_argument("port", type=int, help="0 for any that is free")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="the address to serve at, which the ranks reach, and nobody else if possible; "
+        "0.0.0.0 for all of this host. By default %(default)s: for processes of this host",
+    )
     options = parser.parse_args()
-    store = stores.TCPStore("localhost", options.port, is_master=True, wait_for_workers=False)
-    print(f"serving at port {store.port}", flush=True)
+    try:
+        store = serving(options.host, options.port)
+    except MembershipError as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
+    print(f"serving at {options.host}, port {store.port}", flush=True)
     threading.Event().wait()
 
 

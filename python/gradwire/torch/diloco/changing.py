@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -143,7 +144,7 @@ class Changing:
         for attempt in itertools.count(1):
             formed = self._membership.form(self._held, failed, self._settings, self._restored, met)
             size, timeout = len(formed.members), self._membership.timeout
-            transport = Gloo(formed.connect(), formed.rank, size, timeout)
+            transport = Gloo(formed.connect(), formed.rank, size, timeout, formed.secret)
             engine: Engine | None = None
             try:
                 engine = Engine(transport, self._replica.like)
@@ -162,12 +163,14 @@ class Changing:
                 failed, met = 0, ()
                 if not transport.connected:
                     failed = formed.generation
-                    met = reached(formed.connect, formed.rank, formed.members, timeout)
+                    met = reached(
+                        formed.connect, formed.rank, formed.members, timeout, formed.secret
+                    )
         raise AssertionError("unreachable")
 
     def _settle(self, channel: Channel, formed: Formed) -> None:
         """Have the same as all ranks. Whatever fails in between can be done again."""
-        every = channel.all_gather_object(self._told())
+        every = [Told.read(each) for each in channel.all_gather_object(asdict(self._told()))]
         plan = decide(every, trained=formed.trained)
         if channel.rank in plan.keep:
             sent = plan.position["sent"]

@@ -1,6 +1,8 @@
 """A connection to a store, in a thread of its own, which no dead host can hold up for long."""
 
+import ipaddress
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,12 +14,67 @@ from typing import Any, TypeVar
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Store, stores
 
-__all__ = ["Link", "connector"]
+__all__ = ["Link", "connector", "is_local", "serving", "split"]
 
 T = TypeVar("T")
 Connect = Callable[[timedelta], Store]
 
 _EXPECTED = 'store must be "host:port" or a store of torch.distributed'
+
+
+def is_local(host: str) -> bool:
+    """Return whether only processes of this host reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def split(address: str) -> tuple[str, int]:
+    """Return host and port.
+
+    Raises
+    ------
+    ValueError
+        It is not ``host:port``.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"{_EXPECTED}, got {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def serving(host: str, port: int) -> Store:
+    """Serve a store, at one of this host's addresses alone.
+
+    Parameters
+    ----------
+    host : str
+    port : int
+        0 for any that is free.
+
+    Raises
+    ------
+    MembershipError
+        The port cannot be served.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, _, _, there = min(found, key=lambda each: each[0] != socket.AF_INET)
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(there)
+        number = listener.getsockname()[1]
+        # By itself, torch serves a store at all addresses of the host.
+        return stores.TCPStore(
+            host,
+            number,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+    except (OSError, OverflowError, RuntimeError) as error:
+        raise MembershipError(f"the store could not be served at {host}:{port}: {error}") from error
 
 
 def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None]:
@@ -31,11 +88,9 @@ def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None
         The port cannot be served.
     """
     if isinstance(store, str):
-        host, _, port = store.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ValueError(f"{_EXPECTED}, got {store!r}")
-        served = _serve(host, int(port)) if serve else None
-        number = int(port) if served is None else served.port
+        host, port = split(store)
+        served = serving(host, port) if serve else None
+        number = port if served is None else served.port
         return lambda timeout: _client(host, number, timeout), served
     if not isinstance(store, stores.Store):
         raise TypeError(f"{_EXPECTED}, got {type(store).__name__}")
@@ -46,13 +101,6 @@ def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None
         return lambda timeout: _client(given.host, given.port, timeout), None
     # One client has one thread at a time, and a wait for others to connect would stop the beats.
     return lambda timeout: given.clone() if hasattr(given, "clone") else given, None
-
-
-def _serve(host: str, port: int) -> Store:
-    try:
-        return stores.TCPStore(host, port, is_master=True, wait_for_workers=False)
-    except RuntimeError as error:
-        raise MembershipError(f"the store could not be served at {host}:{port}: {error}") from error
 
 
 def _client(host: str, port: int, timeout: timedelta) -> Store:
@@ -184,10 +232,11 @@ class Link:
             if self._store is None:
                 self._store = self._connect(timedelta(seconds=self._timeout))
             found = act(self._store)
-        except RuntimeError:  # the connection is lost, or the host
-            self._store = None
-            return False
-        except Exception as error:  # what the caller is to be told
+        except Exception as error:
+            if isinstance(error, RuntimeError) and not isinstance(error, MembershipError):
+                self._store = None  # the connection is lost, or the host
+                return False
+            # What the caller is to be told.
             if answer is not None:
                 answer.set_exception(error)
             return True

@@ -7,17 +7,17 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
 from gradwire import _validate
-from gradwire.torch.diloco.link import Link, connector
+from gradwire.torch.diloco.link import Link, connector, is_local, split
 from gradwire.torch.diloco.roster import Roster, Waiting
 from gradwire.torch.diloco.said import LOG, Said
 from gradwire.torch.diloco.watch import Watch
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import Store, stores
+from gradwire.torch.transport import Secret, Store, stores
 
 __all__ = ["Formed", "Membership"]
 
@@ -29,6 +29,12 @@ _LAST = 5.0
 
 _CLOSING = 1.0
 """Seconds to wait for the end of the link's thread."""
+
+_TOKEN = "GRADWIRE_DILOCO_TOKEN"
+"""A variable of the environment, which other users of a host do not see, as they see arguments."""
+
+_LEAST = 16
+"""Characters of a token: who reads the store can try short ones."""
 
 _UNTOLD = "left without a word to the others: %s"
 
@@ -45,6 +51,8 @@ class Formed:
         Connects anew to the store through which these members find each other, and nobody else.
     trained : bool
         One of them, or of those before, had shared parameters: nobody makes up new ones.
+    secret : Secret or None
+        By which they know each other, if there is a token.
     """
 
     generation: int
@@ -52,6 +60,7 @@ class Formed:
     members: tuple[str, ...]
     connect: Callable[[], Store]
     trained: bool = False
+    secret: Secret | None = None
 
 
 class Membership:
@@ -69,8 +78,14 @@ class Membership:
         store. A `torch.distributed.FileStore` is for tests and for runs that nobody kills: a
         process killed while it writes damages the file.
     serve : bool
-        Serve the store in this process, at this host and port. It ends with the process, and then
-        nobody can leave or join: use it where this process outlives the others.
+        Serve the store in this process, at this host and port, and at no other address. It ends
+        with the process, and then nobody can leave or join: use it where this process outlives the
+        others.
+    token : str, optional
+        What only the ranks know, the same on all of them: at least 16 characters that nobody can
+        guess. By default what the environment has in ``GRADWIRE_DILOCO_TOKEN``. Ranks then believe
+        only what ranks with the token have written into the store, and train with no others. It is
+        required unless the store is at a loopback address, or was given as an object.
     name : str
         Of the run. Runs with other names in the same store have nothing in common.
     timeout : datetime.timedelta
@@ -94,6 +109,7 @@ class Membership:
         store: str | Store,
         *,
         serve: bool = False,
+        token: str | None = None,
         name: str = "diloco",
         timeout: timedelta = timedelta(seconds=60),
         min_size: int = 1,
@@ -110,10 +126,12 @@ class Membership:
         self._patience = patience.total_seconds()
         self._wait = timeout.total_seconds()
         self._silence = self._wait / 3
+        secret = _secret(token, store)
+        self._secret = None if secret is None else secret.of("gradwire.diloco", name)
         connect, self._served = connector(store, serve=serve)
         self._connect = lambda limit: stores.PrefixStore(f"gradwire/{name}", connect(limit))
         interval = min(self._wait / 15, 5.0)
-        self._watch = Watch(self.name, interval)
+        self._watch = Watch(self.name, interval, self._secret)
         self._interval = interval
         self._link: Link | None = None
         self._generation = 0
@@ -130,7 +148,7 @@ class Membership:
         ValueError
             It was used before.
         MembershipError
-            The store does not answer.
+            The store does not answer, or has what is not of ranks with this token.
         """
         if self._begun:
             raise ValueError("a Membership is for one DiLoCo: make another one")
@@ -141,8 +159,11 @@ class Membership:
         self._end.atexit = False
         self._last = partial(_last, self._link, self._watch, os.getpid())
         atexit.register(self._last)
-        number: int = self._link.call(lambda store: store.add("ranks", 1))
-        return number
+        change = self._watch.change
+        come = self._link.call(
+            lambda store: change(store, lambda roster: replace(roster, ranks=roster.ranks + 1))
+        )
+        return come.ranks
 
     def form(
         self,
@@ -253,8 +274,10 @@ class Membership:
             return stores.PrefixStore(prefix, link.store())
 
         LOG.info("generation %d: %s", roster.generation, ", ".join(roster.members))
-        rank = roster.members.index(self.name)
-        return Formed(roster.generation, rank, roster.members, connect, roster.trained)
+        rank, secret = roster.members.index(self.name), self._secret
+        if secret is not None:
+            secret = secret.of("generation", roster.generation, *roster.members)
+        return Formed(roster.generation, rank, roster.members, connect, roster.trained, secret)
 
     # While training ---------------------------------------------------------------------------
 
@@ -307,6 +330,24 @@ class Membership:
         if self._link is None:
             raise MembershipError("this rank has left: make another Membership and DiLoCo")
         return self._link
+
+
+def _secret(token: str | None, store: object) -> Secret | None:
+    """Return what belongs to a token, given or in the environment; None if none is needed."""
+    make = 'python -c "import secrets; print(secrets.token_hex())" makes one'
+    given = os.environ.get(_TOKEN) if token is None else token
+    if given is None:
+        if isinstance(store, str) and not is_local(split(store)[0]):
+            raise ValueError(
+                f"a store at {store} may be reached by others than the ranks: give all ranks the "
+                f"same token, by the environment variable {_TOKEN} or token=; {make}"
+            )
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"token must be a str, got {type(given).__name__}")
+    if len(given) < _LEAST:
+        raise ValueError(f"token must have at least {_LEAST} characters, got {len(given)}; {make}")
+    return Secret(given.encode())
 
 
 def _without(watch: Watch, store: Store) -> Roster:

@@ -5,13 +5,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from gradwire.torch.transport import Gloo, Store, stores
+from gradwire.torch.transport import Gloo, Secret, Store, stores
 
 __all__ = ["reached"]
 
 
 def reached(
-    connect: Callable[[], Store], rank: int, members: Sequence[str], timeout: timedelta
+    connect: Callable[[], Store],
+    rank: int,
+    members: Sequence[str],
+    timeout: timedelta,
+    secret: Secret | None = None,
 ) -> tuple[str, ...]:
     """Connect with each of the others by itself, at the same time, as all of them do.
 
@@ -27,6 +31,8 @@ def reached(
         Their names, in the order of ranks.
     timeout : datetime.timedelta
         How long to wait for one of them.
+    secret : Secret, optional
+        Of these members: nobody is reached who does not know it.
 
     Returns
     -------
@@ -43,7 +49,8 @@ def reached(
         pair: Gloo | None = None
         try:
             store = stores.PrefixStore(f"pair/{low}-{high}", connect())
-            pair = Gloo(store, int(rank == high), 2, timeout)
+            theirs = None if secret is None else secret.of("pair", low, high)
+            pair = Gloo(store, int(rank == high), 2, timeout, theirs)
             pair.make()
             # Gloo lets one side return before the other, to which it would be an error to leave.
             store.set(f"met/{rank}", "")

@@ -3,9 +3,23 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+from gradwire import _validate
+from gradwire.torch.transport import messages
 
 __all__ = ["Roster", "Waiting"]
+
+VERSION = 1
+"""Of what is in the store, which changes with what ranks of a generation do."""
+
+T = TypeVar("T")
+
+
+def _of(kind: type[T], found: Any) -> T:
+    if not isinstance(found, kind):
+        raise TypeError(f"expected a {kind.__name__}, got a {type(found).__name__}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +44,20 @@ class Waiting:
     reached: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> Self:
-        """Read it from JSON."""
-        return cls(**{**found, "reached": tuple(found.get("reached", ()))})
+    def read(cls, found: Any) -> Self:
+        """Read it from JSON.
+
+        Raises
+        ------
+        TypeError, ValueError, KeyError
+            It is something else.
+        """
+        return cls(
+            _validate.integer("held", found["held"], low=0),
+            _validate.integer("failed", found["failed"], low=0),
+            _of(bool, found["trained"]),
+            tuple(_of(str, each) for each in _of(list, found["reached"])),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +76,12 @@ class Roster:
         What all of them must have in common.
     trained : bool
         A member had shared parameters when a generation was formed.
+    ranks : int
+        How many have come, since the beginning of the run.
+    changes : int
+        How often it was changed.
+    by : str
+        Who has changed it: no two ranks make the same change.
     """
 
     generation: int = 0
@@ -58,18 +89,40 @@ class Roster:
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     trained: bool = False
+    ranks: int = 0
+    changes: int = 0
+    by: str = ""
 
     @classmethod
-    def read(cls, text: str) -> Self:
-        """Read what `text` returned."""
-        found = json.loads(text)
-        waiting = {name: Waiting.read(each) for name, each in found["waiting"].items()}
-        members, settings = tuple(found["members"]), found["settings"]
-        return cls(found["generation"], members, waiting, settings, found["trained"])
+    def read(cls, text: bytes) -> Self:
+        """Read what `text` returned, in a store that anybody may have written into.
 
-    def text(self) -> str:
+        Raises
+        ------
+        ValueError
+            It is something else.
+        """
+        try:
+            found = messages.read(text)
+            if found["version"] != VERSION:
+                raise ValueError(f"it has version {found['version']!r}, expected {VERSION}")
+            waiting, settings = _of(dict, found["waiting"]), _of(dict, found["settings"])
+            return cls(
+                _validate.integer("generation", found["generation"], low=0),
+                tuple(_of(str, each) for each in _of(list, found["members"])),
+                {name: Waiting.read(each) for name, each in waiting.items()},
+                {name: _of(str, each) for name, each in settings.items()},
+                _of(bool, found["trained"]),
+                _validate.integer("ranks", found["ranks"], low=0),
+                _validate.integer("changes", found["changes"], low=0),
+                _of(str, found["by"]),
+            )
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+
+    def text(self) -> bytes:
         """Return it as text."""
-        return json.dumps(asdict(self))
+        return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
     def check(self, settings: Mapping[str, str]) -> None:
         """Raise a ValueError if there are members that have other settings."""

@@ -7,6 +7,7 @@ all others have it, too, and can follow.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.errors import MembershipError
@@ -34,7 +35,8 @@ class Told:
     arrived : dict of int to bool
         The numbers of exchanges that have arrived here, and whether the averages are finite.
     bits : int
-        Checksum of the shared parameters and the outer momentum.
+        Checksum of the shared parameters and the outer momentum; of a rank that has joined none,
+        with the averages that are to be applied.
     counted : dict of int to int
         For earlier generations, the number below which exchanges counted.
     steps : dict of str to int
@@ -51,6 +53,13 @@ class Told:
     bits: int
     counted: Mapping[int, int] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` has made of one, from JSON, which has no other keys."""
+        arrived = {int(number): fine for number, fine in found["arrived"].items()}
+        counted = {int(number): below for number, below in found["counted"].items()}
+        return cls(**{**found, "arrived": arrived, "counted": counted})
 
 
 @dataclass(frozen=True, slots=True)

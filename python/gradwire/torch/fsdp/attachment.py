@@ -18,7 +18,7 @@ from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.options import Options, Scope
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.reducer.shares import divided
-from gradwire.torch.transport import Hierarchy
+from gradwire.torch.transport import Groups, Hierarchy
 
 __all__ = ["attach"]
 
@@ -116,8 +116,11 @@ def attach(
     entry = ShardedEntry(model, groups, known, over)
     entry.check()
     across = dist.get_process_group_ranks(over)
-    everyone: list[Any] = [None] * len(inside)
-    dist.all_gather_object(everyone, list(across), group=groups[0].shards)
+    shards = Groups(groups[0].shards, timeout)
+    try:
+        everyone = shards.make().all_gather_object(list(across))
+    finally:
+        shards.leave()
     union = sorted({rank for ranks in everyone for rank in ranks})
     own, shares = inside.index(dist.get_rank()), len(inside)
     return assemble(

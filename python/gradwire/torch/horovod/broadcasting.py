@@ -1,15 +1,15 @@
 """Horovod's broadcasts, for tensors of all dtypes."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
 
 from gradwire import _validate
 from gradwire.torch.horovod.arguments import process_set_of
-from gradwire.torch.transport.horovod import check_initialized, library
+from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -79,6 +79,8 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
     ------
     TypeError, ValueError
         It is no optimizer, Horovod is not initialized, or there is no such rank.
+    ExchangeError
+        On every rank: the state holds something else than tensors, numbers, text and collections.
     """
     check_initialized()
     if not isinstance(optimizer, Optimizer):
@@ -87,7 +89,57 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
             f"{type(optimizer).__name__}"
         )
     root = _validate.integer("root_rank", root_rank, low=0, high=library.size() - 1)
-    # By the host: ranks have devices of their own.
-    mine = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict())
-    state = library.broadcast_object(mine, root, name="gradwire.optimizer")
-    optimizer.load_state_dict(state)  # on the root, too: loading may change types
+    channel = HorovodTransport(library.global_process_set, None).make()
+    tensors: list[torch.Tensor] = []
+    told = _told(optimizer.state_dict(), tensors) if channel.rank == root else None
+    told = channel.all_gather_object(told)[root]
+    given = iter(tensors)
+
+    def tensor(dtype: str, shape: list[int]) -> torch.Tensor:
+        # By the host: ranks have devices of their own.
+        found = next(given, None)
+        values = torch.empty(shape, dtype=_DTYPES[dtype], device="cpu")
+        if found is not None:
+            values.copy_(found)
+        if values.numel():
+            channel.broadcast(values.view(-1).view(torch.uint8), root).wait()
+        return values
+
+    # On the root, too: loading may change types.
+    optimizer.load_state_dict(_read(told, tensor))
+
+
+_DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+
+
+def _told(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return a state for JSON, with the kind of all that JSON does not keep apart; add tensors."""
+    match value:
+        case torch.Tensor():
+            tensors.append(value.detach())
+            return {"tensor": [str(value.dtype), list(value.shape)]}
+        case dict():
+            return {"dict": [[_told(each, tensors) for each in item] for item in value.items()]}
+        case tuple():
+            return {"tuple": [_told(each, tensors) for each in value]}
+        case list():
+            return [_told(each, tensors) for each in value]
+        case float() if not math.isfinite(value):
+            return {"float": str(value)}
+        case _:
+            return value  # text, a number, a bool or None: all else is refused as it is sent
+
+
+def _read(told: Any, tensor: Callable[[str, list[int]], torch.Tensor]) -> Any:
+    """Return the state that the root has `_told`."""
+    if isinstance(told, list):
+        return [_read(each, tensor) for each in told]
+    if not isinstance(told, dict):
+        return told
+    ((kind, found),) = told.items()
+    if kind == "tensor":
+        return tensor(*found)
+    if kind == "float":
+        return float(found)
+    every = [_read(each, tensor) for each in found]
+    return tuple(every) if kind == "tuple" else dict(every)

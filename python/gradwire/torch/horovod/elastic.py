@@ -92,8 +92,8 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         handle = optimizer.handle
         assert handle is not None  # since it is attached
         # The sum of all is in several places, and counts once.
-        has = at in self._merged
-        holders = [rank for rank, each in enumerate(library.allgather_object(has)) if each]
+        has = torch.tensor([at in self._merged])
+        holders = library.allgather(has).nonzero().flatten().tolist()
         if holders:
             mine = self._merged[at] if library.rank() == holders[0] else {}
         else:

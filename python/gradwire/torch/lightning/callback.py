@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.torch import ddp
+from gradwire.torch import ddp, rank_files
 from gradwire.torch.auto import AUTO, check_alone, check_unbounded, least_ratio
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
@@ -304,7 +304,7 @@ class Compress(Callback):
         elif self._attached:
             checkpoint[saving.KEY] = self.handle.gathered_state_dict()
         elif not self._interrupted:
-            checkpoint[saving.KEY] = saving.gathered(self.handle.state_dict(), None)
+            checkpoint[saving.KEY] = rank_files.gathered(self.handle.state_dict())
         else:
             self._save_interrupted(self.handle, checkpoint)
 
@@ -322,7 +322,7 @@ class Compress(Callback):
     def _save_interrupted(self, handle: ddp.Handle, checkpoint: dict[str, Any]) -> None:
         """Save after an exception, for which the other ranks may not be there."""
         try:
-            checkpoint[saving.KEY] = saving.gathered(handle.state_dict(), _PATIENCE)
+            checkpoint[saving.KEY] = rank_files.gathered(handle.state_dict(), timeout=_PATIENCE)
         except (RuntimeError, ValueError, ddp.ExchangeError) as error:
             warnings.warn(
                 "the checkpoint that is written after the exception has no residuals, because "

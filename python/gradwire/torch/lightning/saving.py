@@ -1,16 +1,13 @@
 """What checkpoints hold: the states of all ranks, or the name of the folder that has them."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
-
-import torch.distributed as dist
 
 from gradwire.torch import rank_files
 from gradwire.torch.ddp import Handle
 
-__all__ = ["KEY", "Loaded", "Policy", "gathered", "written"]
+__all__ = ["KEY", "Loaded", "Policy", "written"]
 
 KEY = "gradwire"
 """The entry of a checkpoint."""
@@ -19,36 +16,6 @@ _FOLDER = "folder"
 
 Policy = Literal["sum-and-split", "keep", "drop"]
 """Those of `Handle.load_state_dict` that fit the states of all ranks."""
-
-
-def gathered(state: Mapping[str, Any], timeout: timedelta | None) -> dict[str, Any]:
-    """Gather the states of handles that are detached. A collective.
-
-    Parameters
-    ----------
-    state : mapping
-        What `Handle.state_dict` returned on this rank.
-    timeout : datetime.timedelta, optional
-        How long to wait for the other ranks; by default, as long as torch does.
-
-    Returns
-    -------
-    dict
-        One entry per rank; empty on ranks other than 0.
-
-    Raises
-    ------
-    RuntimeError
-        Another rank did not call within the timeout.
-    """
-    rank, size = dist.get_rank(), dist.get_world_size()
-    group: Any = dist.new_group(backend="gloo", timeout=timeout)
-    try:
-        states: list[Any] | None = [None] * size if rank == 0 else None
-        dist.gather_object(dict(state), states, group=group)
-    finally:
-        dist.destroy_process_group(group)
-    return {key: value for each in states or () for key, value in each.items()}
 
 
 def written(handle: Handle, folder: Path, name: str) -> dict[str, Any]:
@@ -65,7 +32,7 @@ class Loaded:
     Parameters
     ----------
     saved : mapping
-        What `Handle.gathered_state_dict`, `gathered` or `written` returned.
+        What `Handle.gathered_state_dict`, `rank_files.gathered` or `written` returned.
     rank, world_size, shares : int
         This rank, the number of ranks, and that of each node in a hierarchy: if they are those of
         the checkpoint, the states of the other ranks are not kept.

@@ -19,7 +19,7 @@ def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
     act : str
         What the ranks did, in the past tense, for the message.
     mine : dict
-        This rank's facts, by name.
+        This rank's facts, by name, for `Channel.all_gather_object`.
 
     Raises
     ------
@@ -28,11 +28,11 @@ def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
     """
     every = channel.all_gather_object(mine)
     for rank, theirs in enumerate(every):
-        for what, value in theirs.items():
-            if value != every[0][what]:
+        for what in {**every[0], **theirs}:
+            if theirs.get(what) != every[0].get(what):
                 raise ValueError(
                     f"rank {rank} and rank 0 {act} with different {what}: "
-                    f"{value!r} and {every[0][what]!r}"
+                    f"{theirs.get(what)!r} and {every[0].get(what)!r}"
                 )
 
 

@@ -114,7 +114,7 @@ def load(
 
     every = together(channel, read, "load")
     (mine,) = loading
-    known = {rank: summary for rank, (summary, *_) in enumerate(every) if summary is not None}
+    known = {rank: tuple(each[0]) for rank, each in enumerate(every) if each[0] is not None}
     # After a failure, some ranks may have ended a step that others have not.
     steps = {} if policy == "own" else {rank: each[1] for rank, each in known.items()}
     runs = {

@@ -1,6 +1,6 @@
 """Gathers the checkpoints of all ranks, and reads those of another world size."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -28,7 +28,10 @@ def gather(saved: Saved, channel: Channel, to: int | None) -> dict[str, Any]:
     kinds = [kind for kind in mine if kind in BUFFERS]  # every rank has these
     shapes = {name: values.shape for kind in kinds for name, values in mine[kind].items()}
     sums = {name: values.shape for name, values in sorted(mine["measured"].items())}
-    texts = channel.all_gather_object((mine["about"], sums, shapes))
+    texts = [
+        (about, _sizes(sums), _sizes(shapes))
+        for about, sums, shapes in channel.all_gather_object((mine["about"], sums, shapes))
+    ]
     wanted = to is None or rank == to
     everything: dict[str, Any] = {
         f"rank{each}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
@@ -58,6 +61,10 @@ def gather(saved: Saved, channel: Channel, to: int | None) -> dict[str, Any]:
                 channel.broadcast(values, holder).wait()
             everything[f"rank{holder}"]["measured"][name] = values
     return everything if wanted else {}
+
+
+def _sizes(told: Mapping[str, Sequence[int]]) -> dict[str, torch.Size]:
+    return {name: torch.Size(shape) for name, shape in told.items()}
 
 
 class _Checkpointed(Protocol):

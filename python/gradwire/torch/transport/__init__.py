@@ -15,6 +15,7 @@ from gradwire.torch.transport.interface import (
     Work,
 )
 from gradwire.torch.transport.nodes import Levels, levels
+from gradwire.torch.transport.secret import Secret
 
 __all__ = [
     "NO_CARRIERS",
@@ -26,6 +27,7 @@ __all__ = [
     "Levels",
     "LocalChannel",
     "Place",
+    "Secret",
     "Store",
     "Transport",
     "Work",

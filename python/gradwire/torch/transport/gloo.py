@@ -1,17 +1,20 @@
 """The transport of a store alone: Gloo connects ranks that torch.distributed knows nothing of."""
 
-import pickle
+import os
 import threading
+import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport import pairs
+from gradwire.torch.errors import ExchangeError, MembershipError
+from gradwire.torch.transport import messages, pairs
 from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
+from gradwire.torch.transport.secret import Secret
 
 __all__ = ["Gloo", "GlooChannel", "Store", "stores"]
 
@@ -23,6 +26,10 @@ Store: TypeAlias = Any
 
 _PATIENCE = 5.0
 """Seconds to wait until connections are closed."""
+
+
+_SOON = 0.002
+"""Seconds between looks whether Gloo has told its address."""
 
 
 class GlooChannel:
@@ -70,23 +77,8 @@ class GlooChannel:
         return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
 
     def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return plain objects of all ranks."""
-        data = pickle.dumps(mine)
-        lengths = torch.zeros(self.size, dtype=torch.int64, device="cpu")
-        self.all_gather(lengths, torch.tensor([len(data)], device="cpu")).wait()
-        longest = int(lengths.max())
-        message = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8)
-        every = message.new_empty(self.size * longest)
-        self.all_gather(every, message).wait()
-        rows = every.view(self.size, longest).numpy()
-        return [
-            pickle.loads(row[:length].tobytes())
-            for row, length in zip(rows, lengths.tolist(), strict=True)
-        ]
-
-    def broadcast_object(self, value: Any, source: int) -> Any:
-        """Return the plain object of one rank."""
-        return self.all_gather_object(value if self.rank == source else None)[source]
+        """Return what all ranks tell, as `messages.all_gather`."""
+        return messages.all_gather(self, mine)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Wait no longer than this from now on."""
@@ -113,6 +105,9 @@ class Gloo:
     rank, size : int
     timeout : datetime.timedelta
         Of all collectives.
+    secret : Secret, optional
+        Of these ranks. Then nobody without it is connected: addresses in the store are proven to be
+        theirs, and so is each connection, before anything else that comes over it is used.
 
     Attributes
     ----------
@@ -120,11 +115,19 @@ class Gloo:
         Whether this rank has reached all others at least once.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        secret: Secret | None = None,
+    ) -> None:
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout = timeout
+        self._secret = secret if size > 1 else None
         self._made: list[GlooChannel] = []
         self.connected = False
 
@@ -139,10 +142,16 @@ class Gloo:
         ------
         ExchangeError
             Gloo could not connect the ranks.
+        MembershipError
+            Somebody without the secret takes part.
         """
-        store = stores.PrefixStore(str(len(self._made)), self._store)
+        number = str(len(self._made))
+        store = stores.PrefixStore(number, self._store)
+        secret = None if self._secret is None else self._secret.of("channel", number)
         try:
-            backend = stores.ProcessGroupGloo(store, self._rank, self._size, timeout=self._timeout)
+            backend = self._backend(store) if secret is None else self._proven(store, secret)
+        except MembershipError:
+            raise
         except RuntimeError as error:
             raise ExchangeError(
                 f"Gloo could not connect {self._size} ranks that the store knows. If it finds no "
@@ -150,8 +159,45 @@ class Gloo:
                 f"({str(error).strip()})"
             ) from error
         self.connected = True
-        self._made.append(GlooChannel(backend))
-        return self._made[-1]
+        channel = GlooChannel(backend)
+        self._made.append(channel)
+        if secret is not None:
+            secret.prove(channel)
+        return channel
+
+    def _backend(self, store: Store) -> Any:
+        return stores.ProcessGroupGloo(store, self._rank, self._size, timeout=self._timeout)
+
+    def _proven(self, store: Store, secret: Secret) -> Any:
+        """Have Gloo find only addresses that are proven to be those of ranks.
+
+        It gets a store of its own, into which they are copied; torch takes no store in Python.
+        """
+        own, made = stores.HashStore(), Future[Any]()
+        own.set_timeout(self._timeout)
+
+        def connect() -> None:
+            try:
+                made.set_result(self._backend(own))
+            except BaseException as error:
+                made.set_exception(error)
+
+        # A thread that nobody has to wait for: Gloo gives up by itself, after the timeout.
+        threading.Thread(target=connect, name="gradwire-connect", daemon=True).start()
+        for device in range(os.environ.get("GLOO_SOCKET_IFNAME", "").count(",") + 1):
+            mine, *others = (
+                f"{device}/{rank}"
+                for rank in sorted(range(self._size), key=lambda rank: rank != self._rank)
+            )
+            while not own.check([mine]):
+                if made.done():  # without it: it has failed
+                    return made.result()
+                time.sleep(_SOON)
+            store.set(mine, secret.seal(mine, own.get(mine)))
+            store.wait(others, self._timeout)
+            for each in others:
+                own.set(each, secret.open(each, store.get(each)))
+        return made.result()
 
     def connect(
         self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]

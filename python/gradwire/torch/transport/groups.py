@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport import pairs
+from gradwire.torch.transport import messages, pairs
 from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
 
 __all__ = ["Group", "Groups"]
@@ -82,16 +82,8 @@ class Group:
         return parts
 
     def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return plain objects of all ranks."""
-        every: list[Any] = [None] * self.size
-        dist.all_gather_object(every, mine, group=self.group)
-        return every
-
-    def broadcast_object(self, value: Any, source: int) -> Any:
-        """Return the plain object of one rank."""
-        found = [value]
-        dist.broadcast_object_list(found, src=self._global(source), group=self.group)
-        return found[0]
+        """Return what all ranks tell, as `messages.all_gather`."""
+        return messages.all_gather(self, mine)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Wait no longer than this for collectives of the CPU from now on."""

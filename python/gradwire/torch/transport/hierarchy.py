@@ -131,7 +131,7 @@ class Hierarchy:
             On every rank, if nodes have different numbers of ranks, or the groups do not fit.
         """
         mine = across.rank, inside.rank, across.size, inside.size
-        every = messages.all_gather_object(mine)
+        every = [tuple(each) for each in messages.all_gather_object(mine)]
         grid = tuple((node, share) for node, share, _, _ in every)
         sizes = {(nodes, shares) for _, _, nodes, shares in every}
         whole = [(node, share) for node in range(across.size) for share in range(inside.size)]

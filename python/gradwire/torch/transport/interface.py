@@ -69,10 +69,13 @@ class Channel(Protocol):
         """Return the tensors of all ranks on one of them; an empty list on the others."""
 
     def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return plain objects of all ranks."""
+        """Return what all ranks tell: JSON, so tuples arrive as lists and keys as text.
 
-    def broadcast_object(self, value: Any, source: int) -> Any:
-        """Return the plain object of one rank."""
+        Raises
+        ------
+        ExchangeError
+            On every rank: one of them has told something else.
+        """
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Wait no longer than this from now on, where the transport can end a wait."""

@@ -1,7 +1,5 @@
 """Channels of Horovod, whose collectives have names."""
 
-import pickle
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -10,6 +8,7 @@ from typing import Any
 import torch
 
 from gradwire.torch.errors import ExchangeError
+from gradwire.torch.transport import messages
 from gradwire.torch.transport.horovod.library import initialization, library
 from gradwire.torch.transport.horovod.pending import All, Pending, nothing, starting
 from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
@@ -18,7 +17,6 @@ __all__ = ["HorovodChannel", "HorovodTransport"]
 
 _NAMES = 64
 """Names of a channel, used in turn: new ones would fill Horovod's response cache."""
-_LENGTH = struct.Struct("<Q")
 
 
 class _Numbers:
@@ -119,25 +117,8 @@ class HorovodChannel:
         return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
 
     def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return plain objects of all ranks."""
-        data = pickle.dumps(mine)
-        message = torch.frombuffer(bytearray(_LENGTH.pack(len(data)) + data), dtype=torch.uint8)
-        every: list[Any] = []
-
-        def finish(found: torch.Tensor) -> None:
-            rest = found.numpy().tobytes()
-            while rest:
-                (length,) = _LENGTH.unpack_from(rest)
-                end = _LENGTH.size + length
-                every.append(pickle.loads(rest[_LENGTH.size : end]))
-                rest = rest[end:]
-
-        self._gather(message, finish).wait()
-        return every
-
-    def broadcast_object(self, value: Any, source: int) -> Any:
-        """Return the plain object of one rank."""
-        return self.all_gather_object(value if self.rank == source else None)[source]
+        """Return what all ranks tell, as `messages.all_gather`."""
+        return messages.all_gather(self, mine)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Wait no longer than this from now on."""

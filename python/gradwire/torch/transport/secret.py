@@ -1,0 +1,87 @@
+"""What proves to ranks that others know the same secret, in a store and over connections."""
+
+import hmac
+import secrets
+
+import torch
+
+from gradwire.torch.errors import MembershipError
+from gradwire.torch.transport.interface import Channel
+
+__all__ = ["Secret"]
+
+_HASH = "sha256"
+_NBYTES = 32
+"""Of a nonce and of a proof."""
+
+
+class Secret:
+    """A key for HMAC-SHA256 that all ranks have, and nobody else.
+
+    Parameters
+    ----------
+    key : bytes
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def of(self, *what: str | int) -> "Secret":
+        """Return the key for one purpose, from which no other key follows."""
+        return Secret(self._proof(*(str(each).encode() for each in what)))
+
+    def seal(self, key: str, value: bytes) -> bytes:
+        """Return a value for a store, with what proves who wrote it under that key."""
+        return self._proof(key.encode(), value).hex().encode() + b" " + value
+
+    def open(self, key: str, sealed: bytes) -> bytes:
+        """Return a value that was sealed.
+
+        Raises
+        ------
+        MembershipError
+            Somebody without the secret has written it, or under another key.
+        """
+        proof, _, value = sealed.partition(b" ")
+        if not hmac.compare_digest(proof, self._proof(key.encode(), value).hex().encode()):
+            raise MembershipError(
+                f"{key!r} in the store was not written with this rank's token. Either the ranks "
+                "have different tokens, and need the same one, or somebody else writes into the "
+                "store: go on in another one, which only the ranks reach"
+            )
+        return value
+
+    def prove(self, channel: Channel) -> None:
+        """Have each rank prove to all others that it has the secret. A collective.
+
+        A proof is of all ranks' nonces, so that it is of no use in another place or at another
+        time.
+
+        Raises
+        ------
+        MembershipError
+            A rank has no proof.
+        """
+        nonce = secrets.token_bytes(_NBYTES)
+        nonces = _all_gather(channel, nonce)
+        transcript = b"".join(nonces)
+        proofs = _all_gather(channel, self._proof(b"%d" % channel.rank, transcript))
+        for rank, proof in enumerate(proofs):
+            expected = self._proof(b"%d" % rank, transcript)
+            if nonces[channel.rank] != nonce or not hmac.compare_digest(proof, expected):
+                raise MembershipError(
+                    f"what is connected as rank {rank} does not know the token: somebody else "
+                    "reaches the ports of the ranks. Nothing of it was used; restart from a "
+                    "checkpoint, in a network that only the ranks reach",
+                    rank,
+                )
+
+    def _proof(self, *parts: bytes) -> bytes:
+        message = b"".join(len(each).to_bytes(8, "big") + each for each in parts)
+        return hmac.digest(self._key, message, _HASH)
+
+
+def _all_gather(channel: Channel, mine: bytes) -> list[bytes]:
+    every = torch.zeros(channel.size * _NBYTES, dtype=torch.uint8, device="cpu")
+    channel.all_gather(every, torch.frombuffer(bytearray(mine), dtype=torch.uint8)).wait()
+    return [each.numpy().tobytes() for each in every.view(channel.size, _NBYTES)]

@@ -1,0 +1,60 @@
+"""Somebody who reaches the ports of `gradwire.torch.diloco.Membership`, and has no token."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.ranks import Nursery, Ranks
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def apart(nursery: Nursery):
+    """Sets of ranks, some of which do not survive the test."""
+    made = []
+
+    def make(size: int) -> Ranks:
+        made.append(Ranks(nursery, size))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+TEXTS = {
+    "replays": "has seen",
+    "deletes": "the store began anew|somebody has deleted it",
+}
+
+
+def test_whoever_has_the_port_but_no_token_ends_the_run_and_gets_nothing_else(
+    apart, tmp_path: Path
+) -> None:
+    *members, _ = apart(3).run("strangers.attacked", limit=500.0, folder=str(tmp_path))
+    for found in members:
+        wrong, none = found.pop("wrong token")
+        assert "different tokens, and need the same one" in wrong
+        assert "with a token that this one does not have" in none
+    for attack in members[0]:
+        both = [each[attack] for each in members]
+        rounds = [each["rounds"] for each in both]
+        for number in rounds[0].keys() & rounds[1].keys():
+            assert rounds[0][number] == rounds[1][number], attack
+        for each in both:
+            kind, text = each["error"]
+            assert kind == "MembershipError", (attack, text)
+            expected = TEXTS.get(attack, "was not written with this rank's token")
+            assert re.search(expected, text), (attack, text)
+            assert each["as before"], attack
+            assert len(each["saved"]) == 8
+            assert set(each["sizes"].values()) == {2}
+
+
+def test_a_pickle_is_never_read(apart, tmp_path: Path) -> None:
+    member, stranger = apart(2).run("strangers.unpickled", limit=300.0, folder=str(tmp_path))
+    assert not member["executed"]
+    assert set(member["sizes"].values()) == {1}
+    assert "rank 1 sent a message that cannot be read" in stranger["error"]
