@@ -75,3 +75,14 @@ def test_a_rank_that_stops_is_an_error_for_the_others(short_lived: Ranks) -> Non
     (kind, text), _ = short_lived.try_run("diloco.stops")
     assert kind == "returned", text
     assert "no error" not in text
+
+
+def test_a_damaged_checkpoint_or_one_of_another_run_is_refused_by_all_before_anything_changes(
+    two: Ranks,
+) -> None:
+    first, second = two.run("diloco.damaged")
+    assert first == second
+    for name, text in first.items():
+        assert text.startswith("rank 1 cannot load its state_dict: "), (name, text)
+    for name in ("of another run", "other averages", "other momentum"):
+        assert "at the same step as that of rank 0, but its shared parameters" in first[name]

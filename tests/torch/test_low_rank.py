@@ -1,10 +1,14 @@
 """What PowerSGD computes from sums has the same bits at every SIMD level of NumPy and torch."""
 
+import base64
+
+import numpy as np
 import pytest
 
+from gradwire.exchange import LowRank
 from tests.support import run_python
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 SCRIPT = """
 import hashlib
@@ -46,3 +50,20 @@ def test_every_simd_level_gives_the_same_bits():
         if level == "default":
             assert capability in ("DEFAULT", "NO AVX")
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_state_that_is_not_finite_is_refused_and_nothing_changes(value):
+    from gradwire.torch.reducer.low_rank import LowRankState
+
+    state = LowRankState(LowRank(2), (6, 4), "weight", keeps=True)
+    state.take(torch.ones(4, 2))
+    before = state.state_dict()
+    q = np.full(8, value, np.float32)
+    residual = np.full(24, value, np.float32)
+    for what, damaged in (("q", base64.b64encode(q.tobytes()).decode()), ("residual", residual)):
+        with pytest.raises(ValueError, match=f"{what} has values that are NaN or infinite"):
+            state.load_state_dict({**before, what: damaged})
+        after = state.state_dict()
+        assert after["q"] == before["q"]
+        assert np.array_equal(after["residual"], before["residual"])

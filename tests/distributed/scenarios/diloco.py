@@ -1,5 +1,6 @@
 """Training across sites over real processes."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -294,3 +295,68 @@ def stops(rank: int, world_size: int) -> str:
         assert set(outer.state_dict()["rank0"]["pending"]) <= set(dict(model.named_parameters()))
         return str(error)
     return "no error"
+
+
+KINDS = ("shared", "velocity", "pending", "sent", "residual")
+
+
+def first_tensor(kind: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return what changes a tensor of a checkpoint."""
+
+    def damage(mine: dict[str, Any]) -> None:
+        name = min(mine[kind])
+        mine[kind] = {**mine[kind], name: change(mine[kind][name].clone())}
+
+    return damage
+
+
+def with_value(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.view(-1)[-1] = value
+        return tensor
+
+    return change
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
+    **{f"nan in {kind}": first_tensor(kind, with_value(float("nan"))) for kind in KINDS},
+    "infinite": first_tensor("velocity", with_value(float("inf"))),
+    "double": first_tensor("shared", torch.Tensor.double),
+    "half": first_tensor("pending", torch.Tensor.half),
+    "integers": first_tensor("velocity", torch.Tensor.int),
+    "complex": first_tensor("shared", lambda each: each.to(torch.complex64)),
+    "sparse": first_tensor("shared", torch.Tensor.to_sparse),
+    "meta": first_tensor("shared", lambda each: each.to("meta")),
+    "meta residual": first_tensor("residual", lambda each: each.to("meta")),
+    "no tensor": lambda mine: mine.update(shared={**mine["shared"], min(mine["shared"]): [1.0]}),
+    "nested": lambda mine: mine.update(outer="[" * 100_000),
+    "nested about": lambda mine: mine.update(about="[" * 100_000),
+    "no text": lambda mine: mine.update(outer=b"{}"),
+    "of another run": first_tensor("shared", lambda each: each + 1e-3),
+    "other averages": first_tensor("pending", lambda each: each + 1e-3),
+    "other momentum": first_tensor("velocity", lambda each: -each),
+}
+
+
+def damaged(rank: int, world_size: int) -> dict[str, str]:
+    """One rank is given a damaged checkpoint: all refuse, and nothing has changed."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    found = {}
+    with made(model, "streaming") as outer:
+        advance(model, optimizer, rank, range(9), outer)
+        saved = outer.state_dict()
+        advance(model, optimizer, rank, range(9, 11), outer)
+        before = plain_of(outer.state_dict()), fingerprint(model)
+        for name, damage in DAMAGE.items():
+            mine = dict(saved[f"rank{rank}"])
+            if rank == 1:
+                damage(mine)
+            try:
+                outer.load_state_dict({f"rank{rank}": mine})
+                found[name] = "no error"
+            except ValueError as error:
+                found[name] = str(error)
+            assert (plain_of(outer.state_dict()), fingerprint(model)) == before, name
+        outer.load_state_dict(saved)
+    return found

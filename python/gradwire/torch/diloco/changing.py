@@ -198,7 +198,7 @@ class Changing:
             position=dict(self._position),
             settled=self._settled,
             arrived=self.flights.arrived,
-            bits=self._replica.bits(),
+            bits=self._replica.bits(() if self._held else self.flights.means()),
             counted=self._counted,
             steps=self._replica.steps(),
         )

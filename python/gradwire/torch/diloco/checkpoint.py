@@ -1,5 +1,6 @@
 """Saves and restores DiLoCo: what is shared, what is under way, and each rank's residuals."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,13 +9,15 @@ import torch
 
 from gradwire import _validate
 from gradwire.torch.diloco.part import Part
+from gradwire.torch.transport import messages
 
-__all__ = ["Position", "Shared", "pack", "unpack"]
+__all__ = ["Position", "Shared", "bits_of", "digest", "pack", "unpack"]
 
 VERSION = 2
 """Of what is saved. Version 1 did not have a rank's own parameters as they were sent."""
 
-_KINDS = ("shared", "velocity", "pending", "sent")
+_COMMON = ("shared", "velocity", "pending")
+_KINDS = (*_COMMON, "sent")
 
 Position = dict[str, int]
 """``inner_step``, ``sent`` and ``applied``: how far training is."""
@@ -77,7 +80,10 @@ def unpack(
 def _unpack(
     saved: Mapping[str, Any], fragments: Sequence[Sequence[Part]]
 ) -> tuple[Shared, Position]:
-    about = json.loads(saved["outer"])
+    text = saved["outer"]
+    if not isinstance(text, str):
+        raise TypeError(f"outer must be a str, got {type(text).__name__}")
+    about = messages.read(text)
     if not isinstance(about, dict) or about.get("version") not in range(1, VERSION + 1):
         raise ValueError(f"expected version {VERSION} of DiLoCo's checkpoints, got {about!r}")
     position = {
@@ -92,6 +98,7 @@ def _unpack(
         )
     parts = [part for fragment in fragments for part in fragment]
     known = {each.name: each.tensor.shape for part in parts for each in part.records}
+    of = {each.name: part for part in parts for each in part.records}
     found: Shared = {}
     for kind in _KINDS:
         tensors = saved.get(kind, {})
@@ -110,6 +117,8 @@ def _unpack(
             raise ValueError(
                 f"the {kind} parameters are those of another model or setting: {wrong}"
             )
+        for name, each in tensors.items():
+            _check(f"{kind}.{name}", each, of[name].dtype_of(kind))
         found[kind] = dict(tensors)
     due = {
         each.name
@@ -124,6 +133,33 @@ def _unpack(
             "that it was saved with"
         )
     return found, position
+
+
+def _check(what: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raise an error unless it can be taken over as it is."""
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype != dtype:
+        kind = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+        raise TypeError(
+            f"{what} must be a dense tensor of {dtype} with values, got {tensor.dtype} ({kind})"
+        )
+    if not bool(tensor.isfinite().all()):
+        raise ValueError(f"{what} has values that are NaN or infinite: the checkpoint is damaged")
+
+
+def digest(tensors: Shared) -> str:
+    """Return a digest of the bits that all ranks need to have in common."""
+    found = hashlib.sha256()
+    for kind in _COMMON:
+        for name, each in sorted(tensors[kind].items()):
+            found.update(f"{kind} {name} {each.dtype} {tuple(each.shape)}".encode())
+            found.update(bits_of(each))
+    return found.hexdigest()
+
+
+def bits_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def _some(names: Iterable[str]) -> str:

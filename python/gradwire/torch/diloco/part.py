@@ -22,6 +22,8 @@ class Part:
         The shared parameters, flat: float32, or float64 if a parameter is.
     velocity : torch.Tensor or None
         The outer momentum, alike.
+    own_dtype : torch.dtype
+        Of a rank's own parameters, flat.
     """
 
     def __init__(self, layout: Layout, *, momentum: bool) -> None:
@@ -30,16 +32,26 @@ class Part:
             piece.parameter
             for piece in sorted((*layout.pieces, *layout.dense), key=lambda each: each.start)
         ]
-        dtype = torch.float32
-        for each in self.records:
-            dtype = torch.promote_types(dtype, each.tensor.dtype)
-        self.shared = self.own().to(dtype)
+        own = self.own()
+        self.own_dtype = own.dtype
+        self.shared = own.to(torch.promote_types(torch.float32, own.dtype))
         self.velocity = torch.zeros_like(self.shared) if momentum else None
 
     @torch.no_grad()
     def own(self) -> torch.Tensor:
         """Return a copy of this rank's own parameters, flat and in their dtype."""
         return torch.cat([each.tensor.detach().reshape(-1) for each in self.records])
+
+    def dtype_of(self, kind: str) -> torch.dtype:
+        """Return the dtype of what a checkpoint has of these parameters.
+
+        Parameters
+        ----------
+        kind : {"shared", "velocity", "pending", "sent"}
+        """
+        if kind == "pending":
+            return torch.float32
+        return self.own_dtype if kind == "sent" else self.shared.dtype
 
     def change(self, own: torch.Tensor) -> torch.Tensor:
         """Return the pseudo-gradient: by what this rank has moved the parameters, negated."""

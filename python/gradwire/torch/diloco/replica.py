@@ -2,13 +2,13 @@
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradwire.schedule import Constant
-from gradwire.torch.diloco.checkpoint import Shared
+from gradwire.torch.diloco.checkpoint import Shared, bits_of
 from gradwire.torch.diloco.outer import Outer
 from gradwire.torch.diloco.part import Part
 from gradwire.torch.reducer import parameters as making
@@ -161,11 +161,11 @@ class Replica:
                     for record, values in part.split(flat):
                         values.copy_(tensors[kind][record.name])
 
-    def bits(self) -> int:
-        """Return a checksum of the tensors that all ranks share."""
+    def bits(self, pending: Iterable[torch.Tensor] = ()) -> int:
+        """Return a checksum of the tensors that all ranks share, and of averages to be applied."""
         found = 0
-        for each in self.shared():
-            found = zlib.crc32(each.cpu().contiguous().view(torch.uint8).numpy().data, found)
+        for each in (*self.shared(), *pending):
+            found = zlib.crc32(bits_of(each), found)
         return found
 
     def steps(self) -> dict[str, int]:

@@ -1,14 +1,14 @@
 """Saves and restores all that a rank has: what is shared, what is under way, and its residuals."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradwire.torch.diloco import checkpoint
-from gradwire.torch.diloco.checkpoint import Position
+from gradwire.torch.diloco.checkpoint import Position, Shared
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.reducer import checkpoint as residuals
+from gradwire.torch.reducer.agreement import together
 from gradwire.torch.reducer.checkpoint import Policy
 from gradwire.torch.transport import Place
 
@@ -44,19 +44,26 @@ def load(
         As `DiLoCo.load_state_dict`.
     """
     engine = flights.engine
-    problem: str | None = None
+    read: list[tuple[Shared, Position]] = []
+
+    def unpack() -> tuple[Position, str]:
+        read.append(checkpoint.unpack(state_dict, replica.fragments, engine.rank, engine.size))
+        return read[0][1], checkpoint.digest(read[0][0])
+
     with engine.control.act("load_state_dict()") as channel:
-        try:
-            tensors, found = checkpoint.unpack(
-                state_dict, replica.fragments, engine.rank, engine.size
-            )
-        except (ValueError, TypeError, KeyError) as error:
-            problem = f"{type(error).__name__}: {error}"
-        told = channel.all_gather_object((problem, None if problem else json.dumps(found)))
-        for rank, (text, where) in enumerate(told):
-            if text is not None or where != told[0][1]:
-                text = text or f"it is at {where}, that of rank 0 at {told[0][1]}"
-                raise ValueError(f"rank {rank} cannot load its state_dict: {text}")
+        every = together(channel, unpack, "load")
+        ((tensors, found),) = read
+        for rank, (where, bits) in enumerate(every):
+            problem = None
+            if where != every[0][0]:
+                problem = f"it is at {where}, that of rank 0 at {every[0][0]}"
+            elif bits != every[0][1]:
+                problem = (
+                    "it is at the same step as that of rank 0, but its shared parameters, outer "
+                    "momentum or averages have other values: load what one run has saved at once"
+                )
+            if problem is not None:
+                raise ValueError(f"rank {rank} cannot load its state_dict: {problem}")
         place = Place.alone(engine.rank, engine.size)
         residuals.load(
             replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy

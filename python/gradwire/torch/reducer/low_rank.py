@@ -134,7 +134,7 @@ class LowRankState:
         if (residual is None) != (self._residual is None):
             raise ValueError("only one of the codec and the saved state has a residual")
         if residual is not None:
-            loaded = torch.from_numpy(np.array(residual, np.float32).ravel())
+            loaded = _finite("residual", torch.from_numpy(np.array(residual, np.float32).ravel()))
             if loaded.numel() != self.numel:
                 raise ValueError(f"a residual has {loaded.numel()} entries, expected {self.numel}")
             self._residual = loaded
@@ -146,4 +146,11 @@ class LowRankState:
         data = base64.b64decode(text, validate=True)
         if len(data) != 4 * self.columns * self._exchange.rank:
             raise ValueError(f"q has {len(data)} bytes, expected those of another rank or shape")
-        return torch.frombuffer(bytearray(data), dtype=torch.float32).view(self.columns, -1)
+        q = torch.frombuffer(bytearray(data), dtype=torch.float32)
+        return _finite("q", q).view(self.columns, -1)
+
+
+def _finite(what: str, values: torch.Tensor) -> torch.Tensor:
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"{what} has values that are NaN or infinite: the state is damaged")
+    return values
