@@ -1,9 +1,10 @@
 """Train one model on sites that come and go: DiLoCo without a fixed group of ranks.
 
-    python -m gradwire.torch.diloco 29400          # on one host: serves the store
-    python examples/sites.py HOST:29400 SEED       # on every site, at any time
+    python -m gradwire.torch.diloco 29400 --host HOST    # on one host: serves the store
+    python examples/sites.py HOST:29400 SEED             # on every site, at any time
 
-Stop a site, kill it or start another one: the others go on.
+The environment has GRADWIRE_DILOCO_TOKEN, which only the sites know. Stop a site, kill it or start
+another one: the others go on.
 """
 
 import itertools

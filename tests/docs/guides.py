@@ -8,6 +8,7 @@ the process group has one rank. The blocks of a page share their names; pages do
 
 import os
 import re
+import secrets
 import sys
 import tempfile
 import warnings
@@ -95,9 +96,10 @@ def of_a_gan() -> dict[str, Any]:
 
 
 def served() -> dict[str, Any]:
-    """Return the address of a store."""
+    """Return the address of a store, and a token."""
     store = stores.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    return {"store": store, "address": f"localhost:{store.port}"}
+    address = f"localhost:{store.port}"
+    return {"store": store, "address": address, "token": secrets.token_hex()}
 
 
 def beside(page: str, names: dict[str, Any]) -> dict[str, Any]:
