@@ -123,7 +123,10 @@ def _made(
             return torch.optim.SGD(groups, lr=0.0, **options)
         return torch.optim.AdamW(groups, lr=0.0, fused=True, **options)
     compressed, dense = groups
-    divided = [{"params": [compressed], "corrected": True}, {"params": [dense]}]
+    divided: list[dict[str, Any]] = [
+        {"params": [compressed], "corrected": True},
+        {"params": [dense]},
+    ]
     if name == "sgd":
         return SGD(divided, lr=0.0, **options)
     return AdamW(divided, lr=0.0, fused=True, **options)

@@ -1,6 +1,7 @@
-"""AdamW without a codec is torch's, and its groups may hold steps that a codec computed."""
+"""Without a codec AdamW and SGD are torch's, and groups may hold steps that a codec computed."""
 
 import copy
+import inspect
 import pickle
 
 import pytest
@@ -31,27 +32,71 @@ def groups(held: list[torch.Tensor]) -> list[dict[str, object]]:
     return [{"params": held[:1], "lr": 0.02, "weight_decay": 0.0}, {"params": held[1:]}]
 
 
+BOTH = [(AdamW, torch.optim.AdamW), (SGD, torch.optim.SGD)]
+WAYS = [
+    *[{}, {"foreach": False}, {"foreach": True}, {"fused": True}],
+    {"lr": torch.tensor(1e-2)},
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), BOTH)
+def test_they_are_called_as_torchs(ours, theirs):
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    assert ours(parameters()).defaults == theirs(parameters()).defaults
+    # lr, momentum, dampening, weight decay; or lr, betas, eps, weight decay, amsgrad.
+    values = (0.1, 0.8, 0.2, 0.3) if ours is SGD else (0.1, (0.8, 0.9), 1e-7, 0.3, True)
+    assert ours(parameters(), *values).defaults == theirs(parameters(), *values).defaults
+
+
 @pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize(
-    ("ours", "theirs", "way"),
+    ("pair", "options"),
     [
-        (ours, theirs, way)
-        for ours, theirs in ((AdamW, torch.optim.AdamW), (SGD, torch.optim.SGD))
-        for way in ({}, {"foreach": False}, {"foreach": True}, {"fused": True})
-        if ours is AdamW or "fused" not in way
+        (BOTH[0], {"weight_decay": 0.1}),
+        (BOTH[0], {"weight_decay": 0.1, "amsgrad": True}),
+        (BOTH[1], {}),
+        (BOTH[1], {"weight_decay": 0.1, "momentum": 0.9, "nesterov": True}),
+        (BOTH[1], {"weight_decay": 0.1, "momentum": 0.9, "dampening": 0.5}),
     ],
+    ids=str,
 )
-def test_not_attached_it_is_torchs_bit_for_bit(ours, theirs, way, maximize):
+def test_not_attached_it_is_torchs_bit_for_bit(pair, options, way, maximize):
     found = []
-    for kind in (ours, theirs):
-        held = parameters()
-        options = {"lr": 1e-2, "weight_decay": 0.1, "maximize": maximize, **way}
-        if ours is SGD:
-            options |= {"momentum": 0.9, "nesterov": True}
-        optimizer = kind(groups(held), **options)
+    for kind in pair:
+        held, given = parameters(), copy.deepcopy(way)  # a rate in a tensor is changed in place
+        optimizer = kind(groups(held), **{"lr": 1e-2, "maximize": maximize, **options, **given})
         train(optimizer, range(6), torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5))
         found.append(held)
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), BOTH)
+def test_not_attached_a_step_can_be_differentiated_as_torchs(ours, theirs):
+    found = []
+    for kind in (ours, theirs):
+        weight, gradient = (
+            each.requires_grad_() for each in (torch.ones(5), torch.arange(1.0, 6.0))
+        )
+        stepped = weight.clone()
+        stepped.grad = gradient
+        kind([stepped], lr=0.1, weight_decay=0.1, differentiable=True).step()
+        found.append(torch.autograd.grad(stepped.square().sum(), [weight, gradient]))
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.9, "dampening": 0.5}])
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_checkpoints_go_to_torchs_sgd_and_back(ours_first, options):
+    kinds = (SGD, torch.optim.SGD) if ours_first else (torch.optim.SGD, SGD)
+    held, whole = parameters(), parameters()
+    first = kinds[0](groups(held), lr=1e-2, **options)
+    train(first, range(3))
+    second = kinds[1](groups(held), lr=1.0)
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    train(second, range(3, 6))
+    train(torch.optim.SGD(groups(whole), lr=1e-2, **options), range(6))
+    assert all(map(torch.equal, held, whole))
 
 
 @pytest.mark.parametrize("fused", [None, True])

@@ -54,11 +54,11 @@ def dgc(**options):
             lambda p: torch.optim.SGD(p, 0.1, 0.9),
             "torch.optim.SGD has momentum, and a sparse",
         ),
-        (topk, lambda p: SGD(p, 0.1), "Better: momentum=0, with a learning rate of up to lr / (1"),
+        (topk, lambda p: SGD(p, 0.1, 0.9), "Better: momentum=0, with a learning rate of up to lr /"),
         (gradwire.onebit, lambda p: torch.optim.SGD(p, 0.1, 0.9), ""),
         (gradwire.onebit, torch.optim.AdamW, ""),
         (gradwire.qsgd, torch.optim.AdamW, ""),
-        (dgc, lambda p: SGD(p, lr=0.1), ""),
+        (dgc, lambda p: SGD(p, lr=0.1, momentum=0.9), ""),
         (dgc, lambda p: torch.optim.SGD(p, 0.1), ""),
         (dgc, lambda p: torch.optim.SGD(p, 0.1, 0.9), "again: use gradwire.torch.optim.SGD(model"),
     ],
@@ -88,7 +88,7 @@ def test_without_an_optimizer_it_is_told_that_nothing_can_be_checked(model):
 
 @pytest.mark.parametrize("options", [{"momentum": 0.8}, {"nesterov": True}])
 def test_momentum_must_be_the_codecs(model, options):
-    optimizer = SGD(model.parameters(), lr=0.1, **options)
+    optimizer = SGD(model.parameters(), lr=0.1, **{"momentum": 0.9} | options)
     with pytest.raises(ValueError, match=f"the codec's {next(iter(options))} is"):
         ddp.attach(model, dgc(), optimizer=optimizer)
     told(model, dgc(**options), optimizer)
@@ -135,7 +135,7 @@ def test_an_optimizer_inside_another_object_is_named(model):
 
 
 def test_attaching_leaves_nothing_behind(model):
-    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     weight = model.module.weight
     told(model, dgc(), optimizer)
     assert not weight._backward_hooks
@@ -144,7 +144,7 @@ def test_attaching_leaves_nothing_behind(model):
 
 
 def test_a_model_may_be_copied_and_saved_while_it_is_attached(model):
-    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     with ddp.attach(model, dgc(), optimizer=optimizer):
         model(torch.ones(2, 64)).sum().backward()
         optimizer.step()
@@ -158,7 +158,7 @@ def test_a_model_may_be_copied_and_saved_while_it_is_attached(model):
 def test_a_frozen_weight_is_followed_once_it_is_trained(model):
     weight = model.module.weight
     weight.requires_grad_(False)
-    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     with ddp.attach(model, dgc(), optimizer=optimizer) as handle:
         assert not weight.requires_grad
         weight.requires_grad_(True)
@@ -171,7 +171,7 @@ def test_a_frozen_weight_is_followed_once_it_is_trained(model):
 
 
 def test_clipping_what_a_codec_made_is_told_once(model):
-    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     with (
         ddp.attach(model, dgc(), optimizer=optimizer),
         warnings.catch_warnings(record=True) as caught,

@@ -71,7 +71,7 @@ def test_without_a_codec_it_is_plain_momentum(nesterov):
 
 def test_a_saved_optimizer_goes_on():
     parameter = torch.ones(N, requires_grad=True)
-    optimizer = SGD(computed(parameter), lr=0.1, weight_decay=0.1)
+    optimizer = SGD(computed(parameter), lr=0.1, momentum=0.9, weight_decay=0.1)
     parameter.grad = torch.ones(N)
     optimizer.step()
     other = parameter.detach().clone().requires_grad_()
@@ -84,8 +84,8 @@ def test_a_saved_optimizer_goes_on():
 
 
 @pytest.mark.parametrize(
-    "options", [{"lr": -1}, {"momentum": 1.0}, {"weight_decay": -0.1}, {"nesterov": 1}]
+    "options", [{"lr": -1}, {"momentum": -0.1}, {"weight_decay": -0.1}, {"nesterov": True}]
 )
 def test_values_without_meaning_are_refused(options):
-    with pytest.raises((ValueError, TypeError), match=next(iter(options))):
+    with pytest.raises(ValueError, match=r"Invalid|Nesterov"):
         SGD([torch.ones(1, requires_grad=True)], **{"lr": 0.1} | options)

@@ -18,7 +18,7 @@ class MomentumCorrection(Memory):
     ``v`` are sent and subtracted from it as the receiver decodes them.
 
     The optimizer must not apply momentum again: what it receives is already a step. Use
-    `gradwire.torch.optim.SGD`, or an optimizer without momentum.
+    `gradwire.torch.optim.SGD` with the same momentum, or an optimizer without.
 
     The state holds four float32 buffers of n elements, two pairs that swap on success. Every encode
     reads the tensor, ``u`` and ``v`` and writes ``u`` and ``v``; with ``clip`` it reads the tensor

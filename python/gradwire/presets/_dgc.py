@@ -27,8 +27,8 @@ def dgc(
 ) -> Codec:
     """Send the largest entries of the momentum-corrected gradient, found by sampling.
 
-    The codec applies the momentum: use `gradwire.torch.optim.SGD`, which does not apply it again.
-    Warm up the ratio with `gradwire.schedule.WarmUp`.
+    The codec applies the momentum: give `gradwire.torch.optim.SGD` the same ``momentum=``, which it
+    does not apply again. Warm up the ratio with `gradwire.schedule.WarmUp`.
 
     Parameters
     ----------

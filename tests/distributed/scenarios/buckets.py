@@ -419,7 +419,8 @@ def kinds(rank: int, world_size: int) -> dict[str, Any]:
         found["by name"] = sorted(map(sorted, bundles(handle)))
     module = Given()
     rest = [module.b, module.c, module.bias, module.scalar]
-    adam = AdamW([{"params": [module.a], "lr": 0.1}, {"params": rest}], lr=0.01)
+    groups: list[dict[str, Any]] = [{"params": [module.a], "lr": 0.1}, {"params": rest}]
+    adam = AdamW(groups, lr=0.01)
     options: dict[str, Any] = {"optimizer": adam, "find_unused_parameters": True}
     with bundled(module, gradwire.adam(RATIO), **options) as (model, handle):
         for step, names in enumerate([SHAPES, SHAPES, {"a", "c"}, SHAPES, SHAPES]):

@@ -124,7 +124,8 @@ class Distributed:
     def _step_supports_amp_scaling(self) -> bool:
         """What a fused optimizer has: torch's loss scaler asks for it first in its ``step()``."""
         self._check_for_scaler()
-        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+        own = self.__dict__.get("_step_supports_amp_scaling", False)
+        return bool(getattr(super(), "_step_supports_amp_scaling", own))
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, supported: bool) -> None:

@@ -4,7 +4,8 @@
 >>> codec = gradwire.dgc(ratio=0.001, momentum=0.9)
 >>> handle = gradwire.torch.ddp.attach(model, codec, optimizer=optimizer)
 
-Not attached, each of them is the optimizer of torch that has its name, bit for bit.
+Not attached, each of them is the optimizer of torch that has its name: in what it takes, bit for
+bit in what it does, and in its checkpoints.
 """
 
 from gradwire.torch.optim.adamw import AdamW

@@ -29,31 +29,25 @@ class AdamW(Attachable, torch.optim.AdamW):
     params : iterable of torch.Tensor or of dict
         Parameters, or groups of them. Without `attach`, in a loop that encodes and decodes by
         itself, a group with ``corrected=True`` holds steps of such a codec in ``.grad``.
-    lr : float or torch.Tensor
-        Learning rate.
-    betas : tuple of float
-        Decay of the first and second moment. The first applies to parameters that are sent dense.
-        The second must be the codec's ``beta2``.
-    eps : float
-        Added to the root of the second moment. It must be the codec's.
-    weight_decay : float
-        Decoupled weight decay.
-    maximize : bool
-        Ascend instead of descend.
+    betas, eps
+        As in `torch.optim.AdamW`. The first beta applies to parameters that are sent dense. The
+        second, and ``eps``, must be the codec's.
+    amsgrad, capturable, differentiable
+        As in `torch.optim.AdamW`. `attach` refuses them with a codec that computes steps.
     foreach : bool, optional
         Update all parameters of a group together. By default, steps of the codec are applied so,
         and the rest as torch chooses.
     fused : bool, optional
         Update what is sent dense by torch's fused kernel. On a CPU it takes a tenth of the time of
-        what torch chooses by default. Loss scalers of torch unscale all gradients before a step
-        nevertheless, because steps of the codec are not scaled.
+        what torch chooses by default. Loss scalers of torch then unscale all gradients before a
+        step of an attached optimizer, because steps of the codec are not scaled.
+    lr, weight_decay, maximize
+        As in `torch.optim.AdamW`.
 
     Raises
     ------
-    ValueError
-        A value out of range.
-    RuntimeError
-        Both ``foreach`` and ``fused``.
+    ValueError, RuntimeError
+        As `torch.optim.AdamW`.
 
     References
     ----------
@@ -61,30 +55,6 @@ class AdamW(Attachable, torch.optim.AdamW):
     "Efficient-Adam: Communication-Efficient Distributed Adam", 2022, for moments of each rank's own
     and error feedback on their steps.
     """
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float | torch.Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-        *,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-    ) -> None:
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-        )
-        self._step_supports_amp_scaling = False  # which torch says of a fused step
 
     def _apply(
         self, parameters: list[torch.Tensor], steps: list[torch.Tensor], group: dict[str, Any]

@@ -58,13 +58,35 @@ class Attachable(_Optimizer):
 
     # What users call --------------------------------------------------------------------------
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's loss scaler asks of a fused step: not where it applies steps of a codec."""
+        fused = bool(self.__dict__.get("_step_supports_amp_scaling", False))
+        return fused and not self._applies
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, supported: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = supported
+
+    @property
+    def _applies(self) -> bool:
+        """Whether ``.grad`` may hold what a codec has computed."""
+        return bool(self._links) or any(map(_is_corrected, self.param_groups))
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters; return the result of the closure, if one is given.
 
         A collective if gradients are still this rank's own, as after a backward pass within
         ``no_sync()``: they are exchanged first.
+
+        Raises
+        ------
+        ValueError
+            Attached, and options have been changed so that they do not suit the codec any more.
+        GradientError, ExchangeError, UpdateError
+            As a backward pass. Nothing was applied.
         """
-        if not self._links and not any(map(_is_corrected, self.param_groups)):
+        if not self._applies:
             return self._torch_step(closure)
         loss = None
         if closure is not None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-from gradwire import _validate
 from gradwire.torch.optim.attachable import Attachable
 
 __all__ = ["SGD"]
@@ -27,53 +26,24 @@ class SGD(Attachable, torch.optim.SGD):
     params : iterable of torch.Tensor or of dict
         Parameters, or groups of them. Without `attach`, in a loop that encodes and decodes by
         itself, a group with ``corrected=True`` holds gradients with momentum in ``.grad``.
-    lr : float
-        Learning rate, not negative.
-    momentum : float
-        0 <= momentum < 1. It must be the codec's, if that has one.
-    weight_decay : float
-        Weight decay, not negative.
-    nesterov : bool
-        Whether to use Nesterov's momentum. It must be the codec's, if that has momentum.
-    maximize : bool
-        Ascend instead of descend.
-    foreach : bool, optional
+    momentum, nesterov
+        As in `torch.optim.SGD`: without momentum by default. Both must be the codec's, if that
+        has momentum.
+    dampening, differentiable
+        As in `torch.optim.SGD`. `attach` refuses them with a codec that applies momentum.
+    lr, weight_decay, maximize, foreach, fused
         As in `torch.optim.SGD`.
 
     Raises
     ------
-    ValueError, TypeError
-        A value out of range or of the wrong type.
+    ValueError, RuntimeError
+        As `torch.optim.SGD`.
 
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
     Distributed Training", ICLR 2018, section 3.2; weight decay as in the authors' code.
     """
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float,
-        *,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        maximize: bool = False,
-        foreach: bool | None = None,
-    ) -> None:
-        momentum = _validate.positive("momentum", momentum)
-        if momentum >= 1.0:
-            raise ValueError(f"momentum must be below 1, got {momentum!r}")
-        super().__init__(
-            params,
-            lr=_validate.positive("lr", lr),
-            momentum=momentum,
-            weight_decay=_validate.positive("weight_decay", weight_decay),
-            nesterov=_validate.boolean("nesterov", nesterov),
-            maximize=maximize,
-            foreach=foreach,
-        )
 
     def _apply(
         self, parameters: list[torch.Tensor], steps: list[torch.Tensor], group: dict[str, Any]
