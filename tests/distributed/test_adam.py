@@ -63,7 +63,7 @@ def test_tied_unused_frozen_and_late_parameters(two: Ranks) -> None:
     assert first["print"] == second["print"]
     for found in (first, second):
         assert len(found["told"]) == 1
-        assert "such as 'late.weight', are in no group" in found["told"][0]
+        assert "'late.weight', 'late.bias', are in no group" in found["told"][0]
         assert "the codec's eps is 1e-08" in found["other eps"]
         for what in ("waits", "not trained", "trained later", "frozen", "thawed", "tied"):
             assert found[what], what

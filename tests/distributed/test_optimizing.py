@@ -153,3 +153,55 @@ def test_a_gan_may_leave_what_was_applied_where_the_next_pass_adds_to_it(
     assert tutorial["states"] == cleared["states"] == paused["states"]
     assert tutorial["steps"] == paused["steps"] == [6, 6]
     assert "no_sync()" in tutorial["error"], "its own optimizer must not apply them"
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_another_optimizer_than_the_attached_one_is_refused_at_its_first_step(
+    two: Ranks, kind: str
+) -> None:
+    first, second = two.run("claims.another", kind=kind)
+    assert first == second
+    own = {"momentum": "gradwire.torch.optim.SGD", "adam": "gradwire.torch.optim.AdamW"}
+    for what, name in (
+        ("anew", own.get(kind, "torch.optim.SGD")),
+        ("of torch", "torch.optim.Adam"),
+        ("of a part", "torch.optim.SGD"),
+    ):
+        text = first["texts"][what]
+        assert text.startswith(f"{name} is to apply what was exchanged for another optimizer, the ")
+        assert f"the {own.get(kind, 'torch.optim.SGD')} that attach() was given" in text
+        assert "detach()" in text
+    assert first["steps"] == 3, "the last one is undone by the next"
+    assert first["same"], "as if there had been no other one"
+
+
+@pytest.mark.parametrize("how", ["plain", "wrapped", "zero", "lbfgs", "two", "checkpoint"])
+def test_optimizers_that_go_together_are_let_alone(two: Ranks, how: str) -> None:
+    first, second = two.run("claims.legitimate", how=how)
+    assert first == second
+    assert first["steps"] >= 5
+
+
+@pytest.mark.parametrize(
+    ("how", "refused"),
+    [
+        ("by hand", True),
+        ("probes", False),
+        ("discarded", False),
+        ("paused", False),
+        ("sometimes", False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["adam", "plain"])
+def test_a_model_that_something_else_trains_is_told_after_three_undone_passes(
+    two: Ranks, kind: str, how: str, refused: bool
+) -> None:
+    first, second = two.run("claims.unstepped", kind=kind, how=how)
+    assert first == second
+    assert bool(first["text"]) == refused
+    assert first["passes"] == (3 if refused else 8)
+    assert first["hooks"] == 0
+    if refused:
+        assert "which optimizer does the loop step?" in first["text"]
+    if how in ("by hand", "probes", "discarded", "paused"):
+        assert first["steps"] == 4

@@ -54,7 +54,11 @@ def dgc(**options):
             lambda p: torch.optim.SGD(p, 0.1, 0.9),
             "torch.optim.SGD has momentum, and a sparse",
         ),
-        (topk, lambda p: SGD(p, 0.1, 0.9), "Better: momentum=0, with a learning rate of up to lr /"),
+        (
+            topk,
+            lambda p: SGD(p, 0.1, 0.9),
+            "Better: momentum=0, with a learning rate of up to lr / (1",
+        ),
         (gradwire.onebit, lambda p: torch.optim.SGD(p, 0.1, 0.9), ""),
         (gradwire.onebit, torch.optim.AdamW, ""),
         (gradwire.qsgd, torch.optim.AdamW, ""),
@@ -105,6 +109,11 @@ def test_updates_need_an_optimizer_that_applies_them(model):
     assert told(model, gradwire.adam_onebit(), AdamW(model.parameters())) == ""
 
 
+def test_gradients_with_momentum_are_no_steps_of_adamw(model):
+    with pytest.raises(ValueError, match=r"as they are; use gradwire\.torch\.optim\.SGD\(model"):
+        ddp.attach(model, dgc(), optimizer=AdamW(model.parameters()))
+
+
 @pytest.mark.parametrize(
     ("options", "said"), [({"betas": (0.9, 0.95)}, r"beta2.*betas\[1\]"), ({"eps": 1e-6}, "eps")]
 )
@@ -115,9 +124,113 @@ def test_beta2_and_eps_must_be_the_codecs(model, options, said):
     told(model, gradwire.adam(), AdamW(groups))  # the bias is sent dense
 
 
-def test_parameters_without_a_learning_rate_are_told(model):
-    text = told(model, gradwire.adam(), AdamW([model.module.bias]))
-    assert "'weight', are in no group" in text
+@pytest.mark.parametrize(
+    ("codec", "make", "option", "value", "neutral"),
+    [
+        (gradwire.adam, AdamW, "amsgrad", True, False),
+        (gradwire.adam, AdamW, "capturable", True, False),
+        (gradwire.adam, AdamW, "differentiable", True, False),
+        (dgc, SGD, "dampening", 0.5, 0.0),
+        (dgc, SGD, "differentiable", True, False),
+    ],
+)
+def test_what_no_codec_follows_is_refused_by_name(model, codec, make, option, value, neutral):
+    own = {} if make is AdamW else {"momentum": 0.9}
+    optimizer = make(model.parameters(), lr=0.1, **own, **{option: value})
+    with pytest.raises(ValueError, match=f"{option}={value}.*leave {option}= out"):
+        ddp.attach(model, codec(), optimizer=optimizer)
+    told(model, gradwire.float8(), optimizer)  # which sends gradients
+    # What is sent dense may have it; but torch itself refuses one on a CPU.
+    bias = {"params": [model.module.bias], option: value if option != "capturable" else neutral}
+    optimizer = make([{"params": [model.module.weight]}, bias], lr=0.1, **own)
+    with ddp.attach(model, codec(), optimizer=optimizer):
+        optimizer.zero_grad()
+        model(torch.ones(2, 64)).sum().backward()
+        before = copy.deepcopy(model.module.state_dict())
+        optimizer.param_groups[0][option] = value
+        with pytest.raises(ValueError, match=f"leave {option}= out"):
+            optimizer.step()
+        assert all(map(torch.equal, before.values(), model.module.state_dict().values()))
+        optimizer.param_groups[0][option] = neutral
+        optimizer.step()
+        assert not torch.equal(before["weight"], model.module.weight)
+    with pytest.warns(ddp.PairingWarning, match="'weight', are in no group"):
+        handle = ddp.attach(model, codec(), optimizer=(later := make([dict(bias)], lr=0.1, **own)))
+    with handle, pytest.raises(ValueError, match=f"leave {option}= out"):
+        later.add_param_group({"params": [model.module.weight], option: value})
+
+
+@pytest.mark.parametrize("scheduler", ["OneCycleLR", "CyclicLR"])
+def test_a_schedule_that_cycles_momentum_is_told_before_it_is_applied(model, scheduler):
+    options = {
+        "OneCycleLR": {"max_lr": 0.1, "total_steps": 10},
+        "CyclicLR": {"base_lr": 0.01, "max_lr": 0.1},
+    }[scheduler]
+    make = getattr(torch.optim.lr_scheduler, scheduler)
+    for cycles in (True, False):
+        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with ddp.attach(model, dgc(), optimizer=optimizer):
+            make(optimizer, cycle_momentum=cycles, **options)
+            model(torch.ones(2, 64)).sum().backward()
+            before = model.module.weight.detach().clone()
+            if cycles:
+                optimizer.param_groups[0]["momentum"] = 0.85
+                with pytest.raises(ValueError, match=r"momentum is 0\.9.*cycle_momentum=False"):
+                    optimizer.step()
+                assert torch.equal(before, model.module.weight)
+            else:
+                optimizer.step()
+                assert not torch.equal(before, model.module.weight)
+            optimizer.zero_grad()
+
+
+def test_adamw_may_cycle_its_first_moment(model):
+    optimizer = AdamW(model.parameters(), lr=0.1)
+    with ddp.attach(model, gradwire.adam(), optimizer=optimizer):
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+            schedule.step()
+        assert optimizer.param_groups[0]["betas"][0] != 0.9
+        optimizer.param_groups[0]["betas"] = (0.9, 0.95)
+        with pytest.raises(ValueError, match=r"betas\[1\] is 0\.95"):
+            optimizer.step()
+
+
+def test_momentum_that_torchs_optimizer_gets_later_is_told_once(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ddp.attach(model, dgc(), optimizer=optimizer), warnings.catch_warnings(record=True) as all:
+        warnings.simplefilter("always")
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+            optimizer.param_groups[0]["momentum"] = 0.9 - 0.1 * step
+    assert ["would apply it again" in str(each.message) for each in all] == [True]
+    assert all[0].filename == __file__
+
+
+@pytest.mark.parametrize("codec", [gradwire.adam, topk, gradwire.qsgd])
+def test_parameters_that_the_optimizer_does_not_have_are_told(model, codec):
+    text = told(model, codec(), AdamW([model.module.bias]))
+    assert "1 parameters, 'weight', are in no group of the optimizer, and will not" in text
+    assert ("no other optimizer can" in text) == (codec is gradwire.adam)
+    model.module.weight.requires_grad_(False)
+    assert "in no group" not in told(model, codec(), AdamW([model.module.bias]))
+    model.module.weight.requires_grad_(True)
+
+
+@pytest.mark.parametrize("codec", [gradwire.adam, topk, gradwire.qsgd, "auto"])
+def test_an_optimizer_of_another_model_is_refused(model, codec):
+    other = AdamW(torch.nn.Linear(64, 64).parameters())
+    given = codec if codec == "auto" else codec()
+    threads = threading.active_count()
+    with pytest.raises(ValueError, match="none of the 2 parameters of the model, such as"):
+        ddp.attach(model, given, optimizer=other)
+    assert threading.active_count() == threads
+    assert other._links == ()
 
 
 @pytest.mark.parametrize("given", ["adam", torch.optim.SGD, 0.1])

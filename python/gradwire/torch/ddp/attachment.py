@@ -122,14 +122,16 @@ def attach(
         codec has ``low_memory=True`` and an exchange or parts that do not go with it, a pattern of
         names matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size
         or gradients are sparse with it, codecs have several exchanges, the optimizer
-        would not apply what the codec sends, or the ranks disagree on the arguments.
+        would not apply what the codec sends or has none of the parameters, or the ranks disagree on
+        the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
     Warns
     -----
     PairingWarning
-        The optimizer costs accuracy with this codec, or there is none to be checked.
+        The optimizer costs accuracy with this codec, lacks parameters that are to be trained, or
+        there is none to be checked.
     RuntimeWarning
         Nothing is compressed: there is one rank, or no parameter to which a codec applies. Later,
         if the schedule waits for `Handle.epoch`, which is not called.

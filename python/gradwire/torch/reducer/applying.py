@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from gradwire.torch import backends
 from gradwire.torch.errors import GradientError, UpdateError, fresh
 from gradwire.torch.optim.attachable import Attachable
+from gradwire.torch.reducer.claim import Claim
 from gradwire.torch.reducer.jobs import Step
 from gradwire.torch.reducer.moments import with_second_moment
 from gradwire.torch.reducer.order import to_logical, to_memory
@@ -39,6 +40,7 @@ class Applying:
     Attributes
     ----------
     origins : Origins
+    claim : Claim
     last : Step or None
         The last exchanged pass, since `attach` or a resume.
     defers : bool
@@ -70,7 +72,8 @@ class Applying:
         self.origins = Origins(parameters)
         self.last: Step | None = None
         self.defers = False
-        self._hooks = [optimizer.register_step_post_hook(self._stepped)]
+        self.claim = Claim(optimizer, self._parameters, self.origins)
+        self._hooks = [optimizer.register_step_post_hook(self._stepped), self.claim.hook]
         if isinstance(optimizer, Attachable):
             optimizer._attach(self)
 
@@ -100,6 +103,7 @@ class Applying:
     def resume(self, step: int, optimizer_step: int | None) -> None:
         """Continue from a checkpoint of this step, of which the optimizer has the other half."""
         self.last, self._resumed, self._expected = None, step > 0, optimizer_step
+        self.claim.excuse()
 
     def optimizer_step(self) -> int | None:
         """Return how many steps the optimizer has counted; None if it counts none, as SGD."""
@@ -112,6 +116,7 @@ class Applying:
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
+        self.claim.stepped()
         last = self.last
         self.origins.additions.waiting = False
         # Gradients of a pass that was not exchanged may have taken the place of those that were.
@@ -280,6 +285,7 @@ class Applying:
 
     def discarded(self, step: Step) -> None:
         """Record that a pass was undone, on all ranks."""
+        self.claim.excuse()
         if step is self.last:
             step.applied = True  # nothing is left to undo
 

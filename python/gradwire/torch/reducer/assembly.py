@@ -16,7 +16,12 @@ from gradwire.torch.reducer.connection import NO_FACTS, ShareOf, connect
 from gradwire.torch.reducer.given import check_place
 from gradwire.torch.reducer.handle import Handle
 from gradwire.torch.reducer.options import Options
-from gradwire.torch.reducer.pairing import check_pairing, warn_of_pairing
+from gradwire.torch.reducer.pairing import (
+    check_pairing,
+    missing_in,
+    warn_of_missing,
+    warn_of_pairing,
+)
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.scheduling import Scheduler
 from gradwire.torch.reducer.shares import Share, cut
@@ -98,6 +103,7 @@ def assemble(
         compressed = {each.name: each for each in parameters if each.state is not None}
         for codec, theirs in _by_codec(assignment, compressed):
             check_pairing(codec, optimizer, theirs)
+        missing = missing_in(optimizer, named)
         scheduler = (
             Adaptive(
                 options.schedule,
@@ -108,8 +114,9 @@ def assemble(
             if options.adaptive
             else Scheduler(options.schedule, compressed, measures=place.measures)
         )
-        for codec, theirs in _by_codec(assignment, compressed):
-            warn_of_pairing(codec, optimizer, theirs)  # an error, if the program says so
+        warn_of_missing(missing, assignment.codecs)  # an error, if the program says so
+        for codec in assignment.codecs:
+            warn_of_pairing(codec, optimizer)
             if optimizer is None:
                 break  # which is said once
         idle = "" if options.adaptive else options.idle(parameters, place)

@@ -1,8 +1,9 @@
 """Which optimizers go with which codecs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.optim import Optimizer
 
 from gradwire.torch.optim import SGD, AdamW
@@ -19,15 +20,23 @@ __all__ = [
     "check_optimizer",
     "check_pairing",
     "facts_of",
+    "has_momentum",
+    "missing_in",
+    "name_of",
+    "options_of",
     "warn_of_additions",
     "warn_of_changes",
     "warn_of_halves",
+    "warn_of_missing",
     "warn_of_pairing",
     "warn_of_steps",
 ]
 
 _ADAMW = "gradwire.torch.optim.AdamW"
 _SGD = "gradwire.torch.optim.SGD"
+
+_UNSUITED = ("dampening", "amsgrad", "capturable", "differentiable")
+"""Options that an optimizer has from torch, and that no codec follows."""
 
 
 class PairingWarning(UserWarning):
@@ -93,6 +102,11 @@ def check_pairing(
     ]
     if codec.memory.updates:
         _check_updates(codec, optimizer)
+    elif codec.memory.corrects and isinstance(optimizer, AdamW):
+        raise ValueError(
+            f"{codec.memory!r} sends gradients with momentum, which {_ADAMW} would subtract as "
+            f"they are; use {_SGD}(model.parameters(), lr=..., momentum=...)"
+        )
     if isinstance(optimizer, SGD | AdamW):
         for group in groups:
             check_group(codec, group)
@@ -100,11 +114,27 @@ def check_pairing(
 
 def check_group(codec: "Codec", group: Mapping[str, Any]) -> None:
     """Raise a ValueError if the options of a group differ from those of the codec's memory."""
-    if codec.memory.updates:
-        known = {**group, "beta2": group["betas"][1]}
-        _check_equal(codec, known, {"beta2": "betas[1]", "eps": "eps"})
-    elif codec.memory.corrects and "momentum" in group:
+    memory = codec.memory
+    if not (memory.updates or memory.corrects):
+        return
+    for option in _UNSUITED:
+        if group.get(option):
+            raise ValueError(
+                f"the optimizer has {option}={group[option]!r}, which {memory!r} does not know, "
+                f"and it does that part of the optimizer's work: leave {option}= out, or attach a "
+                "codec that sends gradients, such as gradwire.float8()"
+            )
+    if memory.updates:
+        _check_equal(codec, options_of(group), {"beta2": "betas[1]", "eps": "eps"})
+    elif "momentum" in group:
         _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
+
+
+def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a group that have to suit a codec: few, and cheap to compare."""
+    names = ("momentum", "nesterov", "eps", *_UNSUITED)
+    found = {name: group[name] for name in names if name in group}
+    return {**found, "beta2": group["betas"][1]} if "betas" in group else found
 
 
 def _check_updates(codec: "Codec", optimizer: Optimizer | None) -> None:
@@ -116,8 +146,8 @@ def _check_updates(codec: "Codec", optimizer: Optimizer | None) -> None:
         )
     if not isinstance(optimizer, AdamW):
         raise ValueError(
-            f"{codec.memory!r} sends steps, to which {_name(optimizer)} would apply its own rule; "
-            f"use {_ADAMW}(model.parameters(), lr=...)"
+            f"{codec.memory!r} sends steps, to which {name_of(optimizer)} would apply its own "
+            f"rule; use {_ADAMW}(model.parameters(), lr=...)"
         )
 
 
@@ -125,15 +155,51 @@ def _check_equal(codec: "Codec", group: Mapping[str, Any], options: Mapping[str,
     for option, called in options.items():
         wanted, found = getattr(codec.memory, option), group[option]
         if wanted != found:
+            cycles = option == "momentum" and found != 0.0
             raise ValueError(
                 f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
                 "must be the same"
+                + ("; OneCycleLR and CyclicLR need cycle_momentum=False" if cycles else "")
             )
 
 
-def warn_of_pairing(
-    codec: "Codec", optimizer: Optimizer | None, compressed: Iterable[Parameter]
-) -> None:
+def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the parameters that are to be trained, and that no group of the optimizer has.
+
+    Raises
+    ------
+    ValueError
+        The optimizer has none of the parameters.
+    """
+    if optimizer is None:
+        return []
+    known = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if named and not any(id(each) in known for each in named.values()):
+        raise ValueError(
+            f"optimizer= has none of the {len(named)} parameters of the model, such as "
+            f"{next(iter(named))!r}: it is that of another model, or of the parameters before they "
+            f"were replaced; make {name_of(optimizer)} from this model's parameters"
+        )
+    return [name for name, each in named.items() if each.requires_grad and id(each) not in known]
+
+
+def warn_of_missing(missing: Sequence[str], codecs: "Iterable[Codec]") -> None:
+    """Warn of parameters that the optimizer does not train."""
+    if not missing:
+        return
+    names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    _warn(
+        f"{len(missing)} parameters, {names}, are in no group of the optimizer, and will not be "
+        "trained by it"
+        + (
+            ". What is sent of them has a learning rate of 0, so no other optimizer can either"
+            if any(codec.memory.updates for codec in codecs)
+            else ""
+        )
+    )
+
+
+def warn_of_pairing(codec: "Codec", optimizer: Optimizer | None) -> None:
     """Warn of a pairing that costs accuracy, and name a better one."""
     memory = codec.memory
     if not memory.keeps:
@@ -146,23 +212,16 @@ def warn_of_pairing(
         )
         return
     if memory.updates:
-        known = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        missing = [each.name for each in compressed if id(each.tensor) not in known]
-        if missing:
-            _warn(
-                f"{len(missing)} parameters, such as {missing[0]!r}, are in no group of the "
-                "optimizer, so their learning rate is 0: no other optimizer can train them either"
-            )
         return
     if memory.corrects:
-        if any(map(_has_momentum, optimizer.param_groups)) and not isinstance(optimizer, SGD):
+        if has_momentum(optimizer) and not isinstance(optimizer, SGD):
             _warn(
-                f"{memory!r} applies momentum, and {_name(optimizer)} would apply it again: use "
+                f"{memory!r} applies momentum, and {name_of(optimizer)} would apply it again: use "
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"
             )
     elif codec.sparsify.selects and any(map(_has_first_moment, optimizer.param_groups)):
         _warn_of_moment(optimizer, "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}")
-    elif codec.sparsify.selects and any(map(_has_momentum, optimizer.param_groups)):
+    elif codec.sparsify.selects and has_momentum(optimizer):
         _warn_of_moment(
             optimizer, "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
         )
@@ -170,8 +229,8 @@ def warn_of_pairing(
 
 def _warn_of_moment(optimizer: Optimizer, found: str, better: str) -> None:
     _warn(
-        f"{_name(optimizer)} has {found}, and a sparse codec with a residual sends gradients late "
-        f"and as sums: together they can cost accuracy. Better: {better}"
+        f"{name_of(optimizer)} has {found}, and a sparse codec with a residual sends gradients "
+        f"late and as sums: together they can cost accuracy. Better: {better}"
     )
 
 
@@ -179,11 +238,16 @@ def _has_first_moment(group: Mapping[str, Any]) -> bool:
     return float(group.get("betas", (0.0,))[0]) > 0.0
 
 
-def _has_momentum(group: Mapping[str, Any]) -> bool:
-    return _has_first_moment(group) or float(group.get("momentum") or 0.0) > 0.0
+def has_momentum(optimizer: Optimizer) -> bool:
+    """Tell whether any group has momentum or a first moment."""
+    return any(
+        _has_first_moment(group) or float(group.get("momentum") or 0.0) > 0.0
+        for group in optimizer.param_groups
+    )
 
 
-def _name(optimizer: Optimizer) -> str:
+def name_of(optimizer: Optimizer) -> str:
+    """Return what a program calls the class of an optimizer."""
     kind = getattr(optimizer, "wrapped_class", type(optimizer))
     module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
     if isinstance(optimizer, SGD | AdamW):

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.errors import ExchangeError, GradientError, UndoError, fresh
+from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError, fresh
 from gradwire.torch.reducer.agreement import agree
 from gradwire.torch.reducer.applying import Applying, set_rates
 from gradwire.torch.reducer.control import Control
@@ -177,7 +177,7 @@ class Passes:
                 self._worker.between(self._drop(self._applying))
                 self._applying.keep()
             act()
-        except UndoError as error:
+        except (UndoError, UpdateError) as error:
             return error
         except Exception as error:  # in a hook of DDP, which would carry on half a step
             text = f"gradwire could not decide: {type(error).__name__}: {error}"
@@ -278,7 +278,7 @@ class Passes:
         except ExchangeError as error:
             self._last, self._worker.broken = None, error
             return error
-        except UndoError as error:
+        except (UndoError, UpdateError) as error:
             self._last = None
             return error
         undo = self._advance(undo)
@@ -310,6 +310,8 @@ class Passes:
         if found is None:
             return _nothing
         last, parameters, whole = found
+        if parameters:
+            applying.claim.check_undone()
         if parameters and self._exchange.postpones:
             last.applied = True  # told once: the program may go on
             self._check_undo(last, "the last pass was cleared before the optimizer's step()")
@@ -433,6 +435,8 @@ class Passes:
         self.check_unbroken()
         with control.act("paused()"):
             pass
+        if self._applying is not None:
+            self._applying.claim.excuse()
         self._pauses += 1
         try:
             yield

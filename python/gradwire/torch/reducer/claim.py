@@ -1,0 +1,172 @@
+"""What `attach` was told of the optimizer: that this one makes the steps, with these options."""
+
+import functools
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gradwire.torch.errors import UpdateError
+from gradwire.torch.reducer.origins import Origins
+from gradwire.torch.reducer.pairing import (
+    check_pairing,
+    has_momentum,
+    name_of,
+    options_of,
+    warn_of_pairing,
+)
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.reducer.shares import local
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["Claim"]
+
+_PATIENCE = 3
+"""Passes in a row that may be undone while somebody else changes the parameters."""
+
+
+class Claim:
+    """Looks before each step of any optimizer whether it is what `attach` was told.
+
+    Attributes
+    ----------
+    hook : torch.utils.hooks.RemovableHandle
+        What torch calls before the steps of all optimizers of the process. It keeps nothing alive.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        The one that `attach` was given.
+    parameters : mapping of int to Parameter
+        The compressed parameters, by the ids of their tensors.
+    origins : Origins
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, parameters: Mapping[int, Parameter], origins: Origins
+    ) -> None:
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._origins = origins
+        self._options = list(map(options_of, optimizer.param_groups))
+        self._had_momentum = has_momentum(optimizer)
+        self._stepping = False
+        self._undone = 0  # passes in a row
+        self._sums: torch.Tensor | None = None  # of the parameters, when one was undone
+        hook = functools.partial(_before_step, weakref.ref(self))
+        self.hook = register_optimizer_step_pre_hook(hook)
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Refuse a step of another optimizer, or with options that do not suit the codec.
+
+        Raises
+        ------
+        UpdateError
+            The step of another optimizer would apply what was exchanged for this one.
+        ValueError
+            The options do not suit the codec any more.
+        """
+        if optimizer is not self._optimizer:
+            self._check_other(optimizer)
+            return
+        options = list(map(options_of, optimizer.param_groups))
+        if options != self._options:
+            self._check_options()
+            self._options = options
+        self._stepping = True
+
+    def stepped(self) -> None:
+        """Record that the optimizer has made its step."""
+        self._stepping = False
+        self.excuse()
+
+    def _check_options(self) -> None:
+        theirs: dict[Codec, list[Parameter]] = {}
+        for each in self._parameters.values():
+            theirs.setdefault(each.codec, []).append(each)
+        for codec, parameters in theirs.items():
+            check_pairing(codec, self._optimizer, parameters)
+        if not self._had_momentum and has_momentum(self._optimizer):
+            self._had_momentum = True
+            for codec in theirs:
+                warn_of_pairing(codec, self._optimizer)
+
+    def _check_other(self, optimizer: Optimizer) -> None:
+        theirs = _held(optimizer)
+        if self._stepping or theirs.isdisjoint(self._parameters):  # or it makes a part of the step
+            return
+        both = theirs & _held(self._optimizer)
+        sent = self._origins.kept(each for key, each in self._parameters.items() if key in both)
+        if sent and not _wraps(optimizer, self._optimizer):
+            raise UpdateError(
+                f"{name_of(optimizer)} is to apply what was exchanged for another optimizer, the "
+                f"{name_of(self._optimizer)} that attach() was given: the .grad of "
+                f"{sent[0].name!r}. Nothing has changed. If this one replaces it, detach() the "
+                "handle, and attach(..., optimizer=) with this one: handle.state_dict() and "
+                "load_state_dict() carry the residuals over. If both are to make steps, run the "
+                "passes for this one within handle.paused()"
+            )
+
+    # Passes -----------------------------------------------------------------------------------
+
+    def excuse(self) -> None:
+        """Count undone passes from zero: there was a step, or the program said what it does."""
+        self._undone = 0
+
+    def check_undone(self) -> None:
+        """Raise an UpdateError if passes are undone while something else trains the model.
+
+        Call it before a pass is undone. A program may throw away any number of passes; but if the
+        parameters change all the same, it steps something that `attach` was not given.
+        """
+        if self._stepping:  # LBFGS makes passes within its step
+            return
+        self._undone += 1
+        if self._undone < _PATIENCE - 1:
+            return
+        before, self._sums = self._sums, _sums(self._parameters.values())
+        if self._undone >= _PATIENCE and before is not None and not before.equal(self._sums):
+            raise UpdateError(
+                f"the last {_PATIENCE} passes were undone, because {name_of(self._optimizer)}, "
+                "which attach() was given, made no step after them, and yet the parameters have "
+                "changed: which optimizer does the loop step? Give that one to attach(..., "
+                "optimizer=), or leave optimizer= out if it is none of torch. Run passes that are "
+                "not for it within handle.paused()"
+            )
+
+
+def _before_step(claim: "weakref.ref[Claim]", optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Ask the claim, if there still is one."""
+    del args, kwargs
+    found = claim()
+    if found is not None:
+        found.before_step(optimizer)
+
+
+def _held(optimizer: Optimizer) -> set[int]:
+    """Return the ids of the parameters of an optimizer."""
+    return {id(each) for group in optimizer.param_groups for each in group["params"]}
+
+
+def _wraps(optimizer: Optimizer, inner: Optimizer) -> bool:
+    """Tell whether an optimizer has another one inside it, at any depth, and so makes its step."""
+    found: list[object] = [optimizer]
+    for outer in found:  # which grows
+        for each in vars(outer).values():
+            several = each if isinstance(each, list | tuple) else [each]
+            found += [one for one in several if isinstance(one, Optimizer) and one not in found]
+    return inner in found
+
+
+def _sums(parameters: Iterable[Parameter]) -> torch.Tensor:
+    """Return the bits of the sum of every parameter."""
+    with torch.no_grad():
+        sums = [local(each.tensor).sum(dtype=torch.float64).cpu() for each in parameters]
+    return torch.stack(sums).view(torch.int64)
