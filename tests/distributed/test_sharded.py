@@ -127,3 +127,31 @@ def test_what_cannot_be_attached_is_refused_and_said(four: Ranks) -> None:
         assert len(told) == len(said)
         for text, expected in zip(told, said, strict=True):
             assert expected in text
+
+
+def test_a_step_exchanges_what_is_reduced_inside_the_node_only(four: Ranks) -> None:
+    for found in four.run("sharded_held.exchanged_by_the_step"):
+        for how in ("one", "two", "last", "factor", "bf16", "cleared", "paused"):
+            assert found[how] < (1e-4 if how == "bf16" else 1e-7), how
+            assert found[f"{how} steps"] == (0 if how == "paused" else 4)
+
+
+def test_clipping_is_of_gradients_before_their_exchange_and_told_after_it(four: Ranks) -> None:
+    results = four.run("sharded_held.clipping")
+    for found in results:
+        assert found == results[0]
+        assert all(each["alike"] for each in found.values())
+        assert found["gradients"]["loss"] == pytest.approx(found["dense"]["loss"], rel=0.05)
+        assert found["updates"]["loss"] > 1.5 * found["dense"]["loss"]
+        assert found["dense"]["said"] == found["gradients"]["said"] == []
+        (said,) = found["updates"]["said"]
+        assert "clipping gradients there clips updates" in said
+        assert "set_requires_all_reduce(False)" in said
+
+
+def test_a_gradient_of_the_node_on_top_of_an_update_is_not_applied(four: Ranks) -> None:
+    for found in four.run("sharded_held.mixed"):
+        (said,) = found["texts"]
+        assert "zero_grad() between passes" in said
+        assert found["steps"] == 3
+        assert found["alike"]

@@ -24,7 +24,7 @@ class _Pending:
     members : list of torch.Tensor
         Its sharded parameters.
     fresh : set of int
-        The ids of those that had no ``.grad`` before this pass.
+        The ids of those whose ``.grad`` is to be replaced: there was none, or it is a part of this.
     used : set of int
         The ids of those that got a gradient in this pass.
     future : Future
@@ -56,41 +56,34 @@ class Submission:
         self._passes = passes
         self._known = known
         self._nodes = nodes
-        self._partial: dict[int, tuple[torch.Tensor, set[int]]] = {}
-        self._open = False
-        self._close()
+        # The ids of parameters whose ``.grad`` has been averaged inside the node only.
+        self._held: set[int] = set()
+        self.forget()
 
     def forget(self) -> None:
-        """Forget a pass that never ended, and what was to be added to it."""
-        if self._open:
-            self._partial.clear()
-        self._close()
-
-    def reset(self) -> None:
-        """Forget everything that is not exchanged yet."""
-        self._partial.clear()
-        self._close()
-
-    def _close(self) -> None:
+        """Forget a pass that never ended."""
         self._open = False
         self._refusal: BaseException | None = None
         self._averaged: list[torch.Tensor] = []
         self._pending: dict[int, _Pending] = {}
 
     def keep(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
-        """Keep what is reduced inside the node only, for the next pass that goes between nodes."""
-        self._partial[id(group)] = self._gather(group, seen, output)
-        output.zero_()
+        """Leave the mean of the node to ``.grad``, for the next pass that goes between nodes.
+
+        Or for the optimizer, whose step exchanges it.
+        """
+        if group.inner.gradient_divide_factor is not None:
+            output.mul_(self._nodes)
+        members = [each.sharded_param for each in seen]
+        self._passes.arriving(members)
+        self._held.update(map(id, members))
 
     def submit(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> bool:
         """Submit what a group has reduced, and leave zeros; False if it is not to be compressed."""
         passes = self._passes
         members = self._members(group)
-        if passes.broken is None and not self._open and (passes.are_paused or passes.are_stale()):
-            self._averaged += members
-            self._add_kept(group, seen, output)
-            return False
-        if self._averaged:  # the rest of such a pass
+        aside = passes.broken is None and not self._open
+        if self._averaged or (aside and (passes.are_paused or passes.are_stale())):
             self._averaged += members
             self._add_kept(group, seen, output)
             return False
@@ -114,7 +107,8 @@ class Submission:
         for each in seen:
             _check_hooks(each.sharded_param)
         buffer, used = self._gather(group, seen, output)
-        fresh = {id(each) for each in members if each.grad is None}
+        fresh = {id(each) for each in members if each.grad is None or id(each) in self._held}
+        self._held.difference_update(map(id, members))
         output.zero_()
         future, _ = passes.submit(members, buffer, last=False, placed=False)
         self._pending[id(group)] = _Pending(members, fresh, used, future)
@@ -124,7 +118,7 @@ class Submission:
         """Place the averages of a pass, and raise what it has to raise."""
         passes, refusal = self._passes, self._refusal
         averaged, pending, was_open = self._averaged, self._pending, self._open
-        self._close()
+        self.forget()
         if averaged:
             passes.averaged(averaged)
         if refusal is not None:
@@ -157,7 +151,7 @@ class Submission:
         for each in members:
             dtype = torch.promote_types(dtype, each.dtype)
         numels = [local(each).numel() for each in members]
-        kept, used = self._partial.pop(id(group), (None, set()))
+        used: set[int] = set()
         buffer = torch.zeros(sum(numels), dtype=dtype, device=output.device)
         parts = dict(zip(map(id, members), torch.split(buffer, numels), strict=True))
         at = 0
@@ -171,24 +165,26 @@ class Submission:
             part = parts[id(parameter)]
             part.copy_(output[at : at + part.numel()])
             at += each.padded_sharded_param_size.numel()
-            used = used | {id(parameter)}
+            used.add(id(parameter))
         factor = group.factor(output.dtype, self._nodes)
         if factor != 1.0:
             buffer.mul_(factor)
-        return (buffer if kept is None else buffer.add_(kept)), used
+        for parameter in members:
+            if parameter.grad is not None and id(parameter) in self._held:
+                parts[id(parameter)].add_(local(parameter.grad).flatten().to(buffer.device))
+        return buffer, used
 
     def _add_kept(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
         """Add to a plain average what was kept inside the node."""
-        kept, _ = self._partial.pop(id(group), (None, set()))
-        if kept is None:
-            return
-        members = self._members(group)
-        numels = [local(each).numel() for each in members]
-        parts = dict(zip(map(id, members), torch.split(kept, numels), strict=True))
         factor, at = group.factor(output.dtype, self._nodes), 0
         for each in seen:
-            part = parts[id(each.sharded_param)]
-            output[at : at + part.numel()] += part / factor
+            parameter = each.sharded_param
+            gradient = parameter.grad if id(parameter) in self._held else None
+            if gradient is not None:
+                here = local(gradient)
+                output[at : at + here.numel()] += here.flatten().to(output.device) / factor
+                here.zero_()
+                self._held.discard(id(parameter))
             at += each.padded_sharded_param_size.numel()
 
 

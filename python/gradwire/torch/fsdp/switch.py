@@ -72,10 +72,10 @@ class Switch:
             self.submission.end()
 
     def _lost(self, original: Any) -> None:
-        """Forget what was kept inside the node, as FSDP forgets all of a failed iteration."""
+        """Forget a pass that failed, as FSDP does."""
         original()
         if self.submission is not None:
-            self.submission.reset()
+            self.submission.forget()
 
 
 def _forward(switch: "weakref.ref[Switch]", module: nn.Module, inputs: Any) -> None:

@@ -97,7 +97,7 @@ class Mark:
         required = tensor.requires_grad
         tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
         self._hooks = (
-            tensor.register_hook(self._arrive),
+            tensor.register_hook(self.arrive),
             tensor.register_post_accumulate_grad_hook(self._added),
         )
         tensor.requires_grad_(required)
@@ -151,7 +151,9 @@ class Mark:
         for hook in self._hooks:
             hook.remove()
 
-    def _arrive(self, gradient: torch.Tensor) -> None:
+    def arrive(self, gradient: torch.Tensor | None = None) -> None:
+        """Look what a gradient will be added to."""
+        del gradient
         self._arrived, self._before, self._next = None, None, _LOCAL
         additions = self._additions
         if additions.followed and additions.waiting and self._origin >= _AVERAGED:
@@ -176,10 +178,12 @@ class Mark:
                 local(cast(torch.Tensor, tensor.grad)).sub_(self._before)
             self._before = None
         self._origin, self._unread = self._next, self._arrived
+        self._next, self._arrived = _UNKNOWN, None
 
 
 # Looking up a member of an enumeration costs as much as the rest of the hook.
-_LOCAL, _AVERAGED, _SENT, _MIXED = Origin.LOCAL, Origin.AVERAGED, Origin.SENT, Origin.MIXED
+_UNKNOWN, _LOCAL = Origin.UNKNOWN, Origin.LOCAL
+_AVERAGED, _SENT, _MIXED = Origin.AVERAGED, Origin.SENT, Origin.MIXED
 
 
 class Origins:
@@ -199,7 +203,10 @@ class Origins:
         self.additions = Additions()
         self.marks = [Mark(each, self.additions) for each in parameters]
         self._by_id = {id(mark.parameter.tensor): mark for mark in self.marks}
-        self._seen: tuple[Mark, int] | None = None
+        # Nothing is seen in an empty shard, and what is looked at may have to be read.
+        some = [mark for mark in self.marks if local(mark.parameter.tensor).numel()]
+        self._watched = sorted(some, key=lambda mark: local(mark.parameter.tensor).numel())
+        self._seen: tuple[Mark, tuple[object, ...]] | None = None
 
     def remove(self) -> None:
         """Follow no gradient any more."""
@@ -212,6 +219,13 @@ class Origins:
             mark = self._by_id.get(id(parameter.tensor))
             if mark is not None:
                 mark.origin = origin
+
+    def arriving(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Record that gradients are about to be added, where autograd does not tell: in FSDP."""
+        for tensor in tensors:
+            mark = self._by_id.get(id(tensor))
+            if mark is not None:
+                mark.arrive()
 
     def averaged(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record that DDP averages a bucket by itself."""
@@ -263,7 +277,6 @@ class Origins:
         Does not wait for a device: what is still to be read there counts as decoded.
         """
         marks = [self._by_id[id(each.tensor)] for each in parameters]
-        marks = [self._by_id[id(each.tensor)] for each in parameters]
         return bool(marks) and all(mark._origin < _SENT and mark._unread is None for mark in marks)
 
     def settle(self) -> None:
@@ -276,22 +289,22 @@ class Origins:
     # Changes between the backward pass and the optimizer's step --------------------------------
 
     def watch(self) -> None:
-        """Remember the version of one ``.grad`` that was just decoded."""
+        """Remember the state of one ``.grad`` that was just decoded."""
         self._seen = None
-        for mark in self.marks:
+        for mark in self._watched:
             if mark.origin is Origin.SENT and mark.parameter.computed:
                 gradient = mark.parameter.tensor.grad
                 if gradient is not None:
-                    self._seen = (mark, _version(local(gradient)))
+                    self._seen = (mark, _state(gradient))
                     return
 
     def changed(self) -> bool:
         """Tell whether the program has written to it since, as gradient clipping does."""
         if self._seen is None:
             return False
-        mark, version = self._seen
+        mark, state = self._seen
         gradient = mark.parameter.tensor.grad
-        return gradient is not None and _version(local(gradient)) != version
+        return gradient is not None and _state(gradient) != state
 
 
 def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
@@ -301,5 +314,13 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
     return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
 
 
-def _version(tensor: Any) -> int:
-    return int(tensor._version)
+def _state(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what differs once a tensor was written to.
+
+    That is its version; but a DTensor counts few writes in that, and none of `torch._foreach_mul_`,
+    by which torch clips. So its norm counts, too, which waits for a device when it is compared.
+    """
+    here = local(tensor)
+    if here is tensor:
+        return (tensor._version,)
+    return tensor._version, here._version, torch.linalg.vector_norm(here, dtype=torch.float32)

@@ -260,7 +260,8 @@ def warn_of_changes() -> None:
     _warn(
         "the program changed .grad between backward() and step(). It holds updates, not gradients: "
         "clipping gradients there clips updates. To clip gradients, clip them before they are "
-        "exchanged: run the pass within model.no_sync() (with Horovod, one pass of "
+        "exchanged: run the pass within model.no_sync() (with FSDP after "
+        "model.set_requires_all_reduce(False), with Horovod as one pass of "
         "backward_passes_per_step=2), clip, and call step(), which exchanges them"
     )
 

@@ -165,6 +165,11 @@ class Passes:
         if self._applying is not None:
             self._applying.origins.averaged(parameters)
 
+    def arriving(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Record that gradients of this rank are about to be added to the ``.grad`` of these."""
+        if self._applying is not None:
+            self._applying.origins.arriving(parameters)
+
     def change(self, act: Callable[[], None]) -> BaseException | None:
         """Change codecs where no pass is under way; return an error that has broken the exchange.
 
