@@ -39,6 +39,21 @@ def rounds(quantizer: Quantizer) -> bool:
     return np.allclose(sent, x, rtol=2**-8, atol=0)
 
 
+def go_together(quantizer: Quantizer, kept_in: Memory) -> bool:
+    """Whether a codec of both is neither refused nor warned of."""
+    return quantizer.contracts if kept_in.keeps else not quantizer.needs_memory
+
+
+def memory_for(quantizer: Quantizer) -> Memory:
+    """A residual, where its error may go into one."""
+    return memory.Residual() if quantizer.contracts else NoMemory()
+
+
+def kept(values: np.ndarray) -> np.ndarray:
+    """What a memory keeps of float32 values: zero of those below the smallest normal number."""
+    return np.where(np.abs(values) < np.finfo(np.float32).smallest_normal, np.float32(0), values)
+
+
 SPARSIFIERS: list[Sparsifier] = examples(sparsify.SPARSIFIERS)
 _EVERY_QUANTIZER: list[Quantizer] = examples(quantize.QUANTIZERS)
 QUANTIZERS = [each for each in _EVERY_QUANTIZER if rounds(each)]

@@ -10,7 +10,7 @@ from gradwire.memory import NoMemory, Residual
 from gradwire.quantize import Codebook, Float16
 from gradwire.sparsify import All, ChunkTopK, Threshold
 from tests.presets.examples import made, presets
-from tests.support import FITTED, MEMORIES, QUANTIZERS, SPARSIFIERS, name_of
+from tests.support import FITTED, MEMORIES, QUANTIZERS, SPARSIFIERS, go_together, name_of
 
 N = 150_000
 WRITTEN = [np.nan, np.inf, 0.0, 3e38, 1e-40, 1.0, -2.0]
@@ -22,7 +22,7 @@ CODECS = [
         gradwire.Codec(sparsify=All(), quantize=quantize, memory=memory)
         for quantize in (*QUANTIZERS, *FITTED)
         for memory in MEMORIES
-        if memory.keeps or not quantize.needs_memory
+        if go_together(quantize, memory)
     ),
     gradwire.topk(0.3, memory=Residual(low_memory=True)),
     gradwire.Codec(sparsify=Threshold(0.0), quantize=Float16(), memory=NoMemory()),

@@ -9,7 +9,7 @@ import pytest
 import gradwire
 from gradwire import _native
 from gradwire.memory import LowPass, MomentumCorrection, Residual
-from gradwire.quantize import BFloat16, Exponent, Float16, Ternary
+from gradwire.quantize import BFloat16, Exponent, Float16
 from gradwire.sparsify import (
     SID,
     ChunkTopK,
@@ -135,9 +135,8 @@ NEAREST = [
     gradwire.dense(quantize=BFloat16(), memory=Residual()),
 ]
 DRAWN = [
-    gradwire.qsgd(memory=Residual()),
+    gradwire.qsgd(block=128, memory=Residual()),
     gradwire.qsgd(block=64, norm="max", memory=Residual()),
-    gradwire.terngrad(memory=Residual()),
     gradwire.natural(memory=Residual()),
 ]
 
@@ -156,10 +155,6 @@ def levels_of(quantize: Any, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """Return the magnitudes between which a random quantizer chooses for each entry, in float64."""
     values = total.astype(np.float64)
     sizes = np.abs(values)
-    if isinstance(quantize, Ternary):
-        assert quantize.clip is not None
-        top = min(sizes.max(), quantize.clip * values.std())
-        return np.zeros_like(sizes), np.where(sizes > 0, top, 0)
     if isinstance(quantize, Exponent):
         powers = np.log2(sizes, out=np.full_like(sizes, -np.inf), where=sizes > 0)
         return 2.0 ** np.floor(powers), 2.0 ** np.ceil(powers)
@@ -254,7 +249,7 @@ def test_undoing_the_encode_undoes_the_merge() -> None:
 
 
 def test_a_quantizer_leaves_its_error_with_the_owner() -> None:
-    codec = dataclasses.replace(CODEC, quantize=gradwire.quantize.Uniform(4))
+    codec = dataclasses.replace(CODEC, quantize=gradwire.quantize.Uniform(4, block=128))
     states, messages = sent(codec)
     before = states[2].residual
     (frames, _, _), at = merge(codec, states, messages, 2)

@@ -16,9 +16,12 @@ def check(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
     Raises
     ------
     ValueError
-        The quantizer needs something that the sparsifier does not have.
+        The quantizer needs something that the sparsifier does not have, or its error would grow in
+        the memory.
     """
     quantize.check(sparsify)
+    if memory.keeps:
+        quantize.check_feedback()
     if quantize.needs_memory and not memory.keeps:
         warnings.warn(
             f"{type(quantize).__name__} sends little more than signs; without a memory the rest is "

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import gradwire
 from gradwire.memory import NoMemory
 from gradwire.sparsify import All, TopK
-from tests.support import CODINGS, FITTED, QUANTIZERS, forge, name_of, run_python
+from tests.support import CODINGS, FITTED, QUANTIZERS, forge, memory_for, name_of, run_python
 
 X = np.random.default_rng(3).standard_normal(200).astype(np.float32)
 
@@ -22,13 +22,20 @@ def frame_of(codec: gradwire.Codec) -> gradwire.Frame:
 FRAMES = {
     **{
         f"{coding}-{name_of(quantize)}": frame_of(
-            gradwire.Codec(sparsify=TopK(k=11), quantize=quantize, indices=coding)
+            gradwire.Codec(
+                sparsify=TopK(k=11),
+                quantize=quantize,
+                indices=coding,
+                memory=memory_for(quantize),
+            )
         )
         for coding in CODINGS
         for quantize in (*QUANTIZERS, *FITTED)
     },
     **{
-        f"dense-{name_of(quantize)}": frame_of(gradwire.Codec(sparsify=All(), quantize=quantize))
+        f"dense-{name_of(quantize)}": frame_of(
+            gradwire.Codec(sparsify=All(), quantize=quantize, memory=memory_for(quantize))
+        )
         for quantize in (*QUANTIZERS, *FITTED)
     },
 }

@@ -29,9 +29,13 @@ class Quantizer(Outside, quantize.Quantizer):
     An encode makes an exact frame first, codes its values and decodes them again, so that the
     residual keeps what the receiver does not get. With ``Residual(low_memory=True)`` it is made on
     a copy of the residual. A decode makes an array of the values.
+
+    One whose error can be larger than the values sets ``contracts = False``, and is then refused
+    behind a memory, where its error would grow from encode to encode.
     """
 
     summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
     def encode(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "Buffer":

@@ -36,7 +36,8 @@ def qsgd(
     bits, block, norm, seed
         See `gradwire.quantize.Uniform`.
     memory
-        The paper uses no memory: the rounding is unbiased.
+        The paper uses no memory: the rounding is unbiased. With one, the levels must be fine enough
+        for it (`gradwire.quantize.Quantizer.contracts`): ``norm="max"``, or shorter blocks.
     exchange
         How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 

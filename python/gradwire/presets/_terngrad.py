@@ -26,7 +26,8 @@ def terngrad(
     clip, seed
         See `gradwire.quantize.Ternary`.
     memory
-        The paper uses no memory: the rounding is unbiased for the clipped gradient.
+        None, as in the paper: the rounding is unbiased for the clipped gradient, and its error is
+        larger than a memory can feed back.
     exchange
         How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 

@@ -20,12 +20,15 @@ class Quantizer(Part):
         they cannot.
     largest : float or None
         The largest magnitude that it can say: greater ones saturate. None if it scales values.
+    contracts : bool
+        Its error is smaller than the values, in whichever order they come, so that a memory can
+        feed it back. The error of one that does not contract grows from encode to encode there.
     needs_memory : bool
         So little is sent that training without a memory may not converge.
     """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = ("summed_as", "needs_memory", "examples")
+    _STATED: ClassVar[tuple[str, ...]] = ("summed_as", "contracts", "needs_memory", "examples")
 
     needs_memory: ClassVar[bool]
 
@@ -38,6 +41,11 @@ class Quantizer(Part):
     def largest(self) -> float | None:
         """The largest magnitude that it can say, if it does not scale values."""
         return None
+
+    @property
+    def contracts(self) -> bool:
+        """Whether its error is smaller than the values, so that a memory can feed it back."""
+        raise NotImplementedError
 
     def check_summable(self, exchange: str) -> None:
         """Refuse an exchange that sums values on the wire, if they cannot be summed.
@@ -53,6 +61,26 @@ class Quantizer(Part):
                 "summed; use quantize=Float32(), BFloat16() or Float16(scaled=False), or "
                 "exchange=gradwire.exchange.AllGather()"
             )
+
+    def check_feedback(self) -> None:
+        """Refuse a memory, if the error would grow in it.
+
+        Raises
+        ------
+        ValueError
+            The quantizer does not contract.
+        """
+        if not self.contracts:
+            raise ValueError(
+                f"the error of {self!r} can be larger than the values, and a memory that feeds it "
+                f"back would grow from encode to encode; {self._contracting}, or "
+                "memory=gradwire.memory.NoMemory()"
+            )
+
+    @property
+    def _contracting(self) -> str:
+        # What to write instead of one that does not contract.
+        return "use another quantizer"
 
     def check(self, sparsify: Sparsifier) -> None:
         """Refuse sparsifiers that this quantizer cannot follow.

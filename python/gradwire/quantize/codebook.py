@@ -41,6 +41,7 @@ class Codebook(Quantizer):
     bits: int = 2
     kind: ClassVar[str] = "codebook"
     summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ class Exponent(Quantizer):
     seed: int = 0
     kind: ClassVar[str] = "exponent"
     summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -56,6 +56,7 @@ class Float8(Quantizer):
     seed: int = 0
     kind: ClassVar[str] = "float8"
     summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

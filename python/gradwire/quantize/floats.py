@@ -15,6 +15,7 @@ class Float32(Quantizer):
 
     kind: ClassVar[str] = "float32"
     summed_as: ClassVar[str | None] = "float32"
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
     @classmethod
@@ -29,6 +30,7 @@ class BFloat16(Quantizer):
 
     kind: ClassVar[str] = "bfloat16"
     summed_as: ClassVar[str | None] = "bfloat16"
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
     @classmethod
@@ -50,6 +52,7 @@ class Float16(Quantizer):
 
     scaled: bool = True
     kind: ClassVar[str] = "float16"
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -52,6 +52,7 @@ class SignScale(Quantizer):
     scale: Literal["mean", "rms", "bin-max", "threshold"] = "mean"
     kind: ClassVar[str] = "sign_scale"
     summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ class Ternary(Quantizer):
 
     The magnitude M is the largest magnitude after clipping. An entry of magnitude m becomes M with
     probability m / M and zero otherwise, so rounding is unbiased for the clipped values. The error
-    is larger than a residual can absorb: use it without a memory.
+    is larger than a memory can feed back, and a codec with both is refused.
 
     Costs a second read of the tensor if every entry is sent.
 
@@ -43,6 +43,7 @@ class Ternary(Quantizer):
     seed: int = 0
     kind: ClassVar[str] = "ternary"
     summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = False  # of entries well below M the error is larger than they are
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -52,6 +53,10 @@ class Ternary(Quantizer):
                 raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
             self._set("clip", clip)
         self._set("seed", _validate.integer("seed", self.seed, low=0))
+
+    @property
+    def _contracting(self) -> str:
+        return 'use Uniform(3, norm="max")'
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

@@ -46,6 +46,7 @@ class TwoMeans(Quantizer):
     column: int | None = None
     kind: ClassVar[str] = "two_means"
     summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

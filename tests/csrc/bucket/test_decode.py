@@ -13,7 +13,7 @@ from gradwire.sparsify import All, RandomK, TopK
 from tests.csrc.bucket.decoding import Into, Verdict, decode, same_bits
 from tests.csrc.emulated.kernels import Kernels
 from tests.presets.examples import DEGENERATE, gradient, made, names, presets
-from tests.support import CODINGS, FITTED, QUANTIZERS
+from tests.support import CODINGS, FITTED, QUANTIZERS, memory_for
 
 GOOD = Verdict.GOOD
 
@@ -61,7 +61,10 @@ def test_positions_of_any_density_decode_to_the_same_bits(
 ) -> None:
     x = gradient(40_000)
     quantizers = (*QUANTIZERS, *FITTED)
-    codecs = [gradwire.Codec(sparsify=TopK(k=k), quantize=q, indices=coding) for q in quantizers]
+    codecs = [
+        gradwire.Codec(sparsify=TopK(k=k), quantize=q, indices=coding, memory=memory_for(q))
+        for q in quantizers
+    ]
     if k == 30_000:
         codecs = codecs[:2]
     frames = [[bytes(codec.encode(x, codec.init_state(x.size)))] for codec in codecs]

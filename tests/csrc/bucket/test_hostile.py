@@ -13,15 +13,23 @@ from tests.csrc.bucket.decoding import Verdict, by_the_cpu, decode, same_bits
 from tests.csrc.emulated.kernels import Kernels
 from tests.presets.examples import gradient, names, presets
 from tests.presets.test_hostile_frames import NUMEL, frame_of
-from tests.support import CODINGS, FITTED, QUANTIZERS, forge, name_of
+from tests.support import CODINGS, FITTED, QUANTIZERS, forge, memory_for, name_of
 
 X = gradient(61)
 EVERY = (*QUANTIZERS, *FITTED)
 """Every quantizer, in a dense frame and with positions; every coding."""
 CODECS = [
-    *(gradwire.Codec(sparsify=All(), quantize=quantize) for quantize in EVERY),
     *(
-        gradwire.Codec(sparsify=TopK(k=7), quantize=quantize, indices=CODINGS[i % len(CODINGS)])
+        gradwire.Codec(sparsify=All(), quantize=quantize, memory=memory_for(quantize))
+        for quantize in EVERY
+    ),
+    *(
+        gradwire.Codec(
+            sparsify=TopK(k=7),
+            quantize=quantize,
+            indices=CODINGS[i % len(CODINGS)],
+            memory=memory_for(quantize),
+        )
         for i, quantize in enumerate(EVERY)
     ),
     gradwire.Codec(sparsify=ChunkTopK(chunk=10, k=2)),

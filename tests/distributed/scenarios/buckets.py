@@ -332,8 +332,8 @@ def discarded(rank: int, world_size: int) -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {}
 
     codecs = {
-        "adaptive": gradwire.sidco(RATIO, quantize=Uniform(4)),
-        "tracking": gradwire.sidco(RATIO, stages="tracking", quantize=Uniform(4)),
+        "adaptive": gradwire.sidco(RATIO, quantize=Uniform(4, norm="max")),
+        "tracking": gradwire.sidco(RATIO, stages="tracking", quantize=Uniform(4, norm="max")),
     }
     for name, codec in codecs.items():
         found[name] = []

@@ -146,7 +146,7 @@ def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:
 
 def rounding(rank: int, world_size: int) -> dict[str, bytes]:
     """Equal gradients on all ranks, rounded stochastically: what a rank sent, and the average."""
-    codec = gradwire.qsgd(bits=3, memory=gradwire.memory.Residual())
+    codec = gradwire.qsgd(bits=3, norm="max", memory=gradwire.memory.Residual())
     with attached(Given(), codec) as (model, handle):
         gradients = integers(1, 0, 0)
         model(gradients).backward()
