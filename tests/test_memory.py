@@ -340,3 +340,64 @@ def test_a_state_dict_of_another_memory_is_refused(gradient):
             corrected.load_state_dict(corrected.state_dict() | {"momentum": momentum})
     with pytest.raises(TypeError, match="momentum must be float32"):
         corrected.load_state_dict(corrected.state_dict() | {"momentum": np.zeros(gradient.size)})
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        MomentumCorrection(momentum=0.9),
+        MomentumCorrection(momentum=0.9, nesterov=True, masking=False),
+        AdamCorrection(beta2=0.9),
+        AdamCorrection(beta2=0.9, low_memory=True),
+        Residual(decay=0.9),
+        Residual(decay=0.9, low_memory=True),
+        Residual(decay=0.9, dtype="bfloat16"),
+    ],
+    ids=name_of,
+)
+def test_rows_that_are_left_alone_end_at_zero(memory):
+    """Subnormal numbers would stay: 0.9 times four of the smallest is four of them again."""
+    rows, width = 64, 8
+    codec = gradwire.topk(ratio=0.02, memory=memory)
+    state = codec.init_state(rows * width)
+    rng = np.random.default_rng(4)
+    tiny = np.finfo(np.float32).smallest_normal
+    for step in range(801):
+        x = 1e-3 * rng.standard_normal((rows, width), np.float32)
+        if step:
+            x[1:] = 0
+        codec.encode(x.ravel(), state)
+        arrays = [state.residual, state.momentum, state.second_moment]
+        for kept in (np.asarray(each, np.float32) for each in arrays if each is not None):
+            assert not ((kept != 0) & (np.abs(kept) < tiny)).any(), step
+    fading = {"momentum_correction": state.momentum, "adam_correction": state.second_moment}
+    left = np.asarray(fading.get(memory.kind, state.residual), np.float32)
+    assert left[width:].tobytes() == bytes(4 * (rows - 1) * width)
+
+
+def test_an_old_checkpoint_with_subnormal_numbers_is_loaded_without_them():
+    values = np.array([2.0**-126, -(2.0**-127), 1e-45, 1.0], np.float32)
+    codec = gradwire.topk(ratio=0.25, memory=AdamCorrection())
+    state = codec.init_state(4)
+    saved = state.state_dict() | {"residual": values, "second_moment": np.abs(values)}
+    state.load_state_dict(saved)
+    assert state.residual.tolist() == [2.0**-126, 0, 0, 1]
+    assert state.second_moment.tolist() == [2.0**-126, 0, 0, 1]
+
+
+@pytest.mark.parametrize("beta2", [0.0, 0.9, 0.95, 0.999])
+@pytest.mark.parametrize("quiet", [0, 20, 1000])
+@pytest.mark.parametrize("spike", [1e19, 6e20, 1e25, 3e38])
+def test_no_spike_makes_a_step_beyond_adams_bound(beta2, quiet, spike):
+    """Kingma and Ba, section 2.1; where the square is beyond float32 it was 504 instead of 0.03."""
+    codec = gradwire.Codec(sparsify=All(), memory=AdamCorrection(beta2=beta2))
+    state = codec.init_state(3)
+    state.learning_rate = 1e-3
+    for _ in range(quiet):
+        codec.encode(np.array([0.1, -0.2, 0.0], np.float32), state)
+    for t in range(quiet + 1, quiet + 4):
+        x = np.array([spike, -spike, spike], np.float32)
+        sent = gradwire.decode(codec.encode(x, state))
+        bound = 1e-3 * np.sqrt((1 - beta2**t) / (1 - beta2)) * (1 + 2e-6)
+        assert (np.sign(sent) == np.sign(x)).all()
+        assert (np.abs(sent) <= bound).all(), (t, sent, bound)

@@ -28,8 +28,10 @@ class AdamCorrection(Memory):
     sees the spikes that sparse gradients arrive in.
 
     The arithmetic is in float32, each operation rounded by itself. A second moment beyond float32
-    stays the largest number there is. A gradient that is not finite is refused, and nothing
-    changes.
+    stays the largest number there is, and one below the smallest normal number is 0. Neither makes
+    a step larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: at most
+    ``lr / sqrt(1 - beta2)``, and ``lr`` in the first step. A gradient that is not finite is
+    refused, and nothing changes.
 
     The state holds four float32 buffers of n elements, two pairs that swap on success; or, with
     ``low_memory``, two. Every encode reads the tensor, ``v`` and ``r`` and writes ``v`` and ``r``.
@@ -50,7 +52,8 @@ class AdamCorrection(Memory):
 
     References
     ----------
-    Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
+    Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015: algorithm 1, and
+    section 2.1 for the bound.
 
     Chen, Shen, Liu, Luo, "Efficient-Adam: Communication-Efficient Distributed Adam", arXiv 2022: a
     distributed Adam with error feedback.

@@ -11,6 +11,7 @@ use gradwire_core::frame::{Frame, Scratch};
 use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{Float8, Format, Norm, Quantizer, Rounding, TwoMeans, Uniform};
+use gradwire_core::reference::kept as normal;
 use gradwire_core::rng::Key;
 use gradwire_core::simd::grid::Grid;
 use gradwire_core::simd::{Kernels, Level, available_levels, reduce};
@@ -153,11 +154,11 @@ fn holds_to_the_reference(quantizer: Quantizer, block: usize, numel: usize, widt
         let mut residual = vec![0.0_f32; numel];
         let mut expected = Vec::new();
         for (step, x) in steps.iter().enumerate() {
-            let sum: Vec<f32> = x.iter().zip(&residual).map(|(x, kept)| x + kept).collect();
+            let sum: Vec<f32> = x.iter().zip(&residual).map(|(x, r)| normal(x + r)).collect();
             let x = if memory == kept { &sum } else { x };
             let key = Key::new(SEED, 0, step as u64, !0);
             let (bytes, values) = reference(quantizer, x, block, key);
-            residual = x.iter().zip(&values).map(|(x, sent)| x - sent).collect();
+            residual = x.iter().zip(&values).map(|(x, sent)| normal(x - sent)).collect();
             expected.push((bytes, values, residual.clone()));
         }
         for level in available_levels() {

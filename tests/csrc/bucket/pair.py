@@ -125,6 +125,12 @@ def heavy(rng: np.random.Generator, numel: int) -> NDArray[np.float32]:
     return (rng.standard_normal(numel) * rng.gamma(0.5, size=numel)).astype(np.float32)
 
 
+def _ends(rng: np.random.Generator, numel: int) -> NDArray[np.float32]:
+    """Numbers below and above the smallest normal one, and some whose squares are not in range."""
+    x = heavy(rng, numel) * 10.0 ** rng.choice([-44, -38, -37, -19, 0, 20, 30], numel)
+    return x.astype(np.float32)
+
+
 def _one(rng: np.random.Generator, numel: int) -> NDArray[np.float32]:
     x = np.zeros(numel, np.float32)
     x[rng.integers(numel, size=min(numel, 1))] = -3
@@ -138,6 +144,7 @@ LAWS: dict[str, Law] = {
     "zeros": lambda rng, n: np.zeros(n, np.float32),
     "one non-zero": _one,
     "subnormal": lambda rng, n: (rng.integers(-9, 9, n) * 1e-44).astype(np.float32),
+    "ends of the range": _ends,
     "layers": lambda rng, n: (heavy(rng, n) * 10.0 ** rng.integers(-6, 2, n)).astype(np.float32),
     "jumps": lambda rng, n: (heavy(rng, n) * 10.0 ** rng.integers(-3, 3)).astype(np.float32),
 }

@@ -8,8 +8,8 @@ use super::{Codec, State, Workspace, non_finite};
 use crate::memory::{Keeps, Kept};
 use crate::quantize::{Decoder, ValueCoding};
 use crate::scan::{Field, Request, Scanner, Tensor, Totals, Update};
-use crate::simd::BLOCK;
 use crate::simd::peak::NON_FINITE;
+use crate::simd::{BLOCK, normal_or_zero};
 use crate::{Input, Result};
 
 impl Codec {
@@ -121,7 +121,8 @@ impl Codec {
             let sent = &mut sent[..values.len()];
             decoder.decode(block * BLOCK, Some(indices), sent);
             let entries = indices.iter().zip(values).zip(&*sent);
-            let left = entries.map(|((&index, &value), &sent)| (index as usize, value - sent));
+            let left = entries
+                .map(|((&index, &value), &sent)| (index as usize, normal_or_zero(value - sent)));
             match &mut state.kept.residual {
                 None => state.kept.put_rounded(self.memory, left),
                 Some(residual) if self.memory.becomes_sums() => {

@@ -15,6 +15,8 @@ use crate::{Error, Result};
 /// * `v <- beta2 * v + (1 - beta2) * g * g`,
 /// * `s = lr * g / (sqrt(v / (1 - beta2^t)) + eps)`,
 ///
+/// with `|s|` at most `lr * sqrt((1 - beta2^t) / (1 - beta2))`, as the equations have it (section 2.1 of
+/// the paper), where `g * g` is beyond float32, too,
 /// and what is sent is subtracted from the sum, which becomes `r`. There is no first moment: an entry
 /// that waits in the residual gathers steps as a momentum does.
 ///
@@ -37,11 +39,15 @@ impl AdamCorrection {
     fn rule(self, kept: &Kept) -> Rule {
         let t = kept.pace.steps as f64 + 1.0;
         let unseen = libm::pow(self.beta2, t);
+        // A step whose second moment is in range comes to its bound but for some roundings.
+        const SLACK: f64 = 1.0 / (1 << 20) as f64;
+        let least = libm::sqrt((1.0 - self.beta2) / (1.0 - unseen)) * (1.0 - SLACK);
         Rule {
             keep: self.beta2 as f32,
             take: (1.0 - self.beta2) as f32,
             correction: (1.0 / libm::sqrt(1.0 - unseen)) as f32,
             eps: self.eps as f32,
+            least: least as f32,
             rate: kept.pace.rate as f32,
         }
     }

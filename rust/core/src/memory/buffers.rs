@@ -2,6 +2,7 @@
 
 use super::storage::Stored;
 use crate::buffer::Buffer;
+use crate::simd::normal_or_zero;
 use crate::{Error, Result};
 
 /// Two buffers that swap on success, or one that is written in place.
@@ -125,7 +126,8 @@ impl<T: Stored> Buffers<T> {
         self.current.as_mut_slice()
     }
 
-    /// Replaces the values, each by the nearest there is. `what` they are is for the error.
+    /// Replaces the values, each by the nearest there is that may be kept: those below the smallest
+    /// normal number become zero. `what` they are is for the error.
     pub(crate) fn set<V: Stored>(&mut self, what: &str, values: &[V]) -> Result<()> {
         let expected = self.current.as_slice().len();
         if values.len() != expected {
@@ -140,7 +142,7 @@ impl<T: Stored> Buffers<T> {
             return Err(Error::NonFinite { count, first: first as u64 });
         }
         for (kept, &value) in self.current.as_mut_slice().iter_mut().zip(values) {
-            *kept = T::nearest(value.value());
+            *kept = T::nearest(normal_or_zero(value.value()));
         }
         self.undoable = false;
         Ok(())

@@ -5,7 +5,7 @@ use half::bf16;
 use super::storage::Stored;
 use super::{Buffers, Memory};
 use crate::rng::Key;
-use crate::simd::dither;
+use crate::simd::{dither, normal_or_zero};
 use crate::{Error, Input, Result};
 
 /// What there is to keep.
@@ -178,7 +178,7 @@ impl Kept {
             }
             let pairs = kept.iter_mut().zip(more).enumerate();
             for (i, (kept, more)) in pairs.filter(|(_, (_, more))| **more != 0.0) {
-                *kept = store(kept.value() + more, i);
+                *kept = store(normal_or_zero(kept.value() + more), i);
             }
             Ok(())
         }

@@ -1,5 +1,10 @@
 //! Memories by their definitions, an element at a time and in float64.
 
+/// What a memory keeps of a number: of those below the smallest normal one a positive zero.
+pub fn kept(value: f32) -> f32 {
+    if value.is_subnormal() || value == 0.0 { 0.0 } else { value }
+}
+
 /// `ScaleCom`'s low-pass filter.
 #[derive(Debug, Clone)]
 pub struct LowPass {

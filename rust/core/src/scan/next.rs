@@ -8,7 +8,7 @@ use super::fan::Split;
 use super::rounded::Rounded;
 use super::tensor::Past;
 use crate::rng::Key;
-use crate::simd::{Kernels, adam};
+use crate::simd::{Kernels, adam, normal_or_zero};
 
 /// What is written of a memory.
 #[derive(Debug)]
@@ -54,7 +54,11 @@ impl Filter {
     /// What becomes of an entry, if it was `old` and `left` of the sum was not sent.
     pub fn left(self, old: f32, left: f32) -> f32 {
         // By the general rule a negative zero would become a positive one.
-        if self.is_all() { left } else { (1.0 - self.beta) * old + self.beta * left }
+        if self.is_all() {
+            left
+        } else {
+            normal_or_zero((1.0 - self.beta) * old + self.beta * left)
+        }
     }
 }
 

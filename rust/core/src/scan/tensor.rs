@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::block::{Block, Places, Scratch, steps};
 use super::field::{Field, fetch};
-use crate::simd::{BLOCK, Kernels, adam, momentum};
+use crate::simd::{BLOCK, Kernels, adam, momentum, normal_or_zero};
 use crate::{Input, Result, room};
 
 /// Elements that are asked for ahead at once: no more lines than a processor waits for at a time.
@@ -15,7 +15,7 @@ pub(crate) const STEP: usize = BLOCK / 4;
 /// The tensor that entries are selected of: the sums of a gradient and what is kept of those before.
 ///
 /// The sums are in memory where nothing is kept. Where something is, they are added up in each look,
-/// no longer than a block is worked on.
+/// no longer than a block is worked on, and those below the smallest normal number are zero.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tensor<'a> {
     pub gradient: Field<'a>,
@@ -169,8 +169,8 @@ impl<'a> Tensor<'a> {
     /// The element at a position.
     pub fn at(&self, i: usize) -> f32 {
         let gradient = self.gradient.at(i);
-        match self.memory {
-            Past::None => gradient,
+        normal_or_zero(match self.memory {
+            Past::None => return gradient,
             Past::Residual { residual, decay } => {
                 let kept = decay * residual[i];
                 gradient + kept
@@ -187,7 +187,7 @@ impl<'a> Tensor<'a> {
                 let (_, step) = rule.of(gradient, second[i]);
                 step + residual[i]
             }
-        }
+        })
     }
 
     /// The elements, if they are in memory as float32.

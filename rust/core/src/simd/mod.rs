@@ -70,6 +70,7 @@ pub mod maxima;
 pub mod moments;
 pub mod momentum;
 pub mod narrow;
+mod normal;
 pub mod peak;
 pub mod refine;
 pub mod sign_bits;
@@ -85,6 +86,7 @@ pub mod window;
 
 pub use float_mode::in_standard_mode;
 pub use level::{Level, available_levels};
+pub(crate) use normal::normal_or_zero;
 pub use table::{Kernels, level};
 
 /// Lanes that a sum is spread over, on every level.

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(apply_threads) settle_memories(Decode call, Wo
             const bool finite = magnitude(added.sums[i]) < not_finite;
             changed |= !finite;
             if (tensor.next_moment != nullptr) tensor.next_moment[at] = finite ? added.moments[i] : 0.0f;
-            tensor.put(at, finite ? added.sums[i] - decoded.values[at - begin] : 0.0f);
+            tensor.put(at, finite ? normal_or_zero(added.sums[i] - decoded.values[at - begin]) : 0.0f);
         });
     }
     if (__syncthreads_or(changed) && threadIdx.x == 0) atomicOr(&settle.outcomes[index], 1u);

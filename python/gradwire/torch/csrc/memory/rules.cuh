@@ -15,7 +15,7 @@ struct MomentumRule {
 
 // A step of Adam without its first moment (Kingma and Ba, 2015).
 struct AdamRule {
-    float keep, take, correction, eps, rate;
+    float keep, take, correction, eps, least, rate;
 };
 
 // What is new in a sum, and what a moment becomes.
@@ -23,13 +23,16 @@ struct Terms {
     float fresh, moment;
 };
 
+// What is kept of a number: of those below the smallest normal one a positive zero.
+__device__ inline float normal_or_zero(float value) { return fabsf(value) < 1.17549435e-38f ? 0.0f : value; }
+
 __device__ inline Terms momentum_terms(const MomentumRule& rule, float gradient, float momentum) {
     gradient = rule.scale * gradient;
     if (rule.nesterov) {
-        const float next = rule.momentum * (gradient + momentum);
+        const float next = normal_or_zero(rule.momentum * (gradient + momentum));
         return {gradient + next, next};
     }
-    const float next = gradient + rule.momentum * momentum;
+    const float next = normal_or_zero(gradient + rule.momentum * momentum);
     return {next, next};
 }
 
@@ -38,17 +41,21 @@ __device__ inline Terms adam_terms(const AdamRule& rule, float gradient, float s
     const float square = (rule.take * gradient) * gradient;
     float next = rule.keep * second + square;
     // In this order what is not a number stays so.
-    next = most < next ? most : next;
-    const float root = rule.correction * sqrtf(next) + rule.eps;
+    next = normal_or_zero(most < next ? most : next);
+    const float made = rule.correction * sqrtf(next) + rule.eps, least = fabsf(rule.least * gradient);
+    const float root = made < least ? least : made;
     return {rule.rate * (gradient / root), next};
 }
 
 // Of the step that a state takes next.
 __device__ inline AdamRule adam_rule(const Memory& memory, const State& state) {
     const double unseen = libm::pow(memory.beta2, static_cast<double>(state.moment_steps) + 1.0);
+    // A step whose second moment is in range comes to its bound but for some roundings.
+    constexpr double slack = 1.0 / (1 << 20);
+    const double least = sqrt((1.0 - memory.beta2) / (1.0 - unseen)) * (1.0 - slack);
     return {static_cast<float>(memory.beta2), static_cast<float>(1.0 - memory.beta2),
             static_cast<float>(1.0 / sqrt(1.0 - unseen)), static_cast<float>(memory.eps),
-            static_cast<float>(state.rate)};
+            static_cast<float>(least), static_cast<float>(state.rate)};
 }
 
 // Whether the memory becomes the sums of gradient and memory where nothing is sent.
@@ -65,7 +72,7 @@ __host__ __device__ inline bool is_in_place(const Piece& piece) {
 // (Chen et al., 2020).
 __device__ inline float filtered(float beta, float kept, float left) {
     // By the general rule a negative zero would become a positive one.
-    return beta == 1.0f ? left : (1.0f - beta) * kept + beta * left;
+    return beta == 1.0f ? left : normal_or_zero((1.0f - beta) * kept + beta * left);
 }
 
 }  // namespace gradwire

@@ -97,8 +97,8 @@ struct Added {
         for (unsigned i = 0; i < Count; ++i) {
             const float fresh = sums[i], before = kept[i];
             // A step of nothing need not be zero.
-            sums[i] = batch.has(i) ? fresh + tensor.decay * before : 0.0f;
-            kept[i] = filters ? before + tensor.beta * fresh : sums[i];
+            sums[i] = batch.has(i) ? normal_or_zero(fresh + tensor.decay * before) : 0.0f;
+            kept[i] = filters ? normal_or_zero(before + tensor.beta * fresh) : sums[i];
         }
     }
 

@@ -113,7 +113,7 @@ struct Tensor {
     }
 
     __device__ float sum(float fresh, std::uint64_t i) const {
-        return kind == MemoryKind::none ? fresh : fresh + decay * kept(i);
+        return kind == MemoryKind::none ? fresh : normal_or_zero(fresh + decay * kept(i));
     }
 
     // The sum at a position, before anything is written.
@@ -134,7 +134,7 @@ struct Tensor {
     // Once for each, after what it becomes of those that are not.
     __device__ void settle(std::uint64_t i, float value, float decoded) const {
         if (kind == MemoryKind::none) return;
-        const float left = value - decoded;
+        const float left = normal_or_zero(value - decoded);
         put(i, kind == MemoryKind::low_pass ? filtered(beta, kept(i), left) : left);
         // The momentum of what is sent becomes zero.
         if (masks) next_moment[i] = 0.0f;

@@ -110,6 +110,44 @@ fn the_largest_and_the_smallest_gradients_make_steps() {
     }
 }
 
+/// Kingma and Ba, section 2.1: with `v >= (1 - beta2) * g * g` a step is at most
+/// `rate * sqrt((1 - beta2^t) / (1 - beta2))`, also where that square is beyond float32 or below it.
+#[test]
+fn no_gradient_makes_a_step_beyond_adams_bound() {
+    let spikes = [1e-23, 1e-19, 1.0, 1e19, 6e20, 1e25, 1e30, -3e38, f32::MAX];
+    let rate = 1e-3;
+    for (beta2, eps) in
+        [(0.0, 1e-8), (0.9, 1e-8), (0.95, 1.2e-38), (0.999, 1e-8), (0.999_999, 1e-8)]
+    {
+        for quiet in [0, 1, 30, if cfg!(miri) { 31 } else { 1000 }] {
+            for low_memory in [false, true] {
+                let memory = Memory::AdamCorrection(AdamCorrection { beta2, eps, low_memory });
+                let codec = top(memory, spikes.len() as u64);
+                let mut state = codec.init_state(spikes.len()).unwrap();
+                state.set_learning_rate(rate).unwrap();
+                for step in 0..quiet {
+                    let x: Vec<f32> =
+                        gradient(spikes.len(), step).iter().map(|g| 0.01 * g).collect();
+                    encode(&codec, &x, &mut state);
+                }
+                for t in quiet + 1..quiet + 4 {
+                    let sent = decode(&encode(&codec, &spikes, &mut state).0, spikes.len());
+                    let unseen = libm::pow(beta2, t as f64);
+                    let bound = rate * ((1.0 - unseen) / (1.0 - beta2)).sqrt() * (1.0 + 2e-6);
+                    for (step, spike) in sent.iter().zip(spikes) {
+                        let told = format!("{step} of {spike} in step {t}, {beta2} {bound}");
+                        assert!(f64::from(step.abs()) <= bound, "{told}");
+                        assert!(step.signum() == spike.signum() || *step == 0.0, "{told}");
+                        // A spike that nothing before it was like comes to the bound.
+                        let alone = t == quiet + 1 && spike.abs() > 1e18;
+                        assert!(!alone || f64::from(step.abs()) > 0.99 * bound, "{told}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn all_of_it_can_be_sent() {
     for (numel, count) in [(0, 1), (1, 1), (1, 5), (40, 40), (40, 100)] {

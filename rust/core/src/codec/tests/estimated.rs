@@ -230,7 +230,8 @@ fn adacomp_selects_what_its_definition_does_at_every_level_and_thread_count() {
                     for step in 0..3 {
                         let x = gradient(n, 20 + step);
                         let before = state.residual().unwrap();
-                        let sums: Vec<f32> = x.iter().zip(before).map(|(x, r)| x + r).collect();
+                        let sums: Vec<f32> =
+                            x.iter().zip(before).map(|(x, r)| reference::kept(x + r)).collect();
                         let mut out = Vec::new();
                         let input = Input::F32(&x);
                         codec

@@ -1,7 +1,7 @@
 //! What each memory becomes, entry by entry, and that every memory keeps the promises of a state.
 
 use super::*;
-use crate::memory::{AdamCorrection, LowPass, MomentumCorrection};
+use crate::memory::{AdamCorrection, Keeps, LowPass, MomentumCorrection, Storage};
 
 const CORRECTION: MomentumCorrection =
     MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
@@ -107,6 +107,81 @@ fn bytes_and_memory_agree_on_every_level_and_thread_count() {
     }
 }
 
+/// What decays would end among the subnormal numbers, and slow every later encode: 0.9 times four of
+/// the smallest is four of them.
+#[test]
+fn what_is_kept_is_normal_or_zero_on_every_level_and_ends_at_zero() {
+    let n = 67;
+    let least = f32::MIN_POSITIVE;
+    // Around the smallest normal number, of both signs, and zeros of both signs.
+    let step = |s: u32| -> Vec<f32> {
+        let share = |i: u32| (i * 7 + s * 13) % 41;
+        let sign = |i: u32| if (i + s) % 3 == 0 { -1.0 } else { 1.0 };
+        (0..n as u32).map(|i| sign(i) * share(i) as f32 / 16.0 * least).collect()
+    };
+    let decayed =
+        |low_memory, storage| Memory::Residual(Residual { decay: 0.9, low_memory, storage });
+    let rounded = Storage::BFloat16 { seed: 3 };
+    let adam = |low_memory| AdamCorrection { beta2: 0.95, eps: 1e-8, low_memory };
+    let mut all = memories();
+    all.extend([FEEDBACK, LOW_MEMORY, decayed(false, rounded), decayed(true, rounded)]);
+    all.extend([decayed(false, Storage::Float32), decayed(true, Storage::Float32)]);
+    all.extend([false, true].map(|low_memory| Memory::AdamCorrection(adam(low_memory))));
+    all.push(Memory::LowPass(LowPass { beta: 0.3, storage: rounded }));
+    let kept = |state: &State| -> Vec<f32> {
+        let mut kept = match state.stored_residual() {
+            Some(Input::F32(residual)) => residual.to_vec(),
+            Some(Input::BF16(residual)) => residual.iter().map(|v| v.to_f32()).collect(),
+            other => panic!("{other:?}"),
+        };
+        kept.extend(state.momentum().or(state.second_moment()).unwrap_or_default());
+        kept
+    };
+    for codec in all.into_iter().flat_map(|memory| [codecs(memory), scaled_codecs(memory)].concat())
+    {
+        let mut runs = Vec::new();
+        for level in available_levels() {
+            let mut workspace = Workspace::with(Kernels::of(level).unwrap(), 1);
+            let (mut state, mut run) = (codec.init_state(n).unwrap(), Vec::new());
+            for s in 0..12 {
+                // Squares of these are near the smallest normal number.
+                let scale = if codec.memory().keeps() == Keeps::SecondMoment { 9e18 } else { 1.0 };
+                let quiet = s >= 9;
+                let x: Vec<f32> =
+                    step(s).iter().map(|v| if quiet { 0.0 } else { v * scale }).collect();
+                let (input, mut out) = (Input::F32(&x), Vec::new());
+                codec.encode_into(input, &mut state, None, &mut workspace, &mut out).unwrap();
+                let after = kept(&state);
+                let tidy = |v: &f32| v.is_normal() || v.to_bits() == 0;
+                assert!(after.iter().all(tidy), "{codec:?} {level:?} {s} {after:?}");
+                run.push((out, bits(&after)));
+            }
+            runs.push(run);
+        }
+        assert!(runs.windows(2).all(|pair| pair[0] == pair[1]), "{codec:?}");
+    }
+}
+
+#[test]
+fn states_that_are_loaded_keep_no_subnormal_numbers() {
+    let n = 4;
+    let least = f32::MIN_POSITIVE;
+    let values = [least, -least, 0.75 * least, -1e-45];
+    let expected = bits(&[least, -least, 0.0, 0.0]);
+    for memory in [FEEDBACK, low_pass(0.3), Memory::MomentumCorrection(CORRECTION)] {
+        let mut state = codecs(memory)[0].init_state(n).unwrap();
+        state.set_residual(&values).unwrap();
+        assert_eq!(bits(state.residual().unwrap()), expected);
+        if state.momentum().is_some() {
+            state.set_momentum(&values).unwrap();
+            assert_eq!(bits(state.momentum().unwrap()), expected);
+        }
+    }
+    let mut state = codecs(Memory::AdamCorrection(ADAM))[0].init_state(n).unwrap();
+    state.set_second_moment(&values.map(f32::abs)).unwrap();
+    assert_eq!(bits(state.second_moment().unwrap()), bits(&[least, least, 0.0, 0.0]));
+}
+
 #[test]
 fn tensors_that_are_streamed_give_what_small_pieces_give() {
     // Beyond what sources write past the caches; entries above a threshold know nothing of others.
@@ -147,16 +222,18 @@ fn low_pass_follows_its_rule_in_every_entry() {
                     selected[i as usize] = true;
                 }
                 for (i, &after) in state.residual().unwrap().iter().enumerate() {
-                    let left = (x[i] + before[i]) - sent[i];
+                    let normal = reference::kept;
+                    let left = normal(normal(x[i] + before[i]) - sent[i]);
                     let expected = if selected[i] {
                         (1.0 - beta) * before[i] + beta * left
                     } else {
                         before[i] + beta * x[i]
                     };
+                    let expected = normal(expected);
                     assert_eq!(after, expected, "{codec:?} {i}");
                     if selected[i] && codec.quantizer() == Quantizer::Float32 {
                         // Not zero: what is sent leaves the rest of the old memory behind.
-                        assert_eq!(after, (1.0 - beta) * before[i], "{codec:?} {i}");
+                        assert_eq!(after, normal((1.0 - beta) * before[i]), "{codec:?} {i}");
                     }
                     assert!((f64::from(after) - oracle.memory[i]).abs() < 1e-5, "{codec:?} {i}");
                 }

@@ -7,7 +7,8 @@ use super::*;
 use crate::simd::{adam, momentum};
 
 const RULE: momentum::Rule = momentum::Rule { momentum: 0.9, nesterov: true, scale: 0.75 };
-const STEP: adam::Rule = adam::Rule { keep: 0.9, take: 0.1, correction: 1.5, eps: 1e-8, rate: 0.5 };
+const STEP: adam::Rule =
+    adam::Rule { keep: 0.9, take: 0.1, correction: 1.5, eps: 1e-8, least: 0.47, rate: 0.5 };
 const FILTER: Filter = Filter { beta: 0.3 };
 
 /// What there is to read, of any kind of memory.

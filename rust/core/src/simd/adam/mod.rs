@@ -6,6 +6,7 @@
 //! The four slices have the same length. Each operation is rounded to float32 on its own, the square
 //! root and the quotient exactly, as IEEE 754 has it: every level gives the same bits.
 
+use super::normal_or_zero;
 use super::stamp::stamp;
 
 /// How a gradient `g` moves a second moment `v`, and what step it makes of it.
@@ -19,24 +20,30 @@ pub struct Rule {
     pub correction: f32,
     /// What is added to that, above zero.
     pub eps: f32,
+    /// What a magnitude is multiplied by to be the least that it is divided by: one over the bound of a
+    /// step at a rate of 1, at most 1.
+    pub least: f32,
     /// What the step is multiplied by, the learning rate.
     pub rate: f32,
 }
 
 impl Rule {
     /// The next second moment, `beta2 * v + (1 - beta2) * g * g`, and the step,
-    /// `rate * (g / (correction * sqrt(v) + eps))`.
+    /// `rate * (g / max(correction * sqrt(v) + eps, least * |g|))`.
     ///
-    /// A second moment beyond float32 becomes the largest that there is. Its root is far from the end of
-    /// the range, so that every gradient that is finite makes a step that is. A gradient that is not
-    /// makes none that is, whatever the rate.
+    /// A second moment beyond float32 becomes the largest that there is, one below the smallest normal
+    /// number zero. There alone, where it is no longer made of this gradient's square, is its root less
+    /// than the paper's bound of a step has it (section 2.1), which is what `least` puts right. A gradient
+    /// that is not finite makes no step that is, whatever the rate.
     #[inline(always)]
     pub fn of(self, gradient: f32, second: f32) -> (f32, f32) {
         let square = (self.take * gradient) * gradient;
         let next = self.keep * second + square;
         // In this order NaN stays what it is, as in the instruction that this is.
-        let next = if f32::MAX < next { f32::MAX } else { next };
+        let next = normal_or_zero(if f32::MAX < next { f32::MAX } else { next });
         let root = self.correction * next.sqrt() + self.eps;
+        let least = (self.least * gradient).abs();
+        let root = if root < least { least } else { root };
         (next, self.rate * (gradient / root))
     }
 }
@@ -56,7 +63,8 @@ mod tests {
     use super::*;
     use crate::simd::testing::{levels_and_lengths, tensor};
 
-    const RULE: Rule = Rule { keep: 0.999, take: 0.001, correction: 31.6, eps: 1e-8, rate: 0.002 };
+    const RULE: Rule =
+        Rule { keep: 0.999, take: 0.001, correction: 31.6, eps: 1e-8, least: 0.9993, rate: 0.002 };
 
     #[test]
     fn equals_the_rule_on_every_level() {
@@ -84,7 +92,8 @@ mod tests {
 
     #[test]
     fn is_what_the_paper_says() {
-        let rule = Rule { keep: 0.75, take: 0.25, correction: 2.0, eps: 1.0, rate: 0.5 };
+        let rule =
+            Rule { keep: 0.75, take: 0.25, correction: 2.0, eps: 1.0, least: 1.0, rate: 0.5 };
         // v = 0.75 * 4 + 0.25 * 16; 0.5 * 4 / (2 * sqrt(v) + 1).
         assert_eq!(rule.of(4.0, 4.0), (7.0, 0.5 * (4.0 / (2.0 * 7.0f32.sqrt() + 1.0))));
     }

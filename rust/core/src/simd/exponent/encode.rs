@@ -4,8 +4,8 @@
 
 use super::decode::widen;
 use crate::rng::Key;
-use crate::simd::Scaling;
 use crate::simd::stamp::stamp;
+use crate::simd::{Scaling, normal_or_zero};
 
 #[inline(always)]
 fn round(scaled: f32, draw: u32) -> u8 {
@@ -27,7 +27,7 @@ fn leave(values: &mut [f32], scaling: Scaling<'_>, key: Key, first: u32, codes: 
     let entries = codes.iter_mut().zip(values).zip(scaling.to[0].iter().zip(scaling.back));
     for (at, ((code, value), (factor, scale))) in entries.enumerate() {
         *code = round(*value * factor, key.bits(first.wrapping_add(at as u32)));
-        *value -= widen(*code) * scale;
+        *value = normal_or_zero(*value - widen(*code) * scale);
     }
 }
 

@@ -5,7 +5,7 @@
 use super::Format;
 use super::decode::widen;
 use crate::simd::stamp::stamp;
-use crate::simd::{Pair, Scaling};
+use crate::simd::{Pair, Scaling, normal_or_zero};
 
 #[inline(always)]
 fn round(value: f32, format: Format) -> u8 {
@@ -38,7 +38,7 @@ fn leave(values: &mut [f32], format: Format, scaling: Scaling<'_>, codes: &mut [
     let factors = factors.iter().zip(again).zip(scaling.back);
     for ((code, value), ((factor, again), scale)) in codes.iter_mut().zip(values).zip(factors) {
         *code = round(*value * factor * again, format);
-        *value -= widen(*code, format) * scale;
+        *value = normal_or_zero(*value - widen(*code, format) * scale);
     }
 }
 

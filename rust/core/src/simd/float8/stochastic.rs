@@ -7,7 +7,7 @@ use super::Format;
 use super::decode::widen;
 use crate::rng::Key;
 use crate::simd::stamp::stamp;
-use crate::simd::{Pair, Scaling};
+use crate::simd::{Pair, Scaling, normal_or_zero};
 
 /// Bits of the fraction of a subnormal magnitude, counted in steps.
 const FRACTION: u32 = 28;
@@ -104,7 +104,7 @@ fn leave(
     body(values, format, scaling.to, key, first, codes);
     // A loop of its own: what a draw leaves open is settled from the values.
     for ((value, code), scale) in values.iter_mut().zip(codes).zip(scaling.back) {
-        *value -= widen(*code, format) * scale;
+        *value = normal_or_zero(*value - widen(*code, format) * scale);
     }
 }
 

@@ -4,8 +4,10 @@
 //! for Distributed Training", ICLR 2018, section 3.2: momentum is applied to the local gradient, and
 //! what is left over accumulates the result, not the gradient.
 //!
-//! The four slices have the same length. Each operation is rounded to float32 on its own.
+//! The four slices have the same length. Each operation is rounded to float32 on its own; a momentum
+//! below the smallest normal number is zero.
 
+use super::normal_or_zero;
 use super::stamp::stamp;
 
 /// How a gradient `g` moves a momentum `u`, and what is added to the velocity.
@@ -25,10 +27,10 @@ impl Rule {
     pub fn of(self, gradient: f32, momentum: f32) -> (f32, f32) {
         let gradient = self.scale * gradient;
         if self.nesterov {
-            let next = self.momentum * (gradient + momentum);
+            let next = normal_or_zero(self.momentum * (gradient + momentum));
             (next, gradient + next)
         } else {
-            let next = gradient + self.momentum * momentum;
+            let next = normal_or_zero(gradient + self.momentum * momentum);
             (next, next)
         }
     }

@@ -1,6 +1,6 @@
 //! NEON: sixteen comparisons narrowed to a byte each, of which neighbours are added up to two bytes.
 
-use crate::simd::{Pair, sign_bits};
+use crate::simd::{Pair, normal, sign_bits};
 use std::arch::aarch64::{
     uint32x4_t, vandq_u8, vbslq_f32, vcgezq_f32, vdupq_n_u32, vgetq_lane_u64, vld1q_f32, vld1q_u8,
     vpaddlq_u8, vpaddlq_u16, vpaddlq_u32, vreinterpretq_u8_u16, vreinterpretq_u16_u32, vst1q_f32,
@@ -55,7 +55,7 @@ pub(in crate::simd) fn left(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [
                 *signs = vcgezq_f32(x);
                 let zero = vld1q_f32(zero.as_ptr().add(4 * i));
                 let one = vld1q_f32(one.as_ptr().add(4 * i));
-                let left = vsubq_f32(x, vbslq_f32(*signs, one, zero));
+                let left = normal::neon(vsubq_f32(x, vbslq_f32(*signs, one, zero)));
                 vst1q_f32(block.as_mut_ptr().add(4 * i), left);
             }
             *out = bits_of(signs);

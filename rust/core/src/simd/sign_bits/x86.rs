@@ -1,7 +1,7 @@
 //! A comparison gives the bits of a whole vector.
 
 pub(in crate::simd) mod avx2 {
-    use crate::simd::{Pair, sign_bits};
+    use crate::simd::{Pair, normal, sign_bits};
     use std::arch::x86_64::{
         _CMP_GE_OQ, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_loadu_ps, _mm256_movemask_ps,
         _mm256_setzero_ps, _mm256_storeu_ps, _mm256_sub_ps,
@@ -37,7 +37,9 @@ pub(in crate::simd) mod avx2 {
             let one = unsafe { _mm256_loadu_ps(one.as_ptr()) };
             let signs = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_setzero_ps());
             *out = [_mm256_movemask_ps(signs) as u8];
-            let left = _mm256_sub_ps(x, _mm256_blendv_ps(zero, one, signs));
+            // SAFETY: the feature is this function's.
+            let left =
+                unsafe { normal::avx2(_mm256_sub_ps(x, _mm256_blendv_ps(zero, one, signs))) };
             // SAFETY: as above.
             unsafe { _mm256_storeu_ps(block.as_mut_ptr(), left) };
         }
@@ -46,7 +48,7 @@ pub(in crate::simd) mod avx2 {
 }
 
 pub(in crate::simd) mod avx512 {
-    use crate::simd::{Pair, sign_bits};
+    use crate::simd::{Pair, normal, sign_bits};
     use std::arch::x86_64::{
         _CMP_GE_OQ, _mm512_cmp_ps_mask, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_setzero_ps,
         _mm512_storeu_ps, _mm512_sub_ps,
@@ -82,7 +84,9 @@ pub(in crate::simd) mod avx512 {
             let one = unsafe { _mm512_loadu_ps(one.as_ptr()) };
             let signs = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_setzero_ps());
             *out = signs.to_le_bytes();
-            let left = _mm512_sub_ps(x, _mm512_mask_blend_ps(signs, zero, one));
+            // SAFETY: the feature is this function's.
+            let left =
+                unsafe { normal::avx512(_mm512_sub_ps(x, _mm512_mask_blend_ps(signs, zero, one))) };
             // SAFETY: as above.
             unsafe { _mm512_storeu_ps(block.as_mut_ptr(), left) };
         }

@@ -11,16 +11,16 @@ use super::{Feedback, Found, Gather};
 use crate::Input;
 use crate::simd::above::{Front, aarch64 as above};
 use crate::simd::widen::from_f16::aarch64::{widen_high, widen_low};
-use crate::simd::{LANES, moments};
+use crate::simd::{LANES, moments, normal};
 use half::{bf16, f16};
 use std::arch::aarch64::{
     float32x4_t, float64x2_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_f64, vaddq_u32, vaddvq_u32,
     vcgtzq_f32, vcvt_f32_f64, vcvt_f64_f32, vcvt_high_f32_f64, vcvt_high_f64_f32, vdivq_f32,
     vdupq_n_f32, vdupq_n_f64, vdupq_n_u32, vget_low_f32, vget_low_u16, vld1q_f32, vld1q_f64,
-    vld1q_u16, vld1q_u32, vmaxnmq_f32, vmaxq_u32, vmaxvq_u32, vminq_f32, vmulq_f32, vmulq_f64,
-    vreinterpretq_f32_u32, vreinterpretq_u16_u32, vreinterpretq_u32_f32, vshll_high_n_u16,
-    vshll_n_u16, vshlq_n_u32, vsqrtq_f32, vst1q_f32, vst1q_f64, vst1q_u16, vsubq_f32, vsubq_u32,
-    vuzp2q_u16,
+    vld1q_u16, vld1q_u32, vmaxnmq_f32, vmaxq_f32, vmaxq_u32, vmaxvq_u32, vminq_f32, vmulq_f32,
+    vmulq_f64, vreinterpretq_f32_u32, vreinterpretq_u16_u32, vreinterpretq_u32_f32,
+    vshll_high_n_u16, vshll_n_u16, vshlq_n_u32, vsqrtq_f32, vst1q_f32, vst1q_f64, vst1q_u16,
+    vsubq_f32, vsubq_u32, vuzp2q_u16,
 };
 
 /// See [`Vector`]: needs NEON, which is part of the target's baseline.
@@ -181,6 +181,33 @@ impl Vector for Four {
         let mut all = self.0;
         for (i, v) in all.iter_mut().enumerate() {
             *v = unsafe { vminq_f32(*v, other.0[i]) };
+        }
+        Self(all)
+    }
+
+    #[inline(always)]
+    unsafe fn at_least(self, other: Self) -> Self {
+        let mut all = self.0;
+        for (i, v) in all.iter_mut().enumerate() {
+            *v = unsafe { vmaxq_f32(*v, other.0[i]) };
+        }
+        Self(all)
+    }
+
+    #[inline(always)]
+    unsafe fn magnitude(self) -> Self {
+        let mut all = self.0;
+        for v in &mut all {
+            *v = unsafe { vabsq_f32(*v) };
+        }
+        Self(all)
+    }
+
+    #[inline(always)]
+    unsafe fn normal_or_zero(self) -> Self {
+        let mut all = self.0;
+        for v in &mut all {
+            *v = normal::neon(*v);
         }
         Self(all)
     }

@@ -102,7 +102,7 @@ impl<V: Vector, const STREAM: bool> Feed<V> for Sums<V, STREAM> {
         // SAFETY: features and pointers are the caller's promise. In place, each vector is loaded before
         // the sum is stored over it, and never again.
         unsafe {
-            let sum = new.add_scaled(V::load(self.residual.add(at)), self.decay);
+            let sum = new.add_scaled(V::load(self.residual.add(at)), self.decay).normal_or_zero();
             let to = self.sum.add(at);
             if STREAM {
                 sum.stream(to);
@@ -151,7 +151,7 @@ impl<V: Vector> Widened<V> {
         // SAFETY: features and pointers are the caller's promise.
         unsafe {
             let old = V::load_bf16(self.residual.add(at));
-            let sum = new.add_scaled(old, self.decay);
+            let sum = new.add_scaled(old, self.decay).normal_or_zero();
             sum.store(self.sum.add(at));
             (old, sum)
         }
@@ -258,7 +258,7 @@ impl<V: Vector, const FILTER: bool, const STREAM: bool> Feed<V> for Rounding<V, 
         unsafe {
             let (old, sum) = self.old.pair(new, at);
             if FILTER {
-                old.add_scaled(new, self.beta).store(self.kept.add(at));
+                old.add_scaled(new, self.beta).normal_or_zero().store(self.kept.add(at));
             }
             sum
         }

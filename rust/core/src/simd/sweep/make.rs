@@ -33,6 +33,7 @@ pub(super) struct Steps<V> {
     take: V,
     correction: V,
     eps: V,
+    least: V,
     rate: V,
     most: V,
 }
@@ -44,7 +45,7 @@ impl<V: Vector> Steps<V> {
     #[inline(always)]
     pub(super) unsafe fn new(moment: Moment<'_>) -> Self {
         let Moment { second, next, rule } = moment;
-        let adam::Rule { keep, take, correction, eps, rate } = rule;
+        let adam::Rule { keep, take, correction, eps, least, rate } = rule;
         // One pointer to what is next, that the other may be taken from it.
         let next = next.as_mut_ptr();
         let second = second.map_or(next.cast_const(), <[f32]>::as_ptr);
@@ -52,8 +53,8 @@ impl<V: Vector> Steps<V> {
         unsafe {
             let (keep, take) = (V::splat(keep), V::splat(take));
             let (correction, eps) = (V::splat(correction), V::splat(eps));
-            let (rate, most) = (V::splat(rate), V::splat(f32::MAX));
-            Self { second, next, keep, take, correction, eps, rate, most }
+            let (least, rate, most) = (V::splat(least), V::splat(rate), V::splat(f32::MAX));
+            Self { second, next, keep, take, correction, eps, least, rate, most }
         }
     }
 }
@@ -66,7 +67,7 @@ impl<V: Vector> Make<V> for Steps<V> {
         unsafe {
             let square = self.take.times(v).times(v);
             let old = V::load(self.second.add(at));
-            let next = self.keep.times(old).plus(square).at_most(self.most);
+            let next = self.keep.times(old).plus(square).at_most(self.most).normal_or_zero();
             let to = self.next.add(at);
             if streams {
                 next.stream(to);
@@ -74,6 +75,7 @@ impl<V: Vector> Make<V> for Steps<V> {
                 next.store(to);
             }
             let root = self.correction.times(next.root()).plus(self.eps);
+            let root = root.at_least(self.least.times(v).magnitude());
             self.rate.times(v.over(root))
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Feedback, Found, Gather};
 use crate::Input;
-use crate::simd::{BLOCK, above, add, moments, peak, widen};
+use crate::simd::{BLOCK, above, add, moments, normal_or_zero, peak, widen};
 
 pub(in crate::simd) fn run(
     x: Input<'_>,
@@ -47,6 +47,6 @@ pub(super) fn of_float32(x: &[f32], feedback: Option<Feedback<'_>>, gather: Gath
 /// As [`add`], where the residual is what the sum overwrites.
 fn add_in_place(sum: &mut [f32], gradient: &[f32], decay: f32) {
     for (s, &g) in sum.iter_mut().zip(gradient) {
-        *s = g + decay * *s;
+        *s = normal_or_zero(g + decay * *s);
     }
 }

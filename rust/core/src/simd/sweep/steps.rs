@@ -46,7 +46,7 @@ mod tests {
     }
 
     const RULE: adam::Rule =
-        adam::Rule { keep: 0.9, take: 0.1, correction: 1.5, eps: 1e-8, rate: 0.5 };
+        adam::Rule { keep: 0.9, take: 0.1, correction: 1.5, eps: 1e-8, least: 0.47, rate: 0.5 };
 
     /// In place, streamed, with moments; by the kernel, or by those that it is made of.
     type Mode = (bool, bool, bool, bool);

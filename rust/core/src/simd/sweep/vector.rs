@@ -48,6 +48,11 @@ pub(super) trait Vector: Copy {
     unsafe fn root(self) -> Self;
     /// The smaller of both; where this is no number, that.
     unsafe fn at_most(self, other: Self) -> Self;
+    /// The larger of both, if both are numbers.
+    unsafe fn at_least(self, other: Self) -> Self;
+    unsafe fn magnitude(self) -> Self;
+    /// See [`normal_or_zero`](crate::simd::normal_or_zero).
+    unsafe fn normal_or_zero(self) -> Self;
 
     unsafe fn no_peak() -> Self::Peak;
     unsafe fn highest(peak: Self::Peak) -> u32;

@@ -2,6 +2,7 @@
 //! at once.
 
 use super::{MAX, body, leave};
+use crate::simd::normal;
 use std::arch::aarch64::{
     float32x4_t, uint16x4_t, uint16x8_t, vabsq_f32, vaddhn_u32, vaddq_u32, vandq_u32, vbslq_u16,
     vcombine_u16, vdupq_n_u16, vdupq_n_u32, vget_low_u16, vld1q_f32, vminq_u16,
@@ -60,8 +61,10 @@ pub(in crate::simd) fn left(values: &mut [f32], out: &mut [[u8; 2]]) {
             let low = vshlq_n_u32::<16>(vshll_n_u16::<0>(vget_low_u16(codes)));
             let high = vshlq_n_u32::<16>(vshll_high_n_u16::<0>(codes));
             let sent = [vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high)];
-            vst1q_f32(block.as_mut_ptr(), vsubq_f32(x[0], sent[0]));
-            vst1q_f32(block.as_mut_ptr().add(4), vsubq_f32(x[1], sent[1]));
+            for i in 0..2 {
+                let left = normal::neon(vsubq_f32(x[i], sent[i]));
+                vst1q_f32(block.as_mut_ptr().add(4 * i), left);
+            }
         }
     }
     leave(rest, end);

@@ -2,7 +2,7 @@
 
 use super::fetch;
 use crate::simd::sweep::vector::{HELD, Vector};
-use crate::simd::{LANES, above, moments};
+use crate::simd::{LANES, above, moments, normal};
 use half::{bf16, f16};
 use std::arch::x86_64::{
     __m256, __m256d, __m256i, _CMP_GT_OQ, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_max_epu32,
@@ -174,6 +174,24 @@ impl Vector for Pair {
         let ([a, b], [c, d]) = (self.0, other.0);
         // The second operand is the result where one is no number.
         unsafe { Self([_mm256_min_ps(c, a), _mm256_min_ps(d, b)]) }
+    }
+
+    #[inline(always)]
+    unsafe fn at_least(self, other: Self) -> Self {
+        let ([a, b], [c, d]) = (self.0, other.0);
+        unsafe { Self([_mm256_max_ps(a, c), _mm256_max_ps(b, d)]) }
+    }
+
+    #[inline(always)]
+    unsafe fn magnitude(self) -> Self {
+        let [a, b] = self.0;
+        unsafe { Self([magnitudes(a), magnitudes(b)]) }
+    }
+
+    #[inline(always)]
+    unsafe fn normal_or_zero(self) -> Self {
+        let [a, b] = self.0;
+        unsafe { Self([normal::avx2(a), normal::avx2(b)]) }
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use super::fetch;
 use crate::simd::sweep::vector::{HELD, Vector};
-use crate::simd::{LANES, above, moments};
+use crate::simd::{LANES, above, moments, normal};
 use half::{bf16, f16};
 use std::arch::x86_64::{
     __m256, __m512, __m512d, __m512i, _CMP_GT_OQ, _mm256_loadu_si256, _mm512_abs_ps,
@@ -141,6 +141,21 @@ impl Vector for Whole {
     unsafe fn at_most(self, other: Self) -> Self {
         // The second operand is the result where one is no number.
         unsafe { Self(_mm512_min_ps(other.0, self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn at_least(self, other: Self) -> Self {
+        unsafe { Self(_mm512_max_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn magnitude(self) -> Self {
+        unsafe { Self(_mm512_abs_ps(self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn normal_or_zero(self) -> Self {
+        unsafe { Self(normal::avx512(self.0)) }
     }
 
     #[inline(always)]
