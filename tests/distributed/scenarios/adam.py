@@ -478,7 +478,7 @@ def raised(rank: int, world_size: int) -> dict[str, Any]:
 
 
 def detached(rank: int, world_size: int) -> dict[str, Any]:
-    """After detach() the optimizer is torch's, and starts with new moments."""
+    """After detach() the optimizer is torch's, with the second moments that the codec had."""
     model, optimizer, handle = _started()
     for step in range(3):
         _train(model, optimizer, rank, step)

@@ -91,7 +91,7 @@ class Distributed:
         if self._entry is not None:
             self._entry.remove()
         if self.handle is not None:
-            self.handle.detach()
+            self.handle.detach(moments=False)  # the state of the handle has them
         self._entry = self.handle = None
 
     def _before_step(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:

@@ -25,6 +25,9 @@ class Link(Protocol):
     def idle(self) -> set[int]:
         """Return the ids of the parameters that are not to be updated, whatever they hold."""
 
+    def moments(self) -> "Mapping[torch.Tensor, dict[str, Any]]":
+        """Return what dense training would go on with, of parameters whose moments codecs have."""
+
     def late(self) -> "Mapping[int, torch.Tensor]":
         """Return, once, what is to be applied before ``.grad``, by the ids of the parameters."""
 
@@ -122,6 +125,22 @@ class Attachable(_Optimizer):
             for link in self._links:
                 link.check_group({**self.defaults, **param_group, "params": tensors})
         super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what torch's optimizer would, so that dense training can go on from it.
+
+        The second moments that codecs keep are those of this rank, divided by what makes them ones
+        of averages; first moments are zero. Not a collective: one rank may save for all.
+        """
+        given = {each: one for link in self._links for each, one in link.moments().items()}
+        lacking = {each: one for each, one in given.items() if each not in self.state}
+        self.state.update(lacking)
+        try:
+            found: dict[str, Any] = super().state_dict()
+        finally:
+            for each in lacking:
+                del self.state[each]
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` of this or of torch's optimizer returned."""

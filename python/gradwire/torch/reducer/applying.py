@@ -213,7 +213,10 @@ class Applying:
         for group in self._optimizer.param_groups:
             keeps = "betas" in group or group["momentum"] != 0.0
             for each in group["params"] if keeps else ():
-                has = bool(self._optimizer.state.get(each))
+                state = self._optimizer.state.get(each, {})
+                has = bool(state)
+                if id(each) in self._parameters and "exp_avg" in state:
+                    has = bool(state["exp_avg"].any())  # else it is what a codec gave back
                 if id(each) in self._parameters:
                     compressed = compressed or has
                 elif each.requires_grad:
@@ -313,12 +316,14 @@ class Applying:
     def take_over(self) -> None:
         """Continue with the moments that the optimizer kept while parameters were dense.
 
-        Call it when no state is in use. Later, states have moments of their own.
+        Call it when no state is in use. Later, states have moments of their own. Those of averages
+        are multiplied by the spread of gradients, as far as that is known: `measure` corrects it.
         """
         if not self._computed:
             return
         kept = self._optimizer.state
         for parameter in self._parameters.values():
+            parameter.taken = None
             if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
                 continue
             begins = parameter.state.step == 0
@@ -336,20 +341,26 @@ class Applying:
         A collective, between steps: each rank has moments of its own, and replicas stay equal with
         the mean of them. First moments begin at zero.
         """
-        for parameter in parameters:
-            if not parameter.codec.memory.updates or parameter.state.step == 0:
-                continue
-            held = parameter.state.state_dict()
-            total = torch.from_numpy(held["second_moment"].astype("float32"))
-            channel.all_reduce(total).wait()
-            mean = to_logical(total.div_(channel.size).numpy(), parameter)
-            tensor = parameter.tensor
-            own = torch.zeros_like(tensor, memory_format=torch.preserve_format)
-            self._optimizer.state[tensor] = {
-                "step": torch.tensor(held["scalars"]["second_moment_steps"], dtype=torch.float32),
-                "exp_avg": own,
-                "exp_avg_sq": torch.zeros_like(own).copy_(mean),
-            }
+        given = {each.tensor: _moments(each, channel) for each in self._coded(parameters)}
+        self._optimizer.state.update(given)
+
+    def give_all_back(self) -> Callable[[Channel], None] | None:
+        """Return what gives all moments back that the optimizer lacks; None if it lacks none."""
+        coded = [each for each in self._coded(self._parameters.values()) if not each.paused]
+        return functools.partial(self.give_back, coded) if coded else None
+
+    def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
+        """Return what the optimizer's state lacks, by this rank's own second moments."""
+        coded = self._coded(self._parameters.values())
+        return {each.tensor: _moments(each) for each in coded if not each.paused}
+
+    def _coded(self, parameters: Iterable[Parameter]) -> list[Parameter]:
+        """Return the parameters whose second moments are in the codec, whole on every rank."""
+        return [
+            each
+            for each in parameters
+            if each.codec.memory.updates and each.share is None and each.state.step > 0
+        ]
 
     def rates(self) -> list[tuple[Parameter, Callable[[], float]]]:
         """Return what reads the present learning rate of every parameter; 0 for those in no group.
@@ -381,9 +392,26 @@ def _is_ahead(moments: Mapping[str, Any], parameter: Parameter) -> bool:
     return float(moments["step"]) > own
 
 
+def _moments(parameter: Parameter, channel: Channel | None = None) -> dict[str, Any]:
+    """Return what dense training goes on with; by the mean of all ranks, if there is a channel."""
+    held = parameter.state.state_dict()
+    squares = torch.from_numpy(held["second_moment"].astype("float32"))
+    if channel is not None:
+        channel.all_reduce(squares).wait()
+        squares.div_(channel.size)
+    mean = to_logical(squares.div_(parameter.spread or 1.0).numpy(), parameter)
+    own = torch.zeros_like(parameter.tensor, memory_format=torch.preserve_format)
+    return {
+        "step": torch.tensor(held["scalars"]["second_moment_steps"], dtype=torch.float32),
+        "exp_avg": own,
+        "exp_avg_sq": torch.zeros_like(own).copy_(mean),
+    }
+
+
 def _start(parameter: Parameter, moments: Mapping[str, Any]) -> None:
     if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
-        values = to_memory(parameter.own(moments["exp_avg_sq"]), parameter)
+        parameter.taken = parameter.spread or 1.0
+        values = to_memory(parameter.own(moments["exp_avg_sq"]) * parameter.taken, parameter)
         taken = with_second_moment(parameter.state, values, int(moments["step"]))
         parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:

@@ -161,7 +161,7 @@ class Attached:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.detach()
+        self.detach(moments=raised[0] is None)
 
     @property
     def step(self) -> int:
@@ -183,7 +183,7 @@ class Attached:
         """The last error, including errors that a loss scaler handled."""
         return self._worker.broken or self._worker.last_error
 
-    def detach(self, timeout: timedelta = _PATIENCE) -> None:
+    def detach(self, timeout: timedelta = _PATIENCE, *, moments: bool = True) -> None:
         """Return to plain averages. Call it on every rank, between steps.
 
         What is left in the residuals is never sent; `state_dict` still returns it. Calling
@@ -197,15 +197,26 @@ class Attached:
             rank that leaves its training loop by an exception passes the exception on after this
             time; the other ranks then get an `ExchangeError` from their backward pass. A broken
             handle does not wait.
+        moments : bool
+            Let the optimizer go on with the second moments that the codec kept: the ranks average
+            theirs, which takes as long as a dense step. False where no training follows; the same
+            on all ranks.
+
+        Raises
+        ------
+        ExchangeError
+            A rank was lost while they did.
         """
         if self._entry is None:
             return
         self._entry.close()
         self._entry = None
         self._finalizer.detach()
+        last = None
         if self._applying is not None:
             self._applying.release()
-        self._resources.leave(timeout)
+            last = self._applying.give_all_back() if moments else None
+        self._resources.leave(timeout, last)
 
     def accept_changes(self) -> None:
         """Take no notice of what was done to ``.grad`` since the last pass, for a trainer."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import numpy as np
@@ -15,6 +15,8 @@ from gradwire.torch.transport import Channel
 __all__ = ["Control"]
 
 _NBYTES = 64
+_LAST = timedelta(hours=1)
+"""How long a last act may take, of ranks that have all come to it."""
 
 
 class Control:
@@ -85,17 +87,32 @@ class Control:
         self._check_open(name)
         return self._meet(name, told)
 
-    def leave(self, name: str, timeout: timedelta) -> bool:
-        """Meet the other ranks in a last act; return whether all came in time."""
+    def leave(
+        self, name: str, timeout: timedelta, last: Callable[[Channel], None] | None = None
+    ) -> bool:
+        """Meet the other ranks in a last act, if there is one; tell whether all came in time.
+
+        Raises
+        ------
+        ExchangeError
+            A rank was lost in the act.
+        """
         forked = os.getpid() != self._pid  # the connections belong to the parent process
         if self._lost is not None or forked or not self._channel.is_open:
             return False
         self._channel.set_timeout(timeout)
         try:
-            self._meet(name)
+            self._meet(name if last is None else f"{name} with moments")
         except ExchangeError:
             return False
         self._lost = name
+        if last is not None:
+            self._channel.set_timeout(_LAST)
+            try:
+                last(self._channel)
+            except RuntimeError as error:
+                text = f"{name} failed while the ranks communicated ({error})"
+                raise kind_of(error)(text) from error
         return True
 
     def _check_open(self, name: str) -> None:

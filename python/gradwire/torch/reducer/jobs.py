@@ -51,6 +51,8 @@ class Step:
         What the sending thread does before it encodes the first bucket.
     refused : AgreementError or None
         What that has raised: the buckets of the step are not exchanged, on any rank.
+    measures : bool
+        The spread of its gradients over the ranks is measured, on all of them.
     """
 
     number: int = 0
@@ -65,6 +67,7 @@ class Step:
     applied: bool = False
     prepare: Callable[[], None] | None = None
     refused: BaseException | None = None
+    measures: bool = False
 
     def encode(self, parameter: Parameter, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""

@@ -1,10 +1,19 @@
-"""Second moments that a codec's state takes over from elsewhere."""
+"""Second moments that a codec's state takes over from elsewhere, and what they are to be there."""
 
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from numpy.typing import NDArray
 
-__all__ = ["with_second_moment"]
+from gradwire.torch.reducer.jobs import Job
+from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.transport import Channel
+
+__all__ = ["measure", "with_second_moment"]
+
+_SUMS = 256
+"""Sums of entries with random signs, whose square is on average that of all entries."""
 
 
 class _State(Protocol):
@@ -22,3 +31,50 @@ def with_second_moment(state: _State, values: NDArray[Any], steps: int) -> dict[
     step = max(steps, int(held["step"]))
     scalars = {**held["scalars"], "second_moment_steps": float(steps)}
     return {**held, "second_moment": values, "step": step, "scalars": scalars}
+
+
+def measure(job: Job, channel: Channel) -> None:
+    """Measure the spread of a bucket's gradients over the ranks. A collective, of a few sums each.
+
+    Dense training squares averages of all ranks, a codec each rank's own gradients: second moments
+    go from the one to the other by the ratio of both. The square of the average is that of sums of
+    the entries with random signs, the same on all ranks, of which only the sums are averaged
+    (Alon, Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC
+    1996). Its standard error is a tenth.
+    """
+    units = [each for each in job.layout.units if each.parameter.codec.memory.updates]
+    if not units or channel.size == 1:
+        return
+    found = job.bucket.buffer.new_full((len(units), _SUMS + 1), torch.nan, dtype=torch.float32)
+    if job.error is None:
+        for row, unit in zip(found, units, strict=True):
+            values = job.bucket.buffer[unit.start : unit.stop].float()
+            row[-1] = values.square().sum()
+            row[:-1] = _signed(values)
+    found = found.to(job.bucket.frames_on)
+    channel.all_reduce(found.view(-1)).wait()
+    for unit, (*sums, own) in zip(units, found.cpu().double().numpy(), strict=True):
+        common = float(np.square(sums).sum())
+        if 0.0 < common < np.inf and 0.0 < own < np.inf:
+            _note(unit.parameter, min(max(channel.size * own / common, 1.0), channel.size))
+
+
+def _signed(values: torch.Tensor) -> torch.Tensor:
+    """Return sums of entries with signs that depend on their number alone."""
+    numel = values.numel()
+    rows = -(-numel // _SUMS)
+    bits = np.frombuffer(np.random.PCG64(numel).random_raw(-(-rows * _SUMS // 64)), np.uint8)
+    signs = torch.from_numpy(np.unpackbits(bits)[: rows * _SUMS]).to(values.device)
+    padded = torch.nn.functional.pad(values, (0, rows * _SUMS - numel))
+    return padded.mul_(signs.float().mul_(2.0).sub_(1.0)).view(rows, _SUMS).sum(0)
+
+
+def _note(parameter: Parameter, spread: float) -> None:
+    """Record a spread, half of it as measured now, and correct what was taken over by the last."""
+    known = parameter.spread
+    parameter.spread = spread = float(spread if known is None else 0.5 * (known + spread))
+    if parameter.taken is not None:
+        held = parameter.state.state_dict()
+        factor = np.float32(spread / parameter.taken)
+        parameter.state.load_state_dict({**held, "second_moment": held["second_moment"] * factor})
+        parameter.taken = None

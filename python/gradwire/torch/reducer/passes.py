@@ -81,6 +81,7 @@ class Passes:
         self._last: Step | None = None
         self._submitted: list[Layout] = []  # in the last pass
         self._pauses = 0
+        self._changed = True  # what is sent, or a state, since the last pass
         self._read_scale = _one
 
     @property
@@ -101,7 +102,7 @@ class Passes:
         Call it after any change of the parameters' codecs or states.
         """
         self._layouts.forget()
-        self._last = None
+        self._last, self._changed = None, True
 
     def undo_unapplied(self) -> None:
         """Undo the last pass if the optimizer has made no step since. Call after `Worker.settle`.
@@ -294,7 +295,13 @@ class Passes:
             applying.take_over()
             set_rates(rates)
 
-        self._last = applying.last = Step(self.step, prepare=prepare, applied=self._joining())
+        number = self.step
+        # Where moments may change hands, and in fewer and fewer passes in between.
+        measures = self._changed or number & (number - 1) == 0
+        self._changed = False
+        self._last = applying.last = Step(
+            number, prepare=prepare, applied=self._joining(), measures=measures
+        )
         return None
 
     def _advance(self, undo: Callable[[], None]) -> Callable[[], None]:

@@ -41,6 +41,12 @@ class Parameter:
         The part of it that this rank encodes, and keeps a state of; None for all of it.
     bundled : bool
         It is encoded together with others of its bucket.
+    spread : float or None
+        How many times the square of the ranks' average the mean square of their own gradients is:
+        1 if they are equal, the number of ranks if they have nothing in common. None until it was
+        measured.
+    taken : float or None
+        The spread by which a second moment was multiplied that was taken over in this pass.
     """
 
     name: str
@@ -56,6 +62,8 @@ class Parameter:
     strides: tuple[int, ...] | None = None
     share: Share | None = None
     bundled: bool = False
+    spread: float | None = None
+    taken: float | None = None
 
     @property
     def compressed(self) -> bool:

@@ -2,11 +2,13 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from gradwire.torch.reducer.connection import Connection
 from gradwire.torch.reducer.worker import Worker
+from gradwire.torch.transport import Channel
 
 __all__ = ["Resources"]
 
@@ -21,14 +23,21 @@ class Resources:
     worker: Worker
     connection: Connection  # held until its channels are closed, which use its tensors
 
-    def leave(self, timeout: timedelta) -> None:
-        """Release everything once the other ranks do too, or after the timeout."""
+    def leave(self, timeout: timedelta, last: Callable[[Channel], None] | None = None) -> None:
+        """Release everything once the other ranks do too, or after the timeout.
+
+        If they do, all do something together before.
+        """
         deadline = time.monotonic() + timeout.total_seconds()
         if not self.worker.settle(timeout.total_seconds()):
             self.worker.give_up()
         if self.worker.broken is None:
             left = max(deadline - time.monotonic(), 0.1)
-            self.connection.control.leave("detach()", timedelta(seconds=left))
+            try:
+                self.connection.control.leave("detach()", timedelta(seconds=left), last)
+            finally:
+                self.abandon()
+            return
         self.abandon()
 
     def abandon(self) -> None:

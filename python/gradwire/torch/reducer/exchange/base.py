@@ -16,6 +16,7 @@ from gradwire.torch.errors import ExchangeError
 from gradwire.torch.reducer.exchange import sparse
 from gradwire.torch.reducer.exchange.pieces import named, overflow, wait
 from gradwire.torch.reducer.jobs import Flight, Job
+from gradwire.torch.reducer.moments import measure
 from gradwire.torch.reducer.record import Piece
 from gradwire.torch.reducer.report import Outcomes, StepTimes
 from gradwire.torch.transport import Channel
@@ -93,6 +94,8 @@ class Exchange(abc.ABC):
             flight = sparse.send(self.channel, job, sequence)
         else:
             with job.bucket.sending():
+                if job.step.measures:
+                    measure(job, self.channel)
                 flight = self.send(job, sequence)
         flight.marks, marks.sent = marks, time.perf_counter()
         return flight
