@@ -34,13 +34,14 @@ pub struct AdamCorrection {
     pub low_memory: bool,
 }
 
+/// A step whose second moment is in range comes to its bound but for some roundings.
+const SLACK: f64 = 1.0 / (1 << 20) as f64;
+
 impl AdamCorrection {
     /// What the next encode does with a gradient.
     fn rule(self, kept: &Kept) -> Rule {
         let t = kept.pace.steps as f64 + 1.0;
         let unseen = libm::pow(self.beta2, t);
-        // A step whose second moment is in range comes to its bound but for some roundings.
-        const SLACK: f64 = 1.0 / (1 << 20) as f64;
         let least = libm::sqrt((1.0 - self.beta2) / (1.0 - unseen)) * (1.0 - SLACK);
         Rule {
             keep: self.beta2 as f32,

@@ -116,7 +116,7 @@ fn what_is_kept_is_normal_or_zero_on_every_level_and_ends_at_zero() {
     // Around the smallest normal number, of both signs, and zeros of both signs.
     let step = |s: u32| -> Vec<f32> {
         let share = |i: u32| (i * 7 + s * 13) % 41;
-        let sign = |i: u32| if (i + s) % 3 == 0 { -1.0 } else { 1.0 };
+        let sign = |i: u32| if (i + s).is_multiple_of(3) { -1.0 } else { 1.0 };
         (0..n as u32).map(|i| sign(i) * share(i) as f32 / 16.0 * least).collect()
     };
     let decayed =
