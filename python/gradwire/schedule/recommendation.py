@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STEPS", "recommended"]
 
-STEPS = 100
+STEPS = 50
 """Steps of the warm-up."""
 _RATIO = 0.05
 """Share of the entries that is sent in these steps."""
@@ -23,14 +23,15 @@ def recommended(codec: "Codec") -> "Schedule":
 
     Entries wait for 1 / ratio steps on average, which costs most at the beginning of a training,
     when weights move fastest. So codecs that send steps, as `gradwire.adam` does, send 5 % of the
-    entries in their first 100 steps, if they send less later: as many steps for every ratio,
-    because 1 / ratio of them, at 0.1 %, would be the bytes of 50,000 others. All other codecs send
+    entries in their first 50 steps, if they send less later: as many steps for every ratio,
+    because 1 / ratio of them, at 0.1 %, would be the bytes of 50,000 others. Of 50, 100 and 200
+    steps, 50 gave back as much for the least bytes (``docs/accuracy.md``). All other codecs send
     from the start what they send later.
 
     Returns
     -------
     gradwire.schedule.Schedule
-        ``BySteps(WarmUp((0.05,)), 100)``, or ``Constant()``.
+        ``BySteps(WarmUp((0.05,)), 50)``, or ``Constant()``.
     """
     ratio = getattr(codec.sparsify, "ratio", None)
     if codec.memory.updates and ratio is not None and ratio < _RATIO:
