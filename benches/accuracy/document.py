@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benches.compare import blocks
 from gradwire.cli.training.machine import machine
 
 from . import store, summary
@@ -13,6 +14,9 @@ from .plan import SECTIONS, Plan, Run
 from .store import Record
 
 Document = dict[str, Any]
+
+PUBLISHED = blocks.ROOT / "benches" / "results" / "2026-11-23-accuracy.json"
+"""The document of docs/accuracy.md, from which later runs go on."""
 
 
 def document(plan: Plan, records: Mapping[Run, Record]) -> Document:
@@ -31,8 +35,10 @@ def _order(run: Run) -> tuple[Any, ...]:
 
 
 def read(path: Path) -> Document:
-    """Return a document that was written before."""
+    """Return a document that was written before; each of its runs says on what processor."""
     found: Document = json.loads(path.read_text("utf-8"))
+    for record in found["runs"]:
+        record.setdefault("processor", store.processor(found["machine"]))
     return found
 
 

@@ -5,13 +5,15 @@ from typing import Any
 
 import gradwire
 from gradwire import Codec
-from gradwire.schedule import Schedule, WarmUp
+from gradwire.schedule import BySteps, Schedule, WarmUp
 
 from .flat import Flat
 from .rules import ByOptimizer, Rule
 
 ADAMW = {"betas": (0.9, 0.999), "weight_decay": 0.01}
 SGD = {"momentum": 0.9}
+WARM_UP = BySteps(WarmUp((0.05,)), 50)
+"""As `gradwire.torch.ddp.attach` begins with `gradwire.adam`."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Method:
     options : dict
         Keyword arguments of the optimizer.
     schedule : Schedule, optional
-        Of the codec. A tenth of the run counts as an epoch.
+        Of the codec. A tenth of the run counts as an epoch, unless it counts steps.
     """
 
     codec: Codec | None = None
@@ -68,8 +70,11 @@ def current(config: dict[str, Any]) -> dict[str, Any]:
 
 METHODS: dict[str, Method] = {
     "dense AdamW": Method(),
+    "dense AdamW, β1 0.95": Method(options={**ADAMW, "betas": (0.95, 0.999)}),
+    "dense AdamW, β2 0.95": Method(options={**ADAMW, "betas": (0.9, 0.95)}),
     "topk(0.01), AdamW": Method(gradwire.topk(ratio=0.01)),
     "adam(0.01)": Method(gradwire.adam(0.01)),
+    "adam(0.01), warm-up": Method(gradwire.adam(0.01), schedule=WARM_UP),
     "adam(0.002), warm-up": Method(gradwire.adam(0.002), schedule=WarmUp((0.05,))),
     "adam_onebit()": Method(gradwire.adam_onebit()),
     "dense SGD": Method(None, "sgd", SGD),

@@ -13,22 +13,24 @@ from matplotlib import pyplot as plt
 
 from gradwire.cli.training.theme import BAND, STYLE, save
 
-from .plan import SECTIONS
+from .plan import MEASURES
 from .summary import POINTS, Summary
 
 # Okabe and Ito's palette, as in the other figures; markers carry the same information.
 LOOKS: dict[str, tuple[str, str]] = {
     "dense AdamW": ("#808080", "o"),
+    "dense AdamW, β1 0.95": ("#808080", "<"),
+    "dense AdamW, β2 0.95": ("#808080", ">"),
     "dense SGD": ("#808080", "s"),
     "topk(0.01), AdamW": ("#D55E00", "v"),
     "topk(0.01), SGD": ("#D55E00", "^"),
     "topk(0.01), SGD without momentum": ("#0080c4", "^"),
     "dgc(0.01)": ("#CC79A7", "P"),
     "adam(0.01)": ("#0080c4", "D"),
+    "adam(0.01), warm-up": ("#0080c4", "p"),
     "adam(0.002), warm-up": ("#56B4E9", "D"),
     "adam_onebit()": ("#009E73", "X"),
 }
-AXES = {"accuracy": "held-out accuracy (%)", "auc": "AUC (points)"}
 
 
 def draw(summaries: Sequence[Summary], path: Path) -> None:
@@ -84,7 +86,7 @@ def _panel(axes: Any, summary: Summary) -> None:
     axes.margins(x=0.12, y=0.15)
     axes.set_title(summary.section.title, fontweight="bold", fontsize=11)
     axes.set_xlabel("bytes that a rank sends per step")
-    axes.set_ylabel(AXES[SECTIONS[summary.section.name].measure])
+    axes.set_ylabel(MEASURES[summary.section.measure].axis)
     axes.grid(visible=True, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

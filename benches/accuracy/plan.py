@@ -1,13 +1,39 @@
 """Which runs to make: for each method a search for its learning rate, then more seeds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 ADAM_GRID = tuple(1e-3 * 2.0**i for i in range(-2, 7))
 SGD_GRID = tuple(0.05 * 2.0**i for i in range(-5, 8))
 SEEDS = 3
 QUICK = 4
 """A quick run makes this part of the steps."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is compared: a share that is better if it is larger, in points of a hundredth.
+
+    Attributes
+    ----------
+    heading, axis : str
+        In a table and in the figure.
+    whole : bool
+        The mean over all evaluations of a run counts, and not the last one.
+    """
+
+    heading: str
+    axis: str
+    whole: bool = False
+
+
+MEASURES: dict[str, Measure] = {
+    "accuracy": Measure("accuracy %", "held-out accuracy (%)"),
+    "auc": Measure("AUC, points", "AUC (points)"),
+    "explained": Measure("noise explained %", "noise explained (%)"),
+    "return": Measure("return %, mean of the run", "return (% of the longest)", whole=True),
+}
 
 
 @dataclass(frozen=True)
@@ -19,24 +45,35 @@ class Section:
     edition : int
         Raise it when the task changes, so that old runs are not taken for new ones.
     measure : str
-        What is compared, of what the task measures: a share that is better if it is larger.
+        What is compared, of what the task measures: one of `MEASURES`.
+    size : str
+        The parameters of the model.
     grid : tuple of float
         Learning rates, the same for all methods.
     baselines : tuple of str
         Methods that send everything.
     methods : dict
         The two rates at which the search begins, by method and number of ranks.
+    tries : int
+        Seeds with which the search compares two rates. Each result has as many at least.
     """
 
     name: str
     task: str
     edition: int
     title: str
+    size: str
     measure: str
     steps: int
     grid: tuple[float, ...]
     baselines: tuple[str, ...]
     methods: Mapping[tuple[str, int], tuple[float, float]]
+    tries: int = 1
+
+    def value(self, points: Sequence[Mapping[str, float]]) -> float:
+        """Return the measure of a run, from what it measured at its evaluations."""
+        values = [point[self.measure] for point in points]
+        return fmean(values) if MEASURES[self.measure].whole else values[-1]
 
 
 @dataclass(frozen=True)
@@ -50,7 +87,9 @@ class Run:
     seed: int
 
 
-_UPDATES = ("adam(0.01)", "adam(0.002), warm-up", "adam_onebit()")
+_DENSE = ("dense AdamW", "dense AdamW, β1 0.95", "dense AdamW, β2 0.95")
+_ONE_PER_CENT = ("adam(0.01)", "adam(0.01), warm-up")
+_UPDATES = (*_ONE_PER_CENT, "adam(0.002), warm-up", "adam_onebit()")
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 
 
@@ -62,10 +101,10 @@ def _adam(
     Ours begin at twice the rate with two ranks, and at ``many`` times the rate with eight.
     """
     once, twice = (first, 2 * first), (2 * first, 4 * first)
-    found = {("dense AdamW", 2): once, ("topk(0.01), AdamW", 2): once}
+    found = {(method, 2): once for method in (*_DENSE, "topk(0.01), AdamW")}
     found |= {(method, 2): twice for method in _UPDATES}
     if dense_too:
-        found["dense AdamW", 8] = once
+        found |= {(method, 8): once for method in _DENSE}
     if many is not None:
         found |= {(method, 8): (many * first, 2 * many * first) for method in _UPDATES}
     return found
@@ -79,10 +118,11 @@ SECTIONS: dict[str, Section] = {
             "text",
             1,
             "Text, AdamW",
+            "0.43 M",
             "accuracy",
             2400,
             ADAM_GRID,
-            ("dense AdamW",),
+            _DENSE,
             _adam(2e-3, 4),
         ),
         Section(
@@ -90,10 +130,11 @@ SECTIONS: dict[str, Section] = {
             "fashion",
             1,
             "Fashion-MNIST, AdamW",
+            "0.08 M",
             "accuracy",
             1400,
             ADAM_GRID,
-            ("dense AdamW",),
+            _DENSE,
             # BatchNorm sees a rank's own batch, so dense training depends on the ranks as well.
             _adam(4e-3, 2, dense_too=True),
         ),
@@ -102,6 +143,7 @@ SECTIONS: dict[str, Section] = {
             "fashion",
             1,
             "Fashion-MNIST, SGD with momentum",
+            "0.08 M",
             "accuracy",
             1400,
             SGD_GRID,
@@ -117,11 +159,37 @@ SECTIONS: dict[str, Section] = {
             "clicks",
             1,
             "Clicks, AdamW",
+            "0.34 M",
             "auc",
             2000,
             ADAM_GRID,
-            ("dense AdamW",),
+            _DENSE,
             _adam(8e-3),
+        ),
+        Section(
+            "noise",
+            "noise",
+            1,
+            "Noise prediction, AdamW",
+            "0.71 M",
+            "explained",
+            400,
+            ADAM_GRID,
+            _DENSE,
+            {(method, 2): (8e-3, 16e-3) for method in (*_DENSE, *_ONE_PER_CENT)},
+        ),
+        Section(
+            "control",
+            "control",
+            1,
+            "Cart-pole by PPO, AdamW",
+            "0.13 M",
+            "return",
+            640,
+            ADAM_GRID,
+            _DENSE,
+            {(method, 2): (1e-3, 2e-3) for method in (*_DENSE, *_ONE_PER_CENT)},
+            tries=3,
         ),
     )
 }
@@ -177,34 +245,37 @@ class Plan:
                     (run.section, run.method, run.ranks) == (section.name, method, ranks)
                     for run in scores
                 )
-                known = max(known, self._usual - made)
+                known = max(known, self._usual(section) - made)
             left[section.task, ranks] = left.get((section.task, ranks), 0) + known
         return left
 
-    @property
-    def _usual(self) -> float:
+    def _usual(self, section: Section) -> float:
         """How many runs a series usually takes: a search tries three or four rates."""
-        return 2 if self.quick else 3.5 + 2 * (self.seeds - 1)
+        if self.quick:
+            return 2
+        return 3.5 * section.tries + 2 * (self._seeds(section) - section.tries)
 
     def best(self, section: Section, method: str, ranks: int, scores: Scores) -> float | None:
-        """Return the rate with the best mean over all seeds; None before the series is complete."""
-        if self._missing(section, method, ranks, scores):
+        """Return the rate with the best mean over all seeds; None before the series is complete.
+
+        It is complete before lucky runs are made again, which may overturn the choice.
+        """
+        if any(stage <= 3 for stage, _ in self._missing(section, method, ranks, scores)):
             return None
+        start, seeds = Run(section.name, method, ranks, 0.0, 0), self._seeds(section)
         means = {
-            rate: sum(
-                scores[Run(section.name, method, ranks, rate, seed)] for seed in range(self._seeds)
-            )
+            rate: _mean(start, rate, range(seeds), scores)
             for rate in section.grid
-            if all(
-                Run(section.name, method, ranks, rate, seed) in scores
-                for seed in range(self._seeds)
-            )
+            if all(replace(start, learning_rate=rate, seed=seed) in scores for seed in range(seeds))
         }
         return max(means, key=lambda rate: means[rate])
 
-    @property
-    def _seeds(self) -> int:
-        return 1 if self.quick else self.seeds
+    def open(self, section: Section, method: str, ranks: int, scores: Scores) -> bool:
+        """Tell whether a series needs another run."""
+        return bool(self._missing(section, method, ranks, scores))
+
+    def _seeds(self, section: Section) -> int:
+        return 1 if self.quick else max(self.seeds, section.tries)
 
     def _missing(
         self, section: Section, method: str, ranks: int, scores: Scores
@@ -212,39 +283,50 @@ class Plan:
         """Return what one series needs next, each with its stage.
 
         A search starts with two neighbouring rates of the grid and goes on until the rates next to
-        the best one are known. The best rate and the better of its neighbours get all seeds. If it
-        is the neighbour then that has the better mean, the rate on its other side is tried as well.
+        the best one are known. The best rate and the better of its neighbours get all seeds, and
+        then each rate whose one run is better than the best mean. If another rate then has that
+        mean, the rates on both sides of it are tried as well.
         """
-        start = Run(section.name, method, ranks, 0.0, 0)
+        start, grid = Run(section.name, method, ranks, 0.0, 0), section.grid
+        tries = range(1 if self.quick else section.tries)
 
-        def at(rate: float, seed: int = 0) -> Run:
-            return replace(start, learning_rate=rate, seed=seed)
+        def lacking(places: Iterable[int], seeds: Iterable[int]) -> list[Run]:
+            every = [
+                replace(start, learning_rate=grid[i], seed=seed) for seed in seeds for i in places
+            ]
+            return [run for run in every if run not in scores]
 
-        grid = section.grid
+        def beside(place: int) -> list[int]:
+            return [i for i in (place - 1, place + 1) if 0 <= i < len(grid)]
+
         first = [nearest(grid, rate) for rate in section.methods[method, ranks]]
-        if wanted := [at(grid[i]) for i in first if at(grid[i]) not in scores]:
+        if wanted := lacking(first, tries):
             return [(0, run) for run in wanted]
         if self.quick:
             return []
-        tried = {i: scores[at(rate)] for i, rate in enumerate(grid) if at(rate) in scores}
-        best = max(tried, key=lambda i: tried[i])
-        beside = [i for i in (best - 1, best + 1) if 0 <= i < len(grid)]
-        if wanted := [at(grid[i]) for i in beside if i not in tried]:
-            return [(1, run) for run in wanted]
-        second = max(beside, key=lambda i: tried[i])
-        if wanted := [
-            at(grid[i], seed)
-            for seed in range(1, self.seeds)
-            for i in (best, second)
-            if at(grid[i], seed) not in scores
-        ]:
-            return [(2, run) for run in wanted]
-        means = {
-            i: sum(scores[at(grid[i], seed)] for seed in range(self.seeds)) for i in (best, second)
+        tried = {
+            i: _mean(start, rate, tries, scores)
+            for i, rate in enumerate(grid)
+            if not lacking([i], tries)
         }
+        best = max(tried, key=lambda i: tried[i])
+        if wanted := lacking(beside(best), tries):
+            return [(1, run) for run in wanted]
+        seeds = range(self._seeds(section))
+        second = max(beside(best), key=lambda i: tried[i])
+        if wanted := lacking([best, second], seeds):
+            return [(2, run) for run in wanted]
+        means = {i: _mean(start, grid[i], seeds, scores) for i in tried if not lacking([i], seeds)}
         found = max(means, key=lambda i: means[i])
-        beside = [i for i in (found - 1, found + 1) if 0 <= i < len(grid)]
-        return [(3, at(grid[i])) for i in beside if i not in tried]
+        if wanted := lacking(beside(found), tries):
+            return [(3, run) for run in wanted]
+        lucky = [i for i in tried if i not in means and tried[i] > means[found]]
+        return [(4, run) for run in lacking(lucky, seeds)]
+
+
+def _mean(start: Run, rate: float, seeds: Iterable[int], scores: Scores) -> float:
+    """Return the mean of a series over some seeds."""
+    return fmean(scores[replace(start, learning_rate=rate, seed=seed)] for seed in seeds)
 
 
 def nearest(grid: Sequence[float], rate: float) -> int:

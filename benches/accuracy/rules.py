@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gradwire import Codec
 from gradwire.exchange import AllGather
-from gradwire.schedule import Schedule
+from gradwire.schedule import BySteps, Schedule
 from gradwire.torch.optim import SGD, AdamW
 from gradwire.torch.reducer.report import Outcomes
 
@@ -68,10 +68,14 @@ class ByOptimizer:
     def scheduled(self, schedule: Schedule, steps: int) -> Self:
         """Change the codec with the epochs of a run of so many steps, and return this rule."""
         assert self._codec is not None
-        for epoch in range(EPOCHS):
+        if isinstance(schedule, BySteps):
+            begins = list(range(0, steps, schedule.steps))
+        else:
+            begins = [-(-epoch * steps // EPOCHS) for epoch in range(EPOCHS)]
+        for epoch, step in enumerate(begins):
             codec = schedule.codec_at(self._codec, epoch)
             assert codec is not None  # dense epochs are not simulated
-            self._changes[-(-epoch * steps // EPOCHS)] = codec
+            self._changes[step] = codec
         return self
 
     def begin(self, learning_rate: float) -> None:

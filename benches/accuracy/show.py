@@ -3,7 +3,7 @@
 python -m benches.accuracy.show benches/results/FILE.json
     [--into docs/accuracy.md] [--readme README.md]
 
-Only sections whose runs are all there are written into the documentation.
+Only rows whose runs are all there are written into the documentation.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from benches.compare import blocks
 
 from . import document, tables
 from .document import Document
+from .plan import MEASURES
 from .summary import Summary
 
 BEST, RATES = "accuracy", "all learning rates"
@@ -27,40 +28,58 @@ def best(summaries: Sequence[Summary]) -> list[str]:
     parts = []
     for each in summaries:
         seeds = f"mean of {each.seeds} seeds ± standard error" if each.seeds > 1 else "one seed"
-        missing = "" if each.complete else "; runs are missing"
+        caption = f"**{each.section.title}**, {each.section.size} parameters, {each.steps:,} steps"
+        missing, searched = _named(each.missing), _named(each.searched)
+        caption += f", {seeds}" + f"; not finished: {missing}" * bool(missing)
         parts += [
-            [f"**{each.section.title}**, {each.steps:,} steps, {seeds}{missing}"],
+            [
+                caption
+                + f"; another rate is to be tried with more seeds: {searched}" * bool(searched)
+            ],
             tables.best(each),
             tables.verdicts(each),
         ]
     return tables.joined([part for part in parts if part])
 
 
+def _named(series: Sequence[tuple[str, int]]) -> str:
+    """Return methods, each with its numbers of ranks."""
+    ranks: dict[str, list[str]] = {}
+    for method, count in series:
+        ranks.setdefault(method, []).append(str(count))
+    return ", ".join(f"`{name}` ({' and '.join(each)} ranks)" for name, each in ranks.items())
+
+
 def rates(summaries: Sequence[Summary]) -> list[str]:
     """Return the tables of all learning rates."""
     parts = []
     for each in summaries:
-        parts += [[f"**{each.section.title}**, {tables.MEASURES[each.section.measure]}"]]
+        parts += [[f"**{each.section.title}**, {MEASURES[each.section.measure].heading}"]]
         parts += [tables.rates(each)]
     return tables.joined(parts)
 
 
 def source(found: Document, path: str) -> list[str]:
     """Return where the figures come from."""
-    machine = found["machine"]
+    processors = dict.fromkeys(each["processor"] for each in found["runs"])
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     hours = sum(each["seconds"] for each in found["runs"]) / 3600
     text = (
         f"By `make accuracy` ({len(found['runs'])} runs, {hours:.1f} core-hours on "
-        f"{machine.get('processor', machine['architecture'])}; {versions}; "
+        f"{' and '.join(processors)}; {versions}; "
         f"{found['date'][:10]}; [all runs]({path}))."
     )
     return ["", text]
 
 
+def _shown(found: Document) -> list[Summary]:
+    """Return what is published: of the sections in which something that compresses is finished."""
+    return [each.finished for each in document.summaries(found) if each.verdicts()]
+
+
 def page(found: Document, path: str) -> dict[str, list[str]]:
     """Return the lines of both blocks of the page."""
-    summaries = [each for each in document.summaries(found) if each.complete]
+    summaries = _shown(found)
     return {
         BEST: [*best(summaries), "", PICTURE, *source(found, path)],
         RATES: rates(summaries),
@@ -69,7 +88,7 @@ def page(found: Document, path: str) -> dict[str, list[str]]:
 
 def readme(found: Document) -> list[str]:
     """Return the lines of the README's block."""
-    summaries = [each for each in document.summaries(found) if each.complete]
+    summaries = _shown(found)
     seeds = max((each.seeds for each in summaries), default=0)
     source = (
         f"By `make accuracy`: means of {seeds} seeds ± standard error, each method at its best "
@@ -96,7 +115,7 @@ def main() -> None:
     path = chosen.file.resolve().relative_to(blocks.ROOT).as_posix()
     for name, lines in page(found, f"../{path}").items():
         blocks.replace(chosen.into, name, lines)
-    draw([each for each in summaries if each.complete], chosen.into.with_name(FIGURE))
+    draw(_shown(found), chosen.into.with_name(FIGURE))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 import functools
 import json
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from gradwire.cli.training.machine import machine
 
 from .methods import METHODS, current
 from .plan import SECTIONS, Plan, Run, Scores
@@ -72,15 +75,16 @@ class Lines:
 
 
 class Store(Lines):
-    """The runs of a folder."""
+    """The runs of a folder, and those that were published before."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, published: Sequence[Record] = ()) -> None:
         super().__init__(folder / "runs.jsonl")
+        self._published = published
 
     def of(self, plan: Plan) -> dict[Run, Record]:
         """Return the runs that belong to a plan, made with the same versions and settings."""
         found = {}
-        for record in self.records:
+        for record in [*self._published, *self.records]:
             saved = record["key"]
             if saved.get("section") not in plan.sections or saved.get("method") not in METHODS:
                 continue
@@ -88,6 +92,11 @@ class Store(Lines):
             if same(saved, key(run, plan.steps(run.section))):
                 found[run] = record
         return found
+
+
+def processor(machine: Mapping[str, Any]) -> str:
+    """Return the name of a machine's processor, or its architecture where it has none."""
+    return str(machine.get("processor", machine["architecture"]))
 
 
 def _parsed(line: str) -> list[Record]:
@@ -115,7 +124,8 @@ class Planned:
 
     def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
         """Keep what a process has answered."""
-        record = {"key": key(run, self.plan.steps(run.section)), **outcome}
+        made = {"processor": processor(machine())}
+        record = {"key": key(run, self.plan.steps(run.section)), **outcome, **made}
         self.kept.add(record)
         return record
 
@@ -129,8 +139,6 @@ def run_of(saved: dict[str, Any]) -> Run:
 def scores(records: dict[Run, Record]) -> Scores:
     """Return the measure of every run; minus infinity if it diverged."""
     return {
-        run: float("-inf")
-        if record["diverged"]
-        else record["points"][-1][SECTIONS[run.section].measure]
+        run: float("-inf") if record["diverged"] else SECTIONS[run.section].value(record["points"])
         for run, record in records.items()
     }

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import Any
 
 from . import store
 from .plan import SECTIONS, Plan, Run, Section
@@ -33,6 +32,8 @@ class Result:
         The measure of each seed in points: 100 times accuracy or area. NaN if the run diverged.
     loss : float
         Mean held-out loss.
+    early, last : float
+        Means of the measure at the first evaluation and at the last one, in points.
     bytes_per_step : float
         Bytes that a rank sends.
     """
@@ -43,6 +44,8 @@ class Result:
     points: tuple[float, ...]
     loss: float
     bytes_per_step: float
+    early: float = math.nan
+    last: float = math.nan
 
     @property
     def mean(self) -> float:
@@ -75,6 +78,11 @@ class Verdict:
     allowed: float | None
 
     @property
+    def as_accurate(self) -> bool:
+        """Whether the difference is within two standard errors."""
+        return abs(self.behind) <= 2 * self.error
+
+    @property
     def passed(self) -> bool | None:
         """Whether the aim is met."""
         return None if self.allowed is None else self.behind <= self.allowed
@@ -82,14 +90,27 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Summary:
-    """One section: the best rate of every finished series, and all rates."""
+    """One section: the best rate of every finished series, and all rates.
+
+    Attributes
+    ----------
+    missing, searched : tuple of (str, int)
+        Methods and ranks that have no result yet, and those whose result is not the last word.
+    """
 
     section: Section
     steps: int
     seeds: int
-    complete: bool
+    missing: tuple[tuple[str, int], ...]
     best: tuple[Result, ...]
     every: tuple[Result, ...]
+    searched: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def finished(self) -> "Summary":
+        """The same with the rates of finished series only."""
+        every = (each for each in self.every if (each.method, each.ranks) not in self.missing)
+        return replace(self, every=tuple(every))
 
     def dense(self, ranks: int) -> Result:
         """Return the best baseline with so many ranks, or with two if there is none."""
@@ -124,14 +145,16 @@ def summarize(plan: Plan, records: Mapping[Run, Record]) -> list[Summary]:
     scores = store.scores(dict(records))
     for name in plan.sections:
         section = SECTIONS[name]
-        best, complete = [], True
+        best, missing, searched = [], [], []
         for owner, method, ranks in plan.series():
             if owner.name != name:
                 continue
             rate = plan.best(section, method, ranks, scores)
             if rate is None:
-                complete = False
+                missing.append((method, ranks))
             else:
+                if plan.open(section, method, ranks, scores):
+                    searched.append((method, ranks))
                 best.append(_result(section, _of(records, name, method, ranks)[rate]))
         if not any(each.method in section.baselines for each in best):
             continue
@@ -142,7 +165,9 @@ def summarize(plan: Plan, records: Mapping[Run, Record]) -> list[Summary]:
             for _, group in sorted(_of(records, name, method, ranks).items())
         ]
         seeds = max(len(each.points) for each in best)
-        found.append(Summary(section, plan.steps(name), seeds, complete, tuple(best), tuple(every)))
+        steps = plan.steps(name)
+        parts = tuple(missing), tuple(best), tuple(every), tuple(searched)
+        found.append(Summary(section, steps, seeds, *parts))
     return found
 
 
@@ -160,14 +185,20 @@ def _of(
 def _result(section: Section, group: Sequence[Record]) -> Result:
     first = group[0]["key"]
 
-    def last(record: dict[str, Any], name: str) -> float:
-        return math.nan if record["diverged"] else float(record["points"][-1][name])
+    def mean(at: int, name: str) -> float:
+        return fmean(
+            math.nan if each["diverged"] else float(each["points"][at][name]) for each in group
+        )
 
     return Result(
         method=first["method"],
         ranks=first["ranks"],
         learning_rate=first["learning_rate"],
-        points=tuple(100 * last(record, section.measure) for record in group),
-        loss=fmean(last(record, "loss") for record in group),
+        points=tuple(
+            math.nan if each["diverged"] else 100 * section.value(each["points"]) for each in group
+        ),
+        loss=mean(-1, "loss"),
         bytes_per_step=fmean(record["bytes_per_step"] for record in group),
+        early=100 * mean(0, section.measure),
+        last=100 * mean(-1, section.measure),
     )

@@ -3,22 +3,24 @@
 import math
 from collections.abc import Sequence
 
+from .methods import METHODS
+from .plan import MEASURES
 from .summary import Result, Summary, Verdict
-
-MEASURES = {"accuracy": "accuracy %", "auc": "AUC, points"}
 
 
 def best(summary: Summary) -> list[str]:
     """Return the table of one section: every method at its best learning rate."""
     behind = {id(each.result): each for each in summary.verdicts()}
+    measure = MEASURES[summary.section.measure]
+    beside = ("early, %", "at the end, %") if measure.whole else ("loss",)
     lines = head(
         "method",
         "ranks",
         "learning rate",
         "kB per step",
         "compression",
-        "loss",
-        MEASURES[summary.section.measure],
+        *beside,
+        measure.heading,
         "points behind",
     )
     for each in summary.best:
@@ -33,7 +35,11 @@ def best(summary: Summary) -> list[str]:
                 rate(each.learning_rate),
                 f"{each.bytes_per_step / 1e3:.1f}",
                 f"{plain / each.bytes_per_step:.0f}",
-                f"{each.loss:.4f}",
+                *(
+                    (f"{each.early:.1f}", f"{each.last:.1f}")
+                    if measure.whole
+                    else (f"{each.loss:.4f}",)
+                ),
                 _with_error(each.mean, each.error),
                 "" if found is None else _with_error(found.behind, found.error, "+"),
             )
@@ -46,24 +52,23 @@ def overview(summaries: Sequence[Summary]) -> list[str]:
     shown = [each for each in summaries if "dense AdamW" in each.section.baselines]
     results = [{each.method: each for each in summary.best if each.ranks == 2} for summary in shown]
     lines = head(
-        "at the end of training, 2 ranks",
+        "2 ranks; kB per step in parentheses",
         *(
-            f"{summary.section.title.partition(',')[0]}, {name}"
-            for summary in shown
-            for name in ("kB per step", MEASURES[summary.section.measure])
+            f"{each.section.title.partition(',')[0]}, {MEASURES[each.section.measure].heading}"
+            for each in shown
         ),
     )
-    for method in results[0] if results else ():
-        cells = [
-            cell
-            for each in results
-            for cell in (
-                f"{each[method].bytes_per_step / 1e3:.1f}",
-                _with_error(each[method].mean, each[method].error),
-            )
-        ]
-        lines.append(row(f"**{method}**" if method == "adam(0.01)" else method, *cells))
+    for method in METHODS:
+        if any(method in each for each in results):
+            cells = [_with_bytes(each.get(method)) for each in results]
+            lines.append(row(f"**{method}**" if method == "adam(0.01)" else method, *cells))
     return lines
+
+
+def _with_bytes(result: Result | None) -> str:
+    if result is None:
+        return ""
+    return f"{_with_error(result.mean, result.error)} ({result.bytes_per_step / 1e3:.1f})"
 
 
 def rates(summary: Summary) -> list[str]:
@@ -94,8 +99,13 @@ def verdicts(summary: Summary) -> list[str]:
 
 def _line(found: Verdict, dense: Result) -> str:
     """Return one verdict as a sentence."""
-    where = "behind" if found.behind >= 0 else "ahead of"
     error = "" if math.isnan(found.error) else f" ± {found.error:.2f}"
+    points = f"{abs(found.behind):.2f}{error} points"
+    if found.as_accurate:
+        side = "below" if found.behind >= 0 else "above"
+        how = f"as accurate as {dense.method}, {points} {side}"
+    else:
+        how = f"{points} {'behind' if found.behind >= 0 else 'ahead of'} {dense.method}"
     assert found.allowed is not None
     if found.passed:
         end = f"holds (at most {found.allowed:.2f} behind)"
@@ -104,10 +114,7 @@ def _line(found: Verdict, dense: Result) -> str:
             f"**fails by {found.behind - found.allowed:.2f}** (at most {found.allowed:.2f} behind)"
         )
     result = found.result
-    return (
-        f"`{result.method}`, {result.ranks} ranks: {abs(found.behind):.2f}{error} points {where} "
-        f"{dense.method}: {end}."
-    )
+    return f"`{result.method}`, {result.ranks} ranks: {how}: {end}."
 
 
 def rate(value: float) -> str:

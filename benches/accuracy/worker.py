@@ -86,6 +86,14 @@ def make_task(name: str, data: Path | None) -> Any:
         from .tasks.clicks import Clicks
 
         return Clicks()
+    if name == "noise":
+        from .tasks.noise import Noise
+
+        return Noise()
+    if name == "control":
+        from .tasks.control import Control
+
+        return Control()
     if name == "digits":
         from .tasks.digits import Digits
 

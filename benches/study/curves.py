@@ -15,14 +15,10 @@ from benches.accuracy import document
 from benches.accuracy.methods import METHODS, Method
 from benches.accuracy.plan import SECTIONS as TRAINED
 from benches.accuracy.store import Record
-from benches.compare.blocks import ROOT
 
 from . import methods
 from .plan import SECTIONS, Plan
 from .store import Run, Store, run_key
-
-ACCURACY = ROOT / "benches" / "results" / "2026-11-22-accuracy.json"
-"""The document of docs/accuracy.md."""
 
 Curves = Mapping[Run, Record]
 
@@ -48,7 +44,7 @@ class Series:
 @functools.cache
 def _accuracy() -> tuple[dict[tuple[str, str, int], float], list[Record]]:
     """Return the best rates of `make accuracy`, and its runs."""
-    found = document.read(ACCURACY)
+    found = document.read(document.PUBLISHED)
     best = {
         (each.section.name, result.method, result.ranks): result.learning_rate
         for each in document.summaries(found)

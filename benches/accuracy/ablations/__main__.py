@@ -74,7 +74,7 @@ class Progress:
         shown = "diverged"
         if not record["diverged"]:
             point = record["points"][-1]
-            shown = f"loss {point['loss']:.4f}, accuracy {100 * point['accuracy']:.2f}"
+            shown = ", ".join(f"{name} {point[name]:.4f}" for name in point if name != "step")
         each = (time.monotonic() - self._began) / (self._all - self._left)
         print(
             f"{run.task}: {run.method}, {run.ranks} ranks, rate {run.rate:g}, seed {run.seed}, "

@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import gradwire
+from benches.accuracy.methods import METHODS as METHODS_BY_NAME
 from benches.accuracy.methods import SGD, Method
 from gradwire import Codec
 from gradwire.exchange import AllGather
 from gradwire.memory import AdamCorrection, MomentumCorrection, NoMemory, Residual
 from gradwire.presets import PRESETS
 from gradwire.quantize import BFloat16, Float8, Float32, Quantizer, SignScale, TwoMeans
-from gradwire.schedule import WarmUp
+from gradwire.schedule import BySteps, WarmUp
 from gradwire.sparsify import All, TopK
 
 from .variant import Variant
@@ -54,6 +55,22 @@ def _presets() -> Iterator[tuple[str, Method]]:
         yield f"{name}, AdamW", Method(codec)
         yield f"{name}, AdamW without beta1", Method(codec, options=NO_MOMENTUM)
         yield f"{name}, updates", updates(codec)
+
+
+WARM_UPS = ((0.05, 50), (0.05, 100), (0.05, 200), (0.02, 100))
+"""Ratios, and for how many steps."""
+
+
+def warm_up_name(ratio: float, steps: int) -> str:
+    """Return the name of `adam(0.01)` that begins with another ratio for some steps."""
+    return f"adam(0.01), {100 * ratio:g}% for {steps} steps"
+
+
+def _warm_ups() -> Iterator[tuple[str, Method]]:
+    yield "adam(0.01)", METHODS_BY_NAME["adam(0.01)"]
+    for ratio, steps in WARM_UPS:
+        schedule = BySteps(WarmUp((ratio,)), steps)
+        yield warm_up_name(ratio, steps), Method(gradwire.adam(0.01), schedule=schedule)
 
 
 def _one_bit() -> Iterator[tuple[str, Method]]:
@@ -117,4 +134,5 @@ METHODS: dict[str, Method | Variant] = {
     "dgc unmasked 0.1%, SGD": _sgd(gradwire.dgc(ratio=0.001, masking=False)),
     **dict(_presets()),
     **dict(_one_bit()),
+    **dict(_warm_ups()),
 }

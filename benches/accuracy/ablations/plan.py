@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .methods import presets
+from .methods import WARM_UPS, presets, warm_up_name
 
 ONE_BIT_FIRST = ("two means of 1024", "sign, one mean", "two means of 128", "signs of 10%")
 ONE_BIT_REST = (
@@ -47,6 +47,7 @@ def plan() -> Mapping[str, list[Run]]:
         "presets-rates": list(_preset_rates()),
         "sgd-fashion": list(_sgd_fashion()),
         "sgd-seeds": list(_sgd_seeds()),
+        "warm-up": list(_warm_up()),
     }
 
 
@@ -179,3 +180,14 @@ def _moments() -> Iterator[Run]:
     yield from _grid("updates, float8", 4e-3)
     yield from _grid("signs of momentum", 5e-4)
     yield from _grid("signs of gradients", 1e-3)
+
+
+def _warm_up() -> Iterator[Run]:
+    settings = ["adam(0.01)", *(warm_up_name(*each) for each in WARM_UPS)]
+    tasks = (("control", 640, 2e-3), ("noise", 400, 8e-3), ("text", 300, 4e-3))
+    for seed in range(3):
+        for task, steps, rate in tasks:
+            for name in settings[: 5 if seed == 0 else 3]:
+                yield Run(name, rate, task, seed=seed, steps=steps)
+        for name in ("dense", *settings[:3]):
+            yield Run(name, 2e-3, "noise", seed=seed, steps=400)

@@ -1,5 +1,6 @@
 """The finished runs, and what they show."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
@@ -98,7 +99,7 @@ def means(
                 rate,
                 len(group),
                 mean(each["loss"] for each in ends),
-                mean(each["accuracy"] for each in ends),
+                mean(each.get("accuracy", math.nan) for each in ends),
                 mean(each["bytes_per_step"] for each in group),
             )
         )

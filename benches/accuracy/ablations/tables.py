@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_run
+from statistics import mean, stdev
 
+from benches.accuracy.plan import SECTIONS, Section
 from benches.accuracy.store import Record
 from benches.accuracy.tables import head, rate, row
 from benches.compare.blocks import ROOT, replace
 
 from .methods import presets
-from .plan import Run
+from .plan import Run, plan
 from .results import Mean, means
 
 PAGE = ROOT / "docs" / "ablations.md"
@@ -144,9 +147,50 @@ TABLES: Mapping[str, Sequence[Row]] = {
 }
 
 
+SHORT: Mapping[str, tuple[str, Section]] = {
+    "control": ("cart-pole", SECTIONS["control"]),
+    "noise": ("noise prediction", SECTIONS["noise"]),
+    "text": ("text", SECTIONS["text"]),
+}
+"""The tasks of short runs, by the names of the plan."""
+
+
+NOTHING = "No run of these has been made yet."
+
+
 def tables(made: Mapping[Run, Record]) -> dict[str, list[str]]:
     """Return the tables by name, each of the rows that have results."""
-    return {name: table(rows, made) for name, rows in TABLES.items()}
+    found = {name: table(rows, made) for name, rows in TABLES.items()}
+    return found | {"warm-up": short_runs(made)}
+
+
+def short_runs(made: Mapping[Run, Record]) -> list[str]:
+    """Return the table of warm-ups: a row for each method at each rate, with its seeds."""
+    series: dict[Run, list[Record]] = {}
+    for run in plan()["warm-up"]:
+        if run in made:
+            series.setdefault(replace_run(run, seed=0), []).append(made[run])
+    if not series:
+        return [NOTHING]
+    lines = head("task", "learning rate", "begins with", "kB per step", "measure %", "seeds")
+    for task, (title, section) in SHORT.items():
+        mine = [each for each in series if each.task == task]
+        for run in sorted(mine, key=lambda run: run.rate):
+            values = [100 * section.value(each["points"]) for each in series[run]]
+            error = f" ± {stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+            lines.append(
+                row(
+                    f"{title}, {run.steps} steps",
+                    rate(run.rate),
+                    run.method.removeprefix("adam(0.01), ")
+                    .replace("adam(0.01)", "1%")
+                    .replace("dense", "100%: dense AdamW"),
+                    f"{mean(each['bytes_per_step'] for each in series[run]) / 1000:.1f}",
+                    f"{mean(values):.1f}{error}",
+                    str(len(values)),
+                )
+            )
+    return lines
 
 
 def table(rows: Sequence[Row], made: Mapping[Run, Record]) -> list[str]:
@@ -157,7 +201,7 @@ def table(rows: Sequence[Row], made: Mapping[Run, Record]) -> list[str]:
         if (found := means(made, each.method, task=each.task, ranks=each.ranks, steps=each.steps))
     ]
     if not lines:
-        return ["No run of these has been made yet."]
+        return [NOTHING]
     titles = ("kB per step", "learning rate", "loss", "accuracy %", "seeds", "other rates: loss")
     return [*head("trained", *titles), *lines]
 

@@ -42,6 +42,18 @@ def test_an_interrupted_plan_goes_on_where_it_was(tmp_path):
     assert make(tmp_path) == []
 
 
+def test_published_runs_are_not_made_again(tmp_path):
+    (tmp_path / "before").mkdir()
+    make(tmp_path / "before")
+    published = Store(tmp_path / "before").records
+    kept = Store(tmp_path / "after", published)
+    assert PLAN.missing(store.scores(kept.of(PLAN))) == []
+    assert kept.records == []  # nothing is copied
+    for record in published:
+        record["key"]["edition"] = 0
+    assert kept.of(PLAN) == {}
+
+
 def test_two_processes_share_the_runs(tmp_path):
     made = make(tmp_path, jobs=2)
     assert len(made) == len(set(made)) == len(Store(tmp_path).of(PLAN))

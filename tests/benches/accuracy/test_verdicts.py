@@ -54,7 +54,7 @@ def test_methods_without_an_aim_have_no_verdict():
 
 
 def summary(*best: Result) -> Summary:
-    return Summary(SECTIONS["text"], 2400, 3, True, best, best)
+    return Summary(SECTIONS["text"], 2400, 3, (), best, best)
 
 
 def test_the_baseline_has_as_many_ranks_if_there_is_one():
@@ -103,7 +103,17 @@ def test_a_finished_plan_gives_a_page_and_a_figure(tmp_path):
     assert "adam(0.01)" in (tmp_path / "accuracy.svg").read_text()
 
 
-def test_sections_with_missing_runs_stay_out_of_the_documentation(tmp_path):
+def test_what_is_within_two_standard_errors_is_as_accurate():
+    dense = result("dense AdamW", 60.9, 61.0, 61.1)
+    near = result("adam(0.01)", 61.0, 61.1, 61.2)
+    (line,) = tables.verdicts(summary(dense, near))
+    assert "as accurate as dense AdamW, 0.10 ± 0.08 points above: holds" in line
+    far = result("adam(0.01)", 61.2, 61.3, 61.4)
+    (line,) = tables.verdicts(summary(dense, far))
+    assert "0.30 ± 0.08 points ahead of dense AdamW: holds" in line
+
+
+def test_rows_with_missing_runs_stay_out_of_the_documentation(tmp_path):
     plan = Plan(("clicks",))
     kept = Store(tmp_path)
     with Pool(1, target=working.pretend) as pool:
@@ -112,5 +122,21 @@ def test_sections_with_missing_runs_stay_out_of_the_documentation(tmp_path):
     del records[next(run for run in records if run.method == "adam_onebit()")]
     assert store.scores(records)
     found = document.document(plan, records)
-    assert not document.summaries(found)[0].complete
-    assert show.page(found, "x.json")[show.RATES] == []
+    assert document.summaries(found)[0].missing == (("adam_onebit()", 2),)
+    page = show.page(found, "x.json")
+    lines = page[show.BEST] + page[show.RATES]
+    assert any(line.startswith("| adam(0.01) |") for line in lines)
+    assert not any(line.startswith("| adam_onebit() |") for line in lines)
+    assert lines[0].endswith("; not finished: `adam_onebit()` (2 ranks)")
+    without = {run: each for run, each in records.items() if not run.method.startswith("dense")}
+    assert show.page(document.document(plan, without), "x.json")[show.RATES] == []
+
+
+def test_a_return_counts_over_the_whole_run(tmp_path):
+    section = SECTIONS["control"]
+    points = [{"step": 1, "loss": 0.8, "return": 0.2}, {"step": 2, "loss": 0.0, "return": 1.0}]
+    assert section.value(points) == pytest.approx(0.6)
+    one = Result("dense AdamW", 2, 0.001, (60.0,), 0.0, 1e4, early=20.0, last=100.0)
+    lines = tables.best(Summary(section, 640, 1, (), (one,), (one,)))
+    assert "| early, % | at the end, % | return %, mean of the run |" in lines[0]
+    assert "| 20.0 | 100.0 | 60.00 |" in lines[-1]

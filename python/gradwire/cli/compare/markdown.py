@@ -69,7 +69,7 @@ _WHY = """\
   averages delayed sums once more, costs more than both together, so presets are trained without
   one. `adam` takes Adam's step before it selects entries, and has none of these problems; nor has
   any preset with `memory=gradwire.memory.AdamCorrection()`: in runs of 800 steps all of them then
-  end where dense AdamW does, or ahead of it. See [each preset in three ways](ablations.md#presets),
+  end at most 0.02 behind dense AdamW. See [each preset in three ways](ablations.md#presets),
   [what makes the difference](ablations.md#why-a-sparse-codec-in-front-of-adamw-falls-behind) and
   [choosing an optimizer](choosing.md#the-optimizer).
 * **One magnitude for all that is sent.** `strom`, `adacomp` and `signsgd` send signs, and one
