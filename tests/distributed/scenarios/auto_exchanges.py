@@ -96,12 +96,11 @@ def switching(rank: int, world_size: int, *, spoiled: bool) -> dict[str, Any]:
             if dropped and step % 2 and rank == 1:
                 gradients["a"][3, 4] = torch.nan
             optimizer.zero_grad()
-            before = calls.copy()
-            try:
-                model(gradients).backward()
-            except GradientError as error:
+            before, known = calls.copy(), handle.error
+            model(gradients).backward()
+            if (error := handle.error) is not known:  # the optimizer's step would raise it
+                assert isinstance(error, GradientError)
                 found["errors"].append((step, error.name, error.rank))
-                dropped = True
             found["exchanges"].append(exchanges(handle))
             found["calls"].append(dict(calls - before))
             if dropped:  # no step: what was sent must come back, also out of owners' residuals
@@ -199,6 +198,7 @@ def moments(rank: int, world_size: int) -> dict[str, Any]:
                         "print": fingerprint(module),
                         "own": mine["second_moment"]["a"].clone().numpy(),
                         "shared": held and held["exp_avg_sq"].clone().numpy(),
+                        "spread": handle._parameters["a"].spread,
                         "count": held and float(held["step"]),
                         "gradient": gradients_of(module)["a"].copy(),
                     }

@@ -20,7 +20,7 @@ from gradwire.torch.horovod.wrapped import Distributed, wrap
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import Options, Scope
+from gradwire.torch.reducer.options import Options, Scope, is_scaling
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
@@ -138,6 +138,8 @@ def DistributedOptimizer(  # as Horovod's
     named = name_all(parameters, named_parameters)
     if os.environ.get("HOROVOD_ELASTIC") == "1" and members is not library.global_process_set:
         raise ValueError("process_set= does not go with an elastic run, whose sets change")
+    if choices is not None:
+        check_measurable(named, scaled=is_scaling(grad_scaler), whole=True)
     wrapped = wrap(optimizer)
     options = Options(
         codec=given,
@@ -149,8 +151,6 @@ def DistributedOptimizer(  # as Horovod's
         scope=scope,
         adaptive=choices is not None,
     )
-    if choices is not None:
-        check_measurable(named, scaled=options.scaled, whole=True)
     updates = any(each.memory.updates for each in options.assignment.codecs)
     arguments.check_op(op, gradient_predivide_factor, updates=updates)
     settings = _Settings(

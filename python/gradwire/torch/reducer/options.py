@@ -20,12 +20,19 @@ from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Place
 
-__all__ = ["Options", "Scope"]
+__all__ = ["Options", "Scope", "is_scaling"]
 
 Scope = Literal["tensor", "bucket"]
 """What entries are selected from: each parameter, or all parameters of a bucket together."""
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def is_scaling(grad_scaler: object) -> bool:
+    """Tell whether an argument is a loss scaler that is in use."""
+    if isinstance(grad_scaler, type) or not isinstance(grad_scaler, GradScaler):
+        return False
+    return grad_scaler.is_enabled()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,7 +85,7 @@ class Options:
     @property
     def scaled(self) -> bool:
         """Whether a loss scaler is in use."""
-        return self.grad_scaler is not None and self.grad_scaler.is_enabled()
+        return is_scaling(self.grad_scaler)
 
     def dense(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> set[str]:
         """Return the parameters that are always sent dense."""
