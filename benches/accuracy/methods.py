@@ -5,14 +5,14 @@ from typing import Any
 
 import gradwire
 from gradwire import Codec
-from gradwire.schedule import BySteps, Schedule, WarmUp
+from gradwire.schedule import Schedule, WarmUp, recommended
 
 from .flat import Flat
 from .rules import ByOptimizer, Rule
 
 ADAMW = {"betas": (0.9, 0.999), "weight_decay": 0.01}
 SGD = {"momentum": 0.9}
-WARM_UP = BySteps(WarmUp((0.05,)), 50)
+WARM_UP = recommended(gradwire.adam(0.01))
 """As `gradwire.torch.ddp.attach` begins with `gradwire.adam`."""
 
 
