@@ -92,7 +92,7 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         handle = optimizer.handle
         assert handle is not None  # since it is attached
         # The sum of all is in several places, and counts once.
-        has = torch.tensor([at in self._merged])
+        has = torch.tensor([at in self._merged], dtype=torch.uint8)
         holders = library.allgather(has).nonzero().flatten().tolist()
         if holders:
             mine = self._merged[at] if library.rank() == holders[0] else {}
