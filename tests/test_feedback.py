@@ -22,7 +22,13 @@ MEMORIES = [each for each in examples(memory.MEMORIES) if each.keeps]
 # Both sides of each bound of the only quantizer whose options decide.
 CONTRACTING = [Uniform(2, 3), Uniform(3, 35), Uniform(4, 195), Uniform(8, 512)]
 CONTRACTING += [Uniform(2, 8, "max"), Uniform(3, 512, "max"), Uniform(4, 1 << 20, "max")]
-REFUSED = [Uniform(), Uniform(2, 4), Uniform(3, 36), Uniform(4, 196), Uniform(7, 15_876)]
+REFUSED: list[Quantizer] = [
+    Uniform(),
+    Uniform(2, 4),
+    Uniform(3, 36),
+    Uniform(4, 196),
+    Uniform(7, 15_876),
+]
 REFUSED += [Uniform(2, 9, "max"), Uniform(2, norm="max"), Ternary(), Ternary(clip=None)]
 
 QUANTIZERS = [each for each in examples(quantize.QUANTIZERS) if each.contracts]
