@@ -15,10 +15,10 @@ HOSTILE = (-1, -(2**40), 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1, 2**64
 NOT_INTEGERS = (1.0, float("nan"), np.float64(1.0), "1", b"1", [1], object())
 
 CODEC = gradwire.topk(0.1)
-NATIVE = CODEC._encoder
+NATIVE = CODEC._codec
 PLAIN = gradwire.topk(0.1, memory=NoMemory())
 LATER = gradwire.topk(0.1, memory=Residual(low_memory=True))
-FORGETFUL = PLAIN._encoder
+FORGETFUL = PLAIN._codec
 N = 100
 X = np.arange(N, dtype=np.float32)
 LIMIT = CODEC.max_encoded_len(N)
@@ -42,7 +42,7 @@ def settle_bucket(ends: Any = (0, N), start: Any = 0, size: Any = None) -> Any:
     state, x = LATER.init_state(N), X.copy()
     out = np.zeros(LIMIT, np.uint8)
     found, error = _native.encode_bucket(
-        x, 1.0, [LATER._encoder], [state], [0, N], [LIMIT], [], out, later=True
+        x, 1.0, [LATER._codec], [state], [0, N], [LIMIT], [], out, later=True
     )
     assert error is None
     size = int(found.flat[0]) if size is None else size

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.torch.transport import groups
 from tests.distributed.ranks import Ranks
 
 LIMIT = 60.0  # seconds: less than rank 1 stays there, and less than the timeout of `expendable`
@@ -26,6 +27,23 @@ def test_a_rank_that_dies_is_noticed_at_once(expendable: Ranks) -> None:
     assert kind == "returned", seen
     assert seen["seconds"] < LIMIT
     assert "another rank has stopped" in seen["error"]
+    assert seen["rank"] == 1
+
+
+def test_a_rank_that_ends_between_steps_is_named(expendable: Ranks) -> None:
+    (kind, seen), other = expendable.try_run("failures.one_rank_is_absent", attaches=True)
+    assert other[0] == "died"
+    assert kind == "returned", seen
+    assert seen["rank"] == seen["unpickled"] == 1
+    assert "rank 1 has failed, has ended or did not take part" in seen["error"]
+    assert "on this rank" not in seen["error"]
+
+
+def test_a_rank_that_never_attaches_is_told_as_such(short_lived: Ranks) -> None:
+    (kind, seen), _ = short_lived.try_run("failures.one_rank_is_absent", attaches=False)
+    assert kind == "returned", seen
+    assert "another rank did not come to attach() in time" in seen["error"]  # a file says no more
+    assert "network" not in seen["error"]
 
 
 @pytest.mark.parametrize("how", ["before the hook", "raises"])
@@ -83,3 +101,14 @@ def test_what_cannot_work_is_refused(two: Ranks) -> None:
         assert "DistributedDataParallel, got Sequential" in found["not DDP"]
         assert "already has a communication hook" in found["other hook"]
         assert "find_unused_parameters instead" in found["skipping"]
+
+
+@pytest.mark.parametrize(
+    ("said", "rank"),
+    [("wait timeout after 12000ms, keys: /default_pg/0//1//cpu//0/1", "1"), ("Wait timeout", None)],
+)
+def test_the_wait_for_a_rank_is_recognized(said: str, rank: str | None) -> None:
+    found = groups._ABSENT.search(said)
+    assert found is not None
+    assert found[1] == rank
+    assert groups._ABSENT.search("Connect timeout [10.0.0.1]:80") is None

@@ -1,6 +1,7 @@
 """Ranks that raise, die, or do something else than the others."""
 
 import os
+import pickle
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -83,6 +84,24 @@ def fail() -> None:
     raise ArithmeticError("trouble in the backward pass")
 
 
+def one_rank_is_absent(rank: int, world_size: int, attaches: bool) -> dict[str, Any]:
+    """Rank 1 ends between two steps, or never comes to attach; say what the other one sees."""
+    model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
+    if rank == 1 and not attaches:
+        stay()
+    try:
+        gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+        train(model, rank, range(2))
+        if rank == 1:
+            die()
+        train(model, rank, range(2, 4))
+    except ExchangeError as error:
+        told().set("seen", "")
+        again = pickle.loads(pickle.dumps(error))
+        return {"error": str(error), "rank": error.rank, "unpickled": again.rank}
+    raise AssertionError("rank 1 was not missed")
+
+
 def one_rank_fails(
     rank: int, world_size: int, how: str, exchange: str | None = None
 ) -> dict[str, Any]:
@@ -114,6 +133,7 @@ def one_rank_fails(
         "seconds": seconds,
         "error": error,
         "kept": type(handle.error).__name__,
+        "rank": getattr(handle.error, "rank", None),
         "later": later,
         "repr": repr(handle),
     }

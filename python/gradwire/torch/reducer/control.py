@@ -133,7 +133,8 @@ class Control:
             self._lost, self._kind = f"{name}: {error}", kind_of(error)
             raise self._kind(
                 f"another rank did not call {name}: it has stopped, failed, or called something "
-                f"else ({str(error).strip()})"
+                f"else ({str(error).strip()})",
+                getattr(error, "rank", None),
             ) from error
         rows = self._every.view(self._channel.size, _NBYTES).numpy()
         every = []

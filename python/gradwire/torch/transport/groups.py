@@ -1,7 +1,8 @@
 """The transport of torch.distributed: makes and destroys the process groups of one attachment."""
 
+import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,9 @@ __all__ = ["Group", "Groups"]
 _PATIENCE = 5.0
 """Seconds to wait for the destruction of groups in which collectives may be in progress."""
 
+
+_ABSENT = re.compile(r"wait timeout(?: after \d+ ?ms, keys: \S*/(\d+))?$", re.IGNORECASE)
+"""A wait for the address of a rank of a new group, which that rank has never written."""
 
 _BY_HOST = ("gloo", "mpi", "ucc", "undefined")
 """Backends that frames on a device are not given to: Gloo copies to the host by itself, slowly."""
@@ -45,8 +49,12 @@ class Group:
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
         if self.size == 2 and out.is_cpu:
-            return pairs.gather_of_two(self.group, self.rank, out, mine, self._timeout)
-        return _started(dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True))
+            return self._start(
+                lambda: pairs.gather_of_two(self.group, self.rank, out, mine, self._timeout)
+            )
+        return self._start(
+            lambda: dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True)
+        )
 
     def all_to_all(
         self,
@@ -62,18 +70,21 @@ class Group:
         )
         if out.is_cpu:
             parts = torch.split(out, theirs), torch.split(mine, own)
-            return pairs.swap(self.group, self.rank, *parts, self._timeout)
-        work = dist.all_to_all_single(out, mine, theirs, own, group=self.group, async_op=True)
-        return _started(work)
+            return self._start(lambda: pairs.swap(self.group, self.rank, *parts, self._timeout))
+        return self._start(
+            lambda: dist.all_to_all_single(out, mine, theirs, own, group=self.group, async_op=True)
+        )
 
-    def all_reduce(self, tensor: torch.Tensor) -> dist.Work:
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
         """Start to replace a tensor by its sum over all ranks."""
-        return _started(dist.all_reduce(tensor, group=self.group, async_op=True))
+        return self._start(lambda: dist.all_reduce(tensor, group=self.group, async_op=True))
 
-    def broadcast(self, tensor: torch.Tensor, source: int) -> dist.Work:
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
         """Start to replace a tensor by that of one rank."""
-        work = dist.broadcast(tensor, src=self._global(source), group=self.group, async_op=True)
-        return _started(work)
+        first = self._global(source)
+        return self._start(
+            lambda: dist.broadcast(tensor, src=first, group=self.group, async_op=True)
+        )
 
     def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
         """Return the tensors of all ranks on one of them; an empty list on the others."""
@@ -94,10 +105,48 @@ class Group:
     def _global(self, rank: int) -> int:
         return dist.get_global_rank(self.group, rank)
 
+    def _start(self, start: Callable[[], Work | None]) -> Work:
+        """Start a collective whose failure is told as one of the other ranks, not of this one."""
+        other = 1 - self.rank if self.size == 2 else None
+        try:
+            work = start()
+        except RuntimeError as error:
+            if "onnection" not in str(error):  # what is wrong is here
+                raise
+            raise _lost(other, error) from error
+        assert work is not None  # with async_op
+        return _Collective(work, other)
 
-def _started(work: "dist.Work | None") -> "dist.Work":
-    assert work is not None  # with async_op
-    return work
+
+class _Collective:
+    """A collective under way.
+
+    Parameters
+    ----------
+    work : Work
+    other : int, optional
+        The other rank, if there is only one.
+    """
+
+    def __init__(self, work: Work, other: int | None) -> None:
+        self._work = work
+        self._other = other
+
+    def wait(self) -> None:
+        """Wait for it."""
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise _lost(self._other, error) from error
+
+
+def _lost(rank: int | None, error: RuntimeError) -> ExchangeError:
+    who = "another rank" if rank is None else f"rank {rank}"
+    return ExchangeError(
+        f"{who} has failed, has ended or did not take part in time; what it printed says why "
+        f"({str(error).strip()})",
+        rank,
+    )
 
 
 class Groups:
@@ -181,6 +230,14 @@ class Groups:
                 group_desc="gradwire",
             )
         except RuntimeError as error:
+            if absent := _ABSENT.search(str(error).strip()):
+                rank = None if absent[1] is None else int(absent[1])  # some stores do not say
+                who = "another rank" if rank is None else f"rank {rank}"
+                raise ExchangeError(
+                    f"{who} did not come to attach() in time: every rank has to call it; what that "
+                    f"rank printed says why it did not ({str(error).strip()})",
+                    rank,
+                ) from error
             raise ExchangeError(
                 "gradwire could not make a process group: its messages between the ranks go over "
                 "Gloo, also where frames go over NCCL. If Gloo finds no network that connects the "

@@ -117,7 +117,8 @@ class Confirmation:
             self._channel.all_gather(self._every.view(-1), self._mine).wait()
         except RuntimeError as failure:
             raise kind_of(failure)(
-                f"another rank of this node did not end the same backward pass ({failure})"
+                f"another rank of this node did not end the same backward pass ({failure})",
+                getattr(failure, "rank", None),
             ) from failure
         raise_first([Outcome.read(each) for each in self._every])
 

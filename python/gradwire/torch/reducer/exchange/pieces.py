@@ -98,7 +98,8 @@ def wait(work: Work, sequence: int) -> None:
     except RuntimeError as error:
         raise kind_of(error)(
             f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
-            f"run the same backward pass in time ({str(error).strip()})"
+            f"run the same backward pass in time ({str(error).strip()})",
+            getattr(error, "rank", None),
         ) from error
 
 

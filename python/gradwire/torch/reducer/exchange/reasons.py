@@ -40,8 +40,8 @@ def share_reasons(
     try:
         channel.all_gather(every, mine).wait()
     except RuntimeError as failure:
-        kind = kind_of(failure)
-        raise kind(f"a rank failed without reporting why ({failure})") from failure
+        text = f"a rank failed without reporting why ({failure})"
+        raise kind_of(failure)(text, getattr(failure, "rank", None)) from failure
     _raise_first(layout, every.view(channel.size, -1), did)
 
 
