@@ -182,9 +182,9 @@ def test_from_the_last_epoch_on_nothing_changes(schedule):
 @pytest.mark.parametrize(
     ("codec", "ratio"),
     [
-        (gradwire.adam(0.01), 0.05),
-        (gradwire.adam(0.001), 0.05),
-        (gradwire.adam(0.05), None),
+        (gradwire.adam(0.01), 0.02),
+        (gradwire.adam(0.001), 0.02),
+        (gradwire.adam(0.02), None),
         (gradwire.adam_onebit(), None),
         (gradwire.Codec(sparsify=TopK(k=5), memory=gradwire.memory.AdamCorrection()), None),
         (gradwire.topk(0.01), None),

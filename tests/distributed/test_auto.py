@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from gradwire.schedule.recommendation import STEPS
+from gradwire.schedule.recommendation import RATIO, STEPS
 from tests.distributed.ranks import Ranks
 
 
@@ -143,7 +143,7 @@ def test_the_codec_in_use_begins_with_a_warm_up_and_one_that_is_tried_does_not(
             assert {ratio for ratio, _ in found[kind]["sent"].values()} == {None, 0.01}
         for kind, first in (("in use", 1), ("resumed", STEPS // 2 + 1)):
             sent = found[kind]["sent"]
-            warm = {step for step, (ratio, _) in sent.items() if ratio == 0.05}
+            warm = {step for step, (ratio, _) in sent.items() if ratio == RATIO}
             cold = {step for step, (ratio, _) in sent.items() if ratio == 0.01}
             # A resumed run measures for some steps first, and is not to measure the warm-up.
             assert min(cold - set(range(first + 8))) == STEPS + 1 == max(warm) + 1
@@ -151,7 +151,7 @@ def test_the_codec_in_use_begins_with_a_warm_up_and_one_that_is_tried_does_not(
             looks = {sent[step][1] for step in warm}
             assert len(looks) == 1, "a look would take a warm-up for the setting"
             assert sent[max(cold)][1] > max(looks)
-            assert found[kind]["shown"][STEPS].endswith("epoch 0: ratio 0.05")
+            assert found[kind]["shown"][STEPS].endswith(f"epoch 0: ratio {RATIO}")
             assert found[kind]["shown"][STEPS + 1].endswith("epoch 1: ratio 0.01")
         assert found["constant"]["shown"][STEPS] == ""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradwire.schedule.recommendation import STEPS
+from gradwire.schedule.recommendation import RATIO, STEPS
 from gradwire.torch.reducer.scheduling import EPOCH
 from tests.distributed.ranks import Ranks
 
@@ -94,9 +94,9 @@ def test_codecs_that_send_steps_begin_with_a_warm_up(two: Ranks) -> None:
     for found in results:
         for kind in ("adam", "bucket", "said", "named"):
             (first, _, _), (last, shown, many), (after, over, few) = found[kind][0]
-            assert first["0.weight"] == last["0.weight"] == 0.05
+            assert first["0.weight"] == last["0.weight"] == RATIO
             assert after["0.weight"] == 0.01
-            assert shown.endswith(f"steps={STEPS}), epoch 0: ratio 0.05")
+            assert shown.endswith(f"steps={STEPS}), epoch 0: ratio {RATIO}")
             assert over.endswith("epoch 1: ratio 0.01")
             assert many > few
         assert found["adam"][1] == found["said"][1]
@@ -123,14 +123,14 @@ def test_a_warm_up_goes_on_with_another_number_of_ranks(
     two.run("schedules.resumes", folder=str(tmp_path), steps=steps)
     results = three.run("schedules.resumes_on_others", folder=str(tmp_path), steps=steps)
     for found in results:
-        assert list(found["ratios"].values()) == [0.05] * 3 + [0.01] * 3
+        assert list(found["ratios"].values()) == [RATIO] * 3 + [0.01] * 3
         assert found["print"] == results[0]["print"]
 
 
 def test_a_run_from_before_there_was_a_warm_up_is_not_warmed_up_late(two: Ranks) -> None:
     for found in two.run("schedules.resumes_from_before"):
         (early, _), (late, schedule) = found[3], found[STEPS + 3]
-        assert (early, late) == (0.05, 0.01)
+        assert (early, late) == (RATIO, 0.01)
         assert schedule["epoch"] == 1
 
 

@@ -134,7 +134,7 @@ def test_what_begins_with_a_larger_ratio_ends_with_a_smaller_one_by_itself(ranks
     results = ranks.run("training.begins")
     for found in results:
         (warm, over), said, prints = found["steps"]
-        assert warm.endswith("epoch 0: ratio 0.05")
+        assert warm.endswith("epoch 0: ratio 0.02")
         assert over.endswith("epoch 1: ratio 0.01")
         assert said == []
         (warm, over), said, _ = found["epochs"]

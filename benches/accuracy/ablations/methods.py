@@ -57,7 +57,7 @@ def _presets() -> Iterator[tuple[str, Method]]:
         yield f"{name}, updates", updates(codec)
 
 
-WARM_UPS = ((0.05, 50), (0.05, 100), (0.05, 200), (0.02, 100))
+WARM_UPS = ((0.02, 100), (0.05, 50), (0.05, 100), (0.05, 200))
 """Ratios, and for how many steps."""
 
 

@@ -184,10 +184,17 @@ def _moments() -> Iterator[Run]:
 
 def _warm_up() -> Iterator[Run]:
     settings = ["adam(0.01)", *(warm_up_name(*each) for each in WARM_UPS)]
-    tasks = (("control", 640, 2e-3), ("noise", 400, 8e-3), ("text", 300, 4e-3))
+    tasks = (
+        ("control", 640, 2e-3),
+        ("noise", 400, 8e-3),
+        ("noise", 400, 16e-3),
+        ("text", 300, 4e-3),
+    )
     for seed in range(3):
         for task, steps, rate in tasks:
             for name in settings[: 5 if seed == 0 else 3]:
                 yield Run(name, rate, task, seed=seed, steps=steps)
         for name in ("dense", *settings[:3]):
             yield Run(name, 2e-3, "noise", seed=seed, steps=400)
+        for name in ("dense", "updates, 5%"):
+            yield Run(name, 16e-3, "noise", seed=seed, steps=400)

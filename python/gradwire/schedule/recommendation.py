@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from gradwire.codec import Codec
     from gradwire.schedule.base import Schedule
 
-__all__ = ["STEPS", "recommended"]
+__all__ = ["RATIO", "STEPS", "recommended"]
 
-STEPS = 50
+STEPS = 100
 """Steps of the warm-up."""
-_RATIO = 0.05
+RATIO = 0.02
 """Share of the entries that is sent in these steps."""
 
 
@@ -22,18 +22,18 @@ def recommended(codec: "Codec") -> "Schedule":
     """Return what `attach` and ``"auto"`` take for a codec by default.
 
     Entries wait for 1 / ratio steps on average, which costs most at the beginning of a training,
-    when weights move fastest. So codecs that send steps, as `gradwire.adam` does, send 5 % of the
-    entries in their first 50 steps, if they send less later: as many steps for every ratio,
-    because 1 / ratio of them, at 0.1 %, would be the bytes of 50,000 others. Of 50, 100 and 200
-    steps, 50 gave back as much for the least bytes (``docs/accuracy.md``). All other codecs send
-    from the start what they send later.
+    when weights move fastest. So codecs that send steps, as `gradwire.adam` does, send 2 % of the
+    entries in their first 100 steps, if they send less later: as many steps for every ratio,
+    because 1 / ratio of them, at 0.1 %, would be the bytes of 20,000 others. 5 % gives back a
+    little more, but ruins training at high learning rates (``docs/ablations.md``). All other codecs
+    send from the start what they send later.
 
     Returns
     -------
     gradwire.schedule.Schedule
-        ``BySteps(WarmUp((0.05,)), 50)``, or ``Constant()``.
+        ``BySteps(WarmUp((0.02,)), 100)``, or ``Constant()``.
     """
     ratio = getattr(codec.sparsify, "ratio", None)
-    if codec.memory.updates and ratio is not None and ratio < _RATIO:
-        return BySteps(WarmUp((_RATIO,)), STEPS)
+    if codec.memory.updates and ratio is not None and ratio < RATIO:
+        return BySteps(WarmUp((RATIO,)), STEPS)
     return Constant()

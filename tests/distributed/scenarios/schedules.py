@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, BySteps, Constant, DenseWarmUp, WarmUp
-from gradwire.schedule.recommendation import STEPS
+from gradwire.schedule.recommendation import RATIO, STEPS
 from gradwire.torch.ddp import Handle
 from gradwire.torch.optim import AdamW
 from gradwire.torch.reducer.jobs import Buffers
@@ -246,7 +246,7 @@ def begins(rank: int, world_size: int) -> dict[str, Any]:
         "adam": (adam, {}),
         "bucket": (adam, {"scope": "bucket"}),
         "named": (named, {}),
-        "said": (adam, {"schedule": BySteps(WarmUp((0.05,)), STEPS)}),
+        "said": (adam, {"schedule": BySteps(WarmUp((RATIO,)), STEPS)}),
         "constant": (adam, {"schedule": Constant()}),
         "dense enough": (gradwire.adam(ratio=0.1), {}),
         "one bit": (gradwire.adam_onebit(), {}),
