@@ -25,7 +25,7 @@ BEGINS = 20
 class Eager:
     """Decides on the codec wherever it applies, and from time to time on all-reduces."""
 
-    skips, keeps, reason = 2, False, "It was told so."
+    skips, keeps, settled, reason = 2, False, False, "It was told so."
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.due, self._looks = plan, 2, 0
