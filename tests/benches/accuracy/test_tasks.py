@@ -116,7 +116,7 @@ def test_a_warm_up_that_counts_steps_ends_after_them():
     flat = Flat(Toy().model(0))
     rule = methods.METHODS["adam(0.01), warm-up"].rule(flat, 1, 640)
     assert {step: codec.sparsify.ratio for step, codec in rule._changes.items() if step < 150} == {
-        0: 0.05, 50: 0.01, 100: 0.01
+        0: 0.02, 100: 0.01
     }  # fmt: skip
 
 

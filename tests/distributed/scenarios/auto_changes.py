@@ -231,7 +231,7 @@ def accumulating(rank: int, world_size: int) -> dict[int, Any]:
 class _Deadly:
     """It cannot be told to others."""
 
-    def __reduce__(self) -> Any:
+    def told(self) -> Any:
         os._exit(7)
 
 
