@@ -13,7 +13,7 @@ import pytest
 
 import gradwire
 from gradwire.memory import NoMemory
-from tests.support import CODECS, name_of
+from tests.support import CODECS, memory_for, name_of
 
 CODEC = gradwire.topk(0.01, memory=NoMemory())
 
@@ -299,9 +299,9 @@ def test_the_checksum_of_a_frame_is_computed_once(frame):
 @pytest.mark.parametrize("quantize", [each() for each in gradwire.quantize.QUANTIZERS], ids=repr)
 def test_parts_of_a_frame_are_the_frame(quantize):
     x = np.random.default_rng(3).standard_normal((40, 60)).astype(np.float32)
-    codec = gradwire.Codec(sparsify=gradwire.sparsify.TopK(ratio=0.3), quantize=quantize).for_shape(
-        x.shape
-    )
+    codec = gradwire.Codec(
+        sparsify=gradwire.sparsify.TopK(ratio=0.3), quantize=quantize, memory=memory_for(quantize)
+    ).for_shape(x.shape)
     frame = codec.encode(x, codec.init_state(x.size))
     bounds = [0, 700, 700, 1501, x.size]
     ranges = frame.split(bounds)

@@ -79,6 +79,6 @@ def test_a_rank_lost_in_a_look_is_an_error_on_the_others(short_lived: Ranks):
     assert other[0] == "died"
     assert kind == "returned", seen
     assert len(seen["errors"]) == 2, seen
-    assert "decision 1 of auto" in seen["errors"][0]
+    assert "rank 1 has failed, has ended or did not take part" in seen["errors"][0]
     assert seen["kept"] == "ExchangeError"
     assert "broken" in seen["repr"]
