@@ -55,6 +55,9 @@ mod _native {
 
     use crate::number::number;
 
+    /// Threads of one call; a pool of more would exhaust the machine, not speed it up.
+    const MOST_THREADS: usize = 4096;
+
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -69,16 +72,18 @@ mod _native {
     /// Parameters
     /// ----------
     /// count : int
-    ///     At least 1.
+    ///     From 1 to 4096.
     #[pyfunction]
     fn set_num_threads(count: &Bound<'_, PyAny>) -> PyResult<()> {
         let count: i64 = number("count", count)?;
         match usize::try_from(count) {
-            Ok(count) if count > 0 => {
+            Ok(count) if (1..=MOST_THREADS).contains(&count) => {
                 pool::set_num_threads(count);
                 Ok(())
             }
-            _ => Err(PyValueError::new_err(format!("count must be at least 1, got {count}"))),
+            _ => Err(PyValueError::new_err(format!(
+                "count must be from 1 to {MOST_THREADS}, got {count}"
+            ))),
         }
     }
 
