@@ -346,7 +346,8 @@ def gives_back(rank: int, world_size: int) -> list[int]:
     module = torch.nn.Sequential(
         torch.nn.Linear(32, 2000, bias=False), torch.nn.Linear(2000, 16, bias=False)
     )
-    with stepping(module=module) as (model, optimizer, handle):
+    schedule = BySteps(WarmUp((0.05,)), STEPS)
+    with stepping(module=module, schedule=schedule) as (model, optimizer, handle):
         found = []
         for steps in (range(STEPS), range(STEPS, STEPS + 8)):
             train(model, rank, steps, optimizer=optimizer)
