@@ -19,6 +19,7 @@ from tests.distributed.test_parity import check_conservation
 SEVERAL = {"bucket_cap_mb": 0.01}
 SCATTER = {"exchange": "ReduceScatter"}
 RATIO = 0.05
+UNIFORM = ("Uniform", {"norm": "max"})
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
@@ -85,7 +86,7 @@ def test_every_entry_and_every_byte_is_that_of_a_plain_model(
     "codec",
     [
         ("topk", {"ratio": 0.05}),
-        ("topk", {"ratio": 0.05, "quantize": "Uniform"}),
+        ("topk", {"ratio": 0.05, "quantize": UNIFORM}),
         ("sidco", {"ratio": 0.05, "quantize": "Float16"}),
         ("dgc", {"ratio": 0.05}),
         ("adacomp", {}),
@@ -101,8 +102,8 @@ def test_replicas_are_bit_identical(ranks: Ranks, codec: tuple[str, dict[str, An
     assert len({fingerprint for fingerprint, _ in results}) == 1
 
 
-@pytest.mark.parametrize("quantize", ["Float32", "BFloat16", "Uniform", "SignScale"])
-def test_nothing_is_lost(two: Ranks, quantize: str) -> None:
+@pytest.mark.parametrize("quantize", ["Float32", "BFloat16", UNIFORM, "SignScale"], ids=str)
+def test_nothing_is_lost(two: Ranks, quantize: Any) -> None:
     codec = ("topk", {"ratio": 0.05, "quantize": quantize} | SCATTER)
     results = two.run("parity.conservation", ddp=SEVERAL, options={}, codec=codec)
     exact = quantize in ("Float32", "BFloat16")  # integers, all of them
@@ -167,7 +168,7 @@ def test_a_length_that_cannot_be_is_an_error_before_memory_is_taken_for_it() -> 
 
 
 def test_resume_is_bit_for_bit_whatever_buckets_it_begins_with(two: Ranks, tmp_path: Path) -> None:
-    for options in ({"ratio": 0.02}, {"ratio": 0.02, "quantize": "Uniform"}):
+    for options in ({"ratio": 0.02}, {"ratio": 0.02, "quantize": UNIFORM}):
         codec = ("topk", options | SCATTER)
         for result in two.run("saving.resume", codec=codec, folder=str(tmp_path)):
             assert result["parameters"]

@@ -26,7 +26,7 @@ from tests.distributed.scenarios.common import (
 def preset(
     name: str,
     *,
-    quantize: str | None = None,
+    quantize: str | tuple[str, dict[str, Any]] | None = None,
     memory: str | dict[str, Any] | None = None,
     exchange: str | None = None,
     **options: Any,
@@ -35,7 +35,8 @@ def preset(
     codec = getattr(gradwire, name)(**options)
     parts: dict[str, Any] = {}
     if quantize is not None:
-        parts["quantize"] = getattr(gradwire.quantize, quantize)()
+        kind, its = (quantize, {}) if isinstance(quantize, str) else quantize
+        parts["quantize"] = getattr(gradwire.quantize, kind)(**its)
     if isinstance(memory, dict):
         parts["memory"] = gradwire.memory.Memory.KINDS[memory["kind"]].from_config(memory)
     elif memory is not None:

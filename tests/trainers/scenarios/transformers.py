@@ -75,7 +75,7 @@ def state_of(compress: Any) -> dict[str, bytes]:
 def resume(rank: int, world_size: int, folder: str, **options: Any) -> dict[str, Any]:
     """Train 6 steps; then resume from the checkpoint of step 3."""
     become(rank, world_size)
-    whole: Any = Compress(gradwire.adam(ratio=0.02))
+    whole: Any = Compress(gradwire.adam(ratio=0.01))
     first = trainer(folder, whole, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PairingWarning)
@@ -83,7 +83,7 @@ def resume(rank: int, world_size: int, folder: str, **options: Any) -> dict[str,
     expected = fingerprint(first.model), state_of(whole)
     whole.handle.detach()
 
-    rest: Any = Compress(gradwire.adam(ratio=0.02))
+    rest: Any = Compress(gradwire.adam(ratio=0.01))
     second = trainer(folder, rest, **options)
     second.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-3"))
     found = fingerprint(second.model), state_of(rest)

@@ -105,6 +105,11 @@ class Applying:
         self.last, self._resumed, self._expected = None, step > 0, optimizer_step
         self.claim.excuse()
 
+    @property
+    def measured(self) -> bool:
+        """Whether the spread of gradients over the ranks is known of any parameter."""
+        return any(each.spread is not None for each in self._parameters.values())
+
     def optimizer_step(self) -> int | None:
         """Return how many steps the optimizer has counted; None if it counts none, as SGD."""
         counts = [
@@ -214,13 +219,10 @@ class Applying:
             keeps = "betas" in group or group["momentum"] != 0.0
             for each in group["params"] if keeps else ():
                 state = self._optimizer.state.get(each, {})
-                has = bool(state)
-                if id(each) in self._parameters and "exp_avg" in state:
-                    has = bool(state["exp_avg"].any())  # else it is what a codec gave back
                 if id(each) in self._parameters:
-                    compressed = compressed or has
+                    compressed = compressed or _is_dense(state)
                 elif each.requires_grad:
-                    dense = dense or has
+                    dense = dense or bool(state)
         return compressed, dense
 
     def idle(self) -> set[int]:
@@ -331,7 +333,7 @@ class Applying:
                 begins or parameter.codec.memory.updates
             ):  # the momentum of weight decay stays with the optimizer
                 moments = kept.pop(parameter.tensor)
-                self._took_over = True
+                self._took_over = self._took_over or _is_dense(moments)
                 if begins or _is_ahead(moments, parameter):
                     _start(parameter, moments)
 
@@ -382,6 +384,11 @@ class Applying:
         """Remember what a pass brought, to notice changes."""
         if self._watches:
             self.origins.watch()
+
+
+def _is_dense(moments: Mapping[str, Any]) -> bool:
+    """Tell whether moments are of dense training, and not what a codec gave back."""
+    return bool(moments["exp_avg"].any()) if "exp_avg" in moments else bool(moments)
 
 
 def _is_ahead(moments: Mapping[str, Any], parameter: Parameter) -> bool:

@@ -68,7 +68,7 @@ def _save(parameter: Parameter, read: Snapshots) -> Entry:
     buffers = {
         kind: to_logical(values, parameter) for kind, values in held.items() if values is not None
     }
-    return Entry(state, parameter.limit.state(), buffers)
+    return Entry(state, parameter.limit.state(), buffers, parameter.spread)
 
 
 def load(
@@ -110,7 +110,7 @@ def load(
         told = [
             (members, bucket, tracked.sizes) for members, (bucket, tracked) in mine.bundles.items()
         ]
-        return mine.summary, mine.schedule, steps, checksum(told), made_in
+        return mine.summary, mine.schedule, steps, mine.spreads, checksum(told), made_in
 
     every = together(channel, read, "load")
     (mine,) = loading
@@ -138,7 +138,7 @@ def load(
         "load",
     )
     mine.share_moments(between, [every[rank][-1] for rank in place.partners])
-    mine.apply()
+    mine.apply(next((every[rank][3] for rank in place.partners if every[rank][3]), {}))
     if bundler is not None:
         told = {every[rank][-2] for rank in place.partners}
         bundler.keep(mine.bundles if len(told) == 1 else {})
@@ -177,6 +177,7 @@ class _Loading:
         self.moments: dict[str, tuple[NDArray[np.float32], int]] = {}
         self.states: dict[str, State | LowRankState | MemberState] = {}
         self.sizes: dict[str, list[int]] = {}
+        self.spreads: dict[str, float] = {}
         self.summary: tuple[int, int, int, int] | None = None
         self.optimizer_step: int | None = None
         self.bundles: Kept = {}
@@ -243,6 +244,8 @@ class _Loading:
         for name, entry in by_rank[rank].entries.items():
             self._restore(name, entry, entry.buffers)
             self.sizes[name] = entry.sizes
+            if entry.spread is not None:
+                self.spreads[name] = entry.spread
 
     def _check_bundles(self) -> None:
         """Have what bundles continue from loaded once, on trial."""
@@ -346,12 +349,16 @@ class _Loading:
             None if schedule is None else self._scheduler.prepare(schedule, self._measured)
         )
 
-    def apply(self) -> None:
-        """Replace the parameters' states. Frame sizes are valid for the same world size only."""
+    def apply(self, spreads: Mapping[str, float]) -> None:
+        """Replace the parameters' states. Frame sizes are valid for the same world size only.
+
+        So are spreads, which ranks with the same share take from one of them.
+        """
         if self._position is not None:
             self._scheduler.take(self._position)
         for name, parameter in self._parameters.items():
             parameter.state = self.states[name]
+            parameter.spread = spreads.get(name)
             parameter.limit.reset()
             if name in self.sizes:
                 parameter.limit.load(self.sizes[name])

@@ -53,6 +53,8 @@ class Step:
         What that has raised: the buckets of the step are not exchanged, on any rank.
     measures : bool
         The spread of its gradients over the ranks is measured, on all of them.
+    spreads : dict
+        The spreads before, of parameters of which it was measured, by name.
     """
 
     number: int = 0
@@ -68,6 +70,7 @@ class Step:
     prepare: Callable[[], None] | None = None
     refused: BaseException | None = None
     measures: bool = False
+    spreads: dict[str, float | None] = field(default_factory=dict)
 
     def encode(self, parameter: Parameter, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""
@@ -87,6 +90,7 @@ class Step:
         for parameter in parameters:
             del self.encoded[parameter.name]
             parameter.unmeasure()
+            parameter.spread = self.spreads.pop(parameter.name, parameter.spread)
             state = parameter.state
             bundle: Bundle | None = state.bundle if isinstance(state, MemberState) else None
             if bundle is not None:

@@ -56,6 +56,7 @@ def measure(job: Job, channel: Channel) -> None:
     for unit, (*sums, own) in zip(units, found.cpu().double().numpy(), strict=True):
         common = float(np.square(sums).sum())
         if 0.0 < common < np.inf and 0.0 < own < np.inf:
+            job.step.spreads[unit.parameter.name] = unit.parameter.spread
             _note(unit.parameter, min(max(channel.size * own / common, 1.0), channel.size))
 
 
@@ -72,7 +73,9 @@ def _signed(values: torch.Tensor) -> torch.Tensor:
 def _note(parameter: Parameter, spread: float) -> None:
     """Record a spread, half of it as measured now, and correct what was taken over by the last."""
     known = parameter.spread
-    parameter.spread = spread = float(spread if known is None else 0.5 * (known + spread))
+    # To digits that no order of addition changes.
+    spread = round(float(spread if known is None else 0.5 * (known + spread)), 3)
+    parameter.spread = spread
     if parameter.taken is not None:
         held = parameter.state.state_dict()
         factor = np.float32(spread / parameter.taken)

@@ -95,6 +95,7 @@ class Passes:
         self.restarts += 1
         self._worker.restart()
         self.forget()
+        self._changed = self._applying is None or not self._applying.measured
 
     def forget(self) -> None:
         """Compute all layouts anew, and make the last backward pass one that cannot be discarded.

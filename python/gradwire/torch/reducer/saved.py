@@ -36,11 +36,14 @@ class Entry:
     buffers : dict of str to torch.Tensor
         Those of `BUFFERS` that the codec has: float32, of the parameter's shape; a residual in
         bfloat16 if it is kept so.
+    spread : float or None
+        As of `Parameter`.
     """
 
     state: dict[str, Any]
     sizes: list[int]
     buffers: dict[str, torch.Tensor]
+    spread: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
         "schedule": state.schedule,
         "parameters": {
             name: {"state": entry.state, "sizes": entry.sizes}
+            | ({} if entry.spread is None else {"spread": entry.spread})
             for name, entry in state.entries.items()
         },
     }
@@ -176,7 +180,7 @@ def _unpack(packed: object, key: str) -> RankState:
         step=_integer(key, about, "step", low=0),
         schedule=dict(_mapping(f"{key}.schedule", about.get("schedule"))),
         entries={
-            name: _entry(f"{key}.{name}", found, tensors, name)
+            name: _entry(f"{key}.{name}", found, tensors, name, world_size)
             for name, found in parameters.items()
         },
         measured=tensors["measured"],
@@ -228,13 +232,23 @@ def _sizes(what: str, sizes: object) -> list[int]:
 
 
 def _entry(
-    what: str, found: object, tensors: Mapping[str, Mapping[str, torch.Tensor]], name: str
+    what: str,
+    found: object,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    name: str,
+    world_size: int,
 ) -> Entry:
     found = _mapping(what, found)
+    spread = found.get("spread")
+    if spread is not None:
+        spread = _validate.real(f"{what}: spread", spread)
+        if not 1.0 <= spread <= world_size:
+            raise ValueError(f"{what}: spread must be from 1 to {world_size}, got {spread}")
     return Entry(
         state=dict(_mapping(f"{what}: state", found.get("state"))),
         sizes=_sizes(what, found.get("sizes")),
         buffers={kind: tensors[kind][name] for kind in BUFFERS if name in tensors[kind]},
+        spread=spread,
     )
 
 
