@@ -88,6 +88,7 @@ def test_the_case_of_a_level_does_not_matter(level):
         ("GRADWIRE_NUM_THREADS", "abc"),
         ("GRADWIRE_NUM_THREADS", "0"),
         ("GRADWIRE_NUM_THREADS", "2.5"),
+        ("GRADWIRE_NUM_THREADS", "4097"),
     ],
 )
 def test_a_variable_that_is_ignored_is_a_warning(name, value):

@@ -53,6 +53,8 @@ def test_no_ratio_below_the_bound_is_used():
     assert ladder(0.05) == (0.1, 0.05)
     assert ladder(0.03) == (0.1, 0.05, 0.03)
     assert ladder(1.0) == (1.0,)
+    assert ladder(0.01, most=0.02) == (0.02, 0.01)
+    assert ladder(0.05, most=0.02) == (0.05,)
     world = World(1e6, ratios=ladder(0.05))
     assert {each.ratio for each in world.run(fresh(), 500)} == {0.05}
 

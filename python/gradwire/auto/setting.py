@@ -63,9 +63,12 @@ Plan: TypeAlias = tuple[Setting, ...]
 """The setting of each bucket, in the order in which they become ready."""
 
 
-def ladder(least: float) -> tuple[float, ...]:
-    """Return the ratios that are tried, from the largest down to the least one allowed."""
-    return (*(each for each in _STEPS if each > least), least)
+def ladder(least: float, most: float = 1.0) -> tuple[float, ...]:
+    """Return the ratios that are tried, from the largest down to the least one allowed.
+
+    The least one is tried even if it is more than ``most``.
+    """
+    return (*(each for each in _STEPS if least < each <= most), least)
 
 
 def compresses(plan: Plan) -> bool:

@@ -7,6 +7,9 @@ pub const SIMD: &str = "GRADWIRE_SIMD";
 /// Name of the variable that sets the number of threads; see [`crate::pool::num_threads`].
 pub const NUM_THREADS: &str = "GRADWIRE_NUM_THREADS";
 
+/// The most threads that can be asked for: more than any machine has, and few enough to be made.
+pub const MOST_THREADS: usize = 4096;
+
 /// The variable's value without surrounding blanks; none where it is not set, or set to nothing.
 pub(crate) fn value(name: &str) -> Option<String> {
     let text = std::env::var_os(name)?;
@@ -15,9 +18,9 @@ pub(crate) fn value(name: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// A count of threads, at least one.
+/// A count of threads, from one to [`MOST_THREADS`].
 pub(crate) fn threads(text: &str) -> Option<usize> {
-    text.parse().ok().filter(|&threads| threads > 0)
+    text.parse().ok().filter(|threads| (1..=MOST_THREADS).contains(threads))
 }
 
 /// One message for each variable whose value is ignored: the value, what is allowed, and what is used
@@ -41,9 +44,11 @@ fn about_simd(text: &str) -> Option<String> {
 }
 
 fn about_threads(text: &str) -> Option<String> {
-    threads(text)
-        .is_none()
-        .then(|| format!("{NUM_THREADS}={text} is ignored: it must be a whole number, at least 1"))
+    threads(text).is_none().then(|| {
+        format!(
+            "{NUM_THREADS}={text} is ignored: it must be a whole number from 1 to {MOST_THREADS}"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -66,9 +71,10 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_threads_is_at_least_one() {
+    fn a_number_of_threads_is_one_that_a_machine_may_have() {
         assert_eq!(threads("3"), Some(3));
-        for text in ["0", "-1", "abc", "1.5"] {
+        assert_eq!(threads("4096"), Some(4096));
+        for text in ["0", "-1", "abc", "1.5", "4097", "18446744073709551616"] {
             assert_eq!(threads(text), None);
             assert!(about_threads(text).is_some_and(|complaint| complaint.contains(text)));
         }

@@ -36,7 +36,8 @@ use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
 mod _native {
-    use gradwire_core::{environment, pool, simd};
+    use gradwire_core::environment::{self, MOST_THREADS};
+    use gradwire_core::{pool, simd};
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
@@ -54,9 +55,6 @@ mod _native {
     use crate::state::State;
 
     use crate::number::number;
-
-    /// Threads of one call; a pool of more would exhaust the machine, not speed it up.
-    const MOST_THREADS: usize = 4096;
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -10,7 +10,7 @@ import gradwire
 from gradwire import _validate
 from gradwire.auto import ladder
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
-from gradwire.schedule import Constant, Schedule
+from gradwire.schedule import Constant, Schedule, recommendation
 from gradwire.torch.optim import AdamW
 from gradwire.torch.reducer.pairing import check_optimizer
 
@@ -94,7 +94,9 @@ def _codec_for(optimizer: torch.optim.Optimizer, least: float) -> "tuple[Codec, 
                 f"eps {sorted(eps)}: give all groups the same, or attach codecs by name"
             )
         (second,), (small,) = beta2, eps
-        return gradwire.adam(ratio=least, beta2=second, eps=small), ladder(least)
+        # More than that can ruin training at rates that are right for dense gradients.
+        ratios = ladder(least, most=recommendation.RATIO)
+        return gradwire.adam(ratio=least, beta2=second, eps=small), ratios
     if any(_adapts(group) for group in optimizer.param_groups):
         return gradwire.float8(), ()
     return gradwire.topk(ratio=least), ladder(least)
