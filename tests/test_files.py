@@ -127,5 +127,8 @@ def test_a_link_stays_a_link(tmp_path):
     _files.write(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there").read_text() == "new"
+    (tmp_path / "there").chmod(0o640)
+    _files.write(tmp_path / "link", "newer")
+    assert (tmp_path / "there").stat().st_mode & 0o777 == 0o640
     _files.write("/dev/null", "anything")
     assert not Path("/dev/null").is_file()

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,12 +62,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     target = Path(os.path.realpath(path))  # a link stays one
     special = target.exists() and not target.is_file()  # as /dev/stdout
-    part = target if special else target.with_name(f".{target.name}.{os.getpid()}")
+    part = target if special else target.with_name(f".gradwire-{secrets.token_hex(8)}")
     try:
         try:
-            with part.open("wb") as file:
+            with part.open("wb" if special else "xb") as file:  # never through somebody's link
                 yield file
             if not special:
+                if target.exists():
+                    part.chmod(stat.S_IMODE(target.stat().st_mode))
                 part.replace(target)
         finally:
             if not special:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.ranks import Ranks
+from tests.distributed.scenarios.claims import WRAPPERS
 
 KINDS = ["momentum", "adam"]
 ALL_KINDS = [*KINDS, "plain"]
@@ -112,7 +113,7 @@ def test_ranks_without_inputs_follow(two: Ranks, kind: str) -> None:
 
 def test_ranks_must_agree_on_the_optimizer(two: Ranks) -> None:
     for texts in two.run("optimizing.disagreeing"):
-        assert len(texts) == 4
+        assert len(texts) == 5
         for text in texts:
             assert "rank 1 and rank 0 attached with different optimizer" in text
 
@@ -165,6 +166,7 @@ def test_another_optimizer_than_the_attached_one_is_refused_at_its_first_step(
     for what, name in (
         ("anew", own.get(kind, "torch.optim.SGD")),
         ("of torch", "torch.optim.Adam"),
+        ("after an error", "torch.optim.Adam"),
         ("of a part", "torch.optim.SGD"),
     ):
         text = first["texts"][what]
@@ -175,7 +177,7 @@ def test_another_optimizer_than_the_attached_one_is_refused_at_its_first_step(
     assert first["same"], "as if there had been no other one"
 
 
-@pytest.mark.parametrize("how", ["plain", "wrapped", "zero", "lbfgs", "two", "checkpoint"])
+@pytest.mark.parametrize("how", ["plain", *WRAPPERS, "zero", "lbfgs", "two", "checkpoint"])
 def test_optimizers_that_go_together_are_let_alone(two: Ranks, how: str) -> None:
     first, second = two.run("claims.legitimate", how=how)
     assert first == second

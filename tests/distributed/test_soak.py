@@ -13,7 +13,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "topk": {"codec": ("topk", {"ratio": 0.05}), "scaled": True},
     "one-buffer": {"codec": ("topk", {"ratio": 0.05, "memory": IN_ONE}), "scaled": True},
     "errors": {"codec": ("sidco", {"ratio": 0.05}), "scaled": False},
-    "rounded": {"codec": ("topk", {"ratio": 0.05, "quantize": ("Uniform", {"norm": "max"})}), "scaled": True},
+    "rounded": {
+        "codec": ("topk", {"ratio": 0.05, "quantize": ("Uniform", {"norm": "max"})}),
+        "scaled": True,
+    },
 }
 NOT_TAKEN = {"one-buffer": {"discarded", "dropped"}, "errors": {"loss scale"}}
 

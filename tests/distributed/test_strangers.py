@@ -53,8 +53,13 @@ def test_whoever_has_the_port_but_no_token_ends_the_run_and_gets_nothing_else(
             assert set(each["sizes"].values()) == {2}
 
 
-def test_a_pickle_is_never_read(apart, tmp_path: Path) -> None:
+def test_without_a_token_a_pickle_is_never_read_and_only_this_host_can_connect(
+    apart, tmp_path: Path
+) -> None:
     member, stranger = apart(2).run("strangers.unpickled", limit=300.0, folder=str(tmp_path))
     assert not member["executed"]
     assert set(member["sizes"].values()) == {1}
     assert "rank 1 sent a message that cannot be read" in stranger["error"]
+    assert member["listens"]
+    assert all(each[:9] in ("0100007F:", "0200007F:") for each in member["listens"])
+    assert any(each.startswith("0200007F:") for each in member["listens"]), "as the store does"

@@ -1,9 +1,11 @@
 """Who trains together, what counts, and wrong arguments: without other processes."""
 
 import gc
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +140,28 @@ def told(applied: int, sent: int, arrived: str = "", **more: Any) -> Told:
     }
     position = {"inner_step": 9, "applied": applied, "sent": sent}
     return Told(**{**known, "position": position, "arrived": fates, "counted": {1: 4}, **more})
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "a" * 256, "a\nb"])
+@pytest.mark.parametrize("where", ["members", "waiting", "reached"])
+def test_a_roster_with_a_name_that_no_rank_has_is_refused(where: str, name: str) -> None:
+    there = {
+        "members": Roster(members=(name,)),
+        "waiting": Roster(waiting={name: Waiting()}),
+        "reached": Roster(waiting={"a": Waiting(reached=(name,))}),
+    }
+    with pytest.raises(ValueError, match="a rank has the name"):
+        Roster.read(there[where].text())
+
+
+@pytest.mark.parametrize(
+    "changed", [{"arrived": []}, {"arrived": {"one": True}}, {"later": 1}, {"counted": None}]
+)
+def test_what_another_version_tells_is_a_typed_error(changed: dict[str, Any]) -> None:
+    found = json.loads(json.dumps(asdict(told(1, 2, "+"))))
+    assert Told.read(found) == told(1, 2, "+")
+    with pytest.raises(MembershipError, match="the same version of gradwire"):
+        Told.read({**found, **changed})
 
 
 @pytest.mark.parametrize(

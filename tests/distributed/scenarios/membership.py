@@ -520,13 +520,13 @@ def starts_again(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         port.wait()
 
 
-def serving(address: Path) -> "subprocess.Popen[str]":
+def serving(address: Path, host: str = "127.0.0.1") -> "subprocess.Popen[str]":
     """Serve a store in a process of its own, as users do, and write where."""
-    command = [sys.executable, "-m", "gradwire.torch.diloco", "0"]
+    command = [sys.executable, "-m", "gradwire.torch.diloco", "0", "--host", host]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     port = process.stdout.readline().split()[-1]
     unfinished = address.with_suffix(".unfinished")
-    unfinished.write_text(f"127.0.0.1:{port}")
+    unfinished.write_text(f"{host}:{port}")
     unfinished.rename(address)
     return process

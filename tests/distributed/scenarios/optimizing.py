@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import gc
+import math
 import threading
 import warnings
 import weakref
@@ -365,10 +366,11 @@ def disagreeing(rank: int, world_size: int) -> list[str]:
         {"lr": 0.1 * (rank + 1)},
         {"betas": (0.9, 0.99 + 0.001 * rank)},
         {"weight_decay": 0.1 * rank},
+        {"of the program": math.inf if rank else 1.0},
     ):
         model = DistributedDataParallel(network())
-        groups = list(model.parameters())
-        optimizer = AdamW(groups, **options)
+        group = {"params": list(model.parameters()), "the same": -math.inf, **options}
+        optimizer = AdamW([group])
         try:
             gradwire.torch.ddp.attach(model, gradwire.topk(0.05), optimizer=optimizer)
             texts.append("")

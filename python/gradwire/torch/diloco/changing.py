@@ -144,7 +144,8 @@ class Changing:
         for attempt in itertools.count(1):
             formed = self._membership.form(self._held, failed, self._settings, self._restored, met)
             size, timeout = len(formed.members), self._membership.timeout
-            transport = Gloo(formed.connect(), formed.rank, size, timeout, formed.secret)
+            secret, host = formed.secret, formed.host
+            transport = Gloo(formed.connect(), formed.rank, size, timeout, secret, host)
             engine: Engine | None = None
             try:
                 engine = Engine(transport, self._replica.like)
@@ -164,7 +165,7 @@ class Changing:
                 if not transport.connected:
                     failed = formed.generation
                     met = reached(
-                        formed.connect, formed.rank, formed.members, timeout, formed.secret
+                        formed.connect, formed.rank, formed.members, timeout, secret, host
                     )
         raise AssertionError("unreachable")
 
@@ -247,7 +248,9 @@ def join(
             f"{replica.codec.memory!r} cannot go back when a rank is lost: use low_memory=False"
         )
     # By itself at first, to load what nobody else is concerned with.
-    engine = Engine(Gloo(stores.HashStore(), 0, 1, membership.timeout), replica.like)
+    engine = Engine(
+        Gloo(stores.HashStore(), 0, 1, membership.timeout, host="127.0.0.1"), replica.like
+    )
     flights = Flights(replica, position, engine)
     try:
         if state_dict is not None:

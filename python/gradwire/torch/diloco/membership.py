@@ -53,6 +53,8 @@ class Formed:
         One of them, or of those before, had shared parameters: nobody makes up new ones.
     secret : Secret or None
         By which they know each other, if there is a token.
+    host : str or None
+        The address of this machine at which they are to connect; None for that of its name.
     """
 
     generation: int
@@ -61,6 +63,7 @@ class Formed:
     connect: Callable[[], Store]
     trained: bool = False
     secret: Secret | None = None
+    host: str | None = None
 
 
 class Membership:
@@ -127,6 +130,8 @@ class Membership:
         self._wait = timeout.total_seconds()
         self._silence = self._wait / 3
         secret = _secret(token, store)
+        # Whoever connects is taken for a rank then, so that nobody else is to reach it.
+        self._host = split(store)[0] if secret is None and isinstance(store, str) else None
         self._secret = None if secret is None else secret.of("gradwire.diloco", name)
         connect, self._served = connector(store, serve=serve)
         self._connect = lambda limit: stores.PrefixStore(f"gradwire/{name}", connect(limit))
@@ -277,7 +282,8 @@ class Membership:
         rank, secret = roster.members.index(self.name), self._secret
         if secret is not None:
             secret = secret.of("generation", roster.generation, *roster.members)
-        return Formed(roster.generation, rank, roster.members, connect, roster.trained, secret)
+        members, trained = roster.members, roster.trained
+        return Formed(roster.generation, rank, members, connect, trained, secret, self._host)
 
     # While training ---------------------------------------------------------------------------
 

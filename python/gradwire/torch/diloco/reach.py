@@ -16,6 +16,7 @@ def reached(
     members: Sequence[str],
     timeout: timedelta,
     secret: Secret | None = None,
+    host: str | None = None,
 ) -> tuple[str, ...]:
     """Connect with each of the others by itself, at the same time, as all of them do.
 
@@ -33,6 +34,8 @@ def reached(
         How long to wait for one of them.
     secret : Secret, optional
         Of these members: nobody is reached who does not know it.
+    host : str, optional
+        See `Gloo`.
 
     Returns
     -------
@@ -50,7 +53,7 @@ def reached(
         try:
             store = stores.PrefixStore(f"pair/{low}-{high}", connect())
             theirs = None if secret is None else secret.of("pair", low, high)
-            pair = Gloo(store, int(rank == high), 2, timeout, theirs)
+            pair = Gloo(store, int(rank == high), 2, timeout, theirs, host)
             pair.make()
             # Gloo lets one side return before the other, to which it would be an error to leave.
             store.set(f"met/{rank}", "")

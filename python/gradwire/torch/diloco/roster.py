@@ -13,6 +13,9 @@ __all__ = ["Roster", "Waiting"]
 VERSION = 1
 """Of what is in the store, which changes with what ranks of a generation do."""
 
+_LONGEST = 255
+"""Characters of a rank's name, at most: it is part of a key of the store."""
+
 T = TypeVar("T")
 
 
@@ -20,6 +23,13 @@ def _of(kind: type[T], found: Any) -> T:
     if not isinstance(found, kind):
         raise TypeError(f"expected a {kind.__name__}, got a {type(found).__name__}")
     return found
+
+
+def _name(found: Any) -> str:
+    name = _of(str, found)
+    if not 0 < len(name) <= _LONGEST or not name.isprintable():
+        raise ValueError(f"a rank has the name {name[: _LONGEST + 1]!r}")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class Waiting:
             _validate.integer("held", found["held"], low=0),
             _validate.integer("failed", found["failed"], low=0),
             _of(bool, found["trained"]),
-            tuple(_of(str, each) for each in _of(list, found["reached"])),
+            tuple(_name(each) for each in _of(list, found["reached"])),
         )
 
 
@@ -109,8 +119,8 @@ class Roster:
             waiting, settings = _of(dict, found["waiting"]), _of(dict, found["settings"])
             return cls(
                 _validate.integer("generation", found["generation"], low=0),
-                tuple(_of(str, each) for each in _of(list, found["members"])),
-                {name: Waiting.read(each) for name, each in waiting.items()},
+                tuple(_name(each) for each in _of(list, found["members"])),
+                {_name(name): Waiting.read(each) for name, each in waiting.items()},
                 {name: _of(str, each) for name, each in settings.items()},
                 _of(bool, found["trained"]),
                 _validate.integer("ranks", found["ranks"], low=0),

@@ -56,10 +56,22 @@ class Told:
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
-        """Read what `dataclasses.asdict` has made of one, from JSON, which has no other keys."""
-        arrived = {int(number): fine for number, fine in found["arrived"].items()}
-        counted = {int(number): below for number, below in found["counted"].items()}
-        return cls(**{**found, "arrived": arrived, "counted": counted})
+        """Read what `dataclasses.asdict` has made of one, from JSON, which has no other keys.
+
+        Raises
+        ------
+        MembershipError
+            It is something else.
+        """
+        try:
+            arrived = {int(number): fine for number, fine in found["arrived"].items()}
+            counted = {int(number): below for number, below in found["counted"].items()}
+            return cls(**{**found, "arrived": arrived, "counted": counted})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MembershipError(
+                "a rank tells what this one cannot read: do all have the same version of "
+                f"gradwire? ({type(error).__name__}: {error})"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,9 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         assert handle is not None  # since it is attached
         # The sum of all is in several places, and counts once.
         has = torch.tensor([at in self._merged], dtype=torch.uint8)
-        holders = library.allgather(has).nonzero().flatten().tolist()
+        # Named: Horovod counts what has no name, and a rank may have sent more of it than another.
+        every = library.allgather(has, name=f"gradwire.elastic.{at}.holders")
+        holders = every.nonzero().flatten().tolist()
         if holders:
             mine = self._merged[at] if library.rank() == holders[0] else {}
         else:

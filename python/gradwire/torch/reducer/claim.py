@@ -1,6 +1,8 @@
 """What `attach` was told of the optimizer: that this one makes the steps, with these options."""
 
 import functools
+import sys
+import types
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,9 @@ __all__ = ["Claim"]
 
 _PATIENCE = 3
 """Passes in a row that may be undone while somebody else changes the parameters."""
+
+_DEPTH = 4
+"""Attributes, containers and methods between an optimizer and the one that it wraps, at most."""
 
 
 class Claim:
@@ -99,8 +104,10 @@ class Claim:
                 warn_of_pairing(codec, self._optimizer)
 
     def _check_other(self, optimizer: Optimizer) -> None:
+        # The step of the optimizer may consist of others', or may have raised.
+        self._stepping = self._stepping and _is_running(self._optimizer)
         theirs = _held(optimizer)
-        if self._stepping or theirs.isdisjoint(self._parameters):  # or it makes a part of the step
+        if self._stepping or theirs.isdisjoint(self._parameters):
             return
         both = theirs & _held(self._optimizer)
         sent = self._origins.kept(each for key, each in self._parameters.items() if key in both)
@@ -155,14 +162,42 @@ def _held(optimizer: Optimizer) -> set[int]:
     return {id(each) for group in optimizer.param_groups for each in group["params"]}
 
 
+def _is_running(optimizer: Optimizer) -> bool:
+    """Tell whether a method of an optimizer has called this function, at any depth."""
+    frame = sys._getframe()
+    while (outer := frame.f_back) is not None:
+        if outer.f_locals.get("self") is optimizer:
+            return True
+        frame = outer
+    return False
+
+
 def _wraps(optimizer: Optimizer, inner: Optimizer) -> bool:
-    """Tell whether an optimizer has another one inside it, at any depth, and so makes its step."""
+    """Tell whether an optimizer has another one inside it, and so makes its step."""
     found: list[object] = [optimizer]
-    for outer in found:  # which grows
-        for each in vars(outer).values():
-            several = each if isinstance(each, list | tuple) else [each]
-            found += [one for one in several if isinstance(one, Optimizer) and one not in found]
-    return inner in found
+    seen = {id(optimizer)}
+    for _ in range(_DEPTH):
+        found = [part for each in found for part in _parts(each) if id(part) not in seen]
+        seen |= set(map(id, found))
+    return id(inner) in seen
+
+
+def _parts(value: object) -> Iterable[object]:
+    """Return what a value of a wrapper refers to, where another optimizer may be."""
+    if isinstance(value, torch.Tensor | torch.nn.Module | type | types.ModuleType | str | bytes):
+        return ()
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, types.MethodType):
+        return (value.__self__,)
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    own = getattr(value, "__dict__", {})
+    if isinstance(value, Optimizer):  # with tensors only in these
+        return [each for key, each in own.items() if key not in ("state", "param_groups")]
+    return own.values()
 
 
 def _sums(parameters: Iterable[Parameter]) -> torch.Tensor:

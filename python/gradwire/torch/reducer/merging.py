@@ -134,6 +134,10 @@ class _Own:
             for kind in BUFFERS
         }
         about = {key: each for key, each in self._about.items() if key not in _OF_A_SHARE}
+        parameters = {
+            name: {key: each for key, each in found.items() if key != "spread"}  # of the ranks
+            for name, found in about["parameters"].items()
+        }
         agreed = {
             "step": state.step,
             "codec": about["codec"],
@@ -143,7 +147,9 @@ class _Own:
         return {
             "agreed": agreed,
             "share": state.share,
-            "about": json.dumps({**about, "rank": 0, "world_size": 1}, sort_keys=True),
+            "about": json.dumps(
+                {**about, "parameters": parameters, "rank": 0, "world_size": 1}, sort_keys=True
+            ),
             "measured": sorted(state.measured),
         }
 

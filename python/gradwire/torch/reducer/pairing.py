@@ -1,5 +1,6 @@
 """Which optimizers go with which codecs."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +73,15 @@ def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
 
 
 def _plain(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     try:
-        return float(value)  # type: ignore[arg-type]  # a tensor with one entry
+        number = float(value)  # type: ignore[arg-type]  # or a tensor with one entry
     except (TypeError, ValueError, RuntimeError):
         return type(value).__qualname__
+    return number if math.isfinite(number) else str(number)
 
 
 def check_pairing(

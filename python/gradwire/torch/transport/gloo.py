@@ -108,6 +108,9 @@ class Gloo:
     secret : Secret, optional
         Of these ranks. Then nobody without it is connected: addresses in the store are proven to be
         theirs, and so is each connection, before anything else that comes over it is used.
+    host : str, optional
+        The address of this machine at which Gloo listens, unless GLOO_SOCKET_IFNAME names
+        interfaces. By default, that of its name.
 
     Attributes
     ----------
@@ -122,12 +125,14 @@ class Gloo:
         size: int,
         timeout: timedelta,
         secret: Secret | None = None,
+        host: str | None = None,
     ) -> None:
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout = timeout
         self._secret = secret if size > 1 else None
+        self._host = None if os.environ.get("GLOO_SOCKET_IFNAME") else host
         self._made: list[GlooChannel] = []
         self.connected = False
 
@@ -166,7 +171,13 @@ class Gloo:
         return channel
 
     def _backend(self, store: Store) -> Any:
-        return stores.ProcessGroupGloo(store, self._rank, self._size, timeout=self._timeout)
+        group = stores.ProcessGroupGloo
+        if self._host is None:
+            return group(store, self._rank, self._size, timeout=self._timeout)
+        options = group._Options()
+        options._devices = [group.create_device(hostname=self._host)]
+        options._timeout = self._timeout
+        return group(store, self._rank, self._size, options)
 
     def _proven(self, store: Store, secret: Secret) -> Any:
         """Have Gloo find only addresses that are proven to be those of ranks.

@@ -92,13 +92,15 @@ def all_gather(channel: _Gathering, mine: Any) -> list[Any]:
     lengths = torch.zeros(channel.size, dtype=torch.int64, device="cpu")
     channel.all_gather(lengths, torch.tensor([len(data)], device="cpu")).wait()
     for rank, length in enumerate(lengths.tolist()):
-        if not 0 < length <= LIMIT:
-            reason = f" ({failure})" if failure is not None else ""
+        if length == 0:
+            reason = "" if failure is None else f": {failure}"
             raise ExchangeError(
-                f"rank {rank} sends a message of {length} bytes, expected JSON of 1 to {LIMIT}"
-                f"{reason}",
-                rank,
+                f"rank {rank} has something to tell that JSON cannot hold{reason}", rank
             ) from failure
+        if not 0 < length <= LIMIT:
+            raise ExchangeError(
+                f"rank {rank} sends a message of {length} bytes, expected at most {LIMIT}", rank
+            )
     longest = int(lengths.max())
     message = torch.frombuffer(bytearray(data.ljust(longest)), dtype=torch.uint8)
     every = message.new_empty(channel.size * longest)
