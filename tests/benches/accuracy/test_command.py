@@ -50,12 +50,12 @@ def test_an_interrupt_says_that_nothing_is_lost(call, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Pool, "make", interrupted)
-    assert call("--only", "clicks", "--jobs", "1") == 130
+    assert call("--only", "clicks", "--quick", "--jobs", "1") == 130
     assert "interrupted; finished runs are in" in capsys.readouterr().err
 
 
 def test_missing_data_is_told_before_anything_runs(call, tmp_path, capsys):
-    assert call("--only", "text,fashion", "--data", str(tmp_path)) == 1
+    assert call("--only", "text,fashion", "--quick", "--data", str(tmp_path)) == 1
     captured = capsys.readouterr()
     assert "has no train-images-idx3-ubyte" in captured.err
     assert "already" not in captured.out
