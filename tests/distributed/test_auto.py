@@ -179,7 +179,6 @@ def test_what_does_not_go_with_it_is_refused_by_name(two: Ranks):
         "TypeError: max_ratio",
         "ValueError: .* does not go with schedule=, because",
         "ValueError: .* does not go with schedule=, because",
-        "ValueError: .* does not go with scope='bucket', because",
         "ValueError: .* does not go with hierarchy=, because",
         "ValueError: .* does not go with grad_scaler=, because",
         "TypeError: grad_scaler= takes a torch.amp.GradScaler or None",

@@ -254,4 +254,3 @@ def test_what_cannot_work_is_refused_by_name(four: Ranks) -> None:
             assert "gradwire.exchange.QuantizedAllReduce()" in text
         assert "all_reduce() gathers frames or sums values" in found["all_reduce"]
         assert "the ranks of a node divide it already" in found["hierarchy"]
-        assert 'use scope="tensor"' in found["bucket"]

@@ -152,7 +152,6 @@ def test_after_a_reset_of_an_elastic_run_decisions_begin_anew(two: Ranks) -> Non
 
 REFUSED = {
     "schedule": 'ValueError: "auto" does not go with schedule=',
-    "scope": "ValueError: \"auto\" does not go with scope='bucket'",
     "scaler": 'ValueError: "auto" does not go with grad_scaler=',
     "factor": "ValueError: max_ratio is the least share .* got 100: .* pass 0.01",
     "sum of steps": "ValueError: op=hvd.Sum does not go with a codec that sends steps",

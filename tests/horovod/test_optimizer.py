@@ -175,11 +175,3 @@ def test_an_elastic_state_returns_to_its_commit_and_divides_residuals(ranks: Ran
         assert (found["at"], found["back"], found["step"], found["attached"]) == (3, True, 3, True)
         assert "ElasticState, whose sync() attaches it" in found["between"]
         assert found["print"] == results[0]["print"]
-
-
-def test_a_group_is_selected_from_as_one_vector(two: Ranks) -> None:
-    results = two.run("training.over_buckets")
-    for found in results:
-        assert found["same"]
-        assert found["fingerprint"] == results[0]["fingerprint"]
-        assert 'scope="bucket"' in found["codec"]

@@ -82,7 +82,7 @@ class TestAccelerate:
 
     def test_mistakes_are_refused(self, two: Ranks) -> None:
         said = agreed(two.run("auto_hugging_face.refused"))
-        for text, part in zip(said, ("max_ratio", "scope=", "grad_scaler="), strict=True):
+        for text, part in zip(said, ("max_ratio", "schedule=", "grad_scaler="), strict=True):
             assert part in text
 
 

@@ -520,7 +520,6 @@ def refused(rank: int, world_size: int) -> list[str]:
         {"max_ratio": "0.1"},
         {"schedule": Accordion(0.1, 0.01)},
         {"schedule": DenseWarmUp(2)},
-        {"scope": "bucket"},
         {"hierarchy": 2},
         {"grad_scaler": torch.amp.GradScaler("cpu")},
         {"grad_scaler": torch.amp.GradScaler},

@@ -267,9 +267,6 @@ def refusals(rank: int, world_size: int, codec: Spec = SPARSE) -> dict[str, str]
         "hierarchy": lambda: gradwire.torch.ddp.attach(
             DistributedDataParallel(network()), made(codec), hierarchy=2
         ),
-        "bucket": lambda: gradwire.torch.ddp.attach(
-            DistributedDataParallel(network()), made(codec), scope="bucket"
-        ),
     }
     for name, call in calls.items():
         try:

@@ -244,7 +244,6 @@ def begins(rank: int, world_size: int) -> dict[str, Any]:
     adam, named = gradwire.adam(ratio=0.01), {"0.*": gradwire.adam(0.01), "*": gradwire.float8()}
     every: dict[str, tuple[Any, dict[str, Any]]] = {
         "adam": (adam, {}),
-        "bucket": (adam, {"scope": "bucket"}),
         "named": (named, {}),
         "said": (adam, {"schedule": BySteps(WarmUp((RATIO,)), STEPS)}),
         "constant": (adam, {"schedule": Constant()}),

@@ -408,7 +408,6 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
     named = list(model.named_parameters())
     cases: dict[str, Any] = {
         "schedule": {"schedule": Accordion(0.1, 0.01)},
-        "scope": {"scope": "bucket"},
         "scaler": {"grad_scaler": torch.amp.GradScaler("cpu")},
         "factor": {"max_ratio": 100},
         "sum of steps": {"op": library.Sum, "optimizer": AdamW(model.parameters())},
@@ -433,7 +432,7 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
             gh.DistributedOptimizer(given.pop("optimizer"), **given)
         except (TypeError, ValueError) as error:
             found[name] = f"{type(error).__name__}: {error}"
-        if name in ("schedule", "scope", "scaler", "factor"):
+        if name in ("schedule", "scaler", "factor"):
             assert (dict(base.__dict__), type(base)) == kept
     return found
 

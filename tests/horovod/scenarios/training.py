@@ -667,21 +667,3 @@ def elastic_state(rank: int, world_size: int) -> dict[str, Any]:
     run.handle = handle
     run.train(rank, range(3, 5))
     return found | {"print": run.end()}
-
-
-def over_buckets(rank: int, world_size: int) -> dict[str, Any]:
-    """Select from groups as one vector each, and resume from a checkpoint half-way."""
-    ends: list[Any] = []
-    for turns in ([range(6)], [range(3), range(3, 6)]):
-        saved: Any = None
-        for steps in turns:
-            run = Run(SPARSE, model=network(), wrap={"scope": "bucket", "groups": 2})
-            if saved is not None:
-                run.model.load_state_dict(saved[0])
-                run.handle.load_state_dict(saved[1])
-            run.train(rank, steps)
-            saved = run.model.state_dict(), run.handle.state_dict()
-            codec = run.handle.report().codec
-            run.handle.detach()
-        ends.append((fingerprint(run.model), plain(saved[1])))
-    return {"same": ends[0] == ends[1], "fingerprint": ends[0][0], "codec": codec}

@@ -8,6 +8,7 @@ import torch
 from accelerate.utils import GradientAccumulationPlugin
 
 from gradwire.auto import BF16, FP32
+from gradwire.schedule import DenseWarmUp
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.transformers import Compress
 from tests.distributed.scenarios.auto import CODED, every, ratios, scripted
@@ -70,7 +71,7 @@ def refused(rank: int, world_size: int) -> list[str]:
     said = []
     given: list[dict[str, Any]] = [
         {"attach": {"max_ratio": 100.0}},
-        {"attach": {"scope": "bucket"}},
+        {"attach": {"schedule": DenseWarmUp(2)}},
         {"scaler": True},
     ]
     for options in given:

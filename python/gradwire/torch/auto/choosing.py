@@ -136,12 +136,11 @@ def check_unbounded(max_ratio: object) -> None:
         raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
 
 
-def check_alone(schedule: Schedule | None, scope: str, hierarchy: object) -> None:
+def check_alone(schedule: Schedule | None, hierarchy: object) -> None:
     """Raise a ValueError for options that have decisions of their own."""
     decides = schedule not in (None, Constant())
     reasons = {
         "schedule=": (decides, "a schedule decides on the ratio too"),
-        f"scope={scope!r}": (scope != "tensor", "buckets change between dense and the codec"),
         "hierarchy=": (hierarchy is not None, "the level inside a node is not measured"),
     }
     for name, (given, why) in reasons.items():

@@ -306,17 +306,6 @@ class Bucket(abc.ABC):
         """Copy runs of entries to where frames are; tell whether all of them are finite."""
 
     @abc.abstractmethod
-    def idle(self, ends: Sequence[tuple[int, int]]) -> list[bool]:
-        """Tell for each run of entries whether all of them are zero."""
-
-    @abc.abstractmethod
-    def arranged(self, runs: Sequence[tuple[int, int]]) -> "Bucket":
-        """Return a bucket with a copy of these runs, one after another, in the current order.
-
-        Nobody waits for its future.
-        """
-
-    @abc.abstractmethod
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
         """Count the non-finite entries, of so many numbers each; return also the first's place."""
 
@@ -337,10 +326,6 @@ class Bucket(abc.ABC):
     @abc.abstractmethod
     def spare(self) -> "Bucket":
         """Return a bucket with as much room, to write averages to; nobody waits for its future."""
-
-    @abc.abstractmethod
-    def take_back(self, arranged: "Bucket", runs: Sequence[tuple[int, int]]) -> None:
-        """Copy what is in a bucket that `arranged` made to where that was read."""
 
     @abc.abstractmethod
     def settle(

@@ -23,7 +23,7 @@ from gradwire.torch.ddp.entry import HookEntry, check_ranks
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.options import Options, Scope
+from gradwire.torch.reducer.options import Options
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport import Groups, Hierarchy, Levels, Transport, levels
 
@@ -40,7 +40,6 @@ def attach(
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
-    scope: Scope = "tensor",
     process_group: dist.ProcessGroup | None = None,
     timeout: timedelta | None = None,
     hierarchy: Levels | None = None,
@@ -90,10 +89,6 @@ def attach(
         Parameters with fewer entries are sent dense, in their own dtype, in the same collective.
     min_ndim : int
         Parameters with fewer dimensions are also sent dense: with 2, all biases and norms.
-    scope : {"tensor", "bucket"}
-        What entries are selected from: each parameter, or all compressed parameters of a bucket
-        together, as one vector. Residuals are saved by name in both cases, and a checkpoint of one
-        can be loaded with the other. See ``docs/ddp.md``.
     process_group : torch.distributed.ProcessGroup, optional
         Group to use instead of the model's own; it must consist of the same ranks.
     timeout : datetime.timedelta, optional
@@ -157,7 +152,7 @@ def attach(
     choices: Automatic | None = None
     if codec == AUTO:
         choices = codec_for(optimizer, max_ratio, owners=True)
-        check_alone(schedule, scope, hierarchy)
+        check_alone(schedule, hierarchy)
         codec = choices.codec
     else:
         check_unbounded(max_ratio)
@@ -168,7 +163,6 @@ def attach(
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
-        scope=scope,
         adaptive=choices is not None,
         owners=None if choices is None else choices.owners,
     )
@@ -195,7 +189,6 @@ def attach(
         whole=whole,
         bucket_nbytes=getattr(ddp, "bucket_bytes_cap", None),
         joining=_joining(ddp),
-        provisional=_regrouping(ddp),
     )
 
 
@@ -203,13 +196,6 @@ def _joining(ddp: Any) -> Callable[[], bool]:
     """Return what tells whether a model is within `join`, without keeping it alive."""
     model = weakref.ref(ddp)
     return lambda: bool(getattr(getattr(model(), "_join_config", None), "enable", False))
-
-
-def _regrouping(ddp: Any) -> Callable[[], bool]:
-    """Return what tells whether a model is still to make its buckets anew."""
-    model = weakref.ref(ddp)
-    does = getattr(ddp, "static_graph", False) or not getattr(ddp, "find_unused_parameters", False)
-    return lambda: does and not getattr(model(), "_has_rebuilt_buckets", True)
 
 
 def _unwrap(model: torch.nn.Module) -> Any:

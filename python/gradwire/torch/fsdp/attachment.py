@@ -15,7 +15,7 @@ from gradwire.torch.fsdp.model import Group, groups_of, names_of
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.options import Options, Scope
+from gradwire.torch.reducer.options import Options
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.reducer.shares import divided
 from gradwire.torch.transport import Groups, Hierarchy
@@ -33,7 +33,6 @@ def attach(
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
-    scope: Scope = "tensor",
     timeout: timedelta | None = None,
 ) -> Handle:
     """Average the gradients of an FSDP2 model between nodes, compressed. A collective.
@@ -57,7 +56,7 @@ def attach(
         (replicas, shards), or a process group.
     optimizer : torch.optim.Optimizer, optional
         As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
-    schedule, grad_scaler, min_numel, min_ndim, scope, timeout
+    schedule, grad_scaler, min_numel, min_ndim, timeout
         As in `gradwire.torch.ddp.attach`. Sizes are those of the whole parameter.
 
     Returns
@@ -106,7 +105,6 @@ def attach(
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
-        scope=scope,
     )
     inside = _check_groups(groups)
     named = names_of(model, groups)

@@ -55,7 +55,7 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
 
 
 def choices_of(
-    codec: Any, max_ratio: float | None, optimizer: Optimizer, schedule: Schedule | None, scope: str
+    codec: Any, max_ratio: float | None, optimizer: Optimizer, schedule: Schedule | None
 ) -> tuple[Any, Automatic | None]:
     """Return the codec, and for ``"auto"`` what may be chosen.
 
@@ -65,7 +65,7 @@ def choices_of(
         Other arguments do not go with it.
     """
     if isinstance(codec, str) and codec == AUTO:
-        check_alone(schedule, scope, None)
+        check_alone(schedule, None)
         # Horovod does not add up in bfloat16, and float16 would lose small gradients.
         choices = dataclasses.replace(codec_for(optimizer, max_ratio), halves=False)
         return choices.codec, choices

@@ -20,7 +20,7 @@ from gradwire.torch.horovod.wrapped import Distributed, wrap
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import Options, Scope, is_scaling
+from gradwire.torch.reducer.options import Options, is_scaling
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
@@ -61,7 +61,6 @@ def DistributedOptimizer(  # as Horovod's
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
-    scope: Scope = "tensor",
     timeout: timedelta | None = None,
 ) -> Any:
     """Average the gradients of an optimizer over all ranks of Horovod, compressed by a codec.
@@ -101,7 +100,7 @@ def DistributedOptimizer(  # as Horovod's
         Average over these ranks only. On other ranks the result is a plain optimizer.
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
         As in `gradwire.torch.ddp.attach`, as are ``max_ratio``, ``schedule``, ``grad_scaler``,
-        ``min_numel``, ``min_ndim`` and ``scope``. ``"auto"`` decides between Horovod's all-reduce
+        ``min_numel`` and ``min_ndim``. ``"auto"`` decides between Horovod's all-reduce
         and the codec: Horovod does not add up in bfloat16. See ``docs/auto.md``.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. By default for ever, as Horovod does, which notices ranks
@@ -128,7 +127,7 @@ def DistributedOptimizer(  # as Horovod's
     """
     check_initialized()
     optimizer = arguments.check_optimizer_kind(optimizer)
-    given, choices = arguments.choices_of(codec, max_ratio, optimizer, schedule, scope)
+    given, choices = arguments.choices_of(codec, max_ratio, optimizer, schedule)
     arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     arguments.check_timeout(timeout)
@@ -148,7 +147,6 @@ def DistributedOptimizer(  # as Horovod's
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
-        scope=scope,
         adaptive=choices is not None,
     )
     updates = any(each.memory.updates for each in options.assignment.codecs)

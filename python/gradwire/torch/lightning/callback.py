@@ -17,7 +17,7 @@ from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import Options, Scope
+from gradwire.torch.reducer.options import Options
 
 if TYPE_CHECKING:
     from gradwire.schedule import Schedule
@@ -55,8 +55,6 @@ class Compress(Callback):
         optimizer is attached.
     min_numel, min_ndim : int
         Parameters with fewer entries, or fewer dimensions, are sent dense.
-    scope : {"tensor", "bucket"}
-        What entries are selected from: each parameter, or each bucket.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the strategy.
     hierarchy : int or "node", optional
@@ -101,7 +99,6 @@ class Compress(Callback):
         optimizer: Literal["auto"] | None = "auto",
         min_numel: int = 1024,
         min_ndim: int = 1,
-        scope: Scope = "tensor",
         timeout: timedelta | None = None,
         hierarchy: int | Literal["node"] | None = None,
         exchange_in_step: bool = False,
@@ -115,11 +112,10 @@ class Compress(Callback):
             "schedule": schedule,
             "min_numel": min_numel,
             "min_ndim": min_ndim,
-            "scope": scope,
         }
         if codec == AUTO:
             pairing.check_automatic(optimizer, in_step=exchange_in_step)
-            check_alone(schedule, scope, hierarchy)
+            check_alone(schedule, hierarchy)
             Options(codec=gradwire.float8(), **options)  # whichever is chosen for the optimizer
             options["max_ratio"] = least_ratio(max_ratio)
         else:

@@ -45,7 +45,6 @@ def assemble(
     whole: bool = True,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
-    provisional: Callable[[], bool] = bool,
     facts: Mapping[str, object] = NO_FACTS,
 ) -> Handle:
     """Compress the gradients of these parameters from now on. A collective.
@@ -69,8 +68,6 @@ def assemble(
         Capacity of the buckets.
     joining : callable
         As in `Passes`.
-    provisional : callable
-        As in `Layouts`.
     facts : mapping of str to object
         What all ranks must agree on besides.
 
@@ -97,9 +94,7 @@ def assemble(
         check_place(assignment.exchange, named.values(), divides=divides)
         dense = options.dense(named, sparse)
         divide = share_of or functools.partial(_divide, place)
-        parameters = making.make(
-            named, dense, assignment.of, rank, bucket_nbytes, divide, bundled=options.bundled
-        )
+        parameters = making.make(named, dense, assignment.of, rank, bucket_nbytes, divide)
         compressed = {each.name: each for each in parameters if each.state is not None}
         for codec, theirs in _by_codec(assignment, compressed):
             check_pairing(codec, optimizer, theirs)
@@ -139,7 +134,6 @@ def assemble(
         whole=whole,
         applying=applying,
         joining=joining,
-        provisional=provisional,
     )
 
 

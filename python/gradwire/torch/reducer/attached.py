@@ -84,7 +84,6 @@ class Attached:
         whole: bool,
         applying: Applying | None,
         joining: Callable[[], bool],
-        provisional: Callable[[], bool],
     ) -> None:
         self.codec: Codecs = options.assignment.given
         self._options = options
@@ -95,7 +94,6 @@ class Attached:
         self._whole = whole
         self._applying = applying
         self._joining = joining
-        self._provisional = provisional
         self._deciding: Deciding | None = None
         self._begin(connection, entry)
         if applying is not None:
@@ -117,8 +115,7 @@ class Attached:
             exchange, scaled=scaled, whole=self._whole, confirm=connection.confirm
         )
         divided = place if connection.divides else None
-        self._bundler = connection.bundler
-        layouts = Layouts(list(self._parameters.values()), divided, self._provisional)
+        layouts = Layouts(list(self._parameters.values()), divided)
         self._tallies = layouts.tallies
         self._passes = Passes(
             self._worker,

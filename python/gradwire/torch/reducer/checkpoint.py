@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire.torch.reducer.agreement import checksum, together
-from gradwire.torch.reducer.bundling import Bundler, Kept, kept
 from gradwire.torch.reducer.low_rank import LowRankState
-from gradwire.torch.reducer.member import MemberState, Snapshots
 from gradwire.torch.reducer.moments import with_second_moment
 from gradwire.torch.reducer.order import BUFFERS, to_logical, to_memory
 from gradwire.torch.reducer.parameters import fresh_state
@@ -43,7 +41,6 @@ def save(
     optimizer_step: int | None,
 ) -> dict[str, Any]:
     """Return the checkpoint of one rank: plain tensors and one text."""
-    read = Snapshots()
     state = RankState(
         rank=place.rank,
         world_size=place.size,
@@ -52,18 +49,17 @@ def save(
         shares=place.shares,
         step=step,
         schedule=scheduler.state_dict(),
-        entries={name: _save(parameter, read) for name, parameter in parameters.items()},
+        entries={name: _save(parameter) for name, parameter in parameters.items()},
         measured={
             name: to_logical(total, parameters[name]) for name, total in scheduler.sums().items()
         },
         optimizer_step=optimizer_step,
-        bundles=kept(parameters.values()),
     )
     return pack(state, codec)
 
 
-def _save(parameter: Parameter, read: Snapshots) -> Entry:
-    state = read.of(parameter.state)
+def _save(parameter: Parameter) -> Entry:
+    state = dict(parameter.state.state_dict())
     held = {kind: state.pop(kind) for kind in BUFFERS}
     buffers = {
         kind: to_logical(values, parameter) for kind, values in held.items() if values is not None
@@ -79,7 +75,6 @@ def load(
     between: Channel,
     saved: Saved | Sequence[Saved] | None,
     policy: Policy,
-    bundler: Bundler | None = None,
 ) -> tuple[int, int | None]:
     """Restore all parameters on all ranks, or none on any.
 
@@ -92,8 +87,6 @@ def load(
         Channels of all ranks, and of those with this rank's share, in which nothing is under way.
     saved, policy : object
         As in `Handle.load_state_dict`.
-    bundler : Bundler or None
-        It continues from saved bundles, if all ranks with this share have the same.
 
     Returns
     -------
@@ -107,10 +100,7 @@ def load(
         mine = loading[0]
         steps = {name: state.step for name, state in mine.states.items()}
         made_in = {name: step for name, (_, step) in mine.moments.items()}
-        told = [
-            (members, bucket, tracked.sizes) for members, (bucket, tracked) in mine.bundles.items()
-        ]
-        return mine.summary, mine.schedule, steps, mine.spreads, checksum(told), made_in
+        return mine.summary, mine.schedule, steps, mine.spreads, made_in
 
     every = together(channel, read, "load")
     (mine,) = loading
@@ -139,9 +129,6 @@ def load(
     )
     mine.share_moments(between, [every[rank][-1] for rank in place.partners])
     mine.apply(next((every[rank][3] for rank in place.partners if every[rank][3]), {}))
-    if bundler is not None:
-        told = {every[rank][-2] for rank in place.partners}
-        bundler.keep(mine.bundles if len(told) == 1 else {})
     return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
 
 
@@ -175,12 +162,11 @@ class _Loading:
         self._measured: dict[str, Any] = {}
         self.schedule: dict[str, Any] | None = None
         self.moments: dict[str, tuple[NDArray[np.float32], int]] = {}
-        self.states: dict[str, State | LowRankState | MemberState] = {}
+        self.states: dict[str, State | LowRankState] = {}
         self.sizes: dict[str, list[int]] = {}
         self.spreads: dict[str, float] = {}
         self.summary: tuple[int, int, int, int] | None = None
         self.optimizer_step: int | None = None
-        self.bundles: Kept = {}
         by_rank = unpack(saved)
         redivided = any(each.shares != place.shares for each in by_rank.values())
         by_rank = of_share(by_rank, parameters, place)
@@ -204,8 +190,6 @@ class _Loading:
             rank = next(iter(by_rank))
         elif old_size == world_size and not redivided:
             self._same_size(by_rank, rank)
-            self.bundles = by_rank[rank].bundles
-            self._check_bundles()
         else:
             self._other_size(by_rank, rank, world_size, old_size, policy)
         self.schedule = by_rank.get(rank, first).schedule
@@ -246,15 +230,6 @@ class _Loading:
             self.sizes[name] = entry.sizes
             if entry.spread is not None:
                 self.spreads[name] = entry.spread
-
-    def _check_bundles(self) -> None:
-        """Have what bundles continue from loaded once, on trial."""
-        for members, (_, tracked) in self.bundles.items():
-            parameters = [self._parameters[name] for name in members]
-            trial = parameters[0].codec.init_state(sum(each.numel for each in parameters))
-            saved = trial.state_dict()
-            saved["scalars"] |= tracked.scalars
-            trial.load_state_dict(saved)
 
     def _other_size(
         self,

@@ -7,10 +7,8 @@ from types import MappingProxyType
 import torch
 
 from gradwire.torch.reducer.agreement import agree
-from gradwire.torch.reducer.bundling import Bundler
 from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.exchange import (
-    Bundled,
     Changing,
     Confirmation,
     Exchange,
@@ -46,8 +44,6 @@ class Connection:
         rank is a node.
     confirm : Confirmation or None
         What ends a step, where the exchange does not tell the node how it fared.
-    bundler : Bundler or None
-        Of the exchange, if it bundles the parameters of a bucket.
     """
 
     exchange: Exchanging
@@ -56,7 +52,6 @@ class Connection:
     place: Place
     between: Channel | None = None
     confirm: Confirmation | None = None
-    bundler: Bundler | None = None
 
     @property
     def divides(self) -> bool:
@@ -101,11 +96,11 @@ def connect(
     agree(messages, "attached", facts)
     frames = transport.make(carriers)
     transport.connect(frames, carriers, named.values())
-    built: Exchange
+    exchange: Exchange
     if options.owners_of(frames.size) is not None:
-        built = Changing(frames, transport.make(), carriers)
+        exchange = Changing(frames, transport.make(), carriers)
     else:
-        built = build(
+        exchange = build(
             options.assignment.exchange,
             frames,
             transport.make,
@@ -113,23 +108,18 @@ def connect(
             check_result=options.scaled,
             postpones=not options.undoable,
         )
-    exchange: Exchanging = built
-    bundler = None
-    if options.bundled:
-        bundler = Bundler()
-        exchange = Bundled(built, bundler)
     control = Control(messages)
     if levels is None:
         place = Place.alone(messages.rank, messages.size)
-        return Connection(exchange, control, transport, place, bundler=bundler)
+        return Connection(exchange, control, transport, place)
     inside = levels.local(carriers)
     transport.connect(inside, carriers, named.values())
     place = levels.place(messages, frames, inside)
     if share_of is not None:
         starts = {name: share_of(name, each).start for name, each in named.items()}
         confirm = Confirmation(inside, place, starts)
-        return Connection(exchange, control, transport, place, frames, confirm, bundler)
+        return Connection(exchange, control, transport, place, frames, confirm)
     gather = levels.local(carriers)
     transport.connect(gather, carriers, named.values())
     nested = Nested(exchange, inside, gather, place, check_result=options.scaled)
-    return Connection(nested, control, transport, place, frames, bundler=bundler)
+    return Connection(nested, control, transport, place, frames)

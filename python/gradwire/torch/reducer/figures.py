@@ -7,14 +7,11 @@ from typing import Any
 from gradwire.report import ParameterReport, Report
 from gradwire.torch.reducer import marks
 from gradwire.torch.reducer.exchange import Exchanging
-from gradwire.torch.reducer.member import Snapshots
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.report import StepTimes, Tallies, Tally
 from gradwire.torch.transport import Place
 
 __all__ = ["clear", "figures", "report"]
-
-_BUNDLED = ', scope="bucket": ratios are over buckets'
 
 
 def figures(exchange: Exchanging, tallies: Tallies, step: int) -> dict[str, Any]:
@@ -70,13 +67,12 @@ def report(
         Where the schedule is.
     """
     parameters = list(parameters)
-    read = Snapshots()
-    norms = [_norm(each, read) if residuals else None for each in parameters]
+    norms = [_norm(each) if residuals else None for each in parameters]
     known = [norm for norm in norms if norm is not None]
     return Report(
         rank=place.rank,
         world_size=place.size,
-        codec=f"{codec!r}{_BUNDLED * any(each.bundled for each in parameters)}",
+        codec=repr(codec),
         carried_by=", ".join(sorted(set(exchange.carriers.values()))) or "gloo",
         **figures(exchange, tallies, step),
         residual_norm=math.hypot(*known) if residuals else None,
@@ -94,8 +90,8 @@ def clear(exchange: Exchanging, tallies: Tallies) -> None:
     tallies.clear()
 
 
-def _norm(parameter: Parameter, read: Snapshots) -> float | None:
-    return None if parameter.state is None else read.residual_norm(parameter.state)
+def _norm(parameter: Parameter) -> float | None:
+    return None if parameter.state is None else parameter.state.residual_norm
 
 
 def _describe(parameter: Parameter, tally: Tally, norm: float | None) -> ParameterReport:

@@ -12,7 +12,7 @@ from gradwire.extension import IndexCoding, Quantizer
 from gradwire.presets import PRESETS
 from gradwire.torch import backends
 
-__all__ = ["check_bundled", "check_codec", "check_frames", "check_memory", "check_place"]
+__all__ = ["check_codec", "check_frames", "check_memory", "check_place"]
 
 
 def check_codec(codec: object, call: str = "attach()") -> None:
@@ -70,22 +70,6 @@ def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides:
             f"{exchange!r} merges on the host, and residuals of parameters on {', '.join(on)} are "
             "on the device: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
         )
-
-
-def check_bundled(codecs: Iterable[Codec]) -> None:
-    """Raise a `ValueError` for a codec that cannot take the parameters of a bucket together."""
-    for codec in codecs:
-        if isinstance(codec.exchange, LowRank):
-            raise ValueError(
-                f'scope="bucket" encodes a bucket as one vector, and {codec.exchange!r} factors '
-                'the matrix of each parameter: use scope="tensor"'
-            )
-        if isinstance(codec.exchange, Owners):
-            raise ValueError(
-                f'scope="bucket" encodes a bucket as one vector, and with {codec.exchange!r} '
-                "owners keep what they do not send on in the residual of each parameter: use "
-                'scope="tensor", or exchange=gradwire.exchange.AllGather()'
-            )
 
 
 def check_memory(codec: Codec, *, whole: bool = True) -> None:

@@ -303,7 +303,6 @@ class Handle(Attached):
                 self._between or channel,
                 state_dict,
                 policy,
-                self._bundler,
             )
         self._passes.restart(step)
         if self._applying is not None:

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
-from gradwire.torch.reducer.bundle import Bundle
 from gradwire.torch.reducer.layout import Layout
 from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.marks import Marks
-from gradwire.torch.reducer.member import MemberState
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Work
 
@@ -86,26 +84,16 @@ class Step:
     def undo(self, parameters: Iterable[Parameter]) -> None:
         """Roll back the states of these parameters to what they were before this step."""
         kinds: dict[str, tuple[Backend, list[Any]]] = {}
-        bundles: dict[int, tuple[Bundle, list[Parameter]]] = {}
         for parameter in parameters:
             del self.encoded[parameter.name]
             parameter.unmeasure()
             parameter.spread = self.spreads.pop(parameter.name, parameter.spread)
             state = parameter.state
-            bundle: Bundle | None = state.bundle if isinstance(state, MemberState) else None
-            if bundle is not None:
-                bundles.setdefault(id(bundle), (bundle, []))[1].append(parameter)
-            elif isinstance(state, LowRankState | MemberState):
+            if isinstance(state, LowRankState):
                 state.rollback()
             else:
                 backend = backends.of(parameter.tensor)
                 kinds.setdefault(backend.name, (backend, []))[1].append(state)
-        for bundle, members in bundles.values():
-            if len(members) < len(bundle.members):
-                bundle.undo(members)
-            else:
-                backend = backends.of(bundle.tensor)
-                kinds.setdefault(backend.name, (backend, []))[1].append(bundle.state)
         for backend, states in kinds.values():
             backend.rollback(states)
 
@@ -156,7 +144,7 @@ class Job:
 
     def mark(self) -> Marks:
         """Return new marks of this bucket, whose encode begins, and keep them in its step."""
-        count = len(self.layout.units) + len(self.layout.dense)
+        count = len(self.layout.pieces) + len(self.layout.dense)
         marks = Marks(self.step.number, count, self.enqueued, time.perf_counter())
         self.step.marks.append(marks)
         return marks

@@ -1,7 +1,7 @@
 """The layout of a bucket: its parameters, and how each of them is sent."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ class Layout:
     ----------
     pieces : tuple of Piece
         The compressed parameters, one frame each.
-    units : tuple of Piece
-        The compressed parameters by themselves, where pieces are bundles of them; else the pieces.
     dense : tuple of Piece
         The parameters that are sent dense.
     runs : tuple of (int, int)
@@ -48,10 +46,6 @@ class Layout:
         Rows of the tallies for the pieces, and for the dense parameters.
     dense_numels : numpy.ndarray
         Number of entries of each dense parameter.
-    bundled : Layout or None
-        The same bucket with bundles for pieces, once it has been asked for.
-    provisional : bool
-        The parameters will be divided among other buckets soon.
     cut : Cut or None
         Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
         this rank's share.
@@ -68,12 +62,11 @@ class Layout:
         Row of each of these parameters in the tallies. Counts from 0 by default.
     sparse : bool
         The bucket is a sparse tensor.
-    cut, provisional
-        The attributes.
+    cut
+        The attribute.
     """
 
     __slots__ = (
-        "bundled",
         "compressed",
         "cut",
         "dense",
@@ -85,12 +78,10 @@ class Layout:
         "ends",
         "numel",
         "pieces",
-        "provisional",
         "rows",
         "runs",
         "sparse",
         "tallies",
-        "units",
     )
 
     def __init__(
@@ -102,12 +93,9 @@ class Layout:
         *,
         sparse: bool = False,
         cut: Cut | None = None,
-        provisional: bool = False,
     ) -> None:
         self.sparse = sparse
         self.cut = cut
-        self.provisional = provisional
-        self.bundled: Layout | None = None
         pieces: list[Piece] = []
         dense: list[Piece] = []
         runs: list[tuple[int, int]] = []
@@ -131,7 +119,7 @@ class Layout:
                     runs.append((piece.start, piece.stop))
             described = f"{parameter.name}\0{parameter.numel}\0{not parameter.compressed}\0"
             digest = zlib.crc32(described.encode(), digest)
-        self.pieces = self.units = tuple(pieces)
+        self.pieces = tuple(pieces)
         self.dense = tuple(dense)
         self.runs = tuple(runs)
         self.dense_numel = sum(stop - start for start, stop in runs)
@@ -148,7 +136,7 @@ class Layout:
     @property
     def names(self) -> list[str]:
         """The names of all parameters, in an order that all ranks share."""
-        return [piece.parameter.name for piece in (*self.units, *self.dense)]
+        return [piece.parameter.name for piece in (*self.pieces, *self.dense)]
 
 
 class Layouts:
@@ -164,19 +152,14 @@ class Layouts:
     parameters : sequence of Parameter
     place : Place, optional
         This rank's, if the ranks of a node divide every bucket.
-    provisional : callable
-        Tells whether buckets are still to be made anew. Only one with all compressed parameters
-        of its dtype and device is then provisional.
     """
 
     def __init__(
         self,
         parameters: Sequence[Parameter],
         place: Place | None = None,
-        provisional: Callable[[], bool] = bool,
     ) -> None:
         self._place = place
-        self._provisional = provisional
         # The parameters are kept alive here, which keeps their ids valid.
         self._parameters = list(parameters)
         self._replaced = len(self._parameters)
@@ -192,7 +175,7 @@ class Layouts:
         """Return the layout of a bucket, from its parameters and its flat buffer."""
         key = tuple(map(id, tensors))
         layout = self._known.get(key)
-        if layout is None or (layout.provisional and not self._provisional()):
+        if layout is None:
             layout = self._known[key] = self._make(key, tensors, buffer)
             for parameter in layout.compressed:
                 observe(parameter)
@@ -221,10 +204,6 @@ class Layouts:
             named = [(each.name, each.tensor) for each in parameters]
             shares = Cut(named, self._place.shares)
             dtype = torch.promote_types(dtype, torch.float32)  # of sums inside the node
-        # DDP's first buckets are one per dtype and device.
-        kinds = {_kind(tensor) for tensor in tensors}
-        most = sum(each.compressed for each in self._parameters if _kind(each.tensor) in kinds)
-        provisional = sum(each.compressed for each in parameters) == most and self._provisional()
         layout = Layout(
             parameters,
             dtype,
@@ -232,7 +211,6 @@ class Layouts:
             rows,
             sparse=sparse,
             cut=shares,
-            provisional=provisional,
         )
         numel = layout.numel if shares is None else sum(shares.numels)
         if numel != buffer.numel():
@@ -240,7 +218,3 @@ class Layouts:
                 f"a bucket has {buffer.numel()} entries, its parameters have {numel}"
             )
         return layout
-
-
-def _kind(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
-    return tensor.dtype, tensor.device

@@ -42,22 +42,22 @@ def measure(job: Job, channel: Channel) -> None:
     (Alon, Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC
     1996). Its standard error is a tenth.
     """
-    units = [each for each in job.layout.units if each.parameter.codec.memory.updates]
-    if not units or channel.size == 1:
+    pieces = [each for each in job.layout.pieces if each.parameter.codec.memory.updates]
+    if not pieces or channel.size == 1:
         return
-    found = job.bucket.buffer.new_full((len(units), _SUMS + 1), torch.nan, dtype=torch.float32)
+    found = job.bucket.buffer.new_full((len(pieces), _SUMS + 1), torch.nan, dtype=torch.float32)
     if job.error is None:
-        for row, unit in zip(found, units, strict=True):
-            values = job.bucket.buffer[unit.start : unit.stop].float()
+        for row, piece in zip(found, pieces, strict=True):
+            values = job.bucket.buffer[piece.start : piece.stop].float()
             row[-1] = values.square().sum()
             row[:-1] = _signed(values)
     found = found.to(job.bucket.frames_on)
     channel.all_reduce(found.view(-1)).wait()
-    for unit, (*sums, own) in zip(units, found.cpu().double().numpy(), strict=True):
+    for piece, (*sums, own) in zip(pieces, found.cpu().double().numpy(), strict=True):
         common = float(np.square(sums).sum())
         if 0.0 < common < np.inf and 0.0 < own < np.inf:
-            job.step.spreads[unit.parameter.name] = unit.parameter.spread
-            _note(unit.parameter, min(max(channel.size * own / common, 1.0), channel.size))
+            job.step.spreads[piece.parameter.name] = piece.parameter.spread
+            _note(piece.parameter, min(max(channel.size * own / common, 1.0), channel.size))
 
 
 def _signed(values: torch.Tensor) -> torch.Tensor:

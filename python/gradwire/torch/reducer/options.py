@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
@@ -14,16 +14,13 @@ from gradwire.exchange.owners import Owners
 from gradwire.schedule import Schedule, recommended
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assignment import Assignment, Codecs
-from gradwire.torch.reducer.given import check_bundled, check_memory
+from gradwire.torch.reducer.given import check_memory
 from gradwire.torch.reducer.pairing import check_optimizer, facts_of
 from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Place
 
-__all__ = ["Options", "Scope", "is_scaling"]
-
-Scope = Literal["tensor", "bucket"]
-"""What entries are selected from: each parameter, or all parameters of a bucket together."""
+__all__ = ["Options", "is_scaling"]
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -51,7 +48,6 @@ class Options:
     grad_scaler: GradScaler | None = None
     min_numel: int = 1024
     min_ndim: int = 1
-    scope: Scope = "tensor"
     adaptive: bool = False  # ratios are decided on while the model trains
     owners: Owners | None = None  # then also an exchange that may take the place of the codec's
     assignment: Assignment = field(init=False)
@@ -69,14 +65,6 @@ class Options:
                 f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r} "
                 f"({type(scaler).__name__})"
             )
-        _validate.choice("scope", self.scope, get_args(Scope))
-        if self.bundled:
-            check_bundled(self.assignment.codecs)
-
-    @property
-    def bundled(self) -> bool:
-        """Whether the parameters of a bucket are encoded together."""
-        return self.scope == "bucket"
 
     def owners_of(self, ranks: int) -> Owners | None:
         """Return the exchange that may take the place of the codec's, among so many ranks."""
@@ -143,7 +131,6 @@ class Options:
             "codec": self.assignment.get_config(),
             "schedule": [each.get_config() for each in self._schedules()],
             "grad_scaler": self.scaled,
-            "scope": self.scope,
             "auto": self.adaptive,
             "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
             "parameters": (len(shapes), checksum(shapes)),

@@ -1,7 +1,7 @@
 """Makes the records that are kept of parameters throughout training."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -9,7 +9,6 @@ from gradwire.exchange import LowRank
 from gradwire.torch import backends
 from gradwire.torch.reducer.capacity import SizeLimit
 from gradwire.torch.reducer.low_rank import LowRankState
-from gradwire.torch.reducer.member import MemberState
 from gradwire.torch.reducer.order import laid_out
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.shares import Share, local
@@ -30,8 +29,6 @@ def make(
     rank: int,
     bucket_nbytes: int | None,
     share_of: Callable[[str, torch.Tensor], Share | None],
-    *,
-    bundled: bool = False,
 ) -> list[Parameter]:
     """Return the records of all parameters, in their order.
 
@@ -48,14 +45,12 @@ def make(
         Capacity of the buckets.
     share_of : callable
         Returns the part of a parameter that this rank encodes; None for all of it.
-    bundled : bool
-        Those of a bucket are encoded together.
     """
     turns = _turns(named, bucket_nbytes or _BUCKET)
     parameters = []
     for name, tensor in named.items():
         share = share_of(name, tensor)
-        parameter = Parameter(name, tensor, turn=turns[name], share=share, bundled=bundled)
+        parameter = Parameter(name, tensor, turn=turns[name], share=share)
         codec = None if name in dense else codec_of(name)
         if codec is not None and codec.exchange.suits(_in_memory(tensor)):
             use(parameter, codec.for_shape(parameter.shape))
@@ -65,10 +60,8 @@ def make(
     return parameters
 
 
-def fresh_state(parameter: Parameter, rank: int) -> "State | LowRankState | MemberState":
+def fresh_state(parameter: Parameter, rank: int) -> "State | LowRankState":
     """Return a new state. With stochastic rounding, every rank draws different numbers."""
-    if parameter.bundled:
-        return MemberState(parameter, rank)
     exchange = parameter.codec.exchange
     if isinstance(exchange, LowRank):
         shape, keeps = _in_memory(parameter.tensor), parameter.codec.memory.keeps
@@ -84,18 +77,7 @@ def _in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape[each] for each in order)
 
 
-class Sized(Protocol):
-    """A parameter, or what is encoded like one."""
-
-    codec: Any
-    limit: Any
-
-    @property
-    def numel(self) -> int:
-        """Number of entries."""
-
-
-def use(parameter: Sized, codec: "Codec") -> None:
+def use(parameter: Parameter, codec: "Codec") -> None:
     """Compress a parameter with a codec from now on, and keep its state."""
     if parameter.codec == codec:
         return

@@ -39,8 +39,6 @@ class Parameter:
         Strides of its gradient in the bucket, and of its residual. None before the first bucket.
     share : Share or None
         The part of it that this rank encodes, and keeps a state of; None for all of it.
-    bundled : bool
-        It is encoded together with others of its bucket.
     spread : float or None
         How many times the square of the ranks' average the mean square of their own gradients is:
         1 if they are equal, the number of ranks if they have nothing in common. None until it was
@@ -61,7 +59,6 @@ class Parameter:
     measured_before: NDArray[np.float32] | None = None
     strides: tuple[int, ...] | None = None
     share: Share | None = None
-    bundled: bool = False
     spread: float | None = None
     taken: float | None = None
 
@@ -123,23 +120,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A parameter's place in a bucket's flat buffer: entries start to stop.
+    """A parameter's place in a bucket's flat buffer: entries start to stop."""
 
-    Attributes
-    ----------
-    parameter : Parameter
-        Or a bundle of several.
-    start, stop : int
-    parts : tuple of Piece
-        The places of a bundle's members.
-    """
-
-    parameter: Any
+    parameter: Parameter
     start: int
     stop: int
-    parts: "tuple[Piece, ...]" = ()
-
-    @property
-    def units(self) -> "tuple[Piece, ...]":
-        """The parameters by themselves."""
-        return self.parts or (self,)

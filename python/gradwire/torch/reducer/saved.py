@@ -2,15 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gradwire import _validate
-from gradwire.torch.reducer.bundle import Tracked
-from gradwire.torch.reducer.bundling import Kept
 from gradwire.torch.reducer.order import BUFFERS
 
 __all__ = ["ALWAYS", "Entry", "RankState", "pack", "unpack"]
@@ -58,8 +56,6 @@ class RankState:
         Of the parameters' shapes.
     optimizer_step : int or None
         How many steps the optimizer has counted for parameters that are sent dense, if it does.
-    bundles : mapping
-        What bundles of the same members continue from; see `Kept`.
     """
 
     rank: int
@@ -72,7 +68,6 @@ class RankState:
     share: int = 0
     shares: int = 1
     optimizer_step: int | None = None
-    bundles: Kept = field(default_factory=dict)
 
 
 def pack(state: RankState, codec: Any) -> dict[str, Any]:
@@ -99,11 +94,6 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
         about |= {"node": state.node, "share": state.share, "shares": state.shares}
     if state.optimizer_step is not None:
         about["optimizer_step"] = state.optimizer_step
-    if state.bundles:
-        about["bundles"] = [
-            {"members": members, "bucket": bucket, **asdict(tracked)}
-            for members, (bucket, tracked) in state.bundles.items()
-        ]
     tensors = {
         kind: {
             name: entry.buffers[kind]
@@ -192,35 +182,7 @@ def _unpack(packed: object, key: str) -> RankState:
             if about.get("optimizer_step") is None
             else _integer(key, about, "optimizer_step", low=0)
         ),
-        bundles=_bundles(f"{key}.bundles", about.get("bundles", []), parameters.keys()),
     )
-
-
-def _bundles(what: str, found: object, known: Set[str]) -> Kept:
-    if not isinstance(found, list):
-        raise TypeError(f"{what} must be a list, got {type(found).__name__}")
-    kept: dict[tuple[str, ...], tuple[tuple[str, ...], Tracked]] = {}
-    seen: set[str] = set()
-    for each in found:
-        one = _mapping(what, each)
-        members, bucket = (_names(what, one.get(name)) for name in ("members", "bucket"))
-        unknown = [name for name in bucket if name not in known]
-        if unknown or not seen.isdisjoint(members) or not set(members) <= set(bucket):
-            raise ValueError(f"{what}: {members} cannot be a bundle of the bucket {bucket}")
-        seen.update(members)
-        scalars = {
-            str(name): _validate.real(f"{what}: {name}", value)
-            for name, value in _mapping(what, one.get("scalars")).items()
-        }
-        step = _validate.integer(f"{what}: step", one.get("step"), low=0, high=_MOST)
-        kept[members] = bucket, Tracked(scalars, _sizes(what, one.get("sizes")), step)
-    return kept
-
-
-def _names(what: str, found: object) -> tuple[str, ...]:
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found) or not found:
-        raise TypeError(f"{what} must have lists of names, got {found!r}")
-    return tuple(found)
 
 
 def _sizes(what: str, sizes: object) -> list[int]:

@@ -95,7 +95,8 @@ class Bucket(interface.Bucket):
     ) -> Led | None:
         """Encode one parameter until its positions fit."""
         source = self.gradient(start, stop, scale)
-        zero = self.idle([(start, stop)])[0]
+        blocks = torch.split(self.values[start:stop], _BLOCK)  # read until one is not zero
+        zero = not any(bool(each.any()) for each in blocks)
         return led(lambda room: (codec.encode(source, state, max_nbytes=room), zero), state, limit)
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
@@ -127,17 +128,6 @@ class Bucket(interface.Bucket):
             at += stop - start
         return finite(out)
 
-    def idle(self, ends: Sequence[tuple[int, int]]) -> list[bool]:
-        """Read each run until an entry is found that is not zero."""
-        return [
-            not any(bool(block.any()) for block in torch.split(self.values[start:stop], _BLOCK))
-            for start, stop in ends
-        ]
-
-    def arranged(self, runs: Sequence[tuple[int, int]]) -> interface.Bucket:
-        """Return a bucket in memory of its own."""
-        return bucket(torch.cat([self.values[start:stop] for start, stop in runs]))
-
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
         """Return the number of non-finite entries, and the first's place."""
         bad = ~torch.isfinite(self.values[start:stop])
@@ -160,10 +150,6 @@ class Bucket(interface.Bucket):
     def spare(self) -> interface.Bucket:
         """Return a bucket in memory of its own."""
         return bucket(torch.empty_like(self.values))
-
-    def take_back(self, arranged: interface.Bucket, runs: Sequence[tuple[int, int]]) -> None:
-        """Copy the runs back."""
-        self._copy(runs, arranged.buffer)
 
     def settle(
         self,
@@ -215,9 +201,6 @@ class Bucket(interface.Bucket):
 
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
         """Write values to the runs that `pack` read."""
-        self._copy(runs, values)
-
-    def _copy(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
         own, at = self.values, 0
         for start, stop in runs:
             own[start:stop] = values[at : at + stop - start]

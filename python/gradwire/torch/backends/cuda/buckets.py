@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire import _native
-from gradwire.torch.backends import interface
 from gradwire.torch.backends.cpu import buckets as cpu
 from gradwire.torch.backends.cuda import decoding, encoding
 from gradwire.torch.backends.cuda.plans import takes
@@ -212,16 +211,6 @@ class Bucket(host.Bucket):
         out.copy_(self._staging.read(torch.cat(parts)))
         return cpu.finite(out)
 
-    def idle(self, ends: Sequence[tuple[int, int]]) -> list[bool]:
-        """Read all runs on the device, and wait once."""
-        used = torch.stack([self.buffer[start:stop].any() for start, stop in ends])
-        return [not each for each in self._staging.read(used).tolist()]
-
-    def arranged(self, runs: Sequence[tuple[int, int]]) -> "Bucket":
-        """Return a bucket on the device."""
-        parts = [self.buffer[start:stop] for start, stop in runs]
-        return Bucket(torch.cat(parts), self._carried)
-
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
         """Return the number of non-finite entries, and the first's place."""
         return self._copied().not_finite(start, stop, width)
@@ -244,12 +233,6 @@ class Bucket(host.Bucket):
     def spare(self) -> "Bucket":
         """Return a bucket in memory of its own on the device."""
         return Bucket(torch.empty_like(self.buffer), self._carried)
-
-    def take_back(self, arranged: interface.Bucket, runs: Sequence[tuple[int, int]]) -> None:
-        """Copy the runs back, all at once."""
-        parts = torch.split(arranged.buffer, [stop - start for start, stop in runs])
-        torch._foreach_copy_([self.buffer[start:stop] for start, stop in runs], parts)
-        self._staging.keep(arranged.buffer)  # which other streams have made and read
 
     def settle(
         self,

@@ -25,10 +25,9 @@ from gradwire.torch.reducer.exchange.pieces import (
 from gradwire.torch.reducer.exchange.slots import Plan, Reading, Status
 from gradwire.torch.reducer.jobs import Buffers, Flight, Job
 from gradwire.torch.reducer.layout import Layout
-from gradwire.torch.reducer.record import Piece
 from gradwire.torch.transport import Channel
 
-__all__ = ["Contents", "Gathered", "idle", "unused"]
+__all__ = ["Contents", "Gathered", "unused"]
 
 
 @dataclass(slots=True, eq=False)
@@ -125,9 +124,6 @@ class Gathered(Exchange):
         records["size"] = outcomes.nbytes
         records["wanted"] = outcomes.wanted()
         records["zero"] = outcomes.zero
-        if job.layout.units is not job.layout.pieces:
-            idle = self._idle(job, outcomes.zero.tolist())
-            front[plan.idle_at : plan.idle_at + len(idle)] = idle
         job.layout.tallies.encoded(job.layout.rows, outcomes, outcomes.nbytes)
 
     # The receiving thread ---------------------------------------------------------------------
@@ -169,11 +165,7 @@ class Gathered(Exchange):
         most = np.max([reading.wanted for reading in readings], axis=0)
         for parameter, wanted in zip(layout.compressed, most.tolist(), strict=True):
             job.step.observe(parameter, wanted)
-        self._undo(job, [layout.units[index] for index in np.flatnonzero(idle(readings))])
-
-    def _undo(self, job: Job, units: Sequence[Piece]) -> None:
-        """Undo the encodes of parameters that no rank uses."""
-        job.step.undo([each.parameter for each in units])
+        job.step.undo([layout.compressed[index] for index in np.flatnonzero(unused(readings))])
 
     def _decode(self, job: Job, contents: Contents, *, counts: bool = True) -> None:
         """Write the averages of all parameters; what is exchanged dense need not be counted."""
@@ -190,9 +182,6 @@ class Gathered(Exchange):
                 job.scale,
             )
             layout.tallies.decoded(layout.rows, nanoseconds)
-        if layout.units is not layout.pieces:
-            for index in np.flatnonzero(idle(readings)):
-                job.bucket.clear(layout.units[index].start, layout.units[index].stop)
         if layout.runs:
             start = time.perf_counter()
             total = self._dense_mean(layout, plan, slot_of)
@@ -211,12 +200,6 @@ class Gathered(Exchange):
 def unused(readings: Sequence[Reading]) -> NDArray[np.bool_]:
     """Tell for each piece whether its gradient is zero on every rank."""
     found: NDArray[np.bool_] = np.all([reading.zeros for reading in readings], axis=0)
-    return found
-
-
-def idle(readings: Sequence[Reading]) -> NDArray[np.bool_]:
-    """Tell the same for each unit."""
-    found: NDArray[np.bool_] = np.all([reading.idle for reading in readings], axis=0)
     return found
 
 

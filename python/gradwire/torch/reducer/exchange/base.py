@@ -209,7 +209,7 @@ class Exchange(abc.ABC):
         for piece in pieces[: len(outcomes)]:
             self._encoded(job, piece)
         if isinstance(error, NonFiniteError):
-            raise named(error, pieces[len(outcomes)], job) from error
+            raise named(error, pieces[len(outcomes)]) from error
         if error is not None:
             raise error
         return outcomes
@@ -231,7 +231,7 @@ class Exchange(abc.ABC):
                 try:
                     chosen = encoder.positions(self._gradient(job, piece), piece.parameter.state)
                 except NonFiniteError as error:
-                    raise named(error, piece, job) from error
+                    raise named(error, piece) from error
             positions.append(chosen)
         return positions
 
@@ -241,28 +241,14 @@ class Exchange(abc.ABC):
 
     def _encoded(self, job: Job, piece: Piece) -> None:
         """Record that a gradient was encoded, for undoing the step and measuring the gradient."""
-        for each in piece.units:
-            measured = each.parameter.measured is not None
-            job.step.encode(each.parameter, self._gradient(job, each) if measured else None)
+        measured = piece.parameter.measured is not None
+        job.step.encode(piece.parameter, self._gradient(job, piece) if measured else None)
 
-    def _idle(self, job: Job, outcomes_zero: Sequence[bool]) -> list[bool]:
-        """Tell for each unit whether its gradient is zero, from what the encode tells of pieces."""
-        layout = job.layout
-        if layout.units is layout.pieces:
-            return list(outcomes_zero)
-        if not job.unused:
-            return [False] * len(layout.units)
-        found: list[bool] = []
-        for piece, zero in zip(layout.pieces, outcomes_zero, strict=True):
-            ends = [(each.start, each.stop) for each in piece.parts]
-            found += [True] * len(ends) if zero else job.bucket.idle(ends)
-        return found
-
-    def _unused(self, job: Job, units: Sequence[Piece]) -> None:
+    def _unused(self, job: Job, pieces: Sequence[Piece]) -> None:
         """Roll back parameters whose gradients are zero on every rank.
 
         As far as the ranks can tell they are unused, and DDP would discard what is written.
         """
-        job.step.undo([each.parameter for each in units])
-        for each in units:
+        job.step.undo([each.parameter for each in pieces])
+        for each in pieces:
             job.bucket.clear(each.start, each.stop)

@@ -68,15 +68,15 @@ class Head:
     __slots__ = ("_flags",)
 
     def __init__(self, layout: Layout, word: int) -> None:
-        self._flags = [0, 0, *word_flags(word), *([0] * len(layout.units))]
+        self._flags = [0, 0, *word_flags(word), *([0] * len(layout.pieces))]
 
     @staticmethod
     def numel(layout: Layout) -> int:
         """Return its length."""
-        return _USED + len(layout.units)
+        return _USED + len(layout.pieces)
 
     def use(self, index: int) -> None:
-        """Record that the gradient of a unit is not zero on this rank."""
+        """Record that the gradient of a piece is not zero on this rank."""
         self._flags[_USED + index] = 1
 
     def fail(self, *, bad: bool) -> None:

@@ -118,7 +118,7 @@ def _select(job: Job, piece: Piece, limit: int) -> Selected:
             parameter.codec, parameter.state, piece.start, piece.stop, limit, job.scale
         )
     except NonFiniteError as error:
-        raise named(error, piece, job) from error
+        raise named(error, piece) from error
     if led is None:
         raise ExchangeError(f"{limit} bytes are too few for any positions of {parameter.name!r}")
     return led

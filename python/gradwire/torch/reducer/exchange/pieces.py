@@ -68,16 +68,9 @@ def unpack_dense(job: Job, averages: torch.Tensor, start: float) -> None:
     layout.tallies.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
 
 
-def named(error: NonFiniteError, piece: Piece, job: Job) -> GradientError:
+def named(error: NonFiniteError, piece: Piece) -> GradientError:
     """Return the error of an encode as one that names the parameter."""
-    for each in piece.parts:
-        count, first = _not_finite(job, each)
-        if count:
-            return GradientError(count, first, each.parameter.name, -1)
-    # Of a bundle, the sum with what it keeps may be what is not finite.
-    units = [each for each in piece.units if each.start <= piece.start + error.first]
-    first = error.first - (units[-1].start - piece.start)
-    return GradientError(error.count, first, units[-1].parameter.name, -1)
+    return GradientError(error.count, error.first, piece.parameter.name, -1)
 
 
 def reason_of(error: GradientError, layout: Layout) -> list[int]:
@@ -118,7 +111,7 @@ def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
 
 def overflow(job: Job) -> GradientError:
     """Return the error of an average that is not finite."""
-    for piece in (*job.layout.units, *job.layout.dense):
+    for piece in (*job.layout.pieces, *job.layout.dense):
         count, first = _not_finite(job, piece)
         if count:
             return GradientError(count, first, piece.parameter.name, 0)

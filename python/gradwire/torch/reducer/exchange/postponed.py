@@ -8,17 +8,14 @@ the averages take the place of the gradients.
 """
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.torch.reducer.bundle import Bundle
-from gradwire.torch.reducer.exchange.all_gather import Contents, Gathered, idle, unused
+from gradwire.torch.reducer.exchange.all_gather import Contents, Gathered, unused
 from gradwire.torch.reducer.jobs import Flight, Job
-from gradwire.torch.reducer.record import Parameter, Piece
 
 __all__ = ["Postponed"]
 
@@ -52,21 +49,12 @@ class Postponed(Gathered):
         job.bucket.store()
         self._give(job, contents)
 
-    def _undo(self, job: Job, units: Sequence[Piece]) -> None:
-        """Undo what no rank uses; of a bundle that is used in part, once it is written."""
-        none = {each.parameter.name for each in units}
-        for piece in job.layout.pieces:
-            if none.issuperset(each.parameter.name for each in piece.units):
-                super()._undo(job, piece.units)
-
     def _settle(self, job: Job, contents: Contents) -> None:
         layout, plan = job.layout, contents.plan
         sizes = contents.readings[self.rank].sizes
         first = self.rank * plan.nbytes + plan.frames_at
         starts = list(itertools.accumulate(sizes[:-1], initial=first))
         used = np.flatnonzero(~unused(contents.readings)).tolist()
-        none = [layout.units[i].parameter for i in np.flatnonzero(idle(contents.readings))]
-        partly = [bundle for i in used if (bundle := _Partly.of(layout.compressed[i], none))]
         if used:
             job.bucket.settle(
                 [layout.compressed[i].state for i in used],
@@ -76,38 +64,3 @@ class Postponed(Gathered):
                 [sizes[i] for i in used],
                 job.scale,
             )
-        for each in partly:
-            each.end(job)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Partly:
-    """A bundle of which some members are not used by any rank.
-
-    Attributes
-    ----------
-    bundle : Bundle
-    unused : list of Parameter
-    before : dict
-        What its state saved before it was written.
-    """
-
-    bundle: Bundle
-    unused: list[Parameter]
-    before: dict[str, Any]
-
-    @classmethod
-    def of(cls, unit: Any, unused: Sequence[Parameter]) -> "_Partly | None":
-        """Read the state of a bundle, if it is one of these."""
-        if not isinstance(unit, Bundle):
-            return None
-        names = {each.name for each in unit.members}
-        own = [each for each in unused if each.name in names]
-        return cls(unit, own, unit.state.state_dict()) if own else None
-
-    def end(self, job: Job) -> None:
-        """Bring back what the unused members kept."""
-        after = self.bundle.state.state_dict()
-        self.bundle.part(self.unused, self.before, after, undoable=False)
-        for each in self.unused:
-            job.step.encoded.pop(each.name, None)

@@ -47,7 +47,6 @@ class Plan:
 
     limits: tuple[int, ...]
     records_at: int
-    idle_at: int  # one byte per member of a bundle: whether its gradient is zero
     dense_at: int
     dense_end: int
     frames_at: int
@@ -59,18 +58,17 @@ class Plan:
         """Plan the slots of a bucket from the current limits."""
         limits = tuple([parameter.limit.nbytes for parameter in layout.compressed])
         records_at = _align(_HEADER.size)
-        idle_at = records_at + len(limits) * _RECORD.itemsize
-        members = sum(len(piece.parts) for piece in layout.pieces)
-        dense_at = _align(idle_at + members)
+        dense_at = _align(records_at + len(limits) * _RECORD.itemsize)
         dense_end = dense_at + layout.dense_numel * itemsize
         frames_at = _align(dense_end)
         nbytes = max(_MINIMUM, _align(frames_at + sum(limits)))
         front = max(_MINIMUM, dense_at)
-        return cls(limits, records_at, idle_at, dense_at, dense_end, frames_at, nbytes, front)
+        return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes, front)
 
     def records(self, slot: Bytes) -> NDArray[np.void]:
         """Return a slot's records, one per frame: size, wanted size, whether the input was zero."""
-        return slot[self.records_at : self.idle_at].view(_RECORD)
+        end = self.records_at + len(self.limits) * _RECORD.itemsize
+        return slot[self.records_at : end].view(_RECORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,6 @@ class Reading:
     sizes: list[int]
     wanted: NDArray[np.int64]
     zeros: NDArray[np.bool_]  # of each frame
-    idle: NDArray[np.bool_]  # of each unit
 
 
 def write_header(slot: Bytes, layout: Layout, sequence: int) -> None:
@@ -122,14 +119,10 @@ def read(slot: Bytes, rank: int, plan: Plan, layout: Layout, sequence: int) -> R
     if status != Status.OK:
         message = bytes(slot[_MESSAGE_AT : _MESSAGE_AT + length]).decode(errors="replace")
         reason = json.loads(message) if status == Status.NON_FINITE else []
-        nothing = _NONE.astype(bool)
-        return Reading(Status(status), message, reason, [], _NONE, nothing, nothing)
+        return Reading(Status(status), message, reason, [], _NONE, _NONE.astype(bool))
     records = plan.records(slot)
     sizes = records["size"]
     if (sizes > np.array(plan.limits, np.uint64)).any():
         raise ExchangeError(f"a frame of rank {rank} exceeds its size limit", rank)
     wanted, zeros = records["wanted"].astype(np.int64), records["zero"].astype(bool)
-    idle = zeros
-    if layout.units is not layout.pieces:
-        idle = slot[plan.idle_at : plan.idle_at + len(layout.units)].astype(bool)
-    return Reading(Status.OK, "", [], sizes.tolist(), wanted, zeros, idle)
+    return Reading(Status.OK, "", [], sizes.tolist(), wanted, zeros)

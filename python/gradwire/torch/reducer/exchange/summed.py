@@ -131,8 +131,8 @@ class Summed(Exchange):
             nbytes = outcomes.count * vectors.values.element_size()
             nbytes += [chosen.nbytes[index] for index in members]
             layout.tallies.encoded(layout.rows[members], outcomes, nbytes)
-        for index, idle in enumerate(self._idle(job, zeros)):
-            if not idle:
+        for index, zero in enumerate(zeros):
+            if not zero:
                 vectors.head.use(index)
         if layout.runs:
             pack_dense(job, vectors.dense)
@@ -244,7 +244,7 @@ class Summed(Exchange):
             if whole:
                 runs = [(pieces[index].start, pieces[index].stop) for index in whole]
                 bucket.unpack(runs, self._mean(job, _joined(values, ends, whole)))
-        self._unused(job, [each for each, sent in zip(layout.units, used, strict=True) if not sent])
+        self._unused(job, [each for each, sent in zip(pieces, used, strict=True) if not sent])
 
     def _mean(self, job: Job, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""
