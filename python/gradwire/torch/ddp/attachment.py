@@ -23,8 +23,7 @@ from gradwire.torch.ddp.entry import HookEntry, check_ranks
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.options import Options
-from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.reducer.options import GradScaler, Options
 from gradwire.torch.transport import Groups, Hierarchy, Levels, Transport, levels
 
 __all__ = ["attach"]

@@ -15,8 +15,7 @@ from gradwire.torch.fsdp.model import Group, groups_of, names_of
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
 from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.options import Options
-from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.reducer.options import GradScaler, Options
 from gradwire.torch.reducer.shares import divided
 from gradwire.torch.transport import Groups, Hierarchy
 

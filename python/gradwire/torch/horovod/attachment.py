@@ -20,8 +20,7 @@ from gradwire.torch.horovod.wrapped import Distributed, wrap
 from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assembly import assemble
 from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import Options, is_scaling
-from gradwire.torch.reducer.passes import GradScaler
+from gradwire.torch.reducer.options import GradScaler, Options, is_scaling
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
 __all__ = ["DistributedOptimizer", "attach"]

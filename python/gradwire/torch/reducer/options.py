@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -16,13 +16,23 @@ from gradwire.torch.reducer.agreement import checksum
 from gradwire.torch.reducer.assignment import Assignment, Codecs
 from gradwire.torch.reducer.given import check_memory
 from gradwire.torch.reducer.pairing import check_optimizer, facts_of
-from gradwire.torch.reducer.passes import GradScaler
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Place
 
-__all__ = ["Options", "is_scaling"]
+__all__ = ["GradScaler", "Options", "is_scaling"]
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@runtime_checkable
+class GradScaler(Protocol):
+    """The methods of `torch.amp.GradScaler` that gradwire calls."""
+
+    def get_scale(self) -> float:
+        """Return the loss scale."""
+
+    def is_enabled(self) -> bool:
+        """Tell whether the loss is scaled and non-finite steps are skipped."""
 
 
 def is_scaling(grad_scaler: object) -> bool:

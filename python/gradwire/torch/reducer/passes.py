@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -15,22 +14,12 @@ from gradwire.torch.reducer.control import Control
 from gradwire.torch.reducer.exchange import Exchanging
 from gradwire.torch.reducer.jobs import Job, Step
 from gradwire.torch.reducer.layout import Layout, Layouts
+from gradwire.torch.reducer.options import GradScaler
 from gradwire.torch.reducer.origins import Origin
 from gradwire.torch.reducer.scheduling import Scheduler
 from gradwire.torch.reducer.worker import Worker
 
-__all__ = ["GradScaler", "Passes"]
-
-
-@runtime_checkable
-class GradScaler(Protocol):
-    """The methods of `torch.amp.GradScaler` that gradwire calls."""
-
-    def get_scale(self) -> float:
-        """Return the loss scale."""
-
-    def is_enabled(self) -> bool:
-        """Tell whether the loss is scaled and non-finite steps are skipped."""
+__all__ = ["Passes"]
 
 
 class Passes:
