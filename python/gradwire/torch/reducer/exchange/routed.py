@@ -1,6 +1,5 @@
 """Carries out exchanges of several kinds in one order, each by the object that is made for it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -44,7 +43,7 @@ class Routed(Exchange):
     def __init__(self, channel: Channel, reasons: Channel, carriers: Mapping[str, str]) -> None:
         super().__init__(channel, carriers, check_result=False)
         self._reasons: Channel | None = reasons
-        self._kinds: dict[tuple[str, bool], Exchange] = {}
+        self._kinds: dict[tuple[Part, bool], Exchange] = {}
 
     def close(self) -> None:
         """Release both channels, without closing them, and the memory of all exchanges."""
@@ -76,7 +75,7 @@ class Routed(Exchange):
         if job.layout.compressed:
             part = self._part(job.layout.compressed)
             undoable = job.layout.compressed[0].codec.memory.undoable
-        key = json.dumps(part.get_config(), sort_keys=True), undoable
+        key = part, undoable
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = build(
