@@ -171,6 +171,61 @@ def test_types_alone_go_up_where_it_is_said():
         assert [each.where for each in found[source] if each.target == target] == ["types"]
 
 
+def asked_by_type(tree: ast.AST, module: str) -> list[str]:
+    """Where a module asks for the class or the kind of an exchange, and not for what it states."""
+    exchanges = ("gradwire.exchange", "gradwire.torch.reducer.exchange")
+    named = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if f"{node.module}.{alias.name}.".startswith(tuple(f"{each}." for each in exchanges))
+    }
+    found = []
+    for node in ast.walk(tree):
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked = node.args[1:]
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        elif isinstance(node, ast.Compare):
+            asked = [node.left, *node.comparators]
+        for each in asked:
+            text = ast.unparse(each)
+            classes = {name for name in re.findall(r"(?<![.\w])\w+", text) if name in named}
+            if isinstance(node, ast.Compare):
+                classes = {name for name in classes if "type(" in ast.unparse(node)}
+                classes |= {text} if text.endswith("exchange.kind") else set()
+            if classes or re.search(r"\bexchanges?\.[A-Z]", text):
+                found.append(f"{module}: {ast.unparse(node)}")
+    return found
+
+
+def test_what_an_exchange_is_is_asked_of_the_facts_that_it_states():
+    found = []
+    for path in (SOURCE / "gradwire").rglob("*.py"):
+        if path.parent.name != "exchange":
+            found += asked_by_type(ast.parse(path.read_text()), name_of(path))
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from gradwire.exchange import AllGather\nisinstance(x, AllGather)",
+        "from gradwire.exchange.owners import Owners as O\nissubclass(x, (int, O))",
+        "import gradwire\nisinstance(x, int | gradwire.exchange.LowRank)",
+        "from gradwire import exchange as exchanges\nisinstance(x, exchanges.LowRank)",
+        "from gradwire.torch.reducer.exchange import Nested\nisinstance(x, Nested)",
+        "from gradwire.exchange import LowRank\nmatch x:\n    case LowRank():\n        pass",
+        "from gradwire.exchange import LowRank\ntype(x) is LowRank",
+        "codec.exchange.kind == 'low_rank'",
+    ],
+)
+def test_an_exchange_that_is_asked_for_its_class_is_found(text):
+    assert len(asked_by_type(ast.parse(text), "one")) == 1
+
+
 def test_nothing_is_unpickled():
     """Whoever sends a pickle runs code where it is read: torch's collectives of objects do that."""
     unpickling = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve"}

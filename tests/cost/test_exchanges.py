@@ -14,6 +14,8 @@ from gradwire.cost import (
     SparseReduceScatter,
 )
 from gradwire.cost.exchanges import FRONT, RESULT
+from gradwire.cost.methods import MODELS
+from gradwire.exchange import EXCHANGES
 from tests.cost import plain
 
 RANKS = [1, 2, 3, 4, 5, 8, 13]
@@ -170,3 +172,7 @@ def test_which_exchanges_do_not_grow():
     assert growth(GatheredFrames(), payload) == pytest.approx(9_999)
     assert growth(SharedPositions(), payload) < 2.01
     assert growth(SparseReduceScatter(), payload) < 3.5  # what 10 000 messages begin with
+
+
+def test_every_exchange_of_a_codec_has_a_model():
+    assert MODELS.keys() == {each.kind for each in EXCHANGES}

@@ -99,9 +99,18 @@ class Exchange(abc.ABC):
     before, after : int
         How many of the phases, from the first and from the last, are not on their own: the thread
         that encodes, or the one that decodes, waits for them.
+    slots : bool
+        Frames go in slots, which are longer.
+    sums : bool
+        Values are added up on the wire, as what the quantizer says.
+    factors : bool
+        Two factors of each matrix go, and no entries.
     """
 
     divides: ClassVar[bool] = True
+    slots: ClassVar[bool] = False
+    sums: ClassVar[bool] = False
+    factors: ClassVar[bool] = False
     before: ClassVar[int] = 0
     after: ClassVar[int] = 0
 
@@ -125,6 +134,10 @@ class Exchange(abc.ABC):
         """Return how many times the entries of one participant a rank decodes."""
         return float(ranks)
 
+    def pieces(self, ranks: int) -> float:
+        """Return how many frames of a tensor, or pieces of them, a rank decodes."""
+        return max(self.decodes(ranks), 1.0)
+
     def encodes(self, ranks: int) -> float:
         """Return how many entries a rank encodes, in units of the tensor."""
         del ranks
@@ -134,6 +147,8 @@ class Exchange(abc.ABC):
 @dataclasses.dataclass(frozen=True)
 class RingAllReduce(Exchange):
     """A dense all-reduce of values that can be added, such as float32 and bfloat16."""
+
+    sums: ClassVar[bool] = True
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return one all-reduce of all values."""
@@ -162,6 +177,8 @@ class PlainRing(RingAllReduce):
 class GatheredFrames(Exchange):
     """An all-gather of frames: `gradwire.exchange.AllGather`."""
 
+    slots: ClassVar[bool] = True
+
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return one all-gather."""
         return (ring_all_gather(payload.nbytes, ranks),)
@@ -184,6 +201,7 @@ class SharedPositions(Exchange):
     """
 
     before: ClassVar[int] = 1
+    sums: ClassVar[bool] = True
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return the broadcasts and an all-reduce."""
@@ -253,6 +271,10 @@ class SparseReduceScatter(Exchange):
         del ranks
         return 2.0
 
+    def pieces(self, ranks: int) -> float:
+        """Return two for each participant, however few times the entries are decoded."""
+        return 2.0 * ranks
+
     def encodes(self, ranks: int) -> float:
         """Return the whole tensor, and the range that is selected from again."""
         return 1.0 + (1.0 / ranks if self.selects_again else 0.0)
@@ -283,6 +305,7 @@ class LowRankAllReduces(Exchange):
 
     divides: ClassVar[bool] = False
     after: ClassVar[int] = 1
+    factors: ClassVar[bool] = True
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return both all-reduces."""

@@ -5,7 +5,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from gradwire._orthonormal import orthonormalize
 from gradwire.codec import Codec
 from gradwire.cost.calibration import Calibration, CodecCost, line
 from gradwire.cost.payload import information_bits
-from gradwire.exchange import LowRank
 from gradwire.frame import decode, decode_add
 from gradwire.presets import dense
 from gradwire.quantize import BFloat16
+
+if TYPE_CHECKING:
+    from gradwire.exchange import LowRank
 
 __all__ = ["calibrate"]
 
@@ -182,8 +184,8 @@ def _measure(
     points = [
         (
             variant,
-            _Point.of_low_rank(exchange.rank, tensors, each, clock)
-            if isinstance(exchange, LowRank)
+            _Point.of_low_rank(cast("LowRank", exchange).rank, tensors, each, clock)
+            if exchange.needs_whole_tensor
             else _Point.of(variant, tensors, each, clock),
         )
         for tensors in given.values()
@@ -191,7 +193,7 @@ def _measure(
     ]
     large = [(variant, each) for variant, each in points if each.numel == max(given)]
     header, bits = 0.0, 32.0
-    if not isinstance(exchange, LowRank):
+    if not exchange.needs_whole_tensor:
         header = _header(codec)
         coded = codec.sparsify.selects and not codec.sparsify.shared
         used = [_bits(each, header, coded) for _, each in large if each.count]

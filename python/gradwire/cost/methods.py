@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Self
+from typing import TYPE_CHECKING, Self, cast
 
 from gradwire.cost.calibration import Calibration, CodecCost
 from gradwire.cost.exchanges import (
@@ -16,9 +16,21 @@ from gradwire.cost.exchanges import (
     SparseReduceScatter,
 )
 from gradwire.cost.payload import Payload, information_bits
-from gradwire.exchange import LowRank
+
+if TYPE_CHECKING:
+    from gradwire.exchange import LowRank
 
 __all__ = ["Method", "bf16", "compressed", "fp32"]
+
+MODELS: dict[str, Exchange] = {
+    "all_gather": GatheredFrames(),
+    "all_reduce": RingAllReduce(),
+    "leader_indices": SharedPositions(),
+    "low_rank": LowRankAllReduces(),
+    "reduce_scatter": SparseReduceScatter(),
+    "quantized_all_reduce": QuantizedAllReduce(),
+}
+"""What every exchange of a codec costs, by its kind."""
 
 SLOT_SHARE = 1.0 / 64.0
 SLOT_BYTES = 40.0
@@ -72,18 +84,18 @@ class Method:
         cost = self.cost
         if cost is None:
             return Payload.dense(numel, self.value_bits)
-        if isinstance(self.exchange, LowRankAllReduces):
+        if self.exchange.factors:
             return Payload(numel, float(numel), factors=_factors(cost, numel, frames))
         entries = cost.share * numel
         bits = 0.0
         if cost.codec.sparsify.selects and not cost.codec.sparsify.shared and entries:
             bits = information_bits(numel, entries)
         values, header = cost.entry_bits, cost.header
-        if isinstance(self.exchange, GatheredFrames):
+        if self.exchange.slots:
             bits *= 1.0 + SLOT_SHARE
             values *= 1.0 + SLOT_SHARE
             header += SLOT_BYTES
-        elif isinstance(self.exchange, RingAllReduce | SharedPositions):
+        elif self.exchange.sums:
             # Values are summed as what the quantizer says; what is above that is of positions.
             summed = 16.0 if cost.codec.quantize.summed_as != "float32" else 32.0
             bits, values = bits + max(0.0, values - summed), summed
@@ -103,9 +115,7 @@ class Method:
         if ranks == 1 or self.cost is None:
             return 0.0
         times = self.exchange.decodes(ranks)
-        # Pieces of frames have as many frames as there are participants, however few times the
-        # entries are decoded.
-        pieces = max(times, 2.0 * ranks if isinstance(self.exchange, SparseReduceScatter) else 1.0)
+        pieces = self.exchange.pieces(ranks)
         entries = self.cost.share * numel
         once = self.cost.decode(numel, entries, 0)
         return times * once + pieces * frames * self.cost.decode.fixed + self.clear_seconds * numel
@@ -150,23 +160,14 @@ def compressed(name: str, calibration: Calibration, exchange: Exchange | None = 
 
 def _exchange_of(cost: CodecCost) -> Exchange:
     kind = cost.codec.exchange.kind
-    known: dict[str, Exchange] = {
-        "all_gather": GatheredFrames(),
-        "all_reduce": RingAllReduce(),
-        "leader_indices": SharedPositions(),
-        "low_rank": LowRankAllReduces(),
-        "reduce_scatter": SparseReduceScatter(),
-        "quantized_all_reduce": QuantizedAllReduce(),
-    }
-    if kind not in known:
-        raise ValueError(f"the exchange {kind!r} has no cost model; known are {', '.join(known)}")
-    return known[kind]
+    if kind not in MODELS:
+        raise ValueError(f"the exchange {kind!r} has no cost model; known are {', '.join(MODELS)}")
+    return MODELS[kind]
 
 
 def _factors(cost: CodecCost, numel: int, frames: int) -> tuple[float, float]:
     """Return the entries of both factors, of square matrices."""
-    exchange = cost.codec.exchange
-    assert isinstance(exchange, LowRank)
+    exchange = cast("LowRank", cost.codec.exchange)
     side = math.sqrt(numel / max(frames, 1))
     factor = side * exchange.rank * frames
     return factor, factor

@@ -39,9 +39,18 @@ class AllGather(Exchange):
 
     mean: Literal["ranks", "senders"] = "ranks"
     kind: ClassVar[str] = "all_gather"
+    gathers_frames: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
+    needs_whole_tensor: ClassVar[bool] = False
+    on_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _validate.choice("mean", self.mean, _MEANS)
+
+    @property
+    def means_senders(self) -> bool:
+        """Whether ``mean`` says so."""
+        return self.mean == "senders"
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Accept every codec."""

@@ -27,6 +27,10 @@ class AllReduce(Exchange):
     """
 
     kind: ClassVar[str] = "all_reduce"
+    gathers_frames: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
+    needs_whole_tensor: ClassVar[bool] = False
+    on_device: ClassVar[bool] = True
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Refuse a codec whose values cannot be summed position by position.

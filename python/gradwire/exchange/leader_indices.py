@@ -30,6 +30,10 @@ class LeaderIndices(Exchange):
     """
 
     kind: ClassVar[str] = "leader_indices"
+    gathers_frames: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
+    needs_whole_tensor: ClassVar[bool] = False
+    on_device: ClassVar[bool] = True
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Refuse a codec that sends every entry, or whose values cannot be summed.

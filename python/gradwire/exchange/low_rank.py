@@ -45,6 +45,10 @@ class LowRank(Exchange):
     rank: int = 2
     warm_start: bool = True
     kind: ClassVar[str] = "low_rank"
+    gathers_frames: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
+    needs_whole_tensor: ClassVar[bool] = True
+    on_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._set("rank", _validate.integer("rank", self.rank, low=1, high=1024))

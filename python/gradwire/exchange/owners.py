@@ -1,6 +1,7 @@
 """What exchanges have in common in which every rank owns a range of positions."""
 
 import dataclasses
+from typing import ClassVar
 
 from gradwire.exchange.base import Exchange
 from gradwire.extension import Quantizer as Outside
@@ -17,6 +18,11 @@ class Owners(Exchange):
     Frames are cut by range, without decoding a value, and the parts sent to their owners. What an
     owner does not say of the sums is added to its residual.
     """
+
+    gathers_frames: ClassVar[bool] = False
+    divides: ClassVar[bool] = True
+    needs_whole_tensor: ClassVar[bool] = False
+    on_device: ClassVar[bool] = False
 
     def check_quantizer(self, quantize: Quantizer) -> None:
         """Refuse values that cannot be cut.

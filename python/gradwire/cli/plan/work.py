@@ -143,7 +143,7 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
             f"argument --codecs: {name} works without nodes only; leave out --node-size, or "
             f"{_SCATTER}"
         )
-    if codec.exchange.kind == "low_rank":
+    if codec.exchange.needs_whole_tensor:
         preset = name.removesuffix(_SCATTER)
         raise ValueError(f"argument --codecs: {preset} has no frames to scatter")
     try:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 import torch.distributed as dist
 
-from gradwire.exchange import AllGather
 from gradwire.torch.collective.work import Op
 from gradwire.torch.reducer.given import check_codec, check_frames, check_memory
 
@@ -78,7 +77,7 @@ def factor(op: Op, codec: "Codec", world_size: int) -> float:
         raise ValueError(f"op must be one of {get_args(Op)}, got {op!r}")
     if op == "mean":
         return 1.0
-    if isinstance(codec.exchange, AllGather) and codec.exchange.mean == "senders":
+    if codec.exchange.means_senders:
         raise ValueError(f'{codec.exchange!r} is a mean over senders, which goes with op="mean"')
     return float(world_size)
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.exchange import LowRank
 from gradwire.torch.reducer import parameters as making
 from gradwire.torch.reducer.adaptive import Adaptive
 from gradwire.torch.reducer.applying import Applying
@@ -85,7 +84,7 @@ def assemble(
         options.check(named, whole=whole)
         place = connection.place
         rank = place.rank
-        if place.shares > 1 and isinstance(assignment.exchange, LowRank):
+        if place.shares > 1 and assignment.exchange.needs_whole_tensor:
             raise ValueError(
                 f"{assignment.exchange!r} factors whole matrices, of which each rank of a node has "
                 "some rows: use another codec, or leave the hierarchy out"

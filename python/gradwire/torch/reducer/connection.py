@@ -44,6 +44,8 @@ class Connection:
         rank is a node.
     confirm : Confirmation or None
         What ends a step, where the exchange does not tell the node how it fared.
+    divides : bool
+        The exchange divides every bucket among the ranks of a node.
     """
 
     exchange: Exchanging
@@ -52,11 +54,7 @@ class Connection:
     place: Place
     between: Channel | None = None
     confirm: Confirmation | None = None
-
-    @property
-    def divides(self) -> bool:
-        """Whether the exchange divides every bucket among the ranks of a node."""
-        return isinstance(self.exchange, Nested)
+    divides: bool = False
 
 
 def connect(
@@ -122,4 +120,4 @@ def connect(
     gather = levels.local(carriers)
     transport.connect(gather, carriers, named.values())
     nested = Nested(exchange, inside, gather, place, check_result=options.scaled)
-    return Connection(nested, control, transport, place, frames)
+    return Connection(nested, control, transport, place, frames, divides=True)

@@ -6,8 +6,7 @@ import torch
 
 from gradwire._part import Part
 from gradwire.codec import Codec
-from gradwire.exchange import AllGather, Exchange, LowRank
-from gradwire.exchange.owners import Owners
+from gradwire.exchange import Exchange
 from gradwire.extension import IndexCoding, Quantizer
 from gradwire.presets import PRESETS
 from gradwire.torch import backends
@@ -35,12 +34,12 @@ def check_codec(codec: object, call: str = "attach()") -> None:
 
 def check_frames(codec: Codec, call: str) -> None:
     """Raise a `ValueError` for a codec whose exchange is not one of frames."""
-    if isinstance(codec.exchange, LowRank):
+    if codec.exchange.needs_whole_tensor:
         raise ValueError(
             f"{call} takes codecs that encode frames, and {codec.exchange!r} sums factors of the "
             "gradients of a model: use it with attach()"
         )
-    if isinstance(codec.exchange, Owners):
+    if codec.exchange.divides:
         raise ValueError(
             f"{call} gathers frames or sums values, and {codec.exchange!r} is for the gradients of "
             "a model: use it with attach(), or exchange=gradwire.exchange.AllGather() here"
@@ -57,15 +56,13 @@ def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides:
     divides : bool
         The ranks of a node divide every gradient.
     """
-    if not isinstance(exchange, Owners):
-        return
-    if divides:
+    if exchange.divides and divides:
         raise ValueError(
             f"{exchange!r} divides every bucket among all ranks, and the ranks of a node divide it "
             "already: use exchange=gradwire.exchange.AllGather(), or leave the hierarchy out"
         )
     on = sorted({str(each.device) for each in tensors if backends.of(each).name == "cuda"})
-    if on:
+    if on and not exchange.on_device:
         raise ValueError(
             f"{exchange!r} merges on the host, and residuals of parameters on {', '.join(on)} are "
             "on the device: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
@@ -84,7 +81,7 @@ def check_memory(codec: Codec, *, whole: bool = True) -> None:
     if codec.memory.undoable:
         return
     problem = None
-    if not isinstance(codec.exchange, AllGather):
+    if not codec.exchange.gathers_frames:
         problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
     elif isinstance(codec.quantize, Quantizer) or isinstance(codec.indices, IndexCoding):
         problem = "a quantizer or index coding in Python encodes in one go"

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.reducer.layout import Layout
-from gradwire.torch.reducer.low_rank import LowRankState
 from gradwire.torch.reducer.marks import Marks
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.transport import Work
@@ -88,12 +87,11 @@ class Step:
             del self.encoded[parameter.name]
             parameter.unmeasure()
             parameter.spread = self.spreads.pop(parameter.name, parameter.spread)
-            state = parameter.state
-            if isinstance(state, LowRankState):
-                state.rollback()
-            else:
-                backend = backends.of(parameter.tensor)
-                kinds.setdefault(backend.name, (backend, []))[1].append(state)
+            if parameter.codec.exchange.needs_whole_tensor:  # its state is of no backend
+                parameter.state.rollback()
+                continue
+            backend = backends.of(parameter.tensor)
+            kinds.setdefault(backend.name, (backend, []))[1].append(parameter.state)
         for backend, states in kinds.values():
             backend.rollback(states)
 

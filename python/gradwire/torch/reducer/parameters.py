@@ -1,11 +1,10 @@
 """Makes the records that are kept of parameters throughout training."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gradwire.exchange import LowRank
 from gradwire.torch import backends
 from gradwire.torch.reducer.capacity import SizeLimit
 from gradwire.torch.reducer.low_rank import LowRankState
@@ -15,6 +14,7 @@ from gradwire.torch.reducer.shares import Share, local
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
+    from gradwire.exchange import LowRank
     from gradwire.state import State
 
 __all__ = ["fresh_state", "make", "use"]
@@ -62,8 +62,8 @@ def make(
 
 def fresh_state(parameter: Parameter, rank: int) -> "State | LowRankState":
     """Return a new state. With stochastic rounding, every rank draws different numbers."""
-    exchange = parameter.codec.exchange
-    if isinstance(exchange, LowRank):
+    if parameter.codec.exchange.needs_whole_tensor:
+        exchange = cast("LowRank", parameter.codec.exchange)
         shape, keeps = _in_memory(parameter.tensor), parameter.codec.memory.keeps
         return LowRankState(exchange, shape, parameter.name, keeps=keeps)
     init = backends.of(parameter.tensor).init_state
