@@ -1,7 +1,9 @@
 """Presets: what they are composed of, and how tools find them."""
 
 import dataclasses
+import importlib
 import inspect
+import pkgutil
 
 import numpy as np
 import pytest
@@ -77,6 +79,18 @@ def test_the_registry_lists_what_is_exported(preset):
             authors, _, rest = paper.partition(": ")
             title, _, venue = rest.rpartition(", ")
             assert f'{authors}, "{title}", {venue}' in cited
+
+
+def test_every_preset_of_every_family_is_listed():
+    families = [each.name for each in pkgutil.iter_modules(gradwire.presets.__path__)]
+    made = [
+        name
+        for family in families
+        if not family.startswith("_")
+        for name in importlib.import_module(f"gradwire.presets.{family}").__all__
+    ]
+    assert sorted(made) == sorted(each.name for each in gradwire.presets.OWN)
+    assert set(made) <= {*gradwire.__all__} & {*gradwire.presets.__all__}
 
 
 def test_the_registry_cannot_be_changed():

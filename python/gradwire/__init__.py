@@ -39,7 +39,10 @@ from gradwire.errors import (
     UnsupportedFrameError,
 )
 from gradwire.frame import Frame, decode, decode_add
-from gradwire.presets._every import *  # noqa: F403
+from gradwire.presets.hybrid import *  # noqa: F403
+from gradwire.presets.low_rank import *  # noqa: F403
+from gradwire.presets.quantized import *  # noqa: F403
+from gradwire.presets.sparse import *  # noqa: F403
 from gradwire.state import State
 
 if TYPE_CHECKING:

@@ -5,10 +5,17 @@
 
 from collections.abc import Mapping
 
-from gradwire.presets._every import *  # noqa: F403
-from gradwire.presets._preset import OWN as OWN
-from gradwire.presets._preset import Preset as Preset
+from gradwire.presets._registry import OWN as OWN
+from gradwire.presets._registry import Preset as Preset
 from gradwire.presets._registry import Registry
+
+# One line a family, in display order: importing a function registers it.
+# isort: off
+from gradwire.presets.sparse import *  # noqa: F403
+from gradwire.presets.low_rank import *  # noqa: F403
+from gradwire.presets.quantized import *  # noqa: F403
+from gradwire.presets.hybrid import *  # noqa: F403
+# isort: on
 
 PRESETS: Mapping[str, Preset] = Registry(OWN)
 """All presets by name, in display order; those of plugins come last."""

@@ -1,16 +1,71 @@
-"""The mapping of names to presets, including those of other packages."""
+"""What a preset is, the parts that most of them share, and the mapping of names to presets."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradwire import _plugins
+from gradwire.codec import Codec
 from gradwire.errors import PluginError
-from gradwire.presets._preset import Preset
+from gradwire.exchange import AllGather
+from gradwire.memory import NoMemory, Residual
+from gradwire.quantize import Float32
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Registry"]
+__all__ = ["DROP", "EXACT", "GATHER", "KEEP", "OWN", "Preset", "Registry", "preset"]
+
+Build = TypeVar("Build", bound=Callable[..., Codec])
+
+# Parts are immutable, so one instance of each can be the default of all codecs.
+EXACT = Float32()
+KEEP = Residual()
+DROP = NoMemory()
+GATHER = AllGather()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Preset:
+    """A preset, described for tools that list presets."""
+
+    name: str
+    """The name of the function in this package and in `gradwire`."""
+    build: Callable[..., Codec]
+    """The function itself."""
+    summary: str
+    """What it does, in one line."""
+    paper: str | None
+    """Authors, title, venue; None for a baseline."""
+    example: Mapping[str, Any]
+    """Arguments of an example codec, which tests and comparisons of all presets build."""
+
+    def __repr__(self) -> str:
+        return f"<preset {self.call}: {self.summary}>"
+
+    @property
+    def call(self) -> str:
+        """The call that builds the example codec."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.example.items())
+        return f"{self.name}({options})"
+
+
+OWN: list[Preset] = []
+"""The presets of this package, in the order in which they are imported."""
+
+
+def preset(
+    *, summary: str, paper: str | None, example: Mapping[str, Any]
+) -> Callable[[Build], Build]:
+    """Register the decorated function as a preset of this package."""
+
+    def register(build: Build) -> Build:
+        OWN.append(
+            Preset(name=build.__name__, build=build, summary=summary, paper=paper, example=example)
+        )
+        return build
+
+    return register
 
 
 class Registry(Mapping[str, Preset]):

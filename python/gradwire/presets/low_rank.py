@@ -1,8 +1,8 @@
-"""PowerSGD."""
+"""Presets that send factors of low rank in place of matrices."""
 
 from gradwire.codec import Codec
 from gradwire.exchange import LowRank
-from gradwire.presets._preset import DROP, KEEP, preset
+from gradwire.presets._registry import DROP, KEEP, preset
 from gradwire.sparsify import All
 
 __all__ = ["powersgd"]

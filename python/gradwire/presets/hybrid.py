@@ -1,0 +1,170 @@
+"""Presets that send a few entries in one or two bits each."""
+
+from gradwire.codec import Codec
+from gradwire.exchange import Exchange
+from gradwire.memory import Memory, Residual
+from gradwire.presets._registry import GATHER, KEEP, preset
+from gradwire.quantize import Codebook, Quantizer, SignScale, TwoMeans
+from gradwire.sparsify import BinMax, ChunkTopK, Threshold, TwoSided
+
+__all__ = ["adacomp", "adaptive", "sparseloco", "strom"]
+
+# Parts are immutable, so one instance of each can be the default of all codecs.
+_TWO_BITS = Codebook(2)
+_FADING = Residual(decay=0.95)
+
+
+@preset(
+    summary="entries near the maximum of their bin, as signs and one magnitude",
+    paper="Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp : Adaptive Residual Gradient "
+    "Compression for Data-Parallel Distributed Training, AAAI 2018",
+    example={},
+)
+def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP) -> Codec:
+    """Send the entries of each bin that pass AdaComp's soft threshold, as signs and one magnitude.
+
+    How many are sent depends on the data: about 5 entries per bin of 50 and 6 per bin of 500 if
+    gradients are homogeneous, fewer if only a few matter. The paper counts 8 or 16 bits per sent
+    entry, including its position in the bin; frames take about 6 and 10.
+
+    Parameters
+    ----------
+    bin, soft
+        See `gradwire.sparsify.BinMax`. Choosing bins by the kind of layer needs `Codec.for_shape`.
+    memory
+        What happens to entries that are not sent.
+
+    References
+    ----------
+    Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan, "AdaComp : Adaptive Residual Gradient
+    Compression for Data-Parallel Distributed Training", AAAI 2018.
+    """
+    return Codec(
+        sparsify=BinMax(bin, soft=soft), quantize=SignScale(scale="bin-max"), memory=memory
+    )
+
+
+@preset(
+    summary="a fixed proportion of the entries, one bit each and two means per column",
+    paper="Dryden, Jacobs, Moon, Van Essen: Communication Quantization for Data-Parallel Training "
+    "of Deep Neural Networks, MLHPC 2016",
+    example={},
+)
+def adaptive(
+    proportion: float = 32.0,
+    *,
+    sample: int | None = 1024,
+    seed: int = 0,
+    column: int | None = None,
+    memory: Memory = KEEP,
+    exchange: Exchange = GATHER,
+) -> Codec:
+    """Send about one entry in ``proportion``, with one bit per entry and two means per column.
+
+    The paper sends all that is left after each epoch; `Codec.flush` does that.
+
+    Parameters
+    ----------
+    proportion, sample, seed
+        See `gradwire.sparsify.TwoSided`.
+    column
+        See `gradwire.quantize.TwoMeans`. Columns that follow the tensor's shape need
+        `Codec.for_shape`. Each column costs eight bytes, so it should have many times
+        ``proportion`` entries.
+    memory
+        What happens to entries that are not sent.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
+
+    References
+    ----------
+    Dryden, Jacobs, Moon, Van Essen, "Communication Quantization for Data-Parallel Training of Deep
+    Neural Networks", MLHPC 2016.
+    """
+    return Codec(
+        sparsify=TwoSided(proportion, sample=sample, seed=seed),
+        quantize=TwoMeans(column),
+        memory=memory,
+        exchange=exchange,
+    )
+
+
+@preset(
+    summary="plus or minus the threshold for all entries beyond it, the rest kept for later",
+    paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
+    "Interspeech 2015",
+    example={"threshold": 0.005},
+)
+def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
+    """Send plus or minus the threshold for every entry beyond it, and keep the difference.
+
+    Parameters
+    ----------
+    threshold : float
+        In the units of the tensor, greater than 0; see `gradwire.sparsify.Threshold`.
+    memory
+        What happens to entries that are not sent.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A threshold that is not a positive number.
+
+    References
+    ----------
+    Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
+    Interspeech 2015.
+    """
+    if threshold == 0:
+        raise ValueError(
+            "threshold must be greater than 0, got 0: every entry would be sent as zero"
+        )
+    return Codec(
+        sparsify=Threshold(threshold), quantize=SignScale(scale="threshold"), memory=memory
+    )
+
+
+@preset(
+    summary="the largest entries of each tile, in two bits, with a decaying residual",
+    paper="Sarfi, Thérien, Lidin, Belilovsky: Communication Efficient LLM Pre-training with "
+    "SparseLoCo, arXiv 2025",
+    example={"k": 64},
+)
+def sparseloco(
+    k: int = 64,
+    *,
+    chunk: int = 4096,
+    tile: tuple[int, int] | None = (64, 64),
+    quantize: Quantizer = _TWO_BITS,
+    memory: Memory = _FADING,
+    exchange: Exchange = GATHER,
+) -> Codec:
+    """Send the largest entries of each tile with 2-bit values and a decaying residual.
+
+    Designed for pseudo-gradients: the change of a model over many local steps. Use
+    `Codec.for_shape` for each tensor; it divides matrices into tiles and everything else into
+    chunks.
+
+    Parameters
+    ----------
+    k, chunk, tile
+        See `gradwire.sparsify.ChunkTopK`.
+    quantize, memory
+        As published: 2 bits per value and a residual that decays by 0.95 per step. Here the two
+        bits are a sign and one of two fitted magnitudes; in the paper they select one of four bins
+        around the mean, of which the largest entries of a tile use only two.
+    exchange
+        The authors' code averages over senders: ``gradwire.exchange.AllGather(mean="senders")``.
+
+    References
+    ----------
+    Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",
+    arXiv 2025. The authors' code sends 12-bit positions and one byte per value; here a position
+    takes about 7.5 bits and a value 2.
+    """
+    return Codec(
+        sparsify=ChunkTopK(chunk, k, tile=tile),
+        quantize=quantize,
+        memory=memory,
+        exchange=exchange,
+    )

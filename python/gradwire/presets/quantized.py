@@ -1,0 +1,263 @@
+"""Presets that send every entry, in fewer bits."""
+
+from typing import Literal
+
+from gradwire.codec import Codec
+from gradwire.exchange import Exchange
+from gradwire.memory import AdamCorrection, Memory
+from gradwire.presets._registry import DROP, EXACT, GATHER, KEEP, preset
+from gradwire.quantize import Exponent, Float8, Quantizer, SignScale, Ternary, TwoMeans, Uniform
+from gradwire.sparsify import All
+
+__all__ = ["adam_onebit", "dense", "float8", "natural", "onebit", "qsgd", "signsgd", "terngrad"]
+
+
+@preset(
+    summary="the signs of Adam's local step and one magnitude per tensor, with error feedback",
+    paper="Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang, He: 1-bit Adam: Communication "
+    "Efficient Large-Scale Training with Adam's Convergence Speed, ICML 2021",
+    example={},
+)
+def adam_onebit(
+    *,
+    scale: Literal["mean", "rms"] = "mean",
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    exchange: Exchange = GATHER,
+) -> Codec:
+    """Send one bit per entry of each rank's own Adam steps: its sign, and one magnitude for all.
+
+    What is decoded is an update and not a gradient: train with `gradwire.torch.optim.AdamW`, which
+    subtracts it.
+
+    Parameters
+    ----------
+    scale
+        The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
+    beta2, eps
+        See `gradwire.memory.AdamCorrection`.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
+
+    References
+    ----------
+    Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang, He, "1-bit Adam: Communication Efficient
+    Large-Scale Training with Adam's Convergence Speed", ICML 2021. There the second moment is one
+    for all ranks, that of a dense warm-up, after which it stays as it is and a momentum is sent;
+    here each rank keeps its own up to date, there is no warm-up, and the step is sent.
+    """
+    memory = AdamCorrection(beta2=beta2, eps=eps)
+    return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
+
+
+@preset(
+    summary="every entry, in 32 or 16 bits",
+    paper=None,
+    example={},
+)
+def dense(
+    *, quantize: Quantizer = EXACT, memory: Memory = DROP, exchange: Exchange = GATHER
+) -> Codec:
+    """Send every entry: the baseline, or a cast to 16 bits with a 16-bit quantizer.
+
+    With ``memory=gradwire.memory.Residual()`` the rounding error of the cast is fed back.
+
+    Parameters
+    ----------
+    quantize, memory
+        The other parts of the codec.
+    exchange : Exchange
+        `gradwire.exchange.AllReduce` sums the values on the wire and rounds every partial sum to
+        the quantizer's type; `gradwire.exchange.AllGather` sums them in float32 on every rank.
+    """
+    return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
+
+
+@preset(
+    summary="every entry as a sign and a power of two, stochastically rounded",
+    paper="Horváth, Ho, Horváth, Sahu, Canini, Richtárik: Natural Compression for Distributed Deep "
+    "Learning, MSML 2022",
+    example={},
+)
+def natural(*, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER) -> Codec:
+    """Send every entry as a sign and a stochastically rounded power of two: a quarter of the bytes.
+
+    The rounding is unbiased, so no memory is needed.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the random numbers; see `gradwire.quantize.Exponent`.
+    memory, exchange
+        The other parts of the codec.
+
+    References
+    ----------
+    Horváth, Ho, Horváth, Sahu, Canini, Richtárik, "Natural Compression for Distributed Deep
+    Learning", MSML 2022.
+    """
+    return Codec(sparsify=All(), quantize=Exponent(seed=seed), memory=memory, exchange=exchange)
+
+
+@preset(
+    summary="every entry as an 8-bit float",
+    paper="Micikevicius et al.: FP8 Formats for Deep Learning, arXiv 2022; Wang, Choi, Brand, "
+    "Chen, Gopalakrishnan: Training Deep Neural Networks with 8-bit Floating Point Numbers, "
+    "NeurIPS 2018",
+    example={},
+)
+def float8(
+    format: Literal["e4m3", "e5m2"] = "e4m3",
+    *,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    block: int | None = 256,
+    seed: int = 0,
+    memory: Memory = DROP,
+    exchange: Exchange = GATHER,
+) -> Codec:
+    """Send every entry as an 8-bit float: a quarter of the bytes.
+
+    With ``memory=gradwire.memory.Residual()`` the rounding error is fed back. Sums over ranks are
+    computed in float32.
+
+    Parameters
+    ----------
+    format, rounding, block, seed
+        See `gradwire.quantize.Float8`.
+    memory, exchange
+        The other parts of the codec.
+
+    References
+    ----------
+    Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2022; Wang, Choi, Brand, Chen,
+    Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating Point Numbers", NeurIPS 2018:
+    the 1-5-2 format.
+    """
+    quantize = Float8(format, rounding=rounding, block=block, seed=seed)
+    return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
+
+
+@preset(
+    summary="one bit per entry and two means per column, with error feedback",
+    paper="Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to "
+    "Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014",
+    example={"column": 128},
+)
+def onebit(
+    *, column: int | None = None, memory: Memory = KEEP, exchange: Exchange = GATHER
+) -> Codec:
+    """Send one bit per entry, which decodes to the mean of its sign and column.
+
+    Parameters
+    ----------
+    column
+        See `gradwire.quantize.TwoMeans`; None derives it from the shape of each tensor in
+        `gradwire.Codec.for_shape`.
+    memory
+        What happens to the quantization error.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
+
+    References
+    ----------
+    Seide, Fu, Droppo, Li, Yu, "1-Bit Stochastic Gradient Descent and its Application to
+    Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014.
+    """
+    return Codec(sparsify=All(), quantize=TwoMeans(column=column), memory=memory, exchange=exchange)
+
+
+@preset(
+    summary="one bit per entry and one magnitude per tensor, with error feedback",
+    paper="Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient "
+    "Compression Schemes, ICML 2019",
+    example={},
+)
+def signsgd(
+    *, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP, exchange: Exchange = GATHER
+) -> Codec:
+    """Send the sign of every entry, one bit each, and one magnitude for the whole tensor.
+
+    Parameters
+    ----------
+    scale
+        The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
+    memory
+        What happens to the quantization error.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
+
+    References
+    ----------
+    Karimireddy, Rebjock, Stich, Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression
+    Schemes", ICML 2019.
+    """
+    return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
+
+
+@preset(
+    summary="two bits per entry: minus, zero or plus, stochastically rounded",
+    paper="Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication "
+    "in Distributed Deep Learning, NeurIPS 2017",
+    example={},
+)
+def terngrad(
+    *, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER
+) -> Codec:
+    """Send two bits per entry: zero or plus or minus one magnitude, stochastically rounded.
+
+    Parameters
+    ----------
+    clip, seed
+        See `gradwire.quantize.Ternary`.
+    memory
+        None, as in the paper: the rounding is unbiased for the clipped gradient, and its error is
+        larger than a memory can feed back.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
+
+    References
+    ----------
+    Wen, Xu, Yan, Wu, Wang, Chen, Li, "TernGrad: Ternary Gradients to Reduce Communication in
+    Distributed Deep Learning", NeurIPS 2017.
+    """
+    return Codec(
+        sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory, exchange=exchange
+    )
+
+
+@preset(
+    summary="a few bits per entry: levels of a uniform grid, stochastically rounded",
+    paper="Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via Gradient "
+    "Quantization and Encoding, NeurIPS 2017",
+    example={},
+)
+def qsgd(
+    bits: int = 4,
+    *,
+    block: int = 512,
+    norm: Literal["l2", "max"] = "l2",
+    seed: int = 0,
+    memory: Memory = DROP,
+    exchange: Exchange = GATHER,
+) -> Codec:
+    """Send a sign and a stochastically rounded level per entry.
+
+    Levels take a fixed number of bits; the paper also gives a variable-length code.
+
+    Parameters
+    ----------
+    bits, block, norm, seed
+        See `gradwire.quantize.Uniform`.
+    memory
+        The paper uses no memory: the rounding is unbiased. With one, the levels must be fine enough
+        for it (`gradwire.quantize.Quantizer.contracts`): ``norm="max"``, or shorter blocks.
+    exchange
+        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
+
+    References
+    ----------
+    Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient
+    Quantization and Encoding", NeurIPS 2017.
+    """
+    quantize = Uniform(bits=bits, block=block, norm=norm, seed=seed)
+    return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)

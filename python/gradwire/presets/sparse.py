@@ -1,0 +1,375 @@
+"""Presets that send a few entries, exactly or in a float type."""
+
+from typing import Literal
+
+from gradwire import _validate
+from gradwire.codec import Codec
+from gradwire.exchange import AllReduce, Exchange, LeaderIndices
+from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
+from gradwire.presets._registry import EXACT, KEEP, preset
+from gradwire.quantize import BFloat16, Quantizer
+from gradwire.sparsify import (
+    SID,
+    ChunkTopK,
+    Gaussian,
+    RandomK,
+    SampledTopK,
+    Threshold,
+    TopK,
+    Trimmed,
+)
+
+__all__ = [
+    "adam",
+    "dgc",
+    "gaussiank",
+    "randomk",
+    "redsync",
+    "scalecom",
+    "sidco",
+    "threshold",
+    "topk",
+]
+
+# Parts are immutable, so one instance of each can be the default of all codecs.
+_HALF = BFloat16()
+_REDUCE = AllReduce()
+
+
+@preset(
+    summary="the largest entries of Adam's local step, the rest kept for later",
+    paper="Kingma, Ba: Adam: A Method for Stochastic Optimization, ICLR 2015; Chen, Shen, Liu, "
+    "Luo: Efficient-Adam: Communication-Efficient Distributed Adam, arXiv 2022",
+    example={"ratio": 0.01},
+)
+def adam(
+    ratio: float = 0.01,
+    *,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    quantize: Quantizer = _HALF,
+) -> Codec:
+    """Send the largest entries of each rank's own Adam steps; keep the rest for later.
+
+    What is decoded is an update and not a gradient: train with `gradwire.torch.optim.AdamW`, which
+    subtracts it. Attached without a schedule, it sends more in the first steps: see
+    `gradwire.schedule.recommended`.
+
+    Parameters
+    ----------
+    ratio
+        See `gradwire.sparsify.TopK`.
+    beta2, eps
+        See `gradwire.memory.AdamCorrection`.
+    quantize
+        How values are coded; what rounding takes away stays in the residual.
+
+    References
+    ----------
+    Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
+
+    Chen, Shen, Liu, Luo, "Efficient-Adam: Communication-Efficient Distributed Adam", arXiv 2022:
+    a distributed Adam with error feedback. The composition with exact top-k is this library's.
+    """
+    memory = AdamCorrection(beta2=beta2, eps=eps)
+    return Codec(sparsify=TopK(ratio=ratio), quantize=quantize, memory=memory)
+
+
+@preset(
+    summary="exactly the k largest entries, the rest kept for later",
+    paper="Aji, Heafield: Sparse Communication for Distributed Gradient Descent, EMNLP 2017; "
+    "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",
+    example={"ratio": 0.01},
+)
+def topk(
+    ratio: float | None = None,
+    *,
+    k: int | None = None,
+    quantize: Quantizer = EXACT,
+    memory: Memory = KEEP,
+) -> Codec:
+    """Send exactly the k largest entries; keep the rest for later.
+
+    Parameters
+    ----------
+    ratio, k
+        See `gradwire.sparsify.TopK`. Pass exactly one of the two.
+    quantize, memory
+        The other parts of the codec.
+
+    References
+    ----------
+    Aji, Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
+
+    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+    """
+    return Codec(sparsify=TopK(ratio=ratio, k=k), quantize=quantize, memory=memory)
+
+
+@preset(
+    summary="about k entries above a threshold from fitted distributions",
+    paper="Abdelmoniem, Elzanaty, Alouini, Canini: An Efficient Statistical-based Gradient "
+    "Compression Technique for Distributed Training Systems, MLSys 2021",
+    example={"ratio": 0.01},
+)
+def sidco(
+    ratio: float,
+    *,
+    distribution: Literal["pareto", "exponential", "gamma"] = "pareto",
+    stages: Literal["adaptive", "paper", "tracking"] | int = "adaptive",
+    band: tuple[float, float] | None = (0.8, 1.25),
+    quantize: Quantizer = EXACT,
+    memory: Memory = KEEP,
+) -> Codec:
+    """Send about ``ratio`` of the entries, above a threshold from a fitted distribution.
+
+    ``stages="paper", band=None`` is the published method. The defaults keep the achieved count
+    within the band, even where the published controller gets stuck.
+
+    Parameters
+    ----------
+    ratio, distribution, stages, band
+        See `gradwire.sparsify.SID`.
+    quantize, memory
+        The other parts of the codec.
+
+    References
+    ----------
+    Abdelmoniem, Elzanaty, Alouini, Canini, "An Efficient Statistical-based Gradient Compression
+    Technique for Distributed Training Systems", MLSys 2021.
+    """
+    sparsify = SID(ratio, distribution=distribution, stages=stages, band=band)
+    return Codec(sparsify=sparsify, quantize=quantize, memory=memory)
+
+
+@preset(
+    summary="the largest entries after momentum correction, found by sampling",
+    paper="Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication "
+    "Bandwidth for Distributed Training, ICLR 2018",
+    example={"ratio": 0.01},
+)
+def dgc(
+    ratio: float,
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    masking: bool = True,
+    clip: float | None = None,
+    sample_ratio: float = 0.01,
+    quantize: Quantizer = EXACT,
+) -> Codec:
+    """Send the largest entries of the momentum-corrected gradient, found by sampling.
+
+    The codec applies the momentum: give `gradwire.torch.optim.SGD` the same ``momentum=``, which it
+    does not apply again. Warm up the ratio with `gradwire.schedule.WarmUp`.
+
+    Parameters
+    ----------
+    ratio, sample_ratio
+        See `gradwire.sparsify.SampledTopK`.
+    momentum, nesterov, masking, clip
+        See `gradwire.memory.MomentumCorrection`; ``clip`` applies to the norm of each tensor,
+        while the paper clips the norm of the node's whole gradient.
+    quantize
+        How values are coded.
+
+    References
+    ----------
+    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
+    Distributed Training", ICLR 2018.
+    """
+    return Codec(
+        sparsify=SampledTopK(ratio, sample_ratio=sample_ratio),
+        quantize=quantize,
+        memory=MomentumCorrection(momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
+    )
+
+
+@preset(
+    summary="the largest entry of each chunk, selected by one rank in turn for all",
+    paper="Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan: "
+    "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed "
+    "Training, NeurIPS 2020",
+    example={"ratio": 0.02},
+)
+def scalecom(
+    ratio: float | None = None,
+    *,
+    chunk: int | None = None,
+    beta: float = 1.0,
+    quantize: Quantizer = EXACT,
+) -> Codec:
+    """Send the largest entry of each chunk, selected by one rank in turn for all ranks.
+
+    The number of bytes sent and received does not grow with the number of ranks. The paper trains
+    the first epochs without compression; see `gradwire.schedule.DenseWarmUp`.
+
+    Parameters
+    ----------
+    ratio : float, optional
+        Fraction of entries to send: a chunk has ``round(1 / ratio)`` entries.
+    chunk : int, optional
+        Entries per chunk. Give either ``ratio`` or ``chunk``.
+    beta : float
+        Filter coefficient of the residual, see `gradwire.memory.LowPass`. The default
+        of 1 is plain error feedback. The paper uses 0.1 for very large batches, where high
+        learning rates make the residuals of the ranks drift apart. With ordinary batch sizes,
+        values below 1 cost accuracy, because most of what is not sent is lost.
+    quantize
+        How values are coded. They are summed as coded, so this must be a float type.
+
+    References
+    ----------
+    Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan, "ScaleCom:
+    Scalable Sparsified Gradient Compression for Communication-Efficient Distributed Training",
+    NeurIPS 2020.
+    """
+    if (ratio is None) == (chunk is None):
+        raise TypeError(
+            f"scalecom takes either ratio= or chunk=, got ratio={ratio!r} and chunk={chunk!r}"
+        )
+    if ratio is not None:
+        chunk = round(1 / _validate.unit_interval("ratio", ratio))
+    assert chunk is not None
+    return Codec(
+        sparsify=ChunkTopK(chunk),
+        quantize=quantize,
+        memory=LowPass(beta),
+        exchange=LeaderIndices(),
+    )
+
+
+@preset(
+    summary="all entries above a fixed threshold, the rest kept for later",
+    paper="Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, "
+    "Interspeech 2015",
+    example={"threshold": 0.01},
+)
+def threshold(threshold: float, *, quantize: Quantizer = EXACT, memory: Memory = KEEP) -> Codec:
+    """Send every entry whose magnitude, residual included, is above a fixed threshold.
+
+    Parameters
+    ----------
+    threshold : float
+        In the units of the tensor; see `gradwire.sparsify.Threshold`.
+    quantize, memory
+        The other parts of the codec.
+
+    References
+    ----------
+    Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
+    Interspeech 2015. The paper sends plus or minus the threshold (see `strom`); this sends values.
+    """
+    return Codec(sparsify=Threshold(threshold), quantize=quantize, memory=memory)
+
+
+@preset(
+    summary="entries drawn at random from a seed that all ranks share",
+    paper="Konečný, McMahan, Yu, Richtárik, Suresh, Bacon: Federated Learning: Strategies for "
+    "Improving Communication Efficiency, arXiv 1610.05492 (2016); "
+    "Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018",
+    example={"ratio": 0.1, "memory": Residual(decay=0.9)},
+)
+def randomk(
+    ratio: float | None = None,
+    *,
+    k: int | None = None,
+    block: bool = False,
+    seed: int = 0,
+    quantize: Quantizer = EXACT,
+    memory: Memory = KEEP,
+    exchange: Exchange = _REDUCE,
+) -> Codec:
+    """Send randomly drawn entries, at the same positions on all ranks; keep the rest for later.
+
+    For the unbiased form without a memory, compose
+    ``Codec(sparsify=RandomK(ratio=..., scaled=True), memory=NoMemory())``.
+
+    Parameters
+    ----------
+    ratio, k, block, seed
+        See `gradwire.sparsify.RandomK`.
+    quantize, memory
+        The other parts of the codec.
+    exchange
+        An all-reduce of the values by default. Quantizers whose codes cannot be summed need
+        `gradwire.exchange.AllGather`.
+
+    References
+    ----------
+    Konečný, McMahan, Yu, Richtárik, Suresh, Bacon, "Federated Learning: Strategies for Improving
+    Communication Efficiency", arXiv 1610.05492 (2016).
+
+    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+    """
+    sparsify = RandomK(ratio=ratio, k=k, block=block, seed=seed)
+    return Codec(sparsify=sparsify, quantize=quantize, memory=memory, exchange=exchange)
+
+
+@preset(
+    summary="about k entries, above a threshold from a normal distribution, corrected twice",
+    paper="Shi, Chu, Cheung, See: Understanding Top-k Sparsification in Distributed Deep Learning, "
+    "arXiv 1911.08772 (2019)",
+    example={"ratio": 0.01},
+)
+def gaussiank(
+    ratio: float,
+    *,
+    rounds: int = 2,
+    band: tuple[float, float] | None = None,
+    quantize: Quantizer = EXACT,
+    memory: Memory = KEEP,
+) -> Codec:
+    """Send about ``ratio`` of the entries, above a threshold from a normal distribution.
+
+    The corrections of the threshold follow the authors' code (hclhkbu/GaussianK-SGD), not the
+    paper's text: see `gradwire.sparsify.Gaussian`.
+
+    Parameters
+    ----------
+    ratio, rounds, band
+        See `gradwire.sparsify.Gaussian`.
+    quantize, memory
+        The other parts of the codec.
+
+    References
+    ----------
+    Shi, Chu, Cheung, See, "Understanding Top-k Sparsification in Distributed Deep Learning",
+    arXiv 1911.08772 (2019).
+    """
+    return Codec(
+        sparsify=Gaussian(ratio, rounds=rounds, band=band), quantize=quantize, memory=memory
+    )
+
+
+@preset(
+    summary="k to 2k entries above a threshold between mean and maximum, or exactly k",
+    paper="Fang, Fu, Yang, Hsieh: RedSync: Reducing Synchronization Bandwidth for Distributed Deep "
+    "Learning Training System, JPDC 2019",
+    example={"ratio": 0.01},
+)
+def redsync(
+    ratio: float,
+    *,
+    method: Literal["trim", "search"] = "search",
+    quantize: Quantizer = EXACT,
+    memory: Memory = KEEP,
+) -> Codec:
+    """Send k to 2 k entries above a searched threshold, or exactly the k largest.
+
+    The search usually ends without a suitable threshold and then sends exactly what `topk` sends;
+    on heavy tails it nearly always does. The paper trims small layers and searches in large ones.
+
+    Parameters
+    ----------
+    ratio, method
+        See `gradwire.sparsify.Trimmed`.
+    quantize, memory
+        The other parts of the codec.
+
+    References
+    ----------
+    Fang, Fu, Yang, Hsieh, "RedSync: Reducing Synchronization Bandwidth for Distributed Deep
+    Learning Training System", JPDC 2019.
+    """
+    return Codec(sparsify=Trimmed(ratio, method=method), quantize=quantize, memory=memory)
