@@ -41,11 +41,6 @@ class Part:
         if other is not cls:
             raise TypeError(f"{cls.__qualname__}.kind is {cls.kind!r}, as of {other.__qualname__}")
 
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few parts with different options; tests and benches try each of them."""
-        raise NotImplementedError(f"{cls.__qualname__} has no examples")
-
     def get_config(self) -> dict[str, Any]:
         """Return ``{"kind": ..., field: value, ...}``: plain, JSON-able, for `from_config`."""
         options = {name: getattr(self, name) for name in option_names(type(self))}

@@ -1,7 +1,7 @@
 """All-gather: every rank receives the frames of all ranks."""
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from gradwire import _validate
 from gradwire.exchange.base import Exchange
@@ -54,8 +54,3 @@ class AllGather(Exchange):
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Accept every codec."""
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(mean="senders"))

@@ -1,7 +1,7 @@
 """All-reduce: values are summed on the wire."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire.exchange.base import Exchange
 from gradwire.quantize.base import Quantizer
@@ -48,8 +48,3 @@ class AllReduce(Exchange):
                 "selects for all"
             )
         quantize.check_summable("AllReduce")
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)

@@ -38,7 +38,6 @@ class Exchange(Part):
         "needs_whole_tensor",
         "on_device",
         "check",
-        "examples",
     )
 
     gathers_frames: ClassVar[bool]

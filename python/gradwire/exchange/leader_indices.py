@@ -1,7 +1,7 @@
 """One rank selects the entries for all ranks."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire.exchange.base import Exchange
 from gradwire.quantize.base import Quantizer
@@ -50,8 +50,3 @@ class LeaderIndices(Exchange):
                 "exchange=gradwire.exchange.AllReduce()"
             )
         quantize.check_summable("LeaderIndices")
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.exchange.base import Exchange
@@ -91,8 +91,3 @@ class LowRank(Exchange):
         for length in shape[1:]:
             columns *= length
         return shape[0], columns
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(rank=4, warm_start=False))

@@ -1,7 +1,7 @@
 """Quantized all-reduce: owners of ranges add up quantized entries, and quantize the sums again."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire.exchange.owners import Owners
 from gradwire.memory.base import Memory
@@ -85,8 +85,3 @@ class QuantizedAllReduce(Owners):
             "quantizer that scales (Float16(), or Float8 with block=256), "
             "memory=gradwire.memory.Residual(), or exchange=gradwire.exchange.AllGather()"
         )
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)

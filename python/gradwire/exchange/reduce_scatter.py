@@ -1,7 +1,7 @@
 """Sparse reduce-scatter: owners of ranges sum, select again, and keep what falls out."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire.exchange.owners import Owners
 from gradwire.memory import Memory
@@ -65,8 +65,3 @@ class ReduceScatter(Owners):
                 "exchange=gradwire.exchange.AllGather()"
             )
         super().check_memory(memory)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)

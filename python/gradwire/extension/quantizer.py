@@ -87,8 +87,3 @@ class Quantizer(Outside, quantize.Quantizer):
         It must not decrease with the count. Buffers are reserved by it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method max_len")
-
-    @classmethod
-    def examples(cls) -> tuple["Quantizer", ...]:
-        """Return a few of these with different options, for tests; none by default."""
-        return ()

@@ -54,8 +54,3 @@ class Sparsifier(Outside, sparsify.Sparsifier):
     def max_count(self, numel: int) -> int:
         """Return the largest number of entries that `select` may return, by default all."""
         return numel
-
-    @classmethod
-    def examples(cls) -> tuple["Sparsifier", ...]:
-        """Return a few of these with different options, for tests; none by default."""
-        return ()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -88,8 +88,3 @@ class AdamCorrection(Memory):
         if not isinstance(other, AdamCorrection):
             return self
         return dataclasses.replace(self, low_memory=other.low_memory)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(beta2=0.9, eps=1e-3), cls(beta2=0.95, low_memory=True))

@@ -30,7 +30,7 @@ class Memory(Part):
     """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates", "undoable", "examples")
+    _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates", "undoable")
 
     keeps: ClassVar[bool]
     corrects: ClassVar[bool]

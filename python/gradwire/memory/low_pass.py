@@ -1,7 +1,7 @@
 """The low-pass filter of ScaleCom."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.memory.base import Memory, StorageDtype, check_storage
@@ -57,8 +57,3 @@ class LowPass(Memory):
         if not isinstance(other, LowPass):
             return self
         return dataclasses.replace(self, dtype=other.dtype, seed=other.seed)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(0.3), cls(1), cls(0.3, dtype="bfloat16"))

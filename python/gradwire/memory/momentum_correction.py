@@ -1,7 +1,7 @@
 """The momentum correction of Deep Gradient Compression."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.memory.base import Memory
@@ -66,12 +66,3 @@ class MomentumCorrection(Memory):
             if clip == 0.0:
                 raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
             self._set("clip", clip)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (
-            cls(),
-            cls(nesterov=True, masking=False),
-            cls(momentum=0.5, clip=2.0),
-        )

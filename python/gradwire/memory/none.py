@@ -1,7 +1,7 @@
 """No memory."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire.memory.base import Memory
 
@@ -17,8 +17,3 @@ class NoMemory(Memory):
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = False
     undoable: ClassVar[bool] = True
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)

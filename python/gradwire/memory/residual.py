@@ -1,7 +1,7 @@
 """The residual of error feedback."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.memory.base import Memory, StorageDtype, check_storage
@@ -71,15 +71,4 @@ class Residual(Memory):
             return self
         return dataclasses.replace(
             self, low_memory=other.low_memory, dtype=other.dtype, seed=other.seed
-        )
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (
-            cls(),
-            cls(decay=0.9),
-            cls(decay=0.9, low_memory=True),
-            cls(dtype="bfloat16"),
-            cls(decay=0.9, low_memory=True, dtype="bfloat16", seed=7),
         )

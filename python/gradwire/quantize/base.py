@@ -28,7 +28,7 @@ class Quantizer(Part):
     """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = ("summed_as", "contracts", "needs_memory", "examples")
+    _STATED: ClassVar[tuple[str, ...]] = ("summed_as", "contracts", "needs_memory")
 
     needs_memory: ClassVar[bool]
 

@@ -1,7 +1,7 @@
 """A few magnitudes, fitted to the values."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
@@ -46,8 +46,3 @@ class Codebook(Quantizer):
 
     def __post_init__(self) -> None:
         self._set("bits", _validate.integer("bits", self.bits, low=1, high=4))
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(4))

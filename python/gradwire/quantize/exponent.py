@@ -1,7 +1,7 @@
 """Natural compression: a sign and a power of two."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
@@ -46,8 +46,3 @@ class Exponent(Quantizer):
 
     def __post_init__(self) -> None:
         self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(seed=2))

@@ -1,7 +1,7 @@
 """8-bit floats."""
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
@@ -72,12 +72,3 @@ class Float8(Quantizer):
         if self.block is not None:
             return None
         return 448.0 if self.format == "e4m3" else 57344.0
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (
-            cls(),
-            cls("e5m2", block=7),
-            cls("e5m2", rounding="stochastic", block=None, seed=3),
-        )

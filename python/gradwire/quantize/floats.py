@@ -1,7 +1,7 @@
 """Values as floating-point numbers, rounded to nearest."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
@@ -18,11 +18,6 @@ class Float32(Quantizer):
     contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class BFloat16(Quantizer):
@@ -32,11 +27,6 @@ class BFloat16(Quantizer):
     summed_as: ClassVar[str | None] = "bfloat16"
     contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -75,8 +65,3 @@ class Float16(Quantizer):
                 f"{exchange} sums values on the wire, but Float16() scales the values of each rank "
                 "differently; pass quantize=gradwire.quantize.Float16(scaled=False) or BFloat16()"
             )
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(scaled=False))

@@ -1,7 +1,7 @@
 """Signs, and one magnitude per frame."""
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
@@ -65,8 +65,3 @@ class SignScale(Quantizer):
                 f"SignScale(scale={self.scale!r}) takes its magnitude from the sparsifier, but "
                 f"{type(sparsify).__name__} has none; use scale='mean'"
             )
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls("rms"))

@@ -1,7 +1,7 @@
 """Minus, zero or plus, rounded stochastically."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
@@ -57,8 +57,3 @@ class Ternary(Quantizer):
     @property
     def _contracting(self) -> str:
         return 'use Uniform(3, norm="max")'
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(clip=None, seed=3))

@@ -59,8 +59,3 @@ class TwoMeans(Quantizer):
         if self.column is not None:
             return self
         return dataclasses.replace(self, column=max(1, math.prod(shape[1:] or shape)))
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(50))

@@ -1,7 +1,7 @@
 """A uniform grid with stochastic rounding."""
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
@@ -76,8 +76,3 @@ class Uniform(Quantizer):
     def _contracting(self) -> str:
         bits = max(self.bits, 3)
         return f'use Uniform({bits}, {self.block}, norm="max")'
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(8, 32, norm="max", seed=5))

@@ -8,7 +8,6 @@ from gradwire import _validate
 from gradwire.codec import Codec
 from gradwire.schedule._amount import with_ratio
 from gradwire.schedule.base import Schedule
-from gradwire.sparsify import TopK
 
 __all__ = ["Accordion"]
 
@@ -115,9 +114,3 @@ class Accordion(Schedule):
             if isinstance(config.get(name), dict)
         }
         return super().from_config(config | codecs)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        low, high = (Codec(sparsify=TopK(ratio=ratio)) for ratio in (0.5, 0.001))
-        return (cls(0.1, 0.01), cls(low, high, eta=0.25, interval=5))

@@ -20,7 +20,7 @@ class Schedule(Part):
     """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = ("by_epoch_alone", "examples")
+    _STATED: ClassVar[tuple[str, ...]] = ("by_epoch_alone",)
 
     by_epoch_alone: ClassVar[bool]
 

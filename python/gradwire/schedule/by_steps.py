@@ -7,8 +7,6 @@ from gradwire import _validate
 from gradwire._part import part_from_config
 from gradwire.codec import Codec
 from gradwire.schedule.base import Schedule
-from gradwire.schedule.dense_warm_up import DenseWarmUp
-from gradwire.schedule.warm_up import WarmUp
 
 __all__ = ["BySteps"]
 
@@ -72,8 +70,3 @@ class BySteps(Schedule):
         inner = config.get("schedule")
         schedule = part_from_config("schedule", inner, Schedule.KINDS)
         return super().from_config(config | {"schedule": schedule})
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(WarmUp(), 100), cls(DenseWarmUp(1), 500))

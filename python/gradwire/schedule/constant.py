@@ -1,7 +1,7 @@
 """The schedule that changes nothing."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire.codec import Codec
 from gradwire.schedule.base import Schedule
@@ -24,8 +24,3 @@ class Constant(Schedule):
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch."""
         return codec
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)

@@ -1,7 +1,7 @@
 """No compression in the first epochs."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.codec import Codec
@@ -48,8 +48,3 @@ class DenseWarmUp(Schedule):
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch, or None for an epoch without compression."""
         return None if epoch < self.epochs else codec
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(3),)

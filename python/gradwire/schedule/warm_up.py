@@ -78,8 +78,3 @@ class WarmUp(Schedule):
         if epoch >= len(self.ratios):
             return codec
         return with_ratio(codec, max(self.ratios[epoch], own))
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls((0.5, 0.1)))

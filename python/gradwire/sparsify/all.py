@@ -1,7 +1,7 @@
 """Every entry."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire.sparsify.base import Sparsifier
 
@@ -20,8 +20,3 @@ class All(Sparsifier):
     def count(self, numel: int) -> int:
         """Return the number of entries that every rank sends: all."""
         return numel
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(),)

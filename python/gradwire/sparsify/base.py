@@ -24,7 +24,7 @@ class Sparsifier(Part):
     """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = ("selects", "shared", "magnitude", "examples")
+    _STATED: ClassVar[tuple[str, ...]] = ("selects", "shared", "magnitude")
 
     selects: ClassVar[bool]
     shared: ClassVar[bool]

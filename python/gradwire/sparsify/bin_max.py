@@ -61,8 +61,3 @@ class BinMax(Sparsifier):
         if self.bin is not None:
             return self
         return dataclasses.replace(self, bin=_CONVOLUTION if len(shape) >= 3 else _OTHER)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(), cls(50, soft=1.5))

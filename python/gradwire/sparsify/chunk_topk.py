@@ -83,11 +83,6 @@ class ChunkTopK(Sparsifier):
             return dataclasses.replace(self, tile=None)
         return dataclasses.replace(self, columns=shape[1])
 
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(100), cls(64, 5))
-
 
 def _tile(value: object) -> tuple[int, int]:
     if not isinstance(value, tuple | list) or len(value) != 2:

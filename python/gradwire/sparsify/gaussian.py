@@ -1,7 +1,7 @@
 """A threshold from a normal distribution (Gaussian-k)."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
@@ -59,8 +59,3 @@ class Gaussian(Sparsifier):
         self._set("rounds", _validate.integer("rounds", self.rounds, low=0, high=_MAX_ROUNDS))
         if self.band is not None:
             self._set("band", _validate.band("band", self.band))
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(0.01), cls(0.05, rounds=0, band=(0.9, 1.1)))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
@@ -81,8 +81,3 @@ class RandomK(Sparsifier):
             return min(max(1, math.floor(self.ratio * numel)), numel)
         assert self.k is not None
         return min(self.k, numel)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(ratio=0.01, seed=3), cls(k=9, block=True))

@@ -1,7 +1,7 @@
 """Top-k above a sampled threshold (DGC)."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
@@ -73,11 +73,3 @@ class SampledTopK(Sparsifier):
         self._set("upper", upper)
         self._set("lower", lower)
         self._set("seed", _validate.integer("seed", self.seed, low=0))
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (
-            cls(0.01),
-            cls(0.02, sample_ratio=0.05, strided=False, resample=False, upper=2, lower=0.5, seed=3),
-        )

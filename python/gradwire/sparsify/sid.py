@@ -1,7 +1,7 @@
 """SIDCo: thresholds from sparsity-inducing distributions."""
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
@@ -78,12 +78,3 @@ class SID(Sparsifier):
         if first == 1.0:
             raise ValueError("first_ratio must be less than 1, got 1.0")
         self._set("first_ratio", first)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (
-            cls(0.01),
-            cls(0.01, distribution="exponential", stages="paper", band=None),
-            cls(0.05, distribution="gamma", stages=2, band=(0.9, 1.1)),
-        )

@@ -1,7 +1,7 @@
 """A fixed threshold."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
@@ -33,8 +33,3 @@ class Threshold(Sparsifier):
         if value > _FLOAT32_MAX:
             raise ValueError(f"threshold must fit a float32, got {self.threshold!r}")
         self._set("threshold", value)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(0.5),)

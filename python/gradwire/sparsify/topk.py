@@ -1,7 +1,7 @@
 """Exact top-k."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
@@ -39,8 +39,3 @@ class TopK(Sparsifier):
             self._set("ratio", _validate.unit_interval("ratio", self.ratio))
         if self.k is not None:
             self._set("k", _validate.integer("k", self.k, low=1, high=_validate.MAX_NUMEL))
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(ratio=0.01), cls(k=7))

@@ -1,7 +1,7 @@
 """Thresholds between the mean and the largest magnitude (RedSync)."""
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
@@ -55,8 +55,3 @@ class Trimmed(Sparsifier):
         if step == 1.0:
             raise ValueError(f"step must be less than 1, got {self.step!r}")
         self._set("step", step)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(0.01), cls(0.05, method="search", step=0.1))

@@ -1,7 +1,7 @@
 """One threshold for each sign (Dryden et al.)."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
@@ -55,8 +55,3 @@ class TwoSided(Sparsifier):
             sample = _validate.integer("sample", self.sample, low=1, high=_MAX_SAMPLE)
             self._set("sample", sample)
         self._set("seed", _validate.integer("seed", self.seed, low=0))
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return a few of these with different options."""
-        return (cls(32), cls(4.5, sample=None))
