@@ -23,12 +23,12 @@ help: ## This page
 
 demo: ## Train two models over a slow link, with and without compression (ARGS="--help" for options)
 	@$(environment) demo
-	@$(bin)/gradwire demo $(ARGS)
+	@$(python) -m benches.demo $(ARGS)
 
 horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS="--task text" for the other task)
 	@$(environment) horovod
 	@$(python) scripts/build_horovod.py
-	@$(bin)/gradwire demo --horovod --task digits $(ARGS)
+	@$(python) -m benches.demo --horovod --task digits $(ARGS)
 
 test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
 	@$(environment) test cuda trainers horovod
@@ -135,6 +135,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .venv-oldest .cache target dist {demo,compare,accuracy,study}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .cache target dist {demo,presets,accuracy,study}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

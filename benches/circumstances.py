@@ -7,7 +7,7 @@ from typing import Any
 
 import gradwire
 from benches.accuracy.store import Record, versions
-from gradwire.cli.training import machine
+from benches.harness import machine
 
 __all__ = ["circumstances", "listed", "same_machine", "same_versions", "where", "with_what"]
 

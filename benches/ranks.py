@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from gradwire.cli.training.link import Link, Loopback, open_link
+from benches.harness.link import Link, Loopback, open_link
 
 UNSHAPED = 200_000_000_000
 """Bits per second that no link reaches."""

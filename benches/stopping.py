@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from gradwire.cli.training.signals import terminate_as_interrupt
+from benches.harness.signals import terminate_as_interrupt
 
 __all__ = ["INTERRUPTED", "run"]
 

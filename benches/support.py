@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 import gradwire
-from gradwire.cli.training.digits import Digits
-from gradwire.cli.training.machine import machine, versions
-from gradwire.cli.training.tasks import Task, loss_sum
-from gradwire.cli.training.text import Text
+from benches.harness.digits import Digits
+from benches.harness.machine import machine, versions
+from benches.harness.tasks import Task, loss_sum
+from benches.harness.text import Text
 from gradwire.cost import Support
 
 from .accuracy.flat import Flat

@@ -36,7 +36,7 @@ COUNTED = {"achieved_ratio", "index_cost"}
 # Folders whose tests run together, in a process of their own: those that start ranks, and those of
 # the CUDA kernels. All others are the third.
 GROUPS = {
-    "ranks": ("cli", "distributed", "docs", "examples", "horovod", "trainers"),
+    "ranks": ("benches/harness", "distributed", "docs", "examples", "horovod", "trainers"),
     "kernels": ("csrc", "torch"),
 }
 # Threads of torch that wait for each other are not to keep a processor from the other suite.

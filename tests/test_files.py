@@ -76,7 +76,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(tmp_path):
         from matplotlib import pyplot as plt
         import gradwire
         from gradwire.cli import main
-        from gradwire.cli.training import theme
+        from gradwire.cli import theme
         from gradwire.report import read
 
         folder = Path(sys.argv[1])

@@ -59,10 +59,10 @@ LAZY = {
 TYPES_ONLY = {("gradwire.state", "gradwire.codec")}
 """A state knows the codec that made it. Each is in the other's signatures, and codec imports."""
 
-DELAYED = ("gradwire.cli",)
-"""Where functions may import modules of the package, for what takes torch, rich or matplotlib."""
+DELAYED = ("gradwire.cli.plan",)
+"""Where functions may import modules of the package, for what takes matplotlib."""
 
-OPTIONAL = {"importlib", "importlib.metadata", "rich", "matplotlib", "sklearn", "torch"}
+OPTIONAL = {"importlib", "importlib.metadata", "matplotlib", "torch"}
 """What else functions may import: slow to import or not installed, and not always needed."""
 
 
@@ -163,6 +163,12 @@ def test_functions_import_only_what_is_optional(name):
     for target, where in modules()[name]:
         if where == "function" and not (target.startswith("gradwire") and name.startswith(DELAYED)):
             assert target in OPTIONAL or target.partition(".")[0] in OPTIONAL, target
+
+
+def test_the_package_takes_nothing_that_is_in_a_checkout_only():
+    checkout = {"benches", "docs", "examples", "scripts", "tests"}
+    for name, every in modules().items():
+        assert not checkout & {each.target.partition(".")[0] for each in every}, name
 
 
 def test_types_alone_go_up_where_it_is_said():

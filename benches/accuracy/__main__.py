@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from gradwire.cli.training.machine import cores
-from gradwire.cli.training.signals import terminate_as_interrupt
+from benches.harness.machine import cores
+from benches.harness.signals import terminate_as_interrupt
 
 from . import document, show, store
 from .plan import SECTIONS, Plan, Run

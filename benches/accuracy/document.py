@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.compare import blocks
-from gradwire.cli.training.machine import machine
+from benches.harness.machine import machine
 
 from . import store, summary
 from .plan import SECTIONS, Plan, Run

@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from gradwire.cli.training.theme import BAND, STYLE, save
+from gradwire.cli.theme import BAND, STYLE, save
 
 from .plan import MEASURES
 from .summary import POINTS, Summary

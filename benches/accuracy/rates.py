@@ -1,4 +1,4 @@
-"""Measure the learning rates with which ``gradwire demo`` and ``gradwire compare`` train.
+"""Measure the learning rates with which ``make demo`` and ``benches.presets`` train.
 
 For each task and method the best of one grid, which has no ends: a search begins at the usual rate
 of the optimizer and twice that, and goes on until the rates next to the best one are known. On the
@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 import gradwire
+from benches.harness import rates
+from benches.harness.optimizers import Recipe, recipe_for
 from gradwire import Codec
-from gradwire.cli.training import rates
-from gradwire.cli.training.optimizers import Recipe, recipe_for
 from gradwire.presets import PRESETS
 
 from .methods import Method
@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
     "seeds": {"text": [7], "digits": [7, 8]},
     "grid": "powers of two times 0.001",
 }
-"""As `gradwire compare` trains, but with seeds that neither it nor the demo uses."""
+"""As `python -m benches.presets` trains, but with seeds that neither it nor the demo uses."""
 
 FIRST = (
     ("none", "topk", "adam", "adam_onebit"),

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+from benches.harness.tasks import share_of_rate
 from gradwire import Codec, NonFiniteError
-from gradwire.cli.training.tasks import share_of_rate
 
 from .flat import Flat
 from .rules import Rule

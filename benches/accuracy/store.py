@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gradwire.cli.training.machine import machine
+from benches.harness.machine import machine
 
 from .methods import METHODS, current
 from .plan import SECTIONS, Plan, Run, Scores

@@ -23,9 +23,9 @@ import torch
 
 from benches import stopping
 from benches.compare import blocks
+from benches.harness.machine import machine, versions
 from benches.ranks import joined
-from gradwire.cli.training.link import parse_rate
-from gradwire.cli.training.machine import machine, versions
+from gradwire.cli.plan.quantities import parse_rate
 
 from .page import name, table
 from .rank import methods_for

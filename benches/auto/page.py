@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from gradwire.cli.training.link import format_rate
+from gradwire.cli.plan.quantities import format_rate
 
 __all__ = ["name", "table"]
 

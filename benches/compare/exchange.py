@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from benches.ranks import Ranks, joined
-from gradwire.cli.training.link import format_rate
+from gradwire.cli.plan.quantities import format_rate
 
 from .interleave import Tick
 from .pages import span

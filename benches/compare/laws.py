@@ -82,11 +82,11 @@ def _capture() -> Array:
 def _gradients_of(name: str, points: tuple[int, ...] = (1, 20, 60)) -> Iterator[Array]:
     import torch
 
-    from gradwire.cli.training.digits import Digits
-    from gradwire.cli.training.optimizers import recipe_for
-    from gradwire.cli.training.rates import rate_for
-    from gradwire.cli.training.tasks import Task, loss_sum
-    from gradwire.cli.training.text import Text
+    from benches.harness.digits import Digits
+    from benches.harness.optimizers import recipe_for
+    from benches.harness.rates import rate_for
+    from benches.harness.tasks import Task, loss_sum
+    from benches.harness.text import Text
 
     task: Task = Digits() if name == "digits" else Text()
     model = task.model()

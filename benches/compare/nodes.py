@@ -10,7 +10,7 @@ import statistics
 import sys
 
 from benches.ranks import joined
-from gradwire.cli.training.link import format_rate
+from gradwire.cli.plan.quantities import format_rate
 
 from .exchange import turns
 

@@ -16,8 +16,8 @@ from benches.accuracy.averaging import Compressed
 from benches.accuracy.flat import Flat
 from benches.accuracy.run import Curve, evaluate
 from benches.accuracy.tasks.task import Task
+from benches.harness.tasks import share_of_rate
 from gradwire import NonFiniteError
-from gradwire.cli.training.tasks import share_of_rate
 from gradwire.torch.diloco.fragments import Timetable, divide
 from gradwire.torch.diloco.outer import Outer
 

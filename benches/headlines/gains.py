@@ -5,7 +5,7 @@ from statistics import median
 
 from benches.accuracy.store import Record
 from benches.circumstances import where, with_what
-from gradwire.cli.training.link import format_rate, parse_rate
+from gradwire.cli.plan.quantities import format_rate, parse_rate
 
 from . import allreduce_rank, throughput_rank
 from .links import ROUNDS, Row

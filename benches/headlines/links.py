@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from benches import accordion
 from benches.compare.exchange import turns
+from benches.harness.link import open_link
 from benches.ranks import joined
-from gradwire.cli.training import accordion
-from gradwire.cli.training.link import format_rate, open_link, parse_rate
+from gradwire.cli.plan.quantities import format_rate, parse_rate
 from gradwire.schedule import Accordion
 
 ROUNDS = {"accordion": 3, "sidco": 7, "dryden": 7}

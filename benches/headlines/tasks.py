@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from benches.accuracy.tasks.fashion import Fashion
 from benches.accuracy.tasks.task import Task
 from benches.accuracy.tasks.text import Text
-from gradwire.cli.training.tasks import SEED
-from gradwire.cli.training.text import ALPHABET
+from benches.harness.tasks import SEED
+from benches.harness.text import ALPHABET
 
 
 class RecurrentNet(nn.Module):

@@ -54,7 +54,7 @@ def method(setting: str, name: str) -> Method:
     codec = CODECS[name]
     if isinstance(codec.memory, AdamCorrection):
         return Method(codec, "adamw", ADAMW)
-    # Error feedback acts as momentum: `gradwire.cli.training.optimizers`.
+    # Error feedback acts as momentum: `benches.harness.optimizers`.
     return Method(codec, "sgd", NO_MOMENTUM) if sgd else Method(codec, "adamw", NO_FIRST_MOMENT)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benches import stopping
 from benches.compare import blocks
-from gradwire.cli.training.link import parse_rate
+from gradwire.cli.plan.quantities import parse_rate
 
 from .judge import table
 from .measure import measure

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from benches.harness.machine import machine, versions
 from benches.ranks import Ranks, joined
-from gradwire.cli.training.link import format_rate
-from gradwire.cli.training.machine import machine, versions
+from gradwire.cli.plan.quantities import format_rate
 from gradwire.cost import Calibration, CodecCost, Line
 
 from .rank import DENSE, LAYERS, NUMEL

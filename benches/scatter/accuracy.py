@@ -1,6 +1,6 @@
 """Loss of short trainings, by exchange.
 
-The text of ``gradwire demo`` with simulated ranks, which train as real ones do, bit for bit: see
+The text of ``make demo`` with simulated ranks, which train as real ones do, bit for bit: see
 tests/distributed/test_simulated.py. The optimizer is that which is recommended for a codec, at the
 rate that is best for it with an all-gather and 2 ranks. Finished runs are kept, one JSON object a
 line: the same command goes on.
@@ -23,9 +23,9 @@ from benches.accuracy.store import Lines, Record
 from benches.accuracy.worker import make_task
 from benches.circumstances import circumstances, listed, same_versions
 from benches.compare import blocks
+from benches.harness.optimizers import recipe_for
+from benches.harness.rates import rate_for
 from gradwire import Codec
-from gradwire.cli.training.optimizers import recipe_for
-from gradwire.cli.training.rates import rate_for
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
 from gradwire.presets import PRESETS
 

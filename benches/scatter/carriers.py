@@ -4,7 +4,7 @@ import sys
 from statistics import median
 
 from benches.ranks import joined
-from gradwire.cli.training.link import format_rate
+from gradwire.cli.plan.quantities import format_rate
 
 __all__ = ["table"]
 

@@ -20,8 +20,8 @@ from benches.accuracy.pool import Pool, WorkerError
 from benches.accuracy.store import Record
 from benches.accuracy.tasks import fashion_data
 from benches.compare.blocks import ROOT
-from gradwire.cli.training.machine import cores
-from gradwire.cli.training.signals import terminate_as_interrupt
+from benches.harness.machine import cores
+from benches.harness.signals import terminate_as_interrupt
 
 from . import curves, methods, page, store, whole
 from .aims import link_name

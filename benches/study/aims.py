@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gradwire.cli.training.link import format_rate
+from gradwire.cli.plan.quantities import format_rate
 
 from . import methods
 from .plan import LARGE, Cell

@@ -29,7 +29,7 @@ from benches.accuracy.tasks import fashion_data
 from benches.accuracy.tasks.fashion import SEED, Fashion
 from benches.accuracy.worker import Tasks, serve_with, train
 from benches.compare import blocks
-from gradwire.cli.training.machine import cores, machine
+from benches.harness.machine import cores, machine
 
 from . import methods, models
 

@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Patch, Rectangle
 
-from gradwire.cli.training.theme import STYLE, save
+from gradwire.cli.theme import STYLE, save
 
 from . import methods, tables
 from .aims import link_name

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from benches.accuracy.run import evaluate
 from benches.accuracy.worker import make_task
+from benches.harness.tasks import share_of_rate
 from benches.joining import join, obey
-from gradwire.cli.training.tasks import share_of_rate
 
 from . import models
 from .loops import Loop

@@ -17,7 +17,7 @@ import gradwire
 from benches.accuracy.plan import SECTIONS as TRAINED
 from benches.accuracy.store import Lines, Record, same
 from benches.compare.blocks import ROOT
-from gradwire.cli.training.machine import machine, versions
+from benches.harness.machine import machine, versions
 
 from . import estimates, loops, methods, models
 from .plan import LARGE, SECTIONS, Cell, Plan

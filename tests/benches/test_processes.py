@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the benches need the extra [torch]")
 
+from benches.harness.link import Loopback
 from benches.ranks import ROOT, Rank, together
-from gradwire.cli.training.link import Loopback
 
 FORKING = """
 import os, sys, time

@@ -133,7 +133,7 @@ def test_a_plan_takes_no_torch(calibration):
         from gradwire.cli import main
         given = "plan --model-size 1M --link 1gbit --codecs topk --calibration".split()
         main([*given, {str(calibration)!r}])
-        print(sorted({{"torch", "rich", "matplotlib", "sklearn"}} & set(sys.modules)))
+        print(sorted({{"torch", "matplotlib"}} & set(sys.modules)))
         """
     )
     assert out.strip().endswith("[]")

@@ -1,4 +1,4 @@
-"""``gradwire demo --horovod``: ranks of real `horovodrun`, over a real link."""
+"""``make horovod-demo``: ranks of real `horovodrun`, over a real link."""
 
 import json
 import signal
@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_demo_link import needs_namespaces
+from benches.harness.starting import ROOT
+from tests.benches.harness.test_link import needs_namespaces
 
 pytestmark = pytest.mark.timeout(900)
 
 for needed in ("sklearn", "rich", "matplotlib"):
-    pytest.importorskip(needed, reason="the demo needs the extra [all]")
+    pytest.importorskip(needed, reason="the demo needs the layer demo")
 
 psutil = pytest.importorskip("psutil", reason="the layer horovod has psutil")
 
-DEMO = [sys.executable, "-m", "gradwire", "demo", "--horovod", "--task", "digits"]
+DEMO = [sys.executable, "-m", "benches.demo", "--horovod", "--task", "digits"]
 
 
 @needs_namespaces
@@ -25,6 +26,7 @@ def test_it_trains_over_a_shaped_link_with_horovodrun(tmp_path: Path) -> None:
     given = ["--steps", "8", "--bandwidth", "200mbit", "--codec", "topk"]
     done = subprocess.run(
         [*DEMO, *given, "--out", str(tmp_path)],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=600,
@@ -53,7 +55,7 @@ def test_it_trains_over_a_shaped_link_with_horovodrun(tmp_path: Path) -> None:
 
 def test_killed_in_the_middle_it_leaves_no_process_behind(tmp_path: Path) -> None:
     command = [*DEMO, "--loopback", "--steps", "100000", "--codec", "topk", "--out", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if "compute only:" in line:

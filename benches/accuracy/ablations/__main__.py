@@ -13,8 +13,8 @@ from pathlib import Path
 from benches.accuracy.pool import Pool, WorkerError
 from benches.accuracy.store import Record
 from benches.accuracy.tasks import fashion_data
-from gradwire.cli.training.machine import cores
-from gradwire.cli.training.signals import terminate_as_interrupt
+from benches.harness.machine import cores
+from benches.harness.signals import terminate_as_interrupt
 
 from . import tables
 from .plan import Run, plan

@@ -43,7 +43,7 @@ def _sgd(codec: Codec | None, momentum: float = 0.9) -> Method:
 
 
 def presets() -> Iterator[tuple[str, Codec]]:
-    """Yield the presets with error feedback, as `gradwire compare` calls them."""
+    """Yield the presets with error feedback, as `python -m benches.presets` calls them."""
     for name, preset in PRESETS.items():
         codec = preset.build(**preset.example)
         if isinstance(codec.memory, Residual):

@@ -1,11 +1,11 @@
-"""The digits of ``gradwire demo``, scikit-learn's."""
+"""The digits of ``make demo``, scikit-learn's."""
 
 from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from gradwire.cli.training.digits import Digits as Source
-from gradwire.cli.training.tasks import Batch, loss_sum
+from benches.harness.digits import Digits as Source
+from benches.harness.tasks import Batch, loss_sum
 
 GLOBAL_BATCH = 64
 

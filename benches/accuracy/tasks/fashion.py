@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gradwire.cli.training.tasks import Batch
+from benches.harness.tasks import Batch
 
 from . import fashion_data
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gradwire.cli.training.digits import Digits as Source
+from benches.harness.digits import Digits as Source
 
 SEED = 20260101
 GLOBAL_BATCH = 128

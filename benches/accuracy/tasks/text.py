@@ -1,12 +1,12 @@
-"""The text task of ``gradwire demo``, with more held-out text."""
+"""The text task of ``make demo``, with more held-out text."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from gradwire.cli.training.tasks import Batch, loss_sum
-from gradwire.cli.training.text import Text as Source
+from benches.harness.tasks import Batch, loss_sum
+from benches.harness.text import Text as Source
 
 GLOBAL_BATCH = 16
 HELD_OUT = 1024

@@ -1,7 +1,7 @@
 """The command line: ``gradwire COMMAND``.
 
 Each command is a module with ``main(argv) -> exit code``. It is imported only when called, so that
-``gradwire inspect`` does not load the dependencies of ``gradwire demo``.
+``gradwire inspect`` does not load what ``gradwire plan`` computes with.
 """
 
 import argparse
@@ -28,12 +28,6 @@ _COMMANDS = {
     ),
     "report": _Command(
         "gradwire.cli.report", "show what was sent, when and what is left, as a page (HTML)"
-    ),
-    "demo": _Command(
-        "gradwire.cli.demo", "train over a slow link, with and without compression (needs torch)"
-    ),
-    "compare": _Command(
-        "gradwire.cli.compare", "train with every preset and compare them (needs torch)"
     ),
 }
 

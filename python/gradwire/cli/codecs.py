@@ -1,16 +1,17 @@
-"""``gradwire codecs``: list the presets and the papers they implement."""
+"""Presets by name: ``gradwire codecs`` lists them and their papers, other commands build them."""
 
 import argparse
 import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from gradwire.codec import Codec
 from gradwire.errors import PluginError
 from gradwire.presets import PRESETS, Preset
 
-__all__ = ["main"]
+__all__ = ["build", "main", "unfit"]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -81,3 +82,23 @@ def _signature(preset: Preset) -> str:
 
 _COMMON = ("quantize", "memory", "exchange")
 """Options that all presets share."""
+
+
+def unfit(name: str) -> str | None:
+    """Return why a preset cannot be built from name and ratio alone, or None if it can."""
+    if name not in PRESETS:
+        known = ", ".join(each for each in PRESETS if unfit(each) is None)
+        return f"unknown codec {name!r}; choose from {known}"
+    needed = [each for each in _required(PRESETS[name].build) if each != "ratio"]
+    return f"{name} needs {', '.join(needed)}, which has no option here" if needed else None
+
+
+def build(name: str, ratio: float | None) -> Codec:
+    """Build a preset by name, with the ratio if it takes one."""
+    preset = PRESETS[name].build
+    return preset(ratio=ratio) if "ratio" in inspect.signature(preset).parameters else preset()
+
+
+def _required(preset: Callable[..., Codec]) -> list[str]:
+    parameters = inspect.signature(preset).parameters.values()
+    return [each.name for each in parameters if each.default is inspect.Parameter.empty]

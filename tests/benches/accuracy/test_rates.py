@@ -10,8 +10,8 @@ from benches.accuracy import rates
 from benches.accuracy.rates import Candidate, Table, candidates, measure
 from benches.accuracy.run import evaluate
 from benches.accuracy.tasks.digits import Digits
-from gradwire.cli.training import digits
-from gradwire.cli.training.optimizers import recipe_for
+from benches.harness import digits
+from benches.harness.optimizers import recipe_for
 from gradwire.presets import PRESETS
 from tests.benches.accuracy.toy import Toy
 

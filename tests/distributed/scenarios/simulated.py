@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from benches.accuracy.rules import EPOCHS
 from benches.diloco.settings import Setting
-from gradwire.cli.training.tasks import share_of_rate
+from benches.harness.tasks import share_of_rate
 from gradwire.schedule import Constant, WarmUp
 from gradwire.torch import ddp, diloco
 from gradwire.torch.optim import SGD, AdamW

@@ -12,7 +12,6 @@ from pathlib import Path
 from gradwire.cli.plan import quantities
 from gradwire.cli.plan.table import lines
 from gradwire.cli.plan.work import Asked, build_codecs, plan
-from gradwire.cli.training.command import ratio
 from gradwire.cost import Calibration, Link, Workload, calibrate
 
 __all__ = ["main"]
@@ -64,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     add("--codecs", type=quantities.names, default=quantities.names(_CODECS), metavar="NAME,...",
         help="presets, with NAME/scatter for a reduce-scatter in place of its exchange; `gradwire "
         f"codecs` lists them (default: {_CODECS})")  # fmt: skip
-    add("--ratio", type=ratio, default=0.01,
+    add("--ratio", type=quantities.ratio, default=0.01,
         help="share of the entries to send (default: %(default)s)")  # fmt: skip
     add("--seconds", type=quantities.seconds, default=1.0, metavar="TIME",
         help="spent on measuring a codec, approximately (default: 1s)")  # fmt: skip

@@ -10,9 +10,9 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
+from gradwire.cli.plan.quantities import format_rate
 from gradwire.cli.plan.work import Plan
-from gradwire.cli.training.link import format_rate
-from gradwire.cli.training.theme import STYLE, save
+from gradwire.cli.theme import STYLE, save
 
 __all__ = ["draw"]
 

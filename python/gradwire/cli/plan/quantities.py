@@ -4,11 +4,21 @@ import argparse
 import math
 import re
 
-from gradwire.cli.training.link import parse_rate
-
-__all__ = ["count", "duration", "link", "names", "ranks", "seconds", "size"]
+__all__ = [
+    "count",
+    "duration",
+    "format_rate",
+    "link",
+    "names",
+    "parse_rate",
+    "ranks",
+    "ratio",
+    "seconds",
+    "size",
+]
 
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
+_RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _MOST = 10**12
 _MOST_RANKS = 1_000_000
@@ -35,6 +45,25 @@ def seconds(text: str) -> float:
             f"{text!r} is not a time: give a number and us, ms or s, such as 100ms"
         )
     return time
+
+
+def parse_rate(text: str) -> int:
+    """Parse a rate such as ``100mbit``, ``1gbit`` or ``2.5Gbit/s``; return bits per second.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a positive rate.
+    """
+    match = re.fullmatch(
+        r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(?:bit|bps)?(?:/s)?\s*", text, re.IGNORECASE
+    )
+    rate = round(float(match[1]) * _RATES[match[2].lower()]) if match else 0
+    if rate < 1000:
+        raise ValueError(
+            f"{text!r} is not a bandwidth: give a number and kbit, mbit or gbit, such as 100mbit"
+        )
+    return rate
 
 
 def link(text: str) -> int:
@@ -73,6 +102,19 @@ def names(text: str) -> list[str]:
     return found
 
 
+def ratio(text: str) -> float:
+    """Parse a share of the entries."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number <= 1.0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a ratio: give a number above 0 and at most 1, such as 0.01"
+        )
+    return number
+
+
 def duration(time: float) -> str:
     """Return a time for reading."""
     for unit, size_ in (("s", 1.0), ("ms", 1e-3)):
@@ -88,3 +130,13 @@ def size(nbytes: float) -> str:
         if nbytes >= 0.9995 * least:
             return f"{nbytes / least:.3g} {unit}"
     return f"{nbytes:.0f} B"
+
+
+def format_rate(rate: float) -> str:
+    """Format a rate in bits per second for reading: ``100 Mbit/s``."""
+    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if rate >= 0.9995 * size:
+            return (
+                f"{rate / size:.3g} {unit}" if rate < 999.5 * size else f"{rate / size:.0f} {unit}"
+            )
+    return f"{rate:.0f} bit/s"

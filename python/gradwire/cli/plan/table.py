@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 
-from gradwire.cli.plan.quantities import duration, size
+from gradwire.cli.plan.quantities import duration, format_rate, size
 from gradwire.cli.plan.work import Plan, Row
-from gradwire.cli.training.link import format_rate
 
 __all__ = ["lines"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradwire import exchange as exchanges
-from gradwire.cli.training.presets import build, unfit
+from gradwire.cli.codecs import build, unfit
 from gradwire.codec import Codec
 from gradwire.cost import (
     Calibration,

@@ -1,0 +1,1 @@
+"""Training over a slow link, with and without compression: ``make demo``."""

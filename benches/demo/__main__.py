@@ -1,0 +1,195 @@
+"""``make demo``: train in several processes over a slow link, with and without compression."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benches.harness import horovodrun
+from benches.harness.command import conduct, console, folder, learning_rate
+from benches.harness.namespaces import MAX_RANKS
+from gradwire import _files
+from gradwire.cli.codecs import unfit
+from gradwire.cli.plan.quantities import parse_rate, ratio
+
+if TYPE_CHECKING:
+    from benches.demo.runner import Plan
+
+_BASELINES = {False: ("none", "bf16"), True: ("none", "fp16")}
+"""What is compared with the codecs: DDP's own methods, or Horovod's."""
+
+_DESCRIPTION = """\
+Train two small models on real data in several processes over a slow link and compare methods
+under the same conditions: no compression, torch's bf16 hook, and gradwire's codecs. Every method
+is trained with the optimizer that is recommended for it, at its best learning rate.
+
+If you may create network namespaces (as root, or where the system allows it to users), every rank
+gets its own, joined by links of the bandwidth you ask for; they disappear when the demo ends.
+Otherwise the ranks use the loopback device.
+"""
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def _rates(text: str) -> list[int]:
+    try:
+        return [parse_rate(name) for name in _names(text)]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def _tasks(text: str) -> list[str]:
+    names = list(dict.fromkeys(_names(text)))
+    if not names or not set(names) <= {"digits", "text"}:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of tasks: choose digits, text or digits,text"
+        )
+    return names
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    made = argparse.ArgumentParser(
+        prog="make demo ARGS=...",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "--codec",
+        type=_names,
+        default=["topk", "sidco", "adam"],
+        metavar="NAME,...",
+        help="presets to compare with the baselines none and bf16; `gradwire codecs` lists them "
+        "(default: topk,sidco,adam)",
+    )
+    made.add_argument(
+        "--ratio",
+        type=ratio,
+        default=0.02,
+        help="share of the entries to send per step (default: %(default)s)",
+    )
+    made.add_argument(
+        "--bandwidth",
+        type=_rates,
+        default=_rates("100mbit,1gbit"),
+        metavar="RATE,...",
+        help="link speeds, such as 100mbit or 2.5gbit (default: 100mbit,1gbit)",
+    )
+    made.add_argument(
+        "--ranks",
+        type=_count(2, MAX_RANKS),
+        default=2,
+        help="number of processes (default: 2)",
+    )
+    made.add_argument(
+        "--steps",
+        type=_count(2, 100_000),
+        help="training steps per run (default: depends on the task, fewer on slow machines)",
+    )
+    made.add_argument(
+        "--task",
+        type=_tasks,
+        default=["digits", "text"],
+        metavar="NAME,...",
+        help="digits, text or both (default: both)",
+    )
+    made.add_argument(
+        "--learning-rate",
+        type=learning_rate,
+        metavar="RATE",
+        help="of all methods (default: for each method the best of one grid)",
+    )
+    made.add_argument(
+        "--horovod",
+        action="store_true",
+        help="train with Horovod instead of DDP: horovodrun starts the ranks, and the baselines "
+        "are Horovod's own DistributedOptimizer, none and fp16",
+    )
+    made.add_argument(
+        "--loopback",
+        action="store_true",
+        help="use the loopback device even if a shaped link is possible",
+    )
+    made.add_argument(
+        "--out",
+        type=Path,
+        default=Path("demo-results"),
+        metavar="DIR",
+        help="folder for demo.png and demo.json (default: %(default)s)",
+    )
+    made.add_argument(
+        "--json",
+        action="store_true",
+        help="print the results as JSON instead of tables; progress goes to stderr",
+    )
+    return made
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from benches.demo.runner import Plan
+
+    baselines = _BASELINES[arguments.horovod]
+    asked = [name for name in dict.fromkeys(arguments.codec) if name not in baselines]
+    return Plan(
+        tasks=arguments.task,
+        methods=[*baselines, *asked],
+        rates=list(dict.fromkeys(arguments.bandwidth)),
+        ratio=arguments.ratio,
+        ranks=arguments.ranks,
+        steps=arguments.steps,
+        loopback=arguments.loopback,
+        learning_rate=arguments.learning_rate,
+        horovod=arguments.horovod,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo with these arguments and return the exit status."""
+    made = parser()
+    arguments = made.parse_args(argv)
+    for name in arguments.codec:
+        if name not in _BASELINES[arguments.horovod] and (why := unfit(name)):
+            made.error(f"argument --codec: {why}")
+    if arguments.horovod and (why := horovodrun.missing()):
+        made.error(f"argument --horovod: {why}: run `make horovod`")
+    return conduct("make demo", lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from benches.demo.picture import draw
+    from benches.demo.runner import run
+    from benches.demo.table import print_results
+    from benches.harness.progress import Reporter
+
+    out = folder(arguments.out)
+    shown = console(stderr=arguments.json)
+    with Reporter(shown) as progress:
+        results = run(_plan(arguments), progress)
+    text = json.dumps(results.to_json(), indent=1)
+    _files.write(out / "demo.json", text + "\n")
+    draw(results, out / "demo.png")
+    if arguments.json:
+        print(text)
+    else:
+        print_results(results, shown)
+    shown.print(f"\nFigure: {out / 'demo.png'}   data: {out / 'demo.json'}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Run every method on every task over every link, in processes that serve all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Protocol
+
+from benches.demo.budget import KINDS, Budget, Job
+from benches.demo.results import HALVES, PLAIN, Results, Run
+from benches.harness import horovodrun
+from benches.harness.link import Link, Loopback, open_link
+from benches.harness.machine import machine, threads_per_rank, versions
+from benches.harness.processes import Ranks
+from benches.harness.starting import start
+from gradwire.cli.plan.quantities import format_rate
+
+WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools
+PROBE_SECONDS = 0.4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs to make."""
+
+    tasks: Sequence[str] = ("digits", "text")
+    methods: Sequence[str] = (PLAIN, HALVES[0], "topk", "sidco")
+    rates: Sequence[int] = (100_000_000, 1_000_000_000)
+    ratio: float = 0.02
+    ranks: int = 2
+    steps: int | None = None  # None: the task's default, or as many as fit into the time
+    loopback: bool = False
+    learning_rate: float | None = None  # None: the one measured for the method
+    horovod: bool = False  # instead of DDP
+
+
+class Progress(Protocol):
+    """Receives the progress of the runner."""
+
+    def note(self, text: str) -> None:
+        """Print a permanent line."""
+
+    def begin(self, label: str, steps: int) -> None:
+        """Begin a run."""
+
+    def advance(self, step: int, loss: float, share: float, left: float) -> None:
+        """Report a step of the current run, the completed share of the demo, and seconds left."""
+
+    def end(self, summary: str) -> None:
+        """End the current run."""
+
+
+def run(plan: Plan, progress: Progress) -> Results:
+    """Run the whole plan and return what was measured.
+
+    Raises
+    ------
+    RankError
+        If a rank fails or stops responding. All processes and links have been removed by then.
+    """
+    with ExitStack() as stack:
+        link, why_not = (
+            (Loopback(), "--loopback was given") if plan.loopback else open_link(plan.ranks)
+        )
+        stack.enter_context(link)
+        progress.note(_describe(link, why_not, plan.ranks))
+        if plan.horovod:
+            progress.note("Ranks: started by horovodrun.")
+        begin = horovodrun.start if plan.horovod else start
+        ranks = stack.enter_context(Ranks(link, plan.ranks, begin))
+        return _Session(plan, link, why_not, ranks, progress).run()
+
+
+def _describe(link: Link, why_not: str | None, ranks: int) -> str:
+    if link.shaped:
+        joined = "a veth pair" if ranks == 2 else "veth pairs and a bridge"
+        return (
+            f"Link: {ranks} ranks in separate network namespaces, "
+            f"joined by {joined} shaped with tc."
+        )
+    return (
+        f"Link: loopback at full speed, not shaped ({why_not}).\n"
+        "On a link this fast compression cannot save time; "
+        "the figures show its cost and its effect on learning."
+    )
+
+
+@dataclass
+class _Session:
+    """The demo, once the link and the ranks are up."""
+
+    plan: Plan
+    link: Link
+    why_not: str | None
+    ranks: Ranks
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.rates: list[int | None] = [*self.plan.rates] if self.link.shaped else [None]
+        jobs = [
+            Job(task, method, rate)
+            for task in self.plan.tasks
+            for rate in self.rates
+            for method in self.plan.methods
+        ]
+        self.budget = Budget(jobs, self.plan.steps, self.plan.ratio)
+        self.tasks: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> Results:
+        found = versions()
+        for _, event in self.ranks.events("ready"):
+            found |= event["versions"]
+        measured = {
+            format_rate(rate) if rate else "loopback": self._probe(rate) for rate in self.rates
+        }
+        runs = [run for task in self.plan.tasks for run in self._task(task)]
+        return Results(
+            settings={
+                "methods": list(self.plan.methods),
+                "ratio": self.plan.ratio,
+                "learning_rate": self.plan.learning_rate,
+                "ranks": self.plan.ranks,
+                "framework": "horovod" if self.plan.horovod else "ddp",
+                "threads_per_rank": threads_per_rank(self.plan.ranks),
+            },
+            machine=machine(),
+            versions=found,
+            link={"shaped": self.link.shaped, "why_not": self.why_not, "measured": measured},
+            tasks=self.tasks,
+            runs=runs,
+        )
+
+    def _probe(self, rate: int | None) -> list[float]:
+        """Set the rate and measure a plain TCP stream, in bits per second each way."""
+        if rate is not None:
+            self.link.set_rate(rate)
+        self.ranks.send(do="probe", seconds=PROBE_SECONDS)
+        there = back = 0.0
+        for _, event in self.ranks.events("probed"):
+            there, back = event["rates"]
+        asked = format_rate(rate) if rate else "loopback"
+        speeds = f"{format_rate(there)} one way, {format_rate(back)} the other"
+        self.progress.note(f"  {asked}: TCP stream measured at {speeds}")
+        return [there, back]
+
+    def _task(self, task: str) -> list[Run]:
+        """Run all methods over all links; measure steps without exchange before and after."""
+        before = self._compute(task)
+        self.budget.compute[task] = before
+        runs = []
+        for rate in self.rates:
+            if rate is not None:
+                self.link.set_rate(rate)
+            runs += [self._job(Job(task, method, rate)) for method in self.plan.methods]
+        # Other load on the machine can only lengthen a measurement, so the shorter one is better.
+        compute = min(before, self._compute(task))
+        return [replace(run, compute_seconds=compute) for run in runs]
+
+    def _compute(self, task: str) -> float:
+        self.progress.begin(f"{task}: compute only", WARM_UP_STEPS)
+        alone = self._train(task, "compute", WARM_UP_STEPS, evaluate=False)
+        compute: float = median(alone["step_seconds"][2:])
+        self.progress.end(f"{1e3 * compute:.0f} ms per step")
+        facts = {"parameters": alone["parameters"], **alone["facts"]}
+        self.tasks[task] = {"title": KINDS[task].title, **facts}
+        return compute
+
+    def _job(self, job: Job) -> Run:
+        steps = self.budget.steps(job)
+        where = f" @ {format_rate(job.rate)}" if job.rate else ""
+        self.progress.begin(f"{job.task}{where}: {job.method}", steps)
+        self.budget.begin(job)
+        record = self._train(job.task, job.method, steps, evaluate=True)
+        self.budget.end(job)
+        del record["facts"]
+        run = Run(
+            job.task,
+            job.method,
+            job.rate,
+            steps,
+            compute_seconds=self.budget.compute[job.task],
+            **record,
+        )
+        self.progress.end(
+            f"{1e3 * run.step:.0f} ms per step, held-out loss {run.curve[-1]['loss']:.3f}"
+        )
+        return run
+
+    def _train(self, task: str, method: str, steps: int, *, evaluate: bool) -> dict[str, Any]:
+        """Train once on all ranks, and return rank 0's record."""
+        todo = {"task": task, "method": method, "steps": steps, "evaluate": evaluate}
+        todo["learning_rate"] = self.plan.learning_rate
+        self.ranks.send(do="train", ratio=self.plan.ratio, **todo)
+        record: dict[str, Any] = {}
+        for rank, event in self.ranks.events("trained"):
+            if event["event"] == "step" and evaluate:
+                share, left = self.budget.so_far(event["step"], steps)
+                self.progress.advance(event["step"], event["loss"], share, left)
+            elif event["event"] == "trained" and rank == 0:
+                record = event["record"]
+        return record

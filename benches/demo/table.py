@@ -1,0 +1,148 @@
+"""Print the demo's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benches.demo.reading import reading
+from benches.demo.results import PLAIN, Comparison, Results, Run
+from benches.harness.trained import about, training_table
+from gradwire.cli.plan.quantities import format_rate
+
+ONE_TABLE_WIDTH = 112  # terminal columns needed to show all figures in one table
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with three significant digits and a decimal unit."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.9995 * size:
+            return (
+                f"{count / size:.3g} {unit}"
+                if count < 999.5 * size
+                else f"{count / size:.0f} {unit}"
+            )
+    return f"{count:.0f} B"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """Return seconds with one decimal, or a dash for None."""
+    return "-" if seconds is None else f"{seconds:.1f}"
+
+
+def format_times(factor: float | None) -> str:
+    """Return a factor with two or three significant digits."""
+    if factor is None:
+        return "-"
+    return (
+        f"{factor:.2f}x"
+        if factor < 0.995
+        else f"{factor:.1f}x"
+        if factor < 99.95
+        else f"{factor:.0f}x"
+    )
+
+
+@dataclass(frozen=True)
+class _Column:
+    heading: str
+    figure: Callable[[Run], str]
+
+
+def _speed_columns(comparison: Comparison) -> list[_Column]:
+    return [
+        _Column("ms per\nstep", lambda run: f"{1e3 * run.step:.1f}"),
+        _Column("compute\n%", lambda run: f"{100 * run.compute_share:.0f}"),
+        _Column("sent per\nstep", lambda run: format_bytes(run.sent_per_step)),
+        _Column("ratio", lambda run: format_times(run.ratio)),
+        _Column("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
+        _Column(
+            f"speed\nvs {comparison.half}",
+            lambda run: format_times(comparison.speed_up(run, comparison.half)),
+        ),
+    ]
+
+
+def _learning_columns(comparison: Comparison) -> list[_Column]:
+    steps, budget, target = (
+        f"{comparison.runs[0].steps} st.",
+        comparison.equal_time,
+        comparison.equal_loss,
+    )
+    return [
+        _Column(f"loss,\n{steps}", lambda run: f"{run.curve[-1]['loss']:.3f}"),
+        _Column(f"loss,\n{budget:.1f} s", lambda run: f"{run.at_time(budget, 'loss'):.3f}"),
+        _Column(f"acc. %\n{steps}", lambda run: f"{100 * run.curve[-1]['accuracy']:.1f}"),
+        _Column(
+            f"acc. %\n{budget:.1f} s", lambda run: f"{100 * run.at_time(budget, 'accuracy'):.1f}"
+        ),
+        _Column(
+            f"s to loss\n{target:.3f}", lambda run: format_seconds(run.seconds_to_loss(target))
+        ),
+    ]
+
+
+def comparison_tables(comparison: Comparison, width: int) -> list[Table]:
+    """Return one task's figures over one link: one table, or two if the terminal is narrow."""
+    speed, learning = _speed_columns(comparison), _learning_columns(comparison)
+    groups = [[*speed, *learning]] if width >= ONE_TABLE_WIDTH else [speed, learning]
+    link = format_rate(comparison.rate) if comparison.rate else "loopback"
+    titles = [f"{comparison.title}, {link}", None]
+    return [
+        _table(comparison.runs, columns, title)
+        for columns, title in zip(groups, titles, strict=False)
+    ]
+
+
+def _table(runs: list[Run], columns: list[_Column], title: str | None) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("method", no_wrap=True)
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    for run in runs:
+        table.add_row(run.label, *(column.figure(run) for column in columns))
+    return table
+
+
+def print_results(results: Results, console: Console) -> None:
+    """Print a table per task and link, what was used to train, the key, and `reading`."""
+    for comparison in results.comparisons():
+        console.print()
+        for table in comparison_tables(comparison, console.width):
+            console.print(table)
+    for task in results.tasks:
+        # What a method is trained with does not depend on the link.
+        runs = {run.method: run for run in results.runs if run.task == task}
+        console.print(training_table(task, runs.values()))
+    console.print(f"{_key(results)} {about()}", style="dim", highlight=False)
+    console.print()
+    for line in reading(results):
+        console.print(f"* {line}", highlight=False)
+
+
+def _key(results: Results) -> str:
+    counted = (
+        "counted at its interface, packet headers included"
+        if results.link["shaped"]
+        else "payload only"
+    )
+    return (
+        "ms per step: median. compute %: the duration of a step without any exchange, as a share "
+        "of the step; the rest is coding, sending and waiting. sent per step: bytes that a rank "
+        f"sends, {counted}. ratio: bytes of plain float32 divided by those of the method, payload "
+        "only. speed: relative to no compression and to 16 bits. loss, acc. (accuracy): on held-"
+        "out data, after the same number of steps (st.) and after the same time, namely when the"
+        " fastest method finishes; evaluation time is excluded. s to loss: seconds of training "
+        "until the lowest loss that every method reached."
+    )

@@ -1,0 +1,1 @@
+"""What programs that train share: links, ranks, tasks, methods, learning rates."""

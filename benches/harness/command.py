@@ -1,0 +1,102 @@
+"""Frame of every command that trains: check libraries, open a console, report errors."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["OutputError", "conduct", "console", "folder", "learning_rate"]
+
+# Everything needed beyond numpy, checked before anything starts: import name, package name.
+_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
+
+
+class OutputError(Exception):
+    """Results cannot be written; the message is meant for the user."""
+
+
+def folder(path: Path) -> Path:
+    """Create the folder for the results, before anything is measured.
+
+    Raises
+    ------
+    OutputError
+        If the path is not a folder or is not writable.
+    """
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"--out {path} is not a folder; name one, it need not exist yet")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        # Permissions are not enough: the file system may be read-only.
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write to --out {path}: {error.strerror}") from None
+    return path
+
+
+def learning_rate(text: str) -> float:
+    """Parse a learning rate."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0.0 < rate < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a learning rate: give a number above 0, such as 0.002"
+        )
+    return rate
+
+
+def _missing() -> list[str]:
+    return [said for name, said in _NEEDS.items() if importlib.util.find_spec(name) is None]
+
+
+def conduct(command: str, what: Callable[[], int]) -> int:
+    """Run a command and return its exit status; report errors in a line on stderr."""
+    if missing := _missing():
+        named = f"{', '.join(missing)}: pip install {' '.join(missing)}"
+        print(f"{command} needs {named}", file=sys.stderr)
+        return 2
+    from benches.harness.namespaces import LinkUnavailableError
+    from benches.harness.processes import RankError
+    from benches.harness.signals import terminate_as_interrupt
+
+    try:
+        with terminate_as_interrupt():
+            return what()
+    except (OutputError, RankError) as error:
+        print(f"{command}: {error}", file=sys.stderr)
+        return 1
+    except LinkUnavailableError as error:
+        print(f"{command}: the link between the ranks failed: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader closed the pipe (`| head`), which is no error. Without this line Python would
+        # report it again when it flushes at exit.
+        sys.stdout = None
+        return 0
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"{command}: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{command}: interrupted; processes and links were removed", file=sys.stderr)
+        return 130
+
+
+def console(*, stderr: bool) -> Console:
+    """Return the console for tables and progress, 120 columns wide if it is no terminal."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=120)

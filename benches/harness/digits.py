@@ -1,0 +1,85 @@
+"""A convolutional network on scikit-learn's handwritten digits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from benches.harness.tasks import SEED, Batch
+
+
+class DigitsNet(nn.Module):
+    """Two convolutions and two dense layers for 8 x 8 images: 0.48 M parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 4 * 4, 448),
+            nn.ReLU(),
+            nn.Linear(448, 10),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = self.layers(images)
+        return logits
+
+
+@dataclass
+class Digits:
+    """scikit-learn's handwritten digits: 1 797 grey images of 8 x 8, a fifth of them held out."""
+
+    batch: int = 32
+    usual: ClassVar[str] = "sgd"
+
+    def __post_init__(self) -> None:
+        images, labels = load_digits(return_X_y=True)
+        order = np.random.default_rng(SEED).permutation(len(labels))
+        images = torch.from_numpy((images[order] / 16.0).astype(np.float32)).reshape(-1, 1, 8, 8)
+        labels = torch.from_numpy(labels[order].astype(np.int64))
+        cut = len(labels) // 5
+        self._test, self._train = (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+
+    def model(self, seed: int = 0) -> nn.Module:
+        """Return a new network with the weights of the seed."""
+        torch.manual_seed(SEED + seed)
+        return DigitsNet()
+
+    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
+        """Yield this rank's part of each global batch."""
+        images, labels = self._train
+        generator = torch.Generator().manual_seed(SEED + seed)
+        while True:
+            order = torch.randperm(len(labels), generator=generator)
+            for group in torch.split(order, self.batch * ranks):
+                if len(group) == self.batch * ranks:
+                    mine = group[rank::ranks]
+                    yield images[mine], labels[mine]
+
+    def steps_per_epoch(self, ranks: int) -> int:
+        """Return the number of global batches in the training data."""
+        return len(self._train[1]) // (self.batch * ranks)
+
+    def held_out(self, rank: int, ranks: int) -> list[Batch]:
+        """Return this rank's share of the held-out data."""
+        images, labels = self._test
+        return [(images[rank::ranks], labels[rank::ranks])]
+
+    def facts(self) -> dict[str, object]:
+        """Return facts about the data, for the record."""
+        return {
+            "data": "sklearn.datasets.load_digits",
+            "training_images": len(self._train[1]),
+            "held_out_images": len(self._test[1]),
+            "batch_per_rank": self.batch,
+        }

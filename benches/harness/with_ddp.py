@@ -1,0 +1,104 @@
+"""Training with torch's DistributedDataParallel."""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from benches.harness.framework import Prepared
+from benches.harness.methods import AllReduce, Compressed, Exchange, dense_bytes
+from gradwire.codec import Codec
+from gradwire.schedule import Schedule
+from gradwire.torch import ddp
+from gradwire.torch.transport import Group
+
+__all__ = ["DDP"]
+
+_TIMEOUT = timedelta(seconds=120)
+# The same buckets for every method: two per model, so that DDP can overlap the first with the rest
+# of the backward pass.
+_BUCKET_MB = 1
+
+
+def _bf16(group: Any, bucket: Any) -> Any:
+    # This is torch's hook. DDP recognizes it by name and refuses it on builds of torch without
+    # NCCL, although Gloo reduces bfloat16 too. Under another name it works everywhere.
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+# DDP checks annotations, if there are any, against its own types.
+_bf16.__annotations__.clear()
+
+
+class DDP:
+    """Ranks of `torch.distributed` over Gloo."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        # A file, not a port: it works across namespaces, and no socket is open to strangers.
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{setup['folder']}/store",
+            rank=setup["rank"],
+            world_size=setup["ranks"],
+            timeout=_TIMEOUT,
+        )
+        world = dist.group.WORLD
+        assert world is not None
+        self._channel = Group(world)
+        self.versions: dict[str, str] = {}
+
+    def prepare(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        method: str,
+        codec: Codec | None,
+        schedule: Schedule,
+    ) -> Prepared:
+        """Wrap the model, and register the method's hook."""
+        model = DistributedDataParallel(
+            module, bucket_cap_mb=_BUCKET_MB, gradient_as_bucket_view=True
+        )
+        exchange = _attach(model, optimizer, method, codec, schedule)
+        return Prepared(model, optimizer, exchange)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        dist.barrier()
+
+    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all ranks."""
+        dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks."""
+        return self._channel.all_gather_object(value)
+
+    def broadcast(self, value: Any, source: int) -> Any:
+        """Return the value of one rank on every rank."""
+        return self.gather(value if dist.get_rank() == source else None)[source]
+
+
+def _attach(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    method: str,
+    codec: Codec | None,
+    schedule: Schedule,
+) -> Exchange:
+    dense = dense_bytes(model.parameters(), dist.get_world_size())
+    if method == "compute":  # no exchange at all: an upper bound for the gain from compression
+        model.register_comm_hook(None, debugging_hooks.noop_hook)
+        return AllReduce(0.0)
+    if method == "none":
+        return AllReduce(dense)
+    if method == "bf16":
+        model.register_comm_hook(None, _bf16)
+        return AllReduce(dense / 2)
+    assert codec is not None, f"{method} is not DDP's"
+    return Compressed(ddp.attach(model, codec, optimizer=optimizer, schedule=schedule))

@@ -1,0 +1,1 @@
+"""Training with every preset, side by side: ``python -m benches.presets``."""

@@ -1,1 +1,0 @@
-"""Train real models in real processes over a link: shared by ``demo`` and ``compare``."""

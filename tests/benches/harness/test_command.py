@@ -1,0 +1,66 @@
+"""How the commands that train end when the world around them fails."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benches.demo import __main__ as demo
+from benches.harness import command
+from benches.harness.namespaces import LinkUnavailableError
+from benches.presets import __main__ as presets
+
+
+@pytest.mark.parametrize("program", [demo, presets], ids=["demo", "presets"])
+def test_results_need_a_folder(program, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for out in (file, Path("/dev/null"), file / "below"):
+        assert program.main(["--out", str(out)]) == 1
+        complaint = capsys.readouterr().err
+        assert f": --out {out}" in complaint or f"--out {out}: " in complaint
+        assert "Traceback" not in complaint
+    assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            LinkUnavailableError("tc qdisc replace: no such process"),
+            "the link between the ranks failed: tc qdisc replace",
+        ),
+        (OSError(28, "No space left on device", "demo.png"), "demo.png: No space left on device"),
+    ],
+    ids=["link", "disk"],
+)
+def test_what_goes_wrong_midway_is_a_line_on_stderr(error, said, capsys):
+    def fail() -> int:
+        raise error
+
+    assert command.conduct("make demo", fail) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)  # as it is left
+
+    def fail() -> int:
+        raise BrokenPipeError
+
+    assert command.conduct("make demo", fail) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are a Linux feature")
+def test_a_namespace_that_dies_is_an_error_of_the_link(monkeypatch):
+    from tests.benches.harness.test_link import WHY_NOT, NamespaceLink
+
+    if WHY_NOT is not None:
+        pytest.skip(WHY_NOT)
+    with NamespaceLink(2) as link:
+        for space in link._spaces:
+            space.process.kill()
+            space.process.wait()
+        with pytest.raises(LinkUnavailableError):
+            link.set_rate(1_000_000)

@@ -1,0 +1,163 @@
+"""``make demo`` from end to end: real processes, real training, a real link."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benches.harness.link import Loopback
+from benches.harness.processes import RankError, Ranks
+from benches.harness.starting import ROOT
+from tests.benches.harness.test_link import needs_namespaces
+
+for needed in ("torch", "sklearn", "rich", "matplotlib"):
+    pytest.importorskip(needed, reason="the demo needs the layer demo")
+
+DEMO = [sys.executable, "-m", "benches.demo"]
+
+
+def run_demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*DEMO, "--out", str(out), *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def by_method(figures: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {run["method"]: run for run in figures["runs"]}
+
+
+def check_common(figures: dict[str, Any], steps: int) -> None:
+    """Check what holds on any link: same conditions, same replicas, curves over training time."""
+    runs = by_method(figures)
+    assert list(runs) == ["none", "bf16", "topk", "sidco", "adam"]
+    for run in runs.values():
+        assert run["replicas_identical"]
+        assert len(run["step_seconds"]) == run["steps"] == steps
+        assert run["curve"][0]["step"] == 0
+        assert run["curve"][-1]["step"] == steps
+        assert run["curve"][-1]["seconds"] == pytest.approx(sum(run["step_seconds"]))
+        # All start from the same weights and see the same data first.
+        assert run["curve"][0]["loss"] == runs["none"]["curve"][0]["loss"]
+        assert run["training_loss"][0] == runs["none"]["training_loss"][0]
+        assert run["curve"][-1]["loss"] < run["curve"][0]["loss"]
+    assert runs["bf16"]["bytes_per_step"] == runs["none"]["bytes_per_step"] / 2
+    assert runs["none"]["bytes_per_step"] == 4 * runs["none"]["parameters"]
+    for method in ("topk", "sidco", "adam"):
+        assert runs[method]["bytes_per_step"] < runs["bf16"]["bytes_per_step"] / 3
+        assert runs[method]["achieved"] == pytest.approx(1.0, abs=0.3)
+
+
+@needs_namespaces
+def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
+    done = run_demo(tmp_path, "--task", "digits", "--steps", "8", "--bandwidth", "200mbit")
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks in separate network namespaces, joined by a veth pair" in done.stdout
+    assert "200 Mbit/s: TCP stream measured at" in done.stdout
+    assert "convolutional network, handwritten digits, 200 Mbit/s" in done.stdout
+    assert "digits, 200 Mbit/s: " in done.stdout
+    assert "all ranks ended with bit-identical models" in done.stdout
+    figures = json.loads((tmp_path / "demo.json").read_text())
+    check_common(figures, 8)
+    assert [run["optimizer"] for run in figures["runs"]] == [
+        *["SGD(0.9)"] * 2,
+        *["SGD(0)"] * 2,
+        "gradwire AdamW(0.9, 0.999)",
+    ]
+    assert "digits: trained with" in done.stdout
+    assert "gradwire AdamW(0.9, 0.999)" in done.stdout
+    assert "best of one grid for all methods" in " ".join(done.stdout.split())
+    for run in figures["runs"]:
+        # Payload, headers, and the barriers around evaluations; nothing else travels here.
+        assert run["bytes_per_step"] <= run["wire_bytes_per_step"]
+        assert run["wire_bytes_per_step"] < 1.2 * run["bytes_per_step"] + 20_000
+    for there_and_back in figures["link"]["measured"].values():
+        assert all(0 < rate < 1.15 * 200e6 for rate in there_and_back)
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_over_loopback_it_says_so_and_prints_json(tmp_path):
+    given = ["--task", "text", "--steps", "6", "--learning-rate", "0.003"]
+    done = run_demo(tmp_path, *given, "--loopback", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "Link: loopback at full speed" in done.stderr
+    figures = json.loads(done.stdout)
+    assert figures == json.loads((tmp_path / "demo.json").read_text())
+    check_common(figures, 6)
+    assert figures["link"]["shaped"] is False
+    assert {run["rate"] for run in figures["runs"]} == {None}
+    assert {run["wire_bytes_per_step"] for run in figures["runs"]} == {None}
+    assert figures["tasks"]["text"]["training_characters"] > 100_000
+    runs = by_method(figures)
+    assert {run["learning_rate"] for run in runs.values()} == {0.003}
+    assert runs["none"]["optimizer"] == runs["bf16"]["optimizer"] == "AdamW(0.9, 0.999)"
+    assert runs["topk"]["optimizer"] == "AdamW(0, 0.999)"
+    assert runs["adam"]["optimizer"] == "gradwire AdamW(0.9, 0.999)"
+
+
+def children_of(pid: int) -> set[int]:
+    """Return the living processes whose parent is that one."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.add(int(status.parent.name))
+    return found
+
+
+def is_rank(pid: int) -> bool:
+    """Return whether a process is a rank, and not the holder of a namespace."""
+    try:
+        return b"benches.harness.rank_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it reads /proc")
+@pytest.mark.parametrize(
+    ("how", "last_line"),
+    [(signal.SIGTERM, "compute only:"), (signal.SIGKILL, "Link:")],
+    ids=["terminated in training", "killed while it starts"],
+)
+def test_stopped_in_the_middle_it_leaves_no_process_behind(tmp_path, how, last_line):
+    command = [*DEMO, "--task", "digits", "--steps", "100000", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if last_line in line:
+                break
+        while sum(map(is_rank, children := children_of(demo.pid))) < 2:
+            time.sleep(0.01)
+        demo.send_signal(how)
+        _, complaint = demo.communicate(timeout=60)
+    end = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}/ns/net").exists() for pid in children):
+        assert time.monotonic() < end, "ranks or holders are still there"
+        time.sleep(0.05)
+    if how == signal.SIGTERM:
+        assert demo.returncode == 130
+        assert complaint == "make demo: interrupted; processes and links were removed\n"
+
+
+def test_a_rank_that_fails_ends_the_demo_with_its_traceback():
+    with Ranks(Loopback(), 2) as ranks:
+        for _ in ranks.events("ready"):
+            pass
+        ranks.send(do="train", task="cats", method="none", steps=2, ratio=0.1, evaluate=False)
+        with pytest.raises(
+            RankError, match=r"rank [01] failed: ValueError: unknown task 'cats'\nTraceback"
+        ):
+            for _ in ranks.events("trained"):
+                pass
+        processes = [each.process for each in ranks._started]
+    assert all(process.poll() is not None for process in processes)

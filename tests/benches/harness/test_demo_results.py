@@ -1,0 +1,252 @@
+"""What the demo makes of its measurements: figures, tables, words, a picture."""
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rich", reason="the demo's tables need the layer demo")
+pytest.importorskip("matplotlib", reason="the demo's picture needs the layer demo")
+
+from rich.console import Console
+
+from benches.demo import budget
+from benches.demo.budget import Budget, Job
+from benches.demo.picture import draw, styles
+from benches.demo.reading import reading
+from benches.demo.results import Comparison, Results, Run, interpolate
+from benches.demo.table import format_bytes, print_results
+
+STEPS = 100
+
+
+def a_run(method: str, step: float, final: float, nbytes: float, **changes: Any) -> Run:
+    """Return a run whose loss falls in a straight line from 2 to ``final``."""
+    curve = [
+        {
+            "step": at,
+            "seconds": at * step,
+            "loss": 2 + (final - 2) * at / STEPS,
+            "accuracy": at / STEPS,
+        }
+        for at in range(0, STEPS + 1, 10)
+    ]
+    fields: dict[str, Any] = {
+        "task": "digits",
+        "method": method,
+        "rate": 100_000_000,
+        "steps": STEPS,
+        "parameters": 500_000,
+        "step_seconds": [step] * STEPS,
+        "training_loss": [1.0] * STEPS,
+        "curve": curve,
+        "bytes_per_step": nbytes,
+        "dense_bytes_per_step": 2e6,
+        "wire_bytes_per_step": 1.05 * nbytes,
+        "achieved": 1.0,
+        "replicas_identical": True,
+        "compute_seconds": 0.02,
+    }
+    return Run(**(fields | changes))
+
+
+def some_results(*runs: Run) -> Results:
+    return Results(
+        settings={"ratio": 0.01, "ranks": 2},
+        machine={"cores": 2},
+        versions={"torch": "2"},
+        link={"shaped": True, "why_not": None, "measured": {"100 Mbit/s": [95e6, 96e6]}},
+        tasks={"digits": {"title": "convolutional network, handwritten digits"}},
+        runs=list(runs),
+    )
+
+
+SLOW_LINK = (
+    a_run("none", 0.2, 0.1, 2e6),
+    a_run("bf16", 0.1, 0.1, 1e6),
+    a_run("topk", 0.025, 0.2, 5e4),
+    a_run("sidco", 0.02, 0.2, 5e4),
+)
+FAST_LINK = (
+    a_run("none", 0.03, 0.1, 2e6, rate=1_000_000_000),
+    a_run("bf16", 0.022, 0.1, 1e6, rate=1_000_000_000),
+    a_run("topk", 0.024, 0.2, 5e4, rate=1_000_000_000),
+    a_run("sidco", 0.021, 0.5, 5e4, rate=1_000_000_000),
+)
+
+
+def test_figures_of_one_run():
+    run = SLOW_LINK[3]
+    assert run.step == 0.02
+    assert run.seconds == pytest.approx(2.0)
+    assert run.ratio == 40
+    assert run.sent_per_step == pytest.approx(52_500)
+    assert SLOW_LINK[0].compute_share == pytest.approx(0.1)
+    assert run.at_time(1.0, "loss") == pytest.approx(1.1)
+    assert run.at_time(99.0, "accuracy") == 1.0
+    assert run.seconds_to_loss(1.1) == pytest.approx(1.0)
+    assert run.seconds_to_loss(0.19) is None
+    assert run.seconds_to_loss(2.5) == 0.0
+
+
+def test_time_to_a_loss_is_the_first_time_even_if_it_rises_again():
+    points = [(0, 2.0), (1, 1.0), (2, 1.5), (3, 0.5)]
+    curve = [{"step": at, "seconds": at, "loss": loss, "accuracy": 0.0} for at, loss in points]
+    run = a_run("none", 1.0, 0.5, 2e6, curve=curve)
+    assert run.seconds_to_loss(1.5) == pytest.approx(0.5)
+    assert run.seconds_to_loss(0.75) == pytest.approx(2.75)
+
+
+def test_interpolation_holds_the_ends_and_survives_equal_abscissas():
+    xs, ys = [0.0, 1.0, 1.0, 2.0], [0.0, 2.0, 4.0, 6.0]
+    assert [interpolate(xs, ys, x) for x in (-1.0, 0.5, 1.5, 9.0)] == [0.0, 1.0, 5.0, 6.0]
+
+
+def test_equal_time_is_the_fastest_run_and_equal_loss_what_all_reached():
+    (comparison,) = some_results(*SLOW_LINK).comparisons()
+    assert comparison.fastest.method == "sidco"
+    assert comparison.equal_time == pytest.approx(2.0)
+    assert comparison.equal_loss == pytest.approx(0.2)
+    assert comparison.speed_up(SLOW_LINK[3], "none") == pytest.approx(10)
+    assert comparison.speed_up(SLOW_LINK[3], "qsgd") is None
+    # At equal time plain DDP has taken ten steps of a hundred.
+    assert SLOW_LINK[0].at_time(comparison.equal_time, "accuracy") == pytest.approx(0.1)
+
+
+def test_results_survive_json():
+    results = some_results(*SLOW_LINK, *FAST_LINK)
+    plain = json.loads(json.dumps(results.to_json()))
+    assert Results.from_json(plain) == results
+    assert plain["runs"][3]["median_step_seconds"] == 0.02
+    assert plain["runs"][3]["ratio"] == 40
+
+
+def printed(results: Results, width: int) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        print_results(results, console)
+    return capture.get()
+
+
+def figures_in(text: str, label: str) -> list[str]:
+    """Return what stands in the first table's line that begins with the label."""
+    line = next(line for line in text.splitlines() if line.strip().startswith(f"{label} "))
+    return line.replace(label, "").split()
+
+
+def test_the_table_has_a_line_a_method_with_its_figures():
+    text = printed(some_results(*SLOW_LINK), 120)
+    assert "convolutional network, handwritten digits, 100 Mbit/s" in text
+    sidco = "20.0 100 52.5 kB 40.0x 10.0x 5.0x 0.200 0.200 100.0 100.0 2.0"
+    assert figures_in(text, "sidco") == sidco.split()
+    bf16 = "100.0 20 1.05 MB 2.0x 2.0x 1.0x 0.100 1.620 100.0 20.0 9.5"
+    assert figures_in(text, "bf16 hook") == bf16.split()
+
+
+@pytest.mark.parametrize("width", [80, 106, 112, 120])
+def test_tables_fit_the_terminal_whole(width):
+    results = some_results(*SLOW_LINK, *FAST_LINK)
+    text = printed(results, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for heading in ("compute", "ratio", "vs none", "vs bf16", "acc. %"):
+        assert heading in text
+
+
+def test_the_reading_says_when_compression_pays_and_by_how_much():
+    lines = reading(some_results(*SLOW_LINK))
+    assert lines[0].startswith("digits, 100 Mbit/s: compression pays. ")
+    assert "sidco reaches loss 0.200 9.5x sooner than no compression" in lines[0]
+    assert "4.7x sooner than bf16" in lines[0]
+    assert "10.0x as fast as with no compression" in lines[0]
+    assert lines[-1] == "In every run, all ranks ended with bit-identical models."
+
+
+def test_the_reading_says_when_compression_does_not_pay():
+    lines = reading(some_results(*FAST_LINK))
+    assert lines[0].startswith("digits, 1 Gbit/s: compression does not pay. bf16 reaches loss")
+    slower = [a_run("none", 0.02, 0.1, 2e6), a_run("sidco", 0.03, 0.2, 5e4)]
+    (line, _) = reading(some_results(*slower))
+    assert "compression does not pay" in line
+    assert "even with no compression, computing is 100 % of a step" in line
+
+
+def test_the_reading_calls_a_draw_a_draw_and_reports_broken_replicas():
+    runs = [a_run("none", 0.02, 0.2, 2e6), a_run("sidco", 0.02, 0.2, 5e4, replicas_identical=False)]
+    lines = reading(some_results(*runs))
+    assert "a draw" in lines[0]
+    assert lines[-1].startswith("WARNING: the ranks' models differ after digits/sidco.")
+
+
+def test_the_picture_is_drawn_for_any_number_of_panels(tmp_path):
+    for count, runs in ((1, SLOW_LINK), (2, SLOW_LINK + FAST_LINK)):
+        path = tmp_path / f"{count}.png"
+        draw(some_results(*runs), path)
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n")
+        width = int.from_bytes(data[16:20], "big")
+        assert width > 500 * count
+
+
+def test_methods_never_share_both_colour_and_line_style():
+    methods = ["none", "bf16", "topk", "sidco", "dgc", "qsgd", "adacomp"]
+    looks = [tuple(sorted(styles(methods)[method].items())) for method in methods]
+    assert len(set(looks)) == len(methods)
+    colours = {styles(methods)[method]["color"] for method in methods}
+    assert len(colours) == len(methods)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "said"), [(12, "12 B"), (52_500, "52.5 kB"), (999_700, "1 MB"), (2.1e9, "2.1 GB")]
+)
+def test_sizes_are_written_as_people_do(nbytes, said):
+    assert format_bytes(nbytes) == said
+
+
+def jobs(*methods: str) -> list[Job]:
+    return [Job("digits", method, 100_000_000) for method in methods]
+
+
+def test_the_budget_leaves_steps_alone_where_time_suffices():
+    todo = jobs("none", "bf16", "sidco")
+    plan = Budget(todo, None, 0.01, clock=lambda: 0.0)
+    assert {plan.steps(job) for job in todo} == {budget.KINDS["digits"].steps}
+
+
+def test_the_budget_gives_a_slow_machine_fewer_steps_but_all_methods_the_same():
+    now = [0.0]
+    todo = jobs("none", "bf16", "sidco")
+    plan = Budget(todo, None, 0.01, clock=lambda: now[0])
+    plan.compute["digits"] = 1.0
+    first = plan.steps(todo[0])
+    assert budget.MIN_STEPS <= first < budget.KINDS["digits"].steps
+    plan.begin(todo[0])
+    now[0] += 200.0
+    plan.end(todo[0])
+    assert {plan.steps(job) for job in todo} == {first}
+
+
+def test_the_budget_never_touches_steps_that_were_asked_for():
+    todo = jobs("none")
+    plan = Budget(todo, 5000, 0.01, clock=lambda: 0.0)
+    assert plan.steps(todo[0]) == 5000
+
+
+def test_the_share_done_grows_to_all_of_it():
+    now = [0.0]
+    todo = jobs("none", "sidco")
+    plan = Budget(todo, 10, 0.01, clock=lambda: now[0])
+    shares = []
+    for job in todo:
+        plan.begin(job)
+        for step in range(1, 11):
+            now[0] += 0.5
+            shares.append(plan.so_far(step, 10)[0])
+        plan.end(job)
+    assert shares[-1] == 1.0
+    assert 0 < shares[0] < shares[9] < shares[19]
+
+
+def test_a_comparison_without_baselines_still_reads():
+    comparison = Comparison("digits", "digits", None, [a_run("sidco", 0.1, 0.1, 5e4, rate=None)])
+    assert comparison.speed_up(comparison.runs[0], "none") is None

@@ -1,0 +1,164 @@
+"""What the demo and the comparison train each method with: optimizer and learning rate."""
+
+import io
+import math
+import warnings
+from statistics import fmean
+
+import pytest
+
+pytest.importorskip("torch", reason="builds optimizers")
+pytest.importorskip("rich", reason="prints tables")
+
+import torch
+from rich.console import Console
+
+import gradwire
+from benches.harness import rates, trained
+from benches.harness.optimizers import recipe_for
+from benches.harness.rates import Rate, rate_for
+from gradwire.memory import AdamCorrection, NoMemory
+from gradwire.presets import PRESETS
+from gradwire.quantize import TwoMeans
+from gradwire.sparsify import All, TopK
+from gradwire.torch.ddp import PairingWarning
+from gradwire.torch.reducer.pairing import check_pairing, warn_of_pairing
+from gradwire.torch.reducer.record import Parameter
+
+SPARSE = gradwire.topk(ratio=0.01)
+CODEC = gradwire.Codec
+
+
+@pytest.mark.parametrize(
+    ("codec", "text", "digits"),
+    [
+        (None, "AdamW(0.9, 0.999)", "SGD(0.9)"),
+        (gradwire.qsgd(), "AdamW(0.9, 0.999)", "SGD(0.9)"),
+        (gradwire.onebit(column=128), "AdamW(0, 0.999)", "SGD(0.9)"),
+        (SPARSE, "AdamW(0, 0.999)", "SGD(0)"),
+        (gradwire.scalecom(ratio=0.02), "AdamW(0, 0.999)", "SGD(0)"),
+        (CODEC(sparsify=TopK(ratio=0.1), memory=NoMemory()), "AdamW(0.9, 0.999)", "SGD(0.9)"),
+        (gradwire.dgc(ratio=0.01), "gradwire SGD(0.9)", "gradwire SGD(0.9)"),
+        (gradwire.dgc(ratio=0.01, momentum=0.5), "gradwire SGD(0.5)", "gradwire SGD(0.5)"),
+        (gradwire.adam(), "gradwire AdamW(0.9, 0.999)", "gradwire AdamW(0.9, 0.999)"),
+        (gradwire.adam(beta2=0.95), "gradwire AdamW(0.9, 0.95)", "gradwire AdamW(0.9, 0.95)"),
+    ],
+)
+def test_the_optimizer_follows_from_the_codec(codec, text, digits):
+    assert str(recipe_for("adamw", codec)) == text
+    assert str(recipe_for("sgd", codec)) == digits
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("usual", ["adamw", "sgd"])
+def test_attach_accepts_what_is_recommended_for_every_preset(name, usual):
+    codec = PRESETS[name].build(**PRESETS[name].example)
+    tensor = torch.nn.Parameter(torch.zeros(2048))
+    optimizer, schedule = recipe_for(usual, codec).build([tensor], 0.5, 100)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)  # the warm-up's first step
+    assert schedule.get_last_lr() == [optimizer.param_groups[0]["lr"]]
+    compressed = [Parameter("weight", tensor)]
+    check_pairing(codec, optimizer, compressed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PairingWarning)
+        warn_of_pairing(codec, optimizer)
+
+
+def entry(call, codec, optimizer, rate):
+    config = None if codec is None else codec.get_config()
+    name = call.partition("(")[0]
+    return {
+        "method": name,
+        "call": call,
+        "codec": config,
+        "optimizer": optimizer,
+        "learning_rate": rate,
+        "losses": {},
+    }
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """A table of a few methods, one of them not measured yet."""
+    usual, without = "AdamW(0.9, 0.999)", "AdamW(0, 0.999)"
+    own = "gradwire AdamW(0.9, 0.999)"
+    text = [
+        entry("none", None, usual, 0.001),
+        entry("topk(ratio=0.01)", gradwire.topk(ratio=0.01), without, 0.002),
+        entry("topk(ratio=0.1)", gradwire.topk(ratio=0.1), without, 0.004),
+        entry("sidco(ratio=0.01)", gradwire.sidco(ratio=0.01), without, 0.008),
+        entry("adam(ratio=0.01)", gradwire.adam(ratio=0.01), own, 0.016),
+        entry("adam_onebit()", gradwire.adam_onebit(), own, 0.032),
+        entry("onebit(column=128)", gradwire.onebit(column=128), without, 0.064),
+        entry("qsgd()", gradwire.qsgd(), usual, None),
+    ]
+    monkeypatch.setattr(rates, "table", lambda: {"tasks": {"text": text}})
+
+
+@pytest.mark.parametrize(
+    ("method", "codec", "rate"),
+    [
+        ("none", None, Rate(0.001)),
+        ("bf16", None, Rate(0.001, "that of none")),
+        ("topk", gradwire.topk(ratio=0.1), Rate(0.004)),
+        ("topk", gradwire.topk(ratio=0.05), Rate(0.004, "that of topk(ratio=0.1)")),
+        ("sidco", gradwire.sidco(ratio=0.2), Rate(0.008, "that of sidco(ratio=0.01)")),
+        ("gaussiank", gradwire.gaussiank(ratio=0.01), Rate(0.002, "that of topk(ratio=0.01)")),
+        ("qsgd", gradwire.qsgd(), Rate(0.001, "that of none")),
+        ("signsgd", gradwire.signsgd(), Rate(0.064, "that of onebit(column=128)")),
+        (
+            "",
+            CODEC(sparsify=All(), quantize=TwoMeans(128), memory=AdamCorrection()),
+            Rate(0.032, "that of adam_onebit()"),
+        ),
+        (
+            "",
+            CODEC(sparsify=TopK(ratio=0.01), memory=AdamCorrection(beta2=0.95)),
+            Rate(0.016, "that of adam(ratio=0.01)"),
+        ),
+        ("dgc", gradwire.dgc(ratio=0.01), Rate(rates.USUAL["SGD("], "not measured")),
+    ],
+)
+@pytest.mark.usefixtures("measured")
+def test_a_rate_is_the_measured_one_or_that_of_the_most_similar_codec(method, codec, rate):
+    assert rate_for("text", method, codec, str(recipe_for("adamw", codec))) == rate
+
+
+def test_rates_in_the_package_are_the_best_of_their_grid():
+    count = 0
+    for entries in rates.table()["tasks"].values():
+        for each in entries:
+            if (rate := each["learning_rate"]) is None:
+                continue
+            count += 1
+            losses = {
+                float(tried): fmean(math.inf if loss is None else loss for loss in made)
+                for tried, made in each["losses"].items()
+            }
+            assert losses[rate] == min(losses.values())
+            assert losses[rate] <= losses[rate / 2]
+            assert losses[rate] <= losses[2 * rate]
+            assert math.log2(rate / 0.001).is_integer()
+    assert count >= 4
+
+
+@pytest.mark.parametrize(("task", "usual"), [("text", "adamw"), ("digits", "sgd")])
+def test_what_the_demo_shows_first_was_measured_with_the_optimizer_that_it_uses(task, usual):
+    for name in ("none", "topk", "adam"):
+        codec = None if name == "none" else PRESETS[name].build(ratio=0.01)
+        assert rate_for(task, name, codec, str(recipe_for(usual, codec))).source == ""
+
+
+def test_a_table_says_what_each_method_was_trained_with():
+    class Run:
+        label = "topk"
+        optimizer = "AdamW(0, 0.999)"
+        learning_rate = 0.002
+        rate_source = "that of sidco(ratio=0.01)"
+
+    console = Console(file=io.StringIO(), width=100)
+    console.print(trained.training_table("text", [Run()]))
+    printed = console.file.getvalue()
+    assert "text: trained with" in printed
+    assert "0.002 (that of sidco(ratio=0.01))" in printed
+    assert "seeds 7 on text, 7 and 8 on digits" in trained.about()
