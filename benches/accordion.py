@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from benches.harness.link import Link, Loopback
 from benches.harness.processes import Ranks
@@ -73,41 +71,35 @@ def measure(
     base = topk(ratio=0.1) if codec is None else codec
     low = schedule.codec_for(base, critical=True)
     with Ranks(link or Loopback(), ranks) as processes:
-        for _ in processes.events("ready"):
-            pass
+        processes.versions()
         runs = ((low, Constant()), (base, schedule))
-        found = list(_outcomes(processes, runs[::-1] if scheduled_first else runs, steps, seed))
+        found = [
+            _outcome(processes, codec, schedule, steps, seed)
+            for codec, schedule in (runs[::-1] if scheduled_first else runs)
+        ]
     first, second = found[::-1] if scheduled_first else found
     return first, second
 
 
-def _outcomes(
-    processes: Ranks, runs: tuple[tuple[Codec, Schedule], ...], steps: int, seed: int
-) -> Iterator[Outcome]:
-    for codec, schedule in runs:
-        processes.send(
-            do="train",
-            task="digits",
-            method="",
-            codec=codec.get_config(),
-            schedule=schedule.get_config(),
-            steps=steps,
-            evaluate=True,
-            seed=seed,
-            learning_rate=LEARNING_RATE,
-        )
-        record: dict[str, Any] = {}
-        for rank, event in processes.events("trained"):
-            if event["event"] == "trained" and rank == 0:
-                record = event["record"]
-        end = record["curve"][-1]
-        yield Outcome(
-            repr(schedule),
-            record["bytes_per_step"],
-            end["loss"],
-            end["accuracy"],
-            sum(record["step_seconds"]),
-        )
+def _outcome(processes: Ranks, codec: Codec, schedule: Schedule, steps: int, seed: int) -> Outcome:
+    record = processes.train(
+        task="digits",
+        method="",
+        codec=codec.get_config(),
+        schedule=schedule.get_config(),
+        steps=steps,
+        evaluate=True,
+        seed=seed,
+        learning_rate=LEARNING_RATE,
+    )
+    end = record["curve"][-1]
+    return Outcome(
+        repr(schedule),
+        record["bytes_per_step"],
+        end["loss"],
+        end["accuracy"],
+        sum(record["step_seconds"]),
+    )
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from benches.half import half_hook
+from benches.harness.half import half_hook
 from benches.joining import join, obey
 from gradwire.auto import OWNERS_FROM
 from gradwire.exchange import ReduceScatter

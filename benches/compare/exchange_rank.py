@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_h
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from benches.half import half_hook
+from benches.harness.half import half_hook
 from benches.joining import join, obey
 from gradwire.quantize import BFloat16
 from gradwire.torch import ddp

@@ -12,9 +12,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from benches.demo.results import HALVES, PLAIN, Comparison, Results
-from benches.demo.table import format_bytes
-from gradwire.cli.plan.quantities import format_rate
+from benches.demo.results import Comparison, Results
+from benches.harness.trained import HALVES, PLAIN
+from gradwire.cli.plan.quantities import format_rate, size
 from gradwire.cli.theme import save
 
 # Okabe and Ito's palette, distinguishable for colour-blind readers; line styles and markers carry
@@ -100,7 +100,7 @@ def _bytes_panel(axes: Any, comparison: Comparison, look: dict[str, dict[str, An
         )
         axes.plot(seconds, sent, linewidth=1.8, markersize=4.5, **look[run.method])
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: format_bytes(count)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: size(count)))
     axes.set_xlabel("training time (s)")
     _tidy(axes)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benches.demo.results import BASELINES, LABELS, PLAIN, Comparison, Results, Run
+from benches.demo.results import Comparison, Results, Run
+from benches.harness.trained import LABELS, PLAIN, replicas
 from gradwire.cli.plan.quantities import format_rate
 
 # On a shared machine a difference in time below this factor is noise, and counts as a draw.
@@ -12,19 +13,13 @@ NOTICEABLE = 1.05
 def reading(results: Results) -> list[str]:
     """Return the lines; the last one says whether all replicas are equal."""
     lines = [_line(comparison) for comparison in results.comparisons()]
-    broken = [f"{run.task}/{run.method}" for run in results.runs if not run.replicas_identical]
-    if broken:
-        runs = ", ".join(broken)
-        lines.append(f"WARNING: the ranks' models differ after {runs}. Please report this bug.")
-    else:
-        lines.append("In every run, all ranks ended with bit-identical models.")
-    return lines
+    return [*lines, replicas(results.runs)]
 
 
 def _line(comparison: Comparison) -> str:
     where = f"{comparison.task}, {format_rate(comparison.rate) if comparison.rate else 'loopback'}"
-    ours = [run for run in comparison.runs if run.method not in BASELINES]
-    rivals = [run for run in comparison.runs if run.method in BASELINES]
+    ours = [run for run in comparison.runs if run.method not in LABELS]
+    rivals = [run for run in comparison.runs if run.method in LABELS]
     if not ours or not rivals:
         return f"{where}: {_said(comparison.fastest)} has the shortest steps."
     best = min(ours, key=lambda run: _reached(comparison, run))

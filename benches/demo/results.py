@@ -5,18 +5,16 @@ Plain data without torch or processes, so that saved results can be loaded and d
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Self
+from typing import Any, ClassVar
 
-PLAIN = "none"
-HALVES = ("bf16", "fp16")  # DDP's, and Horovod's
-BASELINES = (PLAIN, *HALVES)
-LABELS = {PLAIN: "no compression", "bf16": "bf16 hook", "fp16": "Compression.fp16"}
+from benches.harness import trained
+from benches.harness.trained import HALVES, Trained
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, kw_only=True)
+class Run(Trained):
     """One training run: a task, a method, a link.
 
     Attributes
@@ -28,47 +26,29 @@ class Run:
     curve : list of dict
         ``step``, ``seconds`` (of training), ``loss`` and ``accuracy`` on held-out data, at a few
         points from step 0 to the last.
-    bytes_per_step : float
-        Payload that a rank sends per step.
-    dense_bytes_per_step : float
-        The same for plain float32.
     wire_bytes_per_step : float or None
         Bytes that rank 0's interface sent per step, packet headers included; None on loopback.
     achieved : float or None
         Entries sent over entries asked for.
     compute_seconds : float
         Median step of the same task without any exchange, with all ranks running.
-    optimizer : str
-        In words, without the learning rate.
-    learning_rate : float
-        The highest of the schedule.
-    rate_source : str
-        Where the rate comes from, if it was not measured with this method.
     """
 
-    task: str
-    method: str
+    derived: ClassVar[dict[str, str]] = {
+        **Trained.derived,
+        "median_step_seconds": "step",
+        "seconds": "seconds",
+    }
+
     rate: int | None
-    steps: int
     parameters: int
     step_seconds: list[float]
     training_loss: list[float]
     curve: list[dict[str, float]]
-    bytes_per_step: float
-    dense_bytes_per_step: float
     wire_bytes_per_step: float | None
     achieved: float | None
-    replicas_identical: bool
     compute_seconds: float
     detail: dict[str, Any] = field(default_factory=dict)
-    optimizer: str = ""
-    learning_rate: float = 0.0
-    rate_source: str = ""
-
-    @property
-    def label(self) -> str:
-        """The name of the method in tables and figures."""
-        return LABELS.get(self.method, self.method)
 
     @property
     def step(self) -> float:
@@ -89,11 +69,6 @@ class Run:
     def sent_per_step(self) -> float:
         """Bytes that a rank sends per step: as counted at its interface, else the payload."""
         return self.bytes_per_step if self.wire_bytes_per_step is None else self.wire_bytes_per_step
-
-    @property
-    def ratio(self) -> float:
-        """Bytes of plain float32 divided by the bytes of the method."""
-        return self.dense_bytes_per_step / self.bytes_per_step
 
     def at_time(self, seconds: float, what: str) -> float:
         """Return ``loss`` or ``accuracy`` at a training time, interpolated linearly."""
@@ -167,15 +142,12 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Results:
+class Results(trained.Results[Run]):
     """Everything measured by one run of the demo."""
 
-    settings: dict[str, Any]
-    machine: dict[str, Any]
-    versions: dict[str, str]
+    kind: ClassVar[type[Trained]] = Run
+
     link: dict[str, Any]  # shaped, why_not, measured: {rate: [bits per second each way]}
-    tasks: dict[str, dict[str, Any]]
-    runs: list[Run]
 
     def comparisons(self) -> list[Comparison]:
         """Return the runs grouped by task and link, in the order in which they ran."""
@@ -189,23 +161,3 @@ class Results:
             )
             for task, rate in keys
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, dicts, strings and numbers, derived figures included."""
-        plain = {"schema": 1, **asdict(self)}
-        for saved, run in zip(plain["runs"], self.runs, strict=True):
-            saved.update(median_step_seconds=run.step, seconds=run.seconds, ratio=run.ratio)
-        return plain
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Rebuild the results from the output of ``to_json``."""
-        names = Run.__dataclass_fields__
-        runs = [
-            Run(**{key: value for key, value in run.items() if key in names})
-            for run in plain["runs"]
-        ]
-        return cls(
-            **{key: plain[key] for key in ("settings", "machine", "versions", "link", "tasks")},
-            runs=runs,
-        )

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from benches.demo.budget import KINDS, Budget, Job
-from benches.demo.results import HALVES, PLAIN, Results, Run
+from benches.demo.results import Results, Run
 from benches.harness import horovodrun
 from benches.harness.link import Link, Loopback, open_link
-from benches.harness.machine import machine, threads_per_rank, versions
+from benches.harness.machine import machine, threads_per_rank
 from benches.harness.processes import Ranks
+from benches.harness.progress import Reporter
 from benches.harness.starting import start
+from benches.harness.trained import HALVES, PLAIN
 from gradwire.cli.plan.quantities import format_rate
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools
@@ -36,23 +38,7 @@ class Plan:
     horovod: bool = False  # instead of DDP
 
 
-class Progress(Protocol):
-    """Receives the progress of the runner."""
-
-    def note(self, text: str) -> None:
-        """Print a permanent line."""
-
-    def begin(self, label: str, steps: int) -> None:
-        """Begin a run."""
-
-    def advance(self, step: int, loss: float, share: float, left: float) -> None:
-        """Report a step of the current run, the completed share of the demo, and seconds left."""
-
-    def end(self, summary: str) -> None:
-        """End the current run."""
-
-
-def run(plan: Plan, progress: Progress) -> Results:
+def run(plan: Plan, progress: Reporter) -> Results:
     """Run the whole plan and return what was measured.
 
     Raises
@@ -95,7 +81,7 @@ class _Session:
     link: Link
     why_not: str | None
     ranks: Ranks
-    progress: Progress
+    progress: Reporter
 
     def __post_init__(self) -> None:
         self.rates: list[int | None] = [*self.plan.rates] if self.link.shaped else [None]
@@ -109,9 +95,7 @@ class _Session:
         self.tasks: dict[str, dict[str, Any]] = {}
 
     def run(self) -> Results:
-        found = versions()
-        for _, event in self.ranks.events("ready"):
-            found |= event["versions"]
+        found = self.ranks.versions()
         measured = {
             format_rate(rate) if rate else "loopback": self._probe(rate) for rate in self.rates
         }
@@ -176,10 +160,10 @@ class _Session:
         self.budget.end(job)
         del record["facts"]
         run = Run(
-            job.task,
-            job.method,
-            job.rate,
-            steps,
+            task=job.task,
+            method=job.method,
+            rate=job.rate,
+            steps=steps,
             compute_seconds=self.budget.compute[job.task],
             **record,
         )
@@ -189,15 +173,15 @@ class _Session:
         return run
 
     def _train(self, task: str, method: str, steps: int, *, evaluate: bool) -> dict[str, Any]:
-        """Train once on all ranks, and return rank 0's record."""
-        todo = {"task": task, "method": method, "steps": steps, "evaluate": evaluate}
-        todo["learning_rate"] = self.plan.learning_rate
-        self.ranks.send(do="train", ratio=self.plan.ratio, **todo)
-        record: dict[str, Any] = {}
-        for rank, event in self.ranks.events("trained"):
-            if event["event"] == "step" and evaluate:
-                share, left = self.budget.so_far(event["step"], steps)
-                self.progress.advance(event["step"], event["loss"], share, left)
-            elif event["event"] == "trained" and rank == 0:
-                record = event["record"]
-        return record
+        def advance(step: int, loss: float) -> None:
+            self.progress.advance(step, loss, *self.budget.so_far(step, steps))
+
+        return self.ranks.train(
+            advance if evaluate else None,
+            task=task,
+            method=method,
+            steps=steps,
+            evaluate=evaluate,
+            ratio=self.plan.ratio,
+            learning_rate=self.plan.learning_rate,
+        )

@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benches.demo.reading import reading
-from benches.demo.results import PLAIN, Comparison, Results, Run
-from benches.harness.trained import about, training_table
-from gradwire.cli.plan.quantities import format_rate
+from benches.demo.results import Comparison, Results, Run
+from benches.harness.tables import about, table, training_table
+from benches.harness.trained import PLAIN
+from gradwire.cli.plan.quantities import format_rate, size
 
 ONE_TABLE_WIDTH = 112  # terminal columns needed to show all figures in one table
-
-
-def format_bytes(count: float) -> str:
-    """Return a number of bytes with three significant digits and a decimal unit."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= 0.9995 * size:
-            return (
-                f"{count / size:.3g} {unit}"
-                if count < 999.5 * size
-                else f"{count / size:.0f} {unit}"
-            )
-    return f"{count:.0f} B"
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -57,7 +45,7 @@ def _speed_columns(comparison: Comparison) -> list[_Column]:
     return [
         _Column("ms per\nstep", lambda run: f"{1e3 * run.step:.1f}"),
         _Column("compute\n%", lambda run: f"{100 * run.compute_share:.0f}"),
-        _Column("sent per\nstep", lambda run: format_bytes(run.sent_per_step)),
+        _Column("sent per\nstep", lambda run: size(run.sent_per_step)),
         _Column("ratio", lambda run: format_times(run.ratio)),
         _Column("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
         _Column(
@@ -93,34 +81,22 @@ def comparison_tables(comparison: Comparison, width: int) -> list[Table]:
     link = format_rate(comparison.rate) if comparison.rate else "loopback"
     titles = [f"{comparison.title}, {link}", None]
     return [
-        _table(comparison.runs, columns, title)
+        table(
+            title,
+            ["method", *(column.heading for column in columns)],
+            [[run.label, *(column.figure(run) for column in columns)] for run in comparison.runs],
+            wrap=False,
+        )
         for columns, title in zip(groups, titles, strict=False)
     ]
-
-
-def _table(runs: list[Run], columns: list[_Column], title: str | None) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("method", no_wrap=True)
-    for column in columns:
-        table.add_column(column.heading, justify="right", no_wrap=True)
-    for run in runs:
-        table.add_row(run.label, *(column.figure(run) for column in columns))
-    return table
 
 
 def print_results(results: Results, console: Console) -> None:
     """Print a table per task and link, what was used to train, the key, and `reading`."""
     for comparison in results.comparisons():
         console.print()
-        for table in comparison_tables(comparison, console.width):
-            console.print(table)
+        for made in comparison_tables(comparison, console.width):
+            console.print(made)
     for task in results.tasks:
         # What a method is trained with does not depend on the link.
         runs = {run.method: run for run in results.runs if run.task == task}

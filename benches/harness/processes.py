@@ -7,12 +7,12 @@ import json
 import queue
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 from benches.harness.link import Link
-from benches.harness.machine import threads_per_rank
+from benches.harness.machine import threads_per_rank, versions
 from benches.harness.starting import RankError, Start, Started, end, start
 
 __all__ = ["RankError", "Ranks"]
@@ -78,6 +78,29 @@ class Ranks:
             if event["event"] == last:
                 waiting.discard(rank)
             yield rank, event
+
+    def versions(self) -> dict[str, str]:
+        """Wait until all ranks have joined each other; return the versions in use."""
+        found = versions()
+        for _, event in self.events("ready"):
+            found |= event["versions"]
+        return found
+
+    def train(
+        self, advance: Callable[[int, float], object] | None = None, **what: Any
+    ) -> dict[str, Any]:
+        """Train once, and return the record of rank 0; see `benches.harness.ranks.Rank.train`.
+
+        ``advance`` is called with a step and its loss a few times a second.
+        """
+        self.send(do="train", **what)
+        record: dict[str, Any] = {}
+        for rank, event in self.events("trained"):
+            if event["event"] == "step" and advance is not None:
+                advance(event["step"], event["loss"])
+            elif event["event"] == "trained" and rank == 0:
+                record = event["record"]
+        return record
 
     def _failed(self, rank: int, event: dict[str, Any]) -> RankError:
         return RankError(f"rank {rank} failed: {event['message']}\n{event['traceback']}")

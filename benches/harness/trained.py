@@ -1,71 +1,97 @@
-"""Say what each method was trained with, under the tables of results."""
+"""What training runs have shown: plain data, which can be loaded without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from rich import box
-from rich.table import Table
+__all__ = ["HALVES", "LABELS", "PLAIN", "Results", "Trained", "replicas"]
 
-from benches.harness.rates import table
+PLAIN = "none"
+HALVES = ("bf16", "fp16")  # DDP's, and Horovod's
+LABELS = {PLAIN: "no compression", "bf16": "bf16 hook", "fp16": "Compression.fp16"}
+"""Names of the methods that are not presets, in tables and figures."""
 
-__all__ = ["Trained", "about", "format_rate", "training_table"]
 
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A run of a method on a task, or several of them.
 
-class Trained(Protocol):
-    """A run, or several of one method."""
+    Attributes
+    ----------
+    bytes_per_step, dense_bytes_per_step : float
+        Payload that a rank sends per step, and the same for plain float32.
+    optimizer : str
+        In words, without the learning rate.
+    learning_rate : float
+        The highest of the schedule.
+    rate_source : str
+        Where the rate comes from, if it was not measured with this method.
+    """
+
+    derived: ClassVar[dict[str, str]] = {"ratio": "ratio"}
+    """What is saved for other readers, and the property that it is."""
+
+    task: str
+    method: str
+    steps: int
+    bytes_per_step: float
+    dense_bytes_per_step: float
+    replicas_identical: bool
+    optimizer: str = ""
+    learning_rate: float = 0.0
+    rate_source: str = ""
 
     @property
     def label(self) -> str:
-        """The name of the method."""
+        """The name of the method in tables and figures."""
+        return LABELS.get(self.method, self.method)
 
     @property
-    def optimizer(self) -> str:
-        """The optimizer in words, without its learning rate."""
-
-    @property
-    def learning_rate(self) -> float:
-        """The highest learning rate of the schedule."""
-
-    @property
-    def rate_source(self) -> str:
-        """Where the rate comes from, if it was not measured with the method itself."""
+    def ratio(self) -> float:
+        """Bytes of plain float32 divided by the bytes of the method."""
+        return self.dense_bytes_per_step / self.bytes_per_step
 
 
-def format_rate(trained: Trained) -> str:
-    """Return a learning rate, and where it comes from if that is worth a remark."""
-    source = f" ({trained.rate_source})" if trained.rate_source else ""
-    return f"{trained.learning_rate:g}{source}"
+R = TypeVar("R", bound=Trained)
 
 
-def training_table(task: str, methods: Iterable[Trained]) -> Table:
-    """Return a table of what the methods were trained with on a task."""
-    made = Table(
-        title=f"{task}: trained with",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in ("method", "optimizer", "learning rate"):
-        made.add_column(heading)
-    for each in methods:
-        made.add_row(each.label, each.optimizer, format_rate(each))
-    return made
+@dataclass(frozen=True)
+class Results(Generic[R]):
+    """All that a command has measured, with the circumstances."""
+
+    kind: ClassVar[type[Trained]]
+    """Of the runs."""
+
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    tasks: dict[str, dict[str, Any]]
+    runs: list[R]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, dicts, strings and numbers, derived figures included."""
+        plain = {"schema": 1, **asdict(self)}
+        for saved, run in zip(plain["runs"], self.runs, strict=True):
+            saved.update({name: getattr(run, of) for name, of in run.derived.items()})
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Rebuild the results from the output of ``to_json``."""
+        names = cls.kind.__dataclass_fields__
+        runs = [
+            cls.kind(**{key: value for key, value in run.items() if key in names})
+            for run in plain["runs"]
+        ]
+        return cls(**{key: plain[key] for key in cls.__dataclass_fields__} | {"runs": runs})
 
 
-def about() -> str:
-    """Return how optimizers and learning rates were chosen."""
-    settings = table()["settings"]
-    seeds = ", ".join(
-        f"{' and '.join(map(str, seeds))} on {task}" for task, seeds in settings["seeds"].items()
-    )
-    return (
-        "Every method has the optimizer that is recommended for it: AdamW(beta1, beta2) and "
-        "SGD(momentum) are torch's, those of gradwire.torch.optim are named so. The learning rate "
-        f"is the best of one grid for all methods, {settings['grid']}, by held-out loss after "
-        f"{settings['steps']} steps (seeds {seeds}), unless a remark says otherwise; "
-        "--learning-rate sets another."
-    )
+def replicas(runs: Iterable[Trained]) -> str:
+    """Return the line that says whether all ranks ended with equal models."""
+    broken = dict.fromkeys(f"{e.task}/{e.method}" for e in runs if not e.replicas_identical)
+    if broken:
+        named = ", ".join(broken)
+        return f"WARNING: the ranks' models differ after {named}. Please report this bug."
+    return "In every run, all ranks ended with bit-identical models."

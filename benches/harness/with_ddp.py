@@ -6,10 +6,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from benches.harness.framework import Prepared
+from benches.harness.half import half_hook
 from benches.harness.methods import AllReduce, Compressed, Exchange, dense_bytes
 from gradwire.codec import Codec
 from gradwire.schedule import Schedule
@@ -22,16 +23,6 @@ _TIMEOUT = timedelta(seconds=120)
 # The same buckets for every method: two per model, so that DDP can overlap the first with the rest
 # of the backward pass.
 _BUCKET_MB = 1
-
-
-def _bf16(group: Any, bucket: Any) -> Any:
-    # This is torch's hook. DDP recognizes it by name and refuses it on builds of torch without
-    # NCCL, although Gloo reduces bfloat16 too. Under another name it works everywhere.
-    return default_hooks.bf16_compress_hook(group, bucket)
-
-
-# DDP checks annotations, if there are any, against its own types.
-_bf16.__annotations__.clear()
 
 
 class DDP:
@@ -98,7 +89,7 @@ def _attach(
     if method == "none":
         return AllReduce(dense)
     if method == "bf16":
-        model.register_comm_hook(None, _bf16)
+        model.register_comm_hook(None, half_hook)
         return AllReduce(dense / 2)
     assert codec is not None, f"{method} is not DDP's"
     return Compressed(ddp.attach(model, codec, optimizer=optimizer, schedule=schedule))

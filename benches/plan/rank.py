@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from benches.half import half_hook
+from benches.harness.half import half_hook
 from benches.joining import join, obey
 from gradwire.cost import calibrate
 from gradwire.presets import PRESETS

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from benches.harness.command import OutputError, conduct, console, folder, learning_rate
-from benches.presets.results import Comparison, OtherConditionsError
+from benches.presets.results import OtherConditionsError, Results
 from gradwire import _files
 from gradwire.presets import PRESETS
 
@@ -110,17 +110,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return conduct("python -m benches.presets", lambda: _run(arguments))
 
 
-def _read(path: Path) -> Comparison:
+def _read(path: Path) -> Results:
     """Return the results in a file, to be added to."""
     try:
-        return Comparison.from_json(_files.read_json(path, _LARGEST))
+        return Results.from_json(_files.read_json(path, _LARGEST))
     except (ValueError, TypeError, KeyError) as error:
         raise OutputError(f"--add: {path} is not a result of this command ({error!r})") from error
 
 
-def _write(path: Path, comparison: Comparison) -> str:
+def _write(path: Path, results: Results) -> str:
     """Write the results to a file, which is whole at any time, and return the text."""
-    text = json.dumps(comparison.to_json(), indent=1)
+    text = json.dumps(results.to_json(), indent=1)
     _files.write(path, text + "\n")
     return text
 
@@ -147,16 +147,16 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         with Reporter(shown) as progress:
             keep = partial(_write, path) if arguments.add else None
-            comparison = run(plan, progress, earlier, keep)
+            results = run(plan, progress, earlier, keep)
     except OtherConditionsError as error:
         raise OutputError(f"--add: {path}: {error}") from error
-    text = _write(path, comparison)
-    draw(comparison, out / "codecs.svg")
-    _files.write(out / "codecs.md", document(comparison))
+    text = _write(path, results)
+    draw(results, out / "codecs.svg")
+    _files.write(out / "codecs.md", document(results))
     if arguments.json:
         print(text)
     else:
-        print_table(comparison, shown)
+        print_table(results, shown)
     names = ", ".join(f"codecs.{kind}" for kind in ("md", "svg", "json"))
     shown.print(f"\nWritten to {out}: {names}", highlight=False)
     return 0

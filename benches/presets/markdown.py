@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from benches.harness.trained import about, format_rate
-from benches.presets.results import Comparison, Summary
+from benches.harness.tables import about, format_learning_rate
+from benches.presets.results import Results, Summary
 from benches.presets.table import HEADINGS, reading, row
 from gradwire.presets import PRESETS
 
@@ -90,13 +90,13 @@ _WHY = """\
 """
 
 
-def document(comparison: Comparison) -> str:
+def document(results: Results) -> str:
     """Return the page."""
-    seeds = comparison.settings.get("seeds", 1)
+    seeds = results.settings.get("seeds", 1)
     several = f", and each method ran with {seeds} seeds" if seeds > 1 else ""
-    parts = [_HEAD.format(ranks=comparison.settings["ranks"], seeds=several)]
-    for task, facts in comparison.tasks.items():
-        methods = comparison.of(task)
+    parts = [_HEAD.format(ranks=results.settings["ranks"], seeds=several)]
+    for task, facts in results.tasks.items():
+        methods = results.of(task)
         parts.append(
             f"## {task.capitalize()}\n\n{facts['parameters']:,} parameters, {methods[0].steps} "
             "steps.\n\n"
@@ -107,20 +107,20 @@ def document(comparison: Comparison) -> str:
         parts += [f"| {' | '.join(_row(summary))} |\n" for summary in methods]
         parts.append("\n")
     parts.append(_COLUMNS.format(about=textwrap.fill(about(), 100, break_on_hyphens=False)))
-    parts += [f"* {line}\n" for line in reading(comparison)]
-    parts += ["\n", _noise(comparison, seeds), _WHY]
+    parts += [f"* {line}\n" for line in reading(results)]
+    parts += ["\n", _noise(results, seeds), _WHY]
     parts.append("## How each preset was called\n\n| preset | call | paper |\n|---|---|---|\n")
-    parts += [_call(name) for name in dict.fromkeys(e.method for e in comparison.entries)]
-    parts.append(f"\n{_machine(comparison)}\n")
+    parts += [_call(name) for name in dict.fromkeys(e.method for e in results.runs)]
+    parts.append(f"\n{_machine(results)}\n")
     return "".join(parts)
 
 
 def _row(summary: Summary) -> list[str]:
-    return [*row(summary), summary.optimizer, format_rate(summary)]
+    return [*row(summary), summary.optimizer, format_learning_rate(summary)]
 
 
-def _noise(comparison: Comparison, seeds: int) -> str:
-    images = comparison.tasks.get("digits", {}).get("held_out_images")
+def _noise(results: Results, seeds: int) -> str:
+    images = results.tasks.get("digits", {}).get("held_out_images")
     digits = _DIGITS.format(images=images, points=100 / images) if images else ""
     more = _ONE_SEED if seeds == 1 else _MANY_SEEDS.format(seeds=seeds)
     return _NOISE.format(digits=digits, more=more)
@@ -133,7 +133,7 @@ def _call(name: str) -> str:
     return f"| {name} | `gradwire.{preset.call}` | {preset.paper or ''} |\n"
 
 
-def _machine(comparison: Comparison) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
-    machine = comparison.machine
+def _machine(results: Results) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    machine = results.machine
     return f"Measured on {machine['cores']} cores of {machine['processor']}; {versions}."

@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.transforms import Bbox
 
-from benches.presets.results import BASELINES, LEEWAY, Comparison, Summary
+from benches.presets.results import BASELINES, LEEWAY, Results, Summary
 from gradwire.cli.theme import BAND, STYLE, save
 
 __all__ = ["draw"]
@@ -25,30 +25,30 @@ _FEEDBACK: dict[str, Any] = {"color": "#0080c4", "marker": "^"}
 _NONE: dict[str, Any] = {"color": "#D55E00", "marker": "s"}
 
 
-def draw(comparison: Comparison, path: Path) -> None:
+def draw(results: Results, path: Path) -> None:
     """Save the figure: a panel per task, a point per method.
 
     An SVG follows the reader's light or dark theme.
     """
-    tasks = list(comparison.tasks)
+    tasks = list(results.tasks)
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(
             len(tasks), 1, figsize=(9.0, 5.2 * len(tasks)), squeeze=False, layout="constrained"
         )
         column = [row[0] for row in panels]
         for panel, task in zip(column, tasks, strict=True):
-            _panel(panel, comparison, task)
+            _panel(panel, results, task)
         handles, labels = column[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
         figure.draw_without_rendering()  # settles the layout
         for panel, task in zip(column, tasks, strict=True):
-            _name_points(panel, comparison.of(task))
+            _name_points(panel, results.of(task))
         save(figure, path)
         plt.close(figure)
 
 
-def _panel(axes: Any, comparison: Comparison, task: str) -> None:
-    methods = comparison.of(task)
+def _panel(axes: Any, results: Results, task: str) -> None:
+    methods = results.of(task)
     kinds = {
         "not a preset": ([each for each in methods if each.method in BASELINES], _BASELINE),
         "with error feedback": ([each for each in methods if each.feedback], _FEEDBACK),
@@ -62,8 +62,8 @@ def _panel(axes: Any, comparison: Comparison, task: str) -> None:
         axes.plot(*points, linestyle="", label=label, markersize=6, **look)
         for each in own:
             if len(each.behind) > 1:
-                _range(axes, each, 100 * comparison.dense(task).accuracy, look["color"])
-    dense = 100 * comparison.dense(task).accuracy
+                _range(axes, each, 100 * results.dense(task).accuracy, look["color"])
+    dense = 100 * results.dense(task).accuracy
     axes.axhspan(dense - 100 * LEEWAY, dense, color=BAND, zorder=0)
     axes.set_xscale("log")
     axes.margins(x=0.08, y=0.15)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from benches.harness.link import Loopback
-from benches.harness.machine import machine, threads_per_rank, versions
+from benches.harness.machine import machine, threads_per_rank
 from benches.harness.processes import Ranks
+from benches.harness.progress import Reporter
 from benches.harness.rates import rate_for
-from benches.presets.results import BASELINES, Comparison, Entry
+from benches.presets.results import BASELINES, Results, Run
 from gradwire.codec import Codec
 from gradwire.presets import PRESETS
 
@@ -34,35 +35,19 @@ class Plan:
     learning_rate: float | None = None  # None: the one measured for the method
 
 
-class Progress(Protocol):
-    """Receives the progress of the runner."""
-
-    def note(self, text: str) -> None:
-        """Print a permanent line."""
-
-    def begin(self, label: str, steps: int) -> None:
-        """Begin a run."""
-
-    def advance(self, step: int, loss: float, share: float, left: float) -> None:
-        """Report a step of the current run, the completed share of all runs, and seconds left."""
-
-    def end(self, summary: str) -> None:
-        """End the current run."""
-
-
 def run(
     plan: Plan,
-    progress: Progress,
-    earlier: Comparison | None = None,
-    keep: Callable[[Comparison], object] | None = None,
-) -> Comparison:
+    progress: Reporter,
+    earlier: Results | None = None,
+    keep: Callable[[Results], object] | None = None,
+) -> Results:
     """Run the whole plan and return what was measured.
 
     Parameters
     ----------
     plan : Plan
-    progress : Progress
-    earlier : Comparison, optional
+    progress : Reporter
+    earlier : Results, optional
         To be added to: runs of the plan that it has are not made again, and all others are kept.
     keep : callable, optional
         Called with the comparison so far after every run.
@@ -79,7 +64,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Training:
     """One run of the plan."""
 
     task: str
@@ -93,15 +78,15 @@ class _Run:
     def call(self) -> str:
         return "" if self.codec is None else repr(self.codec)
 
-    def made_by(self, entry: Entry) -> bool:
-        """Tell whether an entry is the outcome of this run."""
+    def made_by(self, run: Run) -> bool:
+        """Tell whether a run is the outcome of this."""
         mine = (self.task, self.method, self.call, self.steps, self.seed)
-        if mine != (entry.task, entry.method, entry.call, entry.steps, entry.seed):
+        if mine != (run.task, run.method, run.call, run.steps, run.seed):
             return False
         rate = self.learning_rate
         if rate is None:
-            rate = rate_for(self.task, self.method, self.codec, entry.optimizer).value
-        return rate == entry.learning_rate
+            rate = rate_for(self.task, self.method, self.codec, run.optimizer).value
+        return rate == run.learning_rate
 
 
 class _Session:
@@ -109,21 +94,19 @@ class _Session:
         self,
         plan: Plan,
         ranks: Ranks,
-        progress: Progress,
-        earlier: Comparison | None,
-        keep: Callable[[Comparison], object] | None,
+        progress: Reporter,
+        earlier: Results | None,
+        keep: Callable[[Results], object] | None,
     ) -> None:
         self._plan, self._ranks, self._progress = plan, ranks, progress
         self._earlier, self._keep = earlier, keep
         self._done, self._of = 0, 1
         self._began = time.monotonic()
 
-    def run(self) -> Comparison:
-        found = versions()
-        for _, event in self._ranks.events("ready"):
-            found |= event["versions"]
+    def run(self) -> Results:
+        found = self._ranks.versions()
         self._began = time.monotonic()
-        made = Comparison(
+        made = Results(
             settings={
                 "ranks": self._plan.ranks,
                 "threads_per_rank": threads_per_rank(self._plan.ranks),
@@ -133,12 +116,12 @@ class _Session:
             machine=machine(),
             versions=found,
             tasks={},
-            entries=[],
+            runs=[],
         )
         if self._earlier is not None:
             self._earlier.check_conditions(made)
             made = self._earlier
-        missing = [each for each in self._runs() if not any(map(each.made_by, made.entries))]
+        missing = [each for each in self._runs() if not any(map(each.made_by, made.runs))]
         self._of = max(1, len(missing))
         for each in missing:
             made = self._made(made, each)
@@ -147,7 +130,7 @@ class _Session:
                 self._keep(made)
         return made
 
-    def _runs(self) -> Iterator[_Run]:
+    def _runs(self) -> Iterator[_Training]:
         for task in self._plan.tasks:
             steps = self._plan.steps or STEPS[task]
             for method in (*BASELINES, *self._plan.presets):
@@ -156,9 +139,9 @@ class _Session:
                     preset = PRESETS[method]
                     codec = preset.build(**preset.example)
                 for seed in range(self._plan.seeds):
-                    yield _Run(task, method, codec, steps, seed, self._plan.learning_rate)
+                    yield _Training(task, method, codec, steps, seed, self._plan.learning_rate)
 
-    def _made(self, before: Comparison, what: _Run) -> Comparison:
+    def _made(self, before: Results, what: _Training) -> Results:
         """Make a run, and add it to a comparison."""
         task, method, codec = what.task, what.method, what.codec
         steps, seed = what.steps, what.seed
@@ -168,7 +151,7 @@ class _Session:
         record = self._train(task, method, steps, config, seed)
         facts = {"parameters": record["parameters"], **record["facts"]}
         detail, end = record["detail"], record["curve"][-1]
-        entry = Entry(
+        run = Run(
             task=task,
             method=method,
             call=what.call,
@@ -188,24 +171,26 @@ class _Session:
             rate_source=record["rate_source"],
         )
         self._progress.end(
-            f"{entry.ratio:.1f}x fewer bytes, accuracy {100 * entry.accuracy:.1f} %, "
-            f"{entry.step_ms:.0f} ms per step"
+            f"{run.ratio:.1f}x fewer bytes, accuracy {100 * run.accuracy:.1f} %, "
+            f"{run.step_ms:.0f} ms per step"
         )
-        return before.with_entry(entry, facts)
+        return before.with_run(run, facts)
 
     def _train(
         self, task: str, method: str, steps: int, codec: dict[str, Any] | None, seed: int
     ) -> dict[str, Any]:
-        """Train once on all ranks, and return rank 0's record."""
-        what: dict[str, Any] = {"task": task, "method": method, "codec": codec, "seed": seed}
-        what["learning_rate"] = self._plan.learning_rate
-        self._ranks.send(do="train", **what, steps=steps, evaluate=True)
-        record: dict[str, Any] = {}
-        for rank, event in self._ranks.events("trained"):
-            if event["event"] == "step":
-                share = (self._done + event["step"] / steps) / self._of
-                left = (time.monotonic() - self._began) * (1 / share - 1)
-                self._progress.advance(event["step"], event["loss"], share, left)
-            elif event["event"] == "trained" and rank == 0:
-                record = event["record"]
-        return record
+        def advance(step: int, loss: float) -> None:
+            share = (self._done + step / steps) / self._of
+            left = (time.monotonic() - self._began) * (1 / share - 1)
+            self._progress.advance(step, loss, share, left)
+
+        return self._ranks.train(
+            advance,
+            task=task,
+            method=method,
+            codec=codec,
+            steps=steps,
+            evaluate=True,
+            seed=seed,
+            learning_rate=self._plan.learning_rate,
+        )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from benches.harness.trained import about, training_table
-from benches.presets.results import LEEWAY, Comparison, Summary
+from benches.harness.tables import about, table, training_table
+from benches.harness.trained import replicas
+from benches.presets.results import LEEWAY, Results, Summary
 
 __all__ = ["HEADINGS", "print_table", "reading", "row"]
 
@@ -49,36 +48,26 @@ def _behind(summary: Summary) -> str:
     return mean if len(summary.behind) == 1 else f"{mean} ({low} to {high})"
 
 
-def print_table(comparison: Comparison, console: Console) -> None:
+def print_table(results: Results, console: Console) -> None:
     """Print a table per task, what was used to train, and the lines of `reading`."""
-    seeds = comparison.settings.get("seeds", 1)
-    for task in comparison.tasks:
-        methods = comparison.of(task)
+    seeds = results.settings.get("seeds", 1)
+    for task in results.tasks:
+        methods = results.of(task)
         runs = f", {seeds} seeds" if seeds > 1 else ""
-        table = Table(
-            title=f"{task}, {methods[0].steps} steps, {comparison.settings['ranks']} ranks{runs}",
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-        )
-        for heading in HEADINGS:
-            table.add_column(heading, justify="left" if heading == "method" else "right")
-        for summary in methods:
-            table.add_row(*row(summary))
+        title = f"{task}, {methods[0].steps} steps, {results.settings['ranks']} ranks{runs}"
         console.print()
-        console.print(table)
+        console.print(table(title, HEADINGS, [row(summary) for summary in methods]))
         console.print(training_table(task, methods))
     console.print(about(), style="dim", highlight=False)
-    for line in reading(comparison):
+    for line in reading(results):
         console.print(f"* {line}", highlight=False)
 
 
-def reading(comparison: Comparison) -> list[str]:
+def reading(results: Results) -> list[str]:
     """Return lines that say which presets lose accuracy and whether the replicas are equal."""
     lines = []
-    for task in comparison.tasks:
-        fed_back = [summary for summary in comparison.of(task) if summary.feedback]
+    for task in results.tasks:
+        fed_back = [summary for summary in results.of(task) if summary.feedback]
         short = [summary for summary in fed_back if summary.mean_behind > LEEWAY]
         points = f"{100 * LEEWAY:.1f} points"
         if not fed_back:
@@ -90,10 +79,4 @@ def reading(comparison: Comparison) -> list[str]:
             )
         else:
             lines.append(f"{task}: no preset with error feedback is more than {points} behind.")
-    broken = [f"{e.task}/{e.method}" for e in comparison.entries if not e.replicas_identical]
-    if broken:
-        named = ", ".join(dict.fromkeys(broken))
-        lines.append(f"WARNING: the ranks' models differ after {named}. Please report this bug.")
-    else:
-        lines.append("In every run, all ranks ended with bit-identical models.")
-    return lines
+    return [*lines, replicas(results.runs)]

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benches.accuracy.methods import ADAMW, SGD
 from benches.compare.hooks import power_state
-from benches.half import half_hook
+from benches.harness.half import half_hook
 from gradwire import Codec
 from gradwire.schedule import Constant
 from gradwire.torch import ddp, optim

@@ -15,7 +15,7 @@ from benches.demo.budget import Budget, Job
 from benches.demo.picture import draw, styles
 from benches.demo.reading import reading
 from benches.demo.results import Comparison, Results, Run, interpolate
-from benches.demo.table import format_bytes, print_results
+from benches.demo.table import print_results
 
 STEPS = 100
 
@@ -194,13 +194,6 @@ def test_methods_never_share_both_colour_and_line_style():
     assert len(set(looks)) == len(methods)
     colours = {styles(methods)[method]["color"] for method in methods}
     assert len(colours) == len(methods)
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "said"), [(12, "12 B"), (52_500, "52.5 kB"), (999_700, "1 MB"), (2.1e9, "2.1 GB")]
-)
-def test_sizes_are_written_as_people_do(nbytes, said):
-    assert format_bytes(nbytes) == said
 
 
 def jobs(*methods: str) -> list[Job]:

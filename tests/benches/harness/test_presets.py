@@ -9,13 +9,13 @@ import pytest
 
 from benches.harness.starting import ROOT
 from benches.presets.__main__ import main
-from benches.presets.results import Comparison, Entry, OtherConditionsError
+from benches.presets.results import OtherConditionsError, Results, Run
 
 for needed in ("torch", "sklearn", "rich", "matplotlib"):
     pytest.importorskip(needed, reason="the command needs the layer demo")
 
 
-def entry(method: str, **figures: object) -> Entry:
+def entry(method: str, **figures: object) -> Run:
     usual = {
         "task": "digits",
         "method": method,
@@ -33,17 +33,17 @@ def entry(method: str, **figures: object) -> Entry:
         "optimizer": "SGD(0.9)",
         "learning_rate": 0.128,
     }
-    return Entry(**(usual | figures))  # type: ignore[arg-type]
+    return Run(**(usual | figures))  # type: ignore[arg-type]
 
 
-def comparison(*entries: Entry) -> Comparison:
+def comparison(*runs: Run) -> Results:
     facts = {"parameters": 1000, "held_out_images": 359}
-    return Comparison(
+    return Results(
         settings={"ranks": 2, "threads_per_rank": 1},
         machine={"cores": 2, "processor": "a processor"},
         versions={"gradwire": "0.1.0"},
         tasks={"digits": facts},
-        entries=list(entries),
+        runs=list(runs),
     )
 
 
@@ -53,7 +53,7 @@ TOPK = entry("topk", bytes_per_step=100.0, encode_ms=1.5, decode_ms=0.25, accura
 
 def test_a_saved_comparison_can_be_read_back():
     made = comparison(PLAIN, TOPK)
-    assert Comparison.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert Results.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_figures_are_put_into_a_page():
@@ -163,18 +163,18 @@ def test_from_end_to_end(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "In every run, all ranks ended with bit-identical models." in done.stdout
-    figures = Comparison.from_json(json.loads((tmp_path / "codecs.json").read_text()))
+    figures = Results.from_json(json.loads((tmp_path / "codecs.json").read_text()))
     methods = ["none", "bf16", "adam", "topk", "dense"]
-    assert [(e.method, e.seed) for e in figures.entries] == [
+    assert [(e.method, e.seed) for e in figures.runs] == [
         (method, seed) for method in methods for seed in (0, 1)
     ]
-    first, second = ({e.method: e for e in figures.entries if e.seed == s} for s in (0, 1))
+    first, second = ({e.method: e for e in figures.runs if e.seed == s} for s in (0, 1))
     assert first["none"].loss != second["none"].loss
     runs = first
     assert runs["topk"].ratio > 10
     # Every entry in float32: the same training as without compression.
     assert runs["dense"].loss == pytest.approx(runs["none"].loss, rel=1e-5)
-    assert {e.learning_rate for e in figures.entries} == {0.05}
+    assert {e.learning_rate for e in figures.runs} == {0.05}
     assert runs["topk"].optimizer == "SGD(0)"
     assert runs["adam"].optimizer == "gradwire AdamW(0.9, 0.999)"
     assert "| topk |" in (tmp_path / "codecs.md").read_text()
@@ -190,10 +190,10 @@ def test_from_end_to_end(tmp_path):
         check=False,
     )
     assert added.returncode == 0, added.stderr
-    both = Comparison.from_json(json.loads((tmp_path / "codecs.json").read_text()))
-    old = [each for each in both.entries if each.method != "onebit"]
-    assert set(old) == set(figures.entries)  # to the millisecond: none was made again
-    assert [e.seed for e in both.entries if e.method == "onebit"] == [0, 1]
+    both = Results.from_json(json.loads((tmp_path / "codecs.json").read_text()))
+    old = [each for each in both.runs if each.method != "onebit"]
+    assert set(old) == set(figures.runs)  # to the millisecond: none was made again
+    assert [e.seed for e in both.runs if e.method == "onebit"] == [0, 1]
     page = (tmp_path / "codecs.md").read_text()
     assert "| onebit |" in page
     assert "| adam |" in page
@@ -201,9 +201,9 @@ def test_from_end_to_end(tmp_path):
 
 def test_only_missing_runs_of_equal_conditions_are_added(tmp_path, capsys):
     made = comparison(PLAIN, TOPK)
-    again = made.with_entry(entry("topk", loss=0.2), made.tasks["digits"])
-    assert [(e.method, e.loss) for e in again.entries] == [("none", 0.1), ("topk", 0.2)]
-    assert made.with_entry(entry("bf16"), {}).entries[1].method == "bf16"
+    again = made.with_run(entry("topk", loss=0.2), made.tasks["digits"])
+    assert [(e.method, e.loss) for e in again.runs] == [("none", 0.1), ("topk", 0.2)]
+    assert made.with_run(entry("bf16"), {}).runs[1].method == "bf16"
     made.check_conditions(again)
     other = replace(made, versions={"gradwire": "0.0.9"})
     with pytest.raises(OtherConditionsError, match=r"gradwire 0\.0\.9, and now it is 0\.1\.0"):

@@ -14,9 +14,10 @@ import torch
 from rich.console import Console
 
 import gradwire
-from benches.harness import rates, trained
+from benches.harness import rates, tables
 from benches.harness.optimizers import recipe_for
 from benches.harness.rates import Rate, rate_for
+from benches.harness.trained import Trained
 from gradwire.memory import AdamCorrection, NoMemory
 from gradwire.presets import PRESETS
 from gradwire.quantize import TwoMeans
@@ -150,15 +151,20 @@ def test_what_the_demo_shows_first_was_measured_with_the_optimizer_that_it_uses(
 
 
 def test_a_table_says_what_each_method_was_trained_with():
-    class Run:
-        label = "topk"
-        optimizer = "AdamW(0, 0.999)"
-        learning_rate = 0.002
-        rate_source = "that of sidco(ratio=0.01)"
-
+    run = Trained(
+        task="text",
+        method="topk",
+        steps=300,
+        bytes_per_step=1.0,
+        dense_bytes_per_step=100.0,
+        replicas_identical=True,
+        optimizer="AdamW(0, 0.999)",
+        learning_rate=0.002,
+        rate_source="that of sidco(ratio=0.01)",
+    )
     console = Console(file=io.StringIO(), width=100)
-    console.print(trained.training_table("text", [Run()]))
+    console.print(tables.training_table("text", [run]))
     printed = console.file.getvalue()
     assert "text: trained with" in printed
     assert "0.002 (that of sidco(ratio=0.01))" in printed
-    assert "seeds 7 on text, 7 and 8 on digits" in trained.about()
+    assert "seeds 7 on text, 7 and 8 on digits" in tables.about()
