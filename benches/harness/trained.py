@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 __all__ = ["HALVES", "LABELS", "PLAIN", "Results", "Trained", "replicas"]
@@ -80,12 +80,12 @@ class Results(Generic[R]):
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Rebuild the results from the output of ``to_json``."""
-        names = cls.kind.__dataclass_fields__
+        names = {field.name for field in fields(cls.kind)}
         runs = [
             cls.kind(**{key: value for key, value in run.items() if key in names})
             for run in plain["runs"]
         ]
-        return cls(**{key: plain[key] for key in cls.__dataclass_fields__} | {"runs": runs})
+        return cls(**{field.name: plain[field.name] for field in fields(cls)} | {"runs": runs})
 
 
 def replicas(runs: Iterable[Trained]) -> str:
