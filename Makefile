@@ -17,7 +17,7 @@ export PYO3_PYTHON := $(bin)/python
 python := $(bin)/python
 environment := $(PYTHON) scripts/environment.py
 
-.PHONY: help demo horovod-demo horovod soak test test-rust test-python
+.PHONY: help demo horovod-demo horovod soak test test-full test-rest test-rust test-python
 help: ## This page
 	@awk -f scripts/help.awk $(MAKEFILE_LIST)
 
@@ -30,18 +30,25 @@ horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS=
 	@$(python) scripts/build_horovod.py
 	@$(python) -m benches.demo --horovod --task digits $(ARGS)
 
-test: ## All tests: Rust at every SIMD level, then Python with real processes (PYTEST_ARGS="-k name")
-	@$(environment) test cuda trainers horovod
-	@$(python) scripts/build_horovod.py --tests
-	@$(python) scripts/browser.py --optional
-	@$(python) scripts/run_tests.py
+# What the Python tests need.
+prepare_tests = $(environment) test cuda trainers horovod && $(python) scripts/build_horovod.py --tests
 
-test-rust: ## Only the Rust tests
+test: ## The tests of every part in about ten minutes: Rust, then Python with real processes
+	@$(prepare_tests)
+	@$(python) scripts/run_tests.py quick
+
+test-full: test test-rest ## All tests: those of `make test`, then all others
+
+test-rest: ## All tests but those of `make test`: every SIMD level, every composition, more ranks, races
+	@$(prepare_tests)
+	@$(python) scripts/browser.py --optional
+	@$(python) scripts/run_tests.py rest
+
+test-rust: ## Only the Rust tests, at every SIMD level of this CPU
 	@$(environment) test
 	@$(python) scripts/run_tests.py rust
-test-python: ## Only the Python tests
-	@$(environment) test cuda trainers horovod
-	@$(python) scripts/build_horovod.py --tests
+test-python: ## Only the Python tests, of both tiers (PYTEST_ARGS="-k name")
+	@$(prepare_tests)
 	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py python
 
@@ -61,7 +68,7 @@ test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="--
 bench-gpu: ## Time the CUDA extension, a copy and what torch offers, with what PYTHON has installed (ARGS="--quick")
 	@$(PYTHON) -m benches.gpu $(ARGS)
 
-test-races: ## The CUDA kernels' tests, all with the race detector (`make test`: a share; PYTEST_ARGS="-k name")
+test-races: ## The CUDA kernels' tests, all with the race detector (`make test-full`: a share; PYTEST_ARGS="-k name")
 	@$(environment) test cuda
 	@GRADWIRE_TEST_RACES=all $(python) -m pytest -q tests/csrc tests/torch/cuda $(PYTEST_ARGS)
 

@@ -1,6 +1,10 @@
-"""Run every test: Rust at each SIMD level of this CPU, and Python; close with a summary.
+"""Run the tests of a tier, Rust and Python; close with a summary.
 
-    .venv/bin/python scripts/run_tests.py [rust] [python]
+    .venv/bin/python scripts/run_tests.py [quick|rest] [rust] [python]
+
+``quick`` is what `make test` runs: Rust at the best SIMD level of this CPU, and of the Python tests
+those that are neither marked ``full`` nor left out of a sample of many cases (tests/conftest.py).
+``rest`` is all others, with Rust at the levels below. Without either, both run.
 
 Two suites run at a time, or as many as ``JOBS`` says: many tests wait for processes, and few use
 more than one processor. Every line of the output begins with the name of its suite.
@@ -133,8 +137,8 @@ def level() -> str:
     return subprocess.check_output([sys.executable, "-c", question], text=True, env=plain).strip()
 
 
-def rust_suites() -> list[Suite]:
-    """Return the core's tests once per level.
+def rust_suites(tier: str | None) -> list[Suite]:
+    """Return the core's tests once per level: the best one is quick, those below are the rest.
 
     Those of `COUNTED` and the documentation's examples run only at the best one. The Python tests
     cover the bindings: building them for ``cargo test`` would test nothing.
@@ -142,8 +146,11 @@ def rust_suites() -> list[Suite]:
     suites = []
     files = {each.stem for each in (ROOT / "rust/core/tests").glob("*.rs")}
     below = ["--lib", *(f"--test={name}" for name in sorted(files - COUNTED))]
-    for name in LEVELS[level()]:
-        targets = [] if name == level() else below
+    best = level()
+    for name in LEVELS[best]:
+        if tier is not None and (name == best) != (tier == "quick"):
+            continue
+        targets = [] if name == best else below
         command = ["cargo", "test", "--locked", "--package", "gradwire-core", *targets]
         suites.append(Suite(f"rust, {name}", command, {"GRADWIRE_SIMD": name}))
     return suites
@@ -155,9 +162,9 @@ def build_rust() -> None:
     subprocess.run(command, cwd=ROOT, check=False)  # what fails here fails in the suites, too
 
 
-def python_suites() -> list[Suite]:
+def python_suites(tier: str | None) -> list[Suite]:
     """Return the Python tests, in as many processes as there are groups."""
-    command = [sys.executable, "-m", "pytest"]
+    command = [sys.executable, "-m", "pytest", *([f"--tier={tier}"] if tier else [])]
     if arguments := shlex.split(os.environ.get("PYTEST_ARGS", "")):
         return [Suite("python", [*command, *arguments])]
     folders = {
@@ -188,13 +195,15 @@ def summarise(suites: list[Suite]) -> None:
 
 
 def main(asked: list[str]) -> int:
+    tiers = [word for word in asked if word in ("quick", "rest")]
+    tier, kinds = (tiers[0] if tiers else None), set(asked).difference(tiers)
     # The longest first.
     suites: list[Suite] = []
-    if not asked or "python" in asked:
-        suites += python_suites()
-    if not asked or "rust" in asked:
+    if not kinds or "python" in kinds:
+        suites += python_suites(tier)
+    if not kinds or "rust" in kinds:
         build_rust()
-        suites += reversed(rust_suites())
+        suites += reversed(rust_suites(tier))
     with ThreadPoolExecutor(int(os.environ.get("JOBS") or 2)) as lanes:
         list(lanes.map(Suite.run, suites))
     for suite in suites:

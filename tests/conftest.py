@@ -1,10 +1,15 @@
-"""Fixtures for all tests, and how many examples hypothesis tries."""
+"""Fixtures for all tests, their tiers, and how many examples hypothesis tries."""
 
 import os
+import zlib
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+CASES = 12
+"""Of the cases of one test, `make test` runs about so many, chosen by a hash of their names."""
 
 settings.register_profile(
     "default",
@@ -15,6 +20,31 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier",
+        choices=("quick", "rest"),
+        help="run what `make test` runs, or what `make test-full` runs after it; both by default",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests of a tier, before any are deselected for other reasons."""
+    tier = config.getoption("--tier")
+    if tier is None:
+        return
+    names = Counter(item.nodeid.partition("[")[0] for item in items)
+    chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        cases = names[item.nodeid.partition("[")[0]]
+        sampled = cases <= CASES or zlib.crc32(item.nodeid.encode()) % cases < CASES
+        quick = sampled and item.get_closest_marker("full") is None
+        chosen[quick is (tier == "quick")].append(item)
+    config.hook.pytest_deselected(items=chosen[False])
+    items[:] = chosen[True]
 
 
 @pytest.fixture

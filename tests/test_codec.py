@@ -46,14 +46,15 @@ class TestEveryCodec:
         state = codec.init_state(gradient.size)
         assert codec.encode(gradient, state).nbytes <= codec.max_encoded_len(gradient.size)
 
-    @pytest.mark.parametrize("values", [[], [0.0], [3.0], [0.0] * 9, [2.0] * 33, [0.0, 1e-45]])
-    def test_degenerate_tensors(self, codec, values):
-        x = np.array(values, np.float32)
-        state = codec.init_state(x.size)
-        sent = gradwire.decode(codec.encode(x, state))
-        assert sent.shape == x.shape
-        if state.residual is not None:  # a memory has no subnormal numbers
-            assert np.array_equal(sent + state.residual, np.where(np.abs(x) < 2**-126, 0, x))
+    def test_degenerate_tensors(self, codec):
+        for values in ([], [0.0], [3.0], [0.0] * 9, [2.0] * 33, [0.0, 1e-45]):
+            x = np.array(values, np.float32)
+            state = codec.init_state(x.size)
+            sent = gradwire.decode(codec.encode(x, state))
+            assert sent.shape == x.shape
+            if state.residual is not None:  # a memory has no subnormal numbers
+                kept = np.where(np.abs(x) < 2**-126, 0, x)
+                assert np.array_equal(sent + state.residual, kept), values
 
 
 def test_the_length_promised_is_reached():

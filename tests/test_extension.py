@@ -93,6 +93,7 @@ def test_the_guides_file_is_a_preset_like_any_other(guide):
     assert json.loads(printed)["sparsify"] == {"kind": "above_mean", "factor": 2.0}
 
 
+@pytest.mark.full
 def test_the_guides_file_is_typed_strictly(guide):
     api = pytest.importorskip("mypy.api")
     options = ["--strict", "--config-file", str(GUIDE.parent.parent / "pyproject.toml")]
@@ -146,6 +147,7 @@ def test_a_configuration_finds_its_class_in_a_new_process(guide):
     assert printed == "gradwire.Codec(sparsify=gradwire_above_mean.AboveMean(factor=4.0))\n"
 
 
+@pytest.mark.full
 def test_it_trains_under_ddp(guide, tmp_path):
     pytest.importorskip("torch")
     run_python(

@@ -4,6 +4,8 @@
 """
 
 import dataclasses
+import inspect
+import itertools
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ PARTS: tuple[type[Any], ...] = (
 PRESETS = [preset.build for preset in gradwire.presets.PRESETS.values()]
 
 huge = pytest.mark.parametrize("number", HUGE, ids=lambda n: f"{'-' * (n < 0)}{len(hex(n))}")
+HUGE_VALUES = [value for n in HUGE for value in (n, (n, n), [n])] + [np.float64(1e300)]
 
 
 def taken(call, *args, **options):
@@ -34,27 +37,25 @@ def taken(call, *args, **options):
         return None
 
 
-@huge
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
-def test_of_parts(part, number):
+def test_of_parts(part):
     fields = [field for field in dataclasses.fields(part) if field.init]
     required = {f.name: 1 for f in fields if f.default is dataclasses.MISSING}
-    for field in fields:
-        for value in (number, (number, number), [number], np.float64(1e300)):
-            made = taken(part, **(required | {field.name: value}))
-            for name in ("sparsify", "quantize", "memory", "exchange"):
-                with_it = {"sparsify": sparsify.TopK(ratio=0.1)} | {name: made}
-                codec = taken(gradwire.Codec, **with_it)
-                if codec is not None:
-                    taken(codec.max_encoded_len, 100)
+    for field, value in itertools.product(fields, HUGE_VALUES):
+        made = taken(part, **(required | {field.name: value}))
+        for name in ("sparsify", "quantize", "memory", "exchange"):
+            with_it = {"sparsify": sparsify.TopK(ratio=0.1)} | {name: made}
+            codec = taken(gradwire.Codec, **with_it)
+            if codec is not None:
+                taken(codec.max_encoded_len, 100)
+                for number in HUGE:
                     taken(codec.for_shape, (number, 2))
 
 
-@huge
 @pytest.mark.parametrize("codec", CODECS, ids=name_of)
-def test_of_configurations(codec, number):
+def test_of_configurations(codec):
     config = codec.get_config()
-    for name, part in config.items():
+    for (name, part), number in itertools.product(config.items(), HUGE):
         if isinstance(part, dict):
             for option in part.keys() - {"kind"}:
                 changed = config | {name: part | {option: number}}
@@ -63,12 +64,9 @@ def test_of_configurations(codec, number):
             taken(gradwire.Codec.from_config, config | {name: number})
 
 
-@huge
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.__name__)
-def test_of_presets(preset, number):
-    import inspect
-
-    for name in inspect.signature(preset).parameters:
+def test_of_presets(preset):
+    for name, number in itertools.product(inspect.signature(preset).parameters, HUGE):
         taken(preset, **{name: number})
 
 

@@ -264,6 +264,7 @@ def test_an_encode_with_another_ratio_that_fails_changes_nothing(rng):
     assert codec.encode(x, state) == expected
 
 
+@pytest.mark.full
 def test_a_state_keeps_its_codec_and_neither_is_kept_by_the_other_for_ever(rng):
     codec = gradwire.topk(0.1)
     state, seen = codec.init_state(N), weakref.ref(codec)

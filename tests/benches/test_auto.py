@@ -14,6 +14,7 @@ LIMIT = 400.0
 """Seconds in which a decision has to have come; it takes a few."""
 
 
+@pytest.mark.full
 @pytest.mark.timeout(4 * LIMIT)
 def test_it_compresses_on_a_slow_link_and_is_dense_on_a_fast_one_and_back():
     with joined(2, "benches.auto.rank") as ranks:

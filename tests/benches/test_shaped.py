@@ -11,6 +11,7 @@ PAYLOAD = 1448 / 1514
 """Share of a full packet that is not headers."""
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_link_is_not_found_faster_than_it_is():
     # All-reduces of a few kilobytes fit into what the link lets through at once after a pause.

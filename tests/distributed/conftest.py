@@ -10,7 +10,6 @@ from tests.csrc.emulated.build import build
 from tests.distributed.ranks import Nursery, Ranks
 
 STAGED = (
-    "test_buckets",
     "test_errors",
     "test_exchanges",
     "test_one_buffer",
@@ -21,7 +20,6 @@ STAGED = (
 )
 """Files whose tests also run with copies of all buckets, as for tensors on other devices."""
 CARRIED = (
-    "test_buckets",
     "test_discarding",
     "test_errors",
     "test_exchanges",
@@ -52,7 +50,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if name.endswith(CARRIED) and metafunc.function.__name__ not in LONG:
         found.append("carried")
     if found:
-        metafunc.parametrize("backend", ["cpu", *found], indirect=True)
+        others = [pytest.param(each, marks=pytest.mark.full) for each in found]
+        metafunc.parametrize("backend", ["cpu", *others], indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -111,7 +110,7 @@ def four(kept: Callable[[int, str], Ranks], backend: str) -> Ranks:
     return kept(4, backend)
 
 
-@pytest.fixture(params=["two", "three"])
+@pytest.fixture(params=["two", pytest.param("three", marks=pytest.mark.full)])
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     """Two ranks, then three."""
     chosen: Ranks = request.getfixturevalue(request.param)

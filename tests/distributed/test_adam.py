@@ -122,6 +122,7 @@ def test_after_detaching_it_is_torchs_adamw_with_the_moments_of_the_codec(two: R
     assert first["same"]
 
 
+@pytest.mark.full
 def test_a_gan_trains_as_with_dense_gradients(two: Ranks) -> None:
     found = {how: two.run("adam.gan", how=how) for how in ("dense", "optimizer", "discard")}
     for first, second in found.values():

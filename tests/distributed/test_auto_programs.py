@@ -27,6 +27,7 @@ def test_passes_that_add_up_from_the_beginning_never_see_the_codec(two: Ranks, n
     assert "The codec is left out" in found["auto"]["decision"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [
@@ -47,6 +48,7 @@ def test_passes_that_begin_to_add_up_end_the_codec(two: Ranks, name: str) -> Non
     assert "The codec is left out" in found["decision"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [

@@ -8,6 +8,7 @@ from tests.distributed.conftest import SHORT
 from tests.distributed.ranks import Ranks
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["finally", "with"])
 def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_error(
     two: Ranks, how: str
@@ -19,6 +20,7 @@ def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_
         assert found["seconds"] < 60.0, "the timeout of the group is 120 s"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("acts", "said"),
     [

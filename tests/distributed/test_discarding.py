@@ -9,6 +9,7 @@ from tests.distributed.ranks import Ranks
 from tests.distributed.scenarios.common import integers
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("codec", "ddp"),
     [
@@ -32,6 +33,7 @@ def test_passes_that_are_discarded_or_paused_change_no_bit(
         assert result["states_equal"]
 
 
+@pytest.mark.full
 def test_a_gan_trains_as_with_dense_gradients(two: Ranks) -> None:
     ways = ("dense", "", "discard", "paused", "optimizer")
     found = {how: two.run("discarding.gan", how=how) for how in ways}
@@ -70,6 +72,7 @@ def test_discard_and_paused_where_there_is_nothing_to_do(two: Ranks) -> None:
         assert "is detached" in found["pause detached"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["discard", "pause"])
 def test_one_rank_alone_is_an_error_on_all(short_lived: Ranks, what: str) -> None:
     first, second = short_lived.run("discarding.alone", what=what)

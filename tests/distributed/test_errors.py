@@ -47,6 +47,7 @@ def test_replicas_stay_equal_over_repeated_errors(
         assert result == results[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("slow", [False, True], ids=["", "one-slow-rank"])
 @pytest.mark.parametrize("exchange", ["leader", "all_reduce"])
 def test_replicas_stay_equal_over_repeated_errors_in_sums(

@@ -243,6 +243,7 @@ def test_join_lets_finished_ranks_lead_and_send_their_rest(two: Ranks) -> None:
     check_conservation(results)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("codec", ["leader", "all_reduce"])
 @pytest.mark.parametrize("how", ["raises", "dies"])
 def test_a_rank_that_stops_does_not_hang_the_others(

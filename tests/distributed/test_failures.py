@@ -10,6 +10,7 @@ from tests.distributed.ranks import Ranks
 LIMIT = 60.0  # seconds: less than rank 1 stays there, and less than the timeout of `expendable`
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["before the hook", "raises"])
 def test_a_rank_that_stops_does_not_hang_the_others(short_lived: Ranks, how: str) -> None:
     (kind, seen), _ = short_lived.try_run("failures.one_rank_fails", how=how)
@@ -46,6 +47,7 @@ def test_a_rank_that_never_attaches_is_told_as_such(short_lived: Ranks) -> None:
     assert "network" not in seen["error"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["before the hook", "raises"])
 def test_what_ranks_save_in_an_emergency_loads_together(
     short_lived: Ranks, two: Ranks, how: str, tmp_path: Path

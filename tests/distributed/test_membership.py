@@ -36,6 +36,7 @@ def apart(nursery: Nursery):
         each.stop()
 
 
+@pytest.mark.full
 def test_ranks_that_die_are_left_behind_and_nothing_of_the_others_is_lost(
     apart, tmp_path: Path
 ) -> None:
@@ -54,6 +55,7 @@ def test_ranks_that_die_are_left_behind_and_nothing_of_the_others_is_lost(
     same_everywhere([outcomes[0][1], *found])
 
 
+@pytest.mark.full
 def test_a_rank_that_stops_for_a_while_comes_back(apart, tmp_path: Path) -> None:
     results = apart(3).run("membership.pauses", limit=400.0, folder=str(tmp_path))
     same_everywhere(results)
@@ -80,6 +82,7 @@ def test_ranks_join_others_in_the_middle_and_resume_together(apart, tmp_path: Pa
     assert len({tuple(each["resumed"]["rounds"]) for each in results}) == 1
 
 
+@pytest.mark.full
 def test_a_network_in_two_parts_has_one_that_goes_on_and_nobody_trains_without_the_store(
     apart, tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_network_in_two_parts_has_one_that_goes_on_and_nobody_trains_without_t
         assert each["closed"]
 
 
+@pytest.mark.full
 def test_a_run_that_begins_again_is_told_what_it_waits_for(apart, tmp_path: Path) -> None:
     (found,) = apart(1).run("membership.starts_again", limit=400.0, folder=str(tmp_path))
     assert found["first"] == "trained 1 1"

@@ -42,6 +42,7 @@ def test_a_gradient_on_top_of_an_update_is_not_applied(two: Ranks, kind: str) ->
         assert "zero_grad() between passes" in text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ddp", MODES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_exchanges_what_no_sync_left(ranks: Ranks, kind: str, ddp: dict[str, Any]) -> None:
@@ -61,6 +62,7 @@ def test_a_step_exchanges_what_a_pause_averaged(two: Ranks, kind: str) -> None:
     assert first["steps"] == 8
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ddp", MODES, ids=str)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_passes_that_are_cleared_leave_no_trace(
@@ -81,6 +83,7 @@ def test_a_checkpoint_holds_only_what_was_applied(two: Ranks, kind: str) -> None
     assert "rolled back since" in first["error"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("what", "said"),
     [

@@ -130,6 +130,7 @@ def test_every_bit_and_every_byte_is_that_of_a_plain_model(
         chosen.stop()
 
 
+@pytest.mark.full
 def test_replicas_are_bit_identical_and_a_second_run_has_the_same_bits(
     two: Ranks, three: Ranks
 ) -> None:

@@ -58,6 +58,7 @@ def test_without_a_lower_learning_rate_only_the_norms_count(two: Ranks) -> None:
         assert found[3]["before"] == found[4]["before"] == {"a": 0.05, "b": 0.5, "c": 0.5}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["accordion", "warm-up", "dense", "scalecom", "dgc"])
 def test_resume_in_the_middle_of_an_epoch_is_bit_for_bit(
     two: Ranks, kind: str, tmp_path: Path
@@ -87,6 +88,7 @@ def test_decisions_that_differ_between_ranks_are_not_loaded(short_lived: Ranks) 
         assert step == 3
 
 
+@pytest.mark.full
 def test_codecs_that_send_steps_begin_with_a_warm_up(two: Ranks) -> None:
     results = two.run("schedules.begins")
     for kind in results[0]:
@@ -107,6 +109,7 @@ def test_codecs_that_send_steps_begin_with_a_warm_up(two: Ranks) -> None:
             assert {shown for _, shown, _ in found[kind][0]} == {""}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("steps", [3, STEPS - 2, STEPS, STEPS + 2])
 def test_a_warm_up_by_steps_goes_on_where_it_was_saved(
     two: Ranks, steps: int, tmp_path: Path
@@ -116,6 +119,7 @@ def test_a_warm_up_by_steps_goes_on_where_it_was_saved(
         assert set(found["ratios"].values()) == {0.01}
 
 
+@pytest.mark.full
 def test_a_warm_up_goes_on_with_another_number_of_ranks(
     two: Ranks, three: Ranks, tmp_path: Path
 ) -> None:
@@ -127,6 +131,7 @@ def test_a_warm_up_goes_on_with_another_number_of_ranks(
         assert found["print"] == results[0]["print"]
 
 
+@pytest.mark.full
 def test_a_run_from_before_there_was_a_warm_up_is_not_warmed_up_late(two: Ranks) -> None:
     for found in two.run("schedules.resumes_from_before"):
         (early, _), (late, schedule) = found[3], found[STEPS + 3]
@@ -134,11 +139,13 @@ def test_a_run_from_before_there_was_a_warm_up_is_not_warmed_up_late(two: Ranks)
         assert schedule["epoch"] == 1
 
 
+@pytest.mark.full
 def test_the_buffers_of_a_warm_up_are_given_back(two: Ranks) -> None:
     for warm, after in two.run("schedules.gives_back"):
         assert 0 < 2 * after < warm
 
 
+@pytest.mark.full
 def test_epochs_that_nobody_tells_of_are_counted_by_steps(two: Ranks) -> None:
     for found in two.run("schedules.untold"):
         sent, shown, said = found["warm-up"]

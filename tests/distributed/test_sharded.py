@@ -136,6 +136,7 @@ def test_a_step_exchanges_what_is_reduced_inside_the_node_only(four: Ranks) -> N
             assert found[f"{how} steps"] == (0 if how == "paused" else 4)
 
 
+@pytest.mark.full
 def test_clipping_is_of_gradients_before_their_exchange_and_told_after_it(four: Ranks) -> None:
     results = four.run("sharded_held.clipping")
     for found in results:

@@ -49,6 +49,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("preset", "options", "optimizer"), CASES)
 def test_simulated_ranks_equal_real_ones_bit_for_bit(
     two: Ranks, preset: str | None, options: dict[str, Any], optimizer: str

@@ -35,6 +35,7 @@ def run(nursery: Nursery, folder: Path, name: str, steps: int, worlds: list[int]
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SETTINGS)
 def test_replicas_stay_equal_and_nothing_is_lost(
     nursery: Nursery, tmp_path: Path, name: str

@@ -30,6 +30,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.full
 def test_whoever_has_the_port_but_no_token_ends_the_run_and_gets_nothing_else(
     apart, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.full
 def test_the_blocks_of_the_guides_run():
     command = [sys.executable, "-m", "tests.docs.guides", *PAGES]
     done = subprocess.run(

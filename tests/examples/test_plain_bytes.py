@@ -67,6 +67,7 @@ def test_federated_averaging_learns_without_torch_and_goes_on_where_it_was(tmp_p
     assert found[0] == found[1]
 
 
+@pytest.mark.full
 def test_the_parameter_server_learns_and_goes_on_where_it_was(tmp_path):
     name = "parameter_server.py"
     half = changed(name, tmp_path, "np.float32(0.03), 100", "np.float32(0.03), 60")

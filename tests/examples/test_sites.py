@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(900)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sites.py"
 
 
+@pytest.mark.full
 def test_a_site_goes_on_when_another_one_is_killed():
     assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 45
     with contextlib.ExitStack() as stack:

@@ -37,6 +37,7 @@ def printed(folder: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.full
 def test_the_example_learns_reports_and_goes_on_where_it_was(
     printed: dict[str, str], folder: Path
 ) -> None:

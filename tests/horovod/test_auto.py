@@ -18,6 +18,7 @@ def phases(every: Any) -> list[Any]:
     return [each for each, _ in itertools.groupby(every)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("passes", "spoiled"), [(1, False), (1, True), (2, False)], ids=["", "thrown away", "summed"]
 )
@@ -47,6 +48,7 @@ def test_a_change_loses_nothing_and_leaves_no_residual_where_it_ends_dense(
     assert bool(first["errors"]) == spoiled
 
 
+@pytest.mark.full
 def test_what_stays_dense_is_horovods_own_average(ranks: Ranks) -> None:
     # Two numbers have one sum. That of three depends on what Horovod sends together, as it comes;
     # and Horovod multiplies it by a rounded third.
@@ -81,6 +83,7 @@ def test_adamw_goes_on_with_its_second_moments(two: Ranks) -> None:
             assert moments is None
 
 
+@pytest.mark.full
 def test_ranks_that_measure_different_times_decide_the_same(two: Ranks) -> None:
     first, second = two.run("auto.deciding")
     assert first == second
@@ -117,6 +120,7 @@ def test_the_end_of_an_all_reduce_is_noted_while_the_backward_pass_goes_on(two: 
         assert found["halvable"] == [False] * 3
 
 
+@pytest.mark.full
 def test_a_run_resumes_with_what_was_decided_and_a_single_rank_leaves_the_codec(
     two: Ranks, kept: Callable[[int], Ranks], tmp_path: Path
 ) -> None:
@@ -169,6 +173,7 @@ def test_what_does_not_go_with_it_is_refused_by_name(two: Ranks) -> None:
             assert re.match(REFUSED[name], said, re.DOTALL), (name, said)
 
 
+@pytest.mark.full
 def test_a_rank_that_is_lost_before_a_look_is_an_error_that_elastic_knows(
     launcher: Launcher,
 ) -> None:

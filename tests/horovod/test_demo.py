@@ -21,6 +21,7 @@ psutil = pytest.importorskip("psutil", reason="the layer horovod has psutil")
 DEMO = [sys.executable, "-m", "benches.demo", "--horovod", "--task", "digits"]
 
 
+@pytest.mark.full
 @needs_namespaces
 def test_it_trains_over_a_shaped_link_with_horovodrun(tmp_path: Path) -> None:
     given = ["--steps", "8", "--bandwidth", "200mbit", "--codec", "topk"]
@@ -53,6 +54,7 @@ def test_it_trains_over_a_shaped_link_with_horovodrun(tmp_path: Path) -> None:
     assert runs["topk"]["bytes_per_step"] < runs["fp16"]["bytes_per_step"] / 3
 
 
+@pytest.mark.full
 def test_killed_in_the_middle_it_leaves_no_process_behind(tmp_path: Path) -> None:
     command = [*DEMO, "--loopback", "--steps", "100000", "--codec", "topk", "--out", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.distributed.ranks import ROOT
 from tests.horovod.launcher import run_script
 
 EXAMPLE = Path(ROOT, "examples", "horovod_train.py")
 
 
+@pytest.mark.full
 def test_the_example_learns_and_reports(tmp_path: Path) -> None:
     assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 45
     finished = run_script(tmp_path, 2, EXAMPLE)

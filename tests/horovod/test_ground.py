@@ -18,6 +18,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.horovod.launcher import HorovodRanks as Ranks
 from tests.horovod.launcher import run_script
 
@@ -64,6 +66,7 @@ def test_process_sets_gather_among_their_ranks(three: Ranks) -> None:
         assert (found["size"], found["rank"]) == (2, rank)
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_is_noticed_at_once_and_for_good(killed: dict[str, Any]) -> None:
     for name in ("Horovod's own, waiting", "Horovod's own"):
         module, kind, message, _ = killed["said"][name]
@@ -71,6 +74,7 @@ def test_a_rank_that_is_killed_is_noticed_at_once_and_for_good(killed: dict[str,
     assert killed["initialized"]
 
 
+@pytest.mark.full
 def test_an_exception_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -31,6 +31,7 @@ def run(launcher: Launcher, folder: Path, name: str, steps: int, worlds: list[in
     )
 
 
+@pytest.mark.full
 def test_replicas_stay_equal_and_nothing_is_lost(launcher: Launcher, tmp_path: Path) -> None:
     run(launcher, tmp_path, "topk", 25, [3, 3, 2])
 

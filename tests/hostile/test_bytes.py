@@ -1,5 +1,6 @@
 """Bytes from outside: whatever they are, the answer is a typed error, in bounded memory."""
 
+import itertools
 import struct
 
 import numpy as np
@@ -93,16 +94,15 @@ def test_what_is_no_frame_at_all(data):
 
 
 @frames
-@pytest.mark.parametrize("at", range(48))
-def test_forged_headers_with_a_right_checksum(frame, at):
+def test_forged_headers_with_a_right_checksum(frame):
     """Each byte of the header in turn; only what readers need not know may pass."""
-    for value in (0, 1, 2, 7, 127, 128, 255):
+    for at, value in itertools.product(range(48), (0, 1, 2, 7, 127, 128, 255)):
         data = forge(bytes(frame), at, bytes([value]))
         try:
             decoded = gradwire.decode(data, max_numel=X.size)
         except gradwire.GradwireError:
             continue
-        assert decoded.size <= X.size
+        assert decoded.size <= X.size, (at, value)
 
 
 @pytest.mark.parametrize("numel", [2**28 + 1, 2**32 - 1, 2**40, 2**63, 2**64 - 1])
@@ -113,10 +113,11 @@ def test_claims_of_a_huge_tensor_are_refused(numel):
         gradwire.Frame(with_numel(numel))
 
 
-@pytest.mark.parametrize("at", [24, 32, 40], ids=["count", "index_len", "value_len"])
 @frames
-def test_claims_of_other_sizes_are_refused(frame, at):
-    for claim in (0, 1, 10, 12, 2**16, 2**32, 2**63, 2**64 - 1):
+def test_claims_of_other_sizes_are_refused(frame):
+    """In the header's fields `count`, `index_len` and `value_len`."""
+    claims = (0, 1, 10, 12, 2**16, 2**32, 2**63, 2**64 - 1)
+    for at, claim in itertools.product((24, 32, 40), claims):
         data = forge(bytes(frame), at, struct.pack("<Q", claim))
         if data != bytes(frame):
             refused_everywhere(data)

@@ -1,4 +1,4 @@
-"""What `make test` runs: every test once, and two suites at a time."""
+"""What `make test` and `make test-full` run: every test once, and two suites at a time."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ from scripts.run_tests import ROOT, Suite
 
 def test_every_folder_is_in_one_group(monkeypatch):
     monkeypatch.delenv("PYTEST_ARGS", raising=False)
-    *groups, others = (suite.command for suite in run_tests.python_suites())
+    *groups, others = (suite.command for suite in run_tests.python_suites(None))
     named = Counter(word for group in groups for word in group if word.startswith("tests/"))
     left_out = {word.removeprefix("--ignore=") for word in others if word.startswith("--ignore=")}
     assert "tests" in others
@@ -24,14 +24,49 @@ def test_every_folder_is_in_one_group(monkeypatch):
 
 def test_arguments_are_for_one_run_of_all_tests(monkeypatch):
     monkeypatch.setenv("PYTEST_ARGS", "-k 'a or b'")
-    (suite,) = run_tests.python_suites()
+    (suite,) = run_tests.python_suites(None)
     assert suite.command[-2:] == ["-k", "a or b"]
+
+
+def test_the_tiers_share_out_all_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_many.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('case', range(500))\n"
+        "def test_sampled(case): ...\n"
+        "@pytest.mark.parametrize('case', range(12))\n"
+        "def test_few(case): ...\n"
+        "@pytest.mark.full\n"
+        "def test_long(): ...\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--collect-only", "-q"]
+
+    def collected(*options: str) -> list[str]:
+        words = [*command, "-o", "addopts=", f"--rootdir={tmp_path}", *options, str(tmp_path)]
+        said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+        return [line for line in said.stdout.splitlines() if "::" in line]
+
+    quick, rest = collected("--tier=quick"), collected("--tier=rest")
+    assert sorted(quick + rest) == sorted(collected())
+    assert 4 < sum("test_sampled" in name for name in quick) < 25
+    assert sum("test_few" in name for name in quick) == 12
+    assert sum("test_long" in name for name in rest) == 1
+
+
+def test_the_quick_tier_runs_the_best_level_of_rust_and_the_rest_those_below(monkeypatch):
+    monkeypatch.setattr(run_tests, "level", lambda: "avx512")
+
+    def levels(tier: str | None) -> list[str]:
+        return [suite.environment["GRADWIRE_SIMD"] for suite in run_tests.rust_suites(tier)]
+
+    assert levels("quick") == ["avx512"]
+    assert levels("rest") == ["scalar", "avx2"]
+    assert levels(None) == ["scalar", "avx2", "avx512"]
 
 
 def test_a_suite_that_fails_or_tests_nothing_fails_the_run(monkeypatch, capsys):
     def outcome(*programs: str) -> int:
         suites = [Suite(str(at), [sys.executable, "-c", each]) for at, each in enumerate(programs)]
-        monkeypatch.setattr(run_tests, "python_suites", lambda: suites)
+        monkeypatch.setattr(run_tests, "python_suites", lambda tier: suites)
         return run_tests.main(["python"])
 
     good = "print('2 passed, 1 skipped in 0.10s')"
@@ -47,7 +82,7 @@ def test_failed_tests_are_named_last(monkeypatch, capsys):
     lines = ["test simd::sums ... FAILED", "FAILED tests/a.py::b[c d] - E: x", "ERROR tests/d.py"]
     program = f"print({chr(10).join([*lines, '3 failed in 0.10s'])!r}); raise SystemExit(1)"
     suite = Suite("s", [sys.executable, "-c", program])
-    monkeypatch.setattr(run_tests, "python_suites", lambda: [suite])
+    monkeypatch.setattr(run_tests, "python_suites", lambda tier: [suite])
     assert run_tests.main(["python"]) == 1
     assert capsys.readouterr().out.splitlines()[-4:-1] == [
         "    failed: simd::sums",
@@ -74,14 +109,14 @@ def test_a_few_of_the_timed_tests_may_pass_alone(
 
     again = program(second, int("failed" in second))
     suite = Suite("s", program(f"FAILED tests/a.py::b\n{first}", status), again=again)
-    monkeypatch.setattr(run_tests, "python_suites", lambda: [suite])
+    monkeypatch.setattr(run_tests, "python_suites", lambda tier: [suite])
     assert run_tests.main(["python"]) == verdict
     assert ("failed, passed alone: tests/a.py::b" in capsys.readouterr().out) == (verdict == 0)
 
 
 def test_only_the_suite_of_real_processes_may_run_again(monkeypatch):
     monkeypatch.delenv("PYTEST_ARGS", raising=False)
-    again = [suite for suite in run_tests.python_suites() if suite.again]
+    again = [suite for suite in run_tests.python_suites(None) if suite.again]
     assert [suite.name for suite in again] == ["python, ranks"]
     assert again[0].again[: len(again[0].command)] == again[0].command
 

@@ -227,6 +227,7 @@ def add(frame, out):
     host.decode_add(frame, out, 1.0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["device", "exchange"])
 def test_a_simulated_device_is_waited_for_where_it_must_be(name):
     # A process of its own: other tests must not find such a device registered.

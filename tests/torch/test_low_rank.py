@@ -37,6 +37,7 @@ print(*(each for each in core.__cpu_dispatch__ if core.__cpu_features__[each]))
 """
 
 
+@pytest.mark.full
 def test_every_simd_level_gives_the_same_bits():
     found = run_python(FEATURES).split()
     levels = [(None, []), ("default", found), ("avx2", found[1:])]

@@ -24,6 +24,7 @@ class TestLightning:
         pytest.importorskip("lightning", reason="these tests need Lightning")
         return lightning_ranks(2)
 
+    @pytest.mark.full
     def test_dense_training_is_that_of_ddp(self, two: Ranks) -> None:
         plain, automatic = agreed(two.run("auto_lightning.dense"))
         assert plain == automatic

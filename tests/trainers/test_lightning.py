@@ -148,6 +148,7 @@ def test_a_rank_that_raises_alone_keeps_nobody_waiting(
     assert max(first["seconds"], second["seconds"]) < 150.0  # less than the group's timeout
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_a_killed_rank_leaves_has_no_residuals_and_says_so(
     lightning_nursery: Nursery, two: Ranks, tmp_path: Path
 ) -> None:

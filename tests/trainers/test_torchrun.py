@@ -48,6 +48,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, done
 
 
+@pytest.mark.full
 def test_a_job_that_loses_ranks_in_mid_step_goes_on_also_with_fewer(
     ended: tuple[Path, Any],
 ) -> None:

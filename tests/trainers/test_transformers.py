@@ -81,6 +81,7 @@ def test_three_processes_continue_with_the_residuals_of_two(
         )
 
 
+@pytest.mark.full
 def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path) -> None:
     for said in hugging_face(2).run("transformers.mistakes", folder=str(tmp_path)):
         assert "TypeError: attach() takes a gradwire.Codec" in said["no codec"]

@@ -9,6 +9,7 @@ from benches.accordion import measure
 from gradwire.schedule import Accordion
 
 
+@pytest.mark.full
 def test_accordion_sends_a_third_of_its_low_setting_at_its_accuracy() -> None:
     low, scheduled = measure(Accordion(0.5, 0.02, interval=1))
     assert low.accuracy > 0.975

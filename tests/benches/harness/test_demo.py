@@ -53,6 +53,7 @@ def check_common(figures: dict[str, Any], steps: int) -> None:
         assert runs[method]["achieved"] == pytest.approx(1.0, abs=0.3)
 
 
+@pytest.mark.full
 @needs_namespaces
 def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     done = run_demo(tmp_path, "--task", "digits", "--steps", "8", "--bandwidth", "200mbit")
@@ -81,6 +82,7 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_over_loopback_it_says_so_and_prints_json(tmp_path):
     given = ["--task", "text", "--steps", "6", "--learning-rate", "0.003"]
     done = run_demo(tmp_path, *given, "--loopback", "--json")
@@ -121,6 +123,7 @@ def is_rank(pid: int) -> bool:
         return False
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it reads /proc")
 @pytest.mark.parametrize(
     ("how", "last_line"),

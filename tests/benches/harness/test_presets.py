@@ -154,6 +154,7 @@ def test_wrong_arguments_are_named(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_from_end_to_end(tmp_path):
     command = [sys.executable, "-m", "benches.presets", "--out", str(tmp_path)]
     options = ["--task", "digits", "--codec", "topk,dense,adam", "--steps", "6", "--seeds", "2"]

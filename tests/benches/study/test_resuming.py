@@ -25,6 +25,7 @@ def make(path, over=lambda: False) -> list[store.Run]:
     return made
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_killed_study_goes_on_where_it_was(tmp_path):
     path = tmp_path / "study.jsonl"
@@ -116,6 +117,7 @@ def test_curves_of_make_accuracy_are_not_trained_again(tmp_path):
     assert wanted == {"bf16", "powersgd(4)"}
 
 
+@pytest.mark.full
 def test_methods_without_known_rates_try_two_and_train_all_seeds_with_the_better(tmp_path):
     path = tmp_path / "study.jsonl"
     make(path)

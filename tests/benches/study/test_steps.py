@@ -28,6 +28,7 @@ LISTED = [
 SLOW = 20_000_000
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_cell_is_timed_over_a_shaped_link_and_real_ranks_train_as_simulated_ones():
     plan = replace(PLAN, turns=2, settling=60.0)

@@ -154,3 +154,16 @@ def build(*, sanitized: bool = False, races: bool = False, operators: bool = Fal
         run([cxx, *flags, "-shared", *map(str, objects), *needed, "-o", str(made)])
         replace(made, library)
     return library
+
+
+def proof(library: Path) -> Path:
+    """Return the file that says that the tests of this folder have passed with this library.
+
+    Its name is a hash of all that they depend on, but for the package's adaptors to frameworks.
+    """
+    package = ROOT / "python" / "gradwire"
+    files = {*package.rglob("*.py"), *package.glob("_native*"), *(ROOT / "tests").glob("*.py")}
+    files -= set((package / "torch").rglob("*.py")) | set((package / "cli").rglob("*.py"))
+    files |= set((package / "torch" / "backends" / "cuda").rglob("*.py"))
+    files |= {*TESTS.rglob("*.py"), *(ROOT / "tests" / "presets").glob("*.py")}
+    return CACHE / f"{library.stem}-{key(library, *sorted(files))}.passed"

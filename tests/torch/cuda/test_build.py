@@ -64,6 +64,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "gradwire_cuda", None)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_operators_are_registered_without_a_gpu(
     library: Path, monkeypatch: pytest.MonkeyPatch
