@@ -11,7 +11,7 @@ VENV ?= .venv
 export VENV TORCH TORCH_INDEX SYSTEM_TORCH UV PYTEST_ARGS
 export CARGO_TERM_COLOR ?= auto
 
-# The interpreter in use, so that one build of the bindings serves cargo and maturin alike.
+# One build of the bindings serves cargo and maturin alike.
 bin := $(abspath $(VENV))/bin
 export PYO3_PYTHON := $(bin)/python
 python := $(bin)/python
@@ -30,7 +30,6 @@ horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS=
 	@$(python) scripts/build_horovod.py
 	@$(python) -m benches.demo --horovod --task digits $(ARGS)
 
-# What the Python tests need.
 prepare_tests = $(environment) test cuda trainers horovod && $(python) scripts/build_horovod.py --tests
 
 test: ## The tests of every part in about ten minutes: Rust, then Python with real processes
@@ -44,13 +43,10 @@ test-rest: ## All tests but those of `make test`: every SIMD level, every compos
 	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py rest
 
-test-rust: ## Only the Rust tests, at every SIMD level of this CPU
-	@$(environment) test
-	@$(python) scripts/run_tests.py rust
-test-python: ## Only the Python tests, of both tiers (PYTEST_ARGS="-k name")
+test-rust test-python: ## Only the tests in one language, of both tiers (PYTEST_ARGS="-k name")
 	@$(prepare_tests)
 	@$(python) scripts/browser.py --optional
-	@$(python) scripts/run_tests.py python
+	@$(python) scripts/run_tests.py $(@:test-%=%)
 
 horovod: ## Build Horovod for its tests, once (HOROVOD_OPTIONAL=1: go on where there is no compiler)
 	@$(environment) test horovod
@@ -102,7 +98,7 @@ format: ## Format Rust and Python
 	$(bin)/ruff check --fix-only --quiet .
 	$(bin)/ruff format --quiet .
 
-.PHONY: bench accuracy study ablations bench-instructions bench-history
+.PHONY: bench accuracy study bench-instructions bench-history
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
@@ -113,9 +109,6 @@ accuracy: ## Train three models to the end with and without compression (ARGS="-
 study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--quick")
 	@$(environment) demo
 	@$(python) -m benches.study $(ARGS)
-ablations: ## Change one thing of the recommended setting at a time, and train (ARGS="--only ranks")
-	@$(environment) demo
-	@$(python) -m benches.accuracy.ablations $(ARGS)
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
 bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)

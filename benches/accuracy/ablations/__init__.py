@@ -1,1 +1,1 @@
-"""Change one thing at a time: ``make ablations``."""
+"""Change one thing at a time: ``python -m benches.accuracy.ablations``."""

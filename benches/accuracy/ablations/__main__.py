@@ -24,7 +24,7 @@ from .worker import serve
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="make ablations ARGS=...",
+        prog="python -m benches.accuracy.ablations",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -90,11 +90,11 @@ def main() -> int:
         with terminate_as_interrupt():
             return run(chosen)
     except (WorkerError, fashion_data.MissingDataError, OSError) as error:
-        print(f"make ablations: {error}", file=sys.stderr)
+        print(f"python -m benches.accuracy.ablations: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(
-            f"make ablations: interrupted; finished runs are in {chosen.out}, and the same command "
+            f"interrupted; finished runs are in {chosen.out}, and the same command "
             "goes on from there",
             file=sys.stderr,
         )
