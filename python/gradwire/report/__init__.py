@@ -5,8 +5,7 @@ report that was saved on a cluster can be read and shown anywhere.
 """
 
 from gradwire.report.figures import BucketTimes, ParameterReport
-from gradwire.report.html import page
-from gradwire.report.report import Report, read
-from gradwire.report.scalars import Writer, add_scalars
+from gradwire.report.page import page
+from gradwire.report.report import Report, Writer, add_scalars, read
 
 __all__ = ["BucketTimes", "ParameterReport", "Report", "Writer", "add_scalars", "page", "read"]
