@@ -12,9 +12,9 @@ SOURCE = Path(__file__).parent.parent / "python"
 
 LAYERS = [
     {"_native"},
-    {"_environment", "_files", "_keys", "_orthonormal", "_part", "_validate", "errors"},
+    {"_files", "_orthonormal", "_part", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
-    {"_compose", "_outside", "_plugins", "_selecting", "codec", "frame", "state"},
+    {"_outside", "_plugins", "codec", "frame", "state"},
     {"presets", "report", "schedule"},
     {"cost"},
     {"auto"},

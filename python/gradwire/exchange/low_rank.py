@@ -9,8 +9,7 @@ from gradwire.exchange.base import Exchange
 from gradwire.memory import Memory, NoMemory, Residual
 from gradwire.quantize.base import Quantizer
 from gradwire.quantize.floats import Float32
-from gradwire.sparsify.all import All
-from gradwire.sparsify.base import Sparsifier
+from gradwire.sparsify.base import All, Sparsifier
 
 __all__ = ["LowRank"]
 

@@ -1,4 +1,4 @@
-"""What every memory is."""
+"""What every memory is, and the one that keeps nothing."""
 
 import dataclasses
 from typing import ClassVar, Literal, TypeAlias, get_args
@@ -6,7 +6,8 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 from gradwire import _validate
 from gradwire._part import Part
 
-__all__ = ["Memory", "StorageDtype", "check_storage"]
+__all__ = ["Memory", "NoMemory", "StorageDtype", "check_storage"]
+
 
 StorageDtype: TypeAlias = Literal["float32", "bfloat16"]
 """What a residual may be kept as."""
@@ -54,3 +55,14 @@ def check_storage(dtype: object, seed: object) -> int:
     """Check what a residual is kept as, and return the seed of its rounding."""
     _validate.choice("dtype", dtype, get_args(StorageDtype))
     return _validate.integer("seed", seed, low=0)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class NoMemory(Memory):
+    """Drop what is not sent."""
+
+    kind: ClassVar[str] = "none"
+    keeps: ClassVar[bool] = False
+    corrects: ClassVar[bool] = False
+    updates: ClassVar[bool] = False
+    undoable: ClassVar[bool] = True

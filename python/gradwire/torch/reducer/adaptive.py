@@ -10,7 +10,7 @@ from gradwire import _validate
 from gradwire.auto import ladder
 from gradwire.exchange.owners import Owners
 from gradwire.schedule import BySteps, Schedule
-from gradwire.schedule._amount import with_ratio
+from gradwire.schedule.base import with_ratio
 from gradwire.torch.reducer.choice import Choice
 from gradwire.torch.reducer.record import Parameter
 from gradwire.torch.reducer.scheduling import Position, Scheduler

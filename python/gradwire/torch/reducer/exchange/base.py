@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire._selecting import Selecting
+from gradwire._outside import Selecting
 from gradwire.errors import NonFiniteError
 from gradwire.torch.backends.interface import Table
 from gradwire.torch.errors import ExchangeError

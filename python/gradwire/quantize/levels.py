@@ -1,4 +1,4 @@
-"""A uniform grid with stochastic rounding."""
+"""Values as one of a few levels: a uniform grid, powers of two, or fitted magnitudes."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
 
-__all__ = ["Uniform"]
+__all__ = ["Codebook", "Exponent", "Uniform"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -76,3 +76,81 @@ class Uniform(Quantizer):
     def _contracting(self) -> str:
         bits = max(self.bits, 3)
         return f'use Uniform({bits}, {self.block}, norm="max")'
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Exponent(Quantizer):
+    """8 bits: a sign and a power of two, randomly one of the two nearest to the value.
+
+    The rounding is unbiased, with a variance of at most an eighth of the squared value, so training
+    works without a residual. Each block of 2048 entries has 127 powers of two; the largest of them
+    is the smallest one that is not below the largest magnitude of the block. A magnitude below the
+    smallest power is randomly rounded to it or to zero. Zeros are exact. Only magnitudes above
+    2**127, half of the largest float32, are biased: they become 2**127.
+
+    Needs a state, which seeds the random numbers. Costs one more read of the values, from the
+    cache.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the random numbers, 0 to 2**64 - 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A seed out of range.
+
+    References
+    ----------
+    Horváth, Ho, Horváth, Sahu, Canini, Richtárik, "Natural Compression for Distributed Deep
+    Learning", MSML 2022, definition 1 and theorem 2.
+    """
+
+    seed: int = 0
+    kind: ClassVar[str] = "exponent"
+    summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
+    needs_memory: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Codebook(Quantizer):
+    """A sign and one of ``2**(bits - 1)`` magnitudes, fitted for the least squared error.
+
+    Meant for selected entries, which lie on both sides of zero but not near it. The magnitudes are
+    fitted to each block of 4096 entries and sent as float32. With the same number of bits, the
+    error of quantizers with bins around the mean is larger by half or more.
+
+    The fit costs several nanoseconds per entry, more than any other quantizer. Use it for a
+    selection rather than for every entry.
+
+    Parameters
+    ----------
+    bits : int
+        Bits per entry including the sign, 1 to 4.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Bits out of range.
+
+    References
+    ----------
+    Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",
+    arXiv 2025.
+
+    Lloyd, "Least Squares Quantization in PCM", IEEE Transactions on Information Theory 1982.
+    """
+
+    bits: int = 2
+    kind: ClassVar[str] = "codebook"
+    summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
+    needs_memory: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self._set("bits", _validate.integer("bits", self.bits, low=1, high=4))
