@@ -77,7 +77,6 @@ class Part:
         These options are None by default. A part that has none of them, or has them all set,
         returns itself.
         """
-        del shape
         return self
 
     def __repr__(self) -> str:

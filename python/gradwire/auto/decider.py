@@ -154,7 +154,6 @@ class Decider:
 
     def _judge(self, figures: Figures, evidence: Evidence) -> None:
         """Judge a plan beside the best of the others."""
-        del evidence
         timed = self._known.note(self.plan, figures, self._steps)
         best = self._known.timed[self._known.fastest(without=self.plan)]
         behind = timed.seconds > GIVEN_UP * best.seconds and timed.apart(best)

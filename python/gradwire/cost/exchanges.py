@@ -140,7 +140,6 @@ class Exchange(abc.ABC):
 
     def encodes(self, ranks: int) -> float:
         """Return how many entries a rank encodes, in units of the tensor."""
-        del ranks
         return 1.0
 
 
@@ -156,13 +155,11 @@ class RingAllReduce(Exchange):
 
     def buffers(self, payload: Payload, ranks: int) -> float:
         """Return the bytes of a copy, which only values of another dtype than the bucket need."""
-        del ranks
         same = payload.entries == payload.numel and payload.value_bits == 32.0
         return 0.0 if same else payload.value_bytes
 
     def decodes(self, ranks: int) -> float:
         """Return 1: the sum."""
-        del ranks
         return 1.0
 
 
@@ -213,12 +210,10 @@ class SharedPositions(Exchange):
 
     def buffers(self, payload: Payload, ranks: int) -> float:
         """Return the bytes of positions and values."""
-        del ranks
         return payload.nbytes + payload.value_bytes
 
     def decodes(self, ranks: int) -> float:
         """Return 1: the sum."""
-        del ranks
         return 1.0
 
 
@@ -268,7 +263,6 @@ class SparseReduceScatter(Exchange):
 
     def decodes(self, ranks: int) -> float:
         """Return 2: a range of all ranks, then all ranges."""
-        del ranks
         return 2.0
 
     def pieces(self, ranks: int) -> float:
@@ -317,10 +311,8 @@ class LowRankAllReduces(Exchange):
 
     def buffers(self, payload: Payload, ranks: int) -> float:
         """Return the bytes of both factors."""
-        del ranks
         return 4.0 * sum(payload.factors)
 
     def decodes(self, ranks: int) -> float:
         """Return 1: the product."""
-        del ranks
         return 1.0

@@ -33,13 +33,7 @@ class AllReduce(Exchange):
     on_device: ClassVar[bool] = True
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec whose values cannot be summed position by position.
-
-        Raises
-        ------
-        ValueError
-            Ranks select different entries, or the codes cannot be summed.
-        """
+        """Refuse a codec whose values cannot be summed position by position."""
         if not sparsify.shared:
             raise ValueError(
                 f"AllReduce sums values at the same positions on all ranks, but with "
@@ -76,13 +70,7 @@ class LeaderIndices(Exchange):
     on_device: ClassVar[bool] = True
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec that sends every entry, or whose values cannot be summed.
-
-        Raises
-        ------
-        ValueError
-            Every entry is sent, or the codes cannot be summed.
-        """
+        """Refuse a codec that sends every entry, or whose values cannot be summed."""
         if not sparsify.selects:
             raise ValueError(
                 "LeaderIndices needs a sparsifier that selects entries, and "

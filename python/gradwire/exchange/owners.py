@@ -42,13 +42,7 @@ class Owners(Exchange):
             )
 
     def check_memory(self, memory: Memory) -> None:
-        """Refuse memories out of which a step cannot be taken back.
-
-        Raises
-        ------
-        ValueError
-            There is only one buffer.
-        """
+        """Refuse memories out of which a step cannot be taken back."""
         if not memory.undoable:
             raise ValueError(
                 f"{type(self).__name__} adds to residuals what a step that fails must take out "
@@ -81,13 +75,7 @@ class ReduceScatter(Owners):
     kind: ClassVar[str] = "reduce_scatter"
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec that sends every entry, or whose values cannot be cut.
-
-        Raises
-        ------
-        ValueError
-            Every entry is sent, or the quantizer is of another package.
-        """
+        """Refuse a codec that sends every entry, or whose values cannot be cut."""
         if not sparsify.selects:
             raise ValueError(
                 "ReduceScatter needs a sparsifier that selects entries, and "
@@ -97,13 +85,7 @@ class ReduceScatter(Owners):
         self.check_quantizer(quantize)
 
     def check_memory(self, memory: Memory) -> None:
-        """Refuse memories that cannot keep what falls out.
-
-        Raises
-        ------
-        ValueError
-            There is no residual, or a step cannot be taken back out of it.
-        """
+        """Refuse memories that cannot keep what falls out."""
         if not memory.keeps:
             raise ValueError(
                 f"ReduceScatter leaves a part of the sums in the residuals of their owners, and "
@@ -154,13 +136,7 @@ class QuantizedAllReduce(Owners):
     kind: ClassVar[str] = "quantized_all_reduce"
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec that selects entries, but for `gradwire.sparsify.TwoSided`.
-
-        Raises
-        ------
-        ValueError
-            Entries are selected, or the quantizer is of another package.
-        """
+        """Refuse a codec that selects entries, but for `gradwire.sparsify.TwoSided`."""
         if sparsify.selects and not isinstance(sparsify, TwoSided):
             raise ValueError(
                 "QuantizedAllReduce is for codecs that send every entry, and "
@@ -170,13 +146,7 @@ class QuantizedAllReduce(Owners):
         self.check_quantizer(quantize)
 
     def check_range(self, quantize: Quantizer, memory: Memory) -> None:
-        """Refuse values of a fixed range without a residual, where sums would saturate unseen.
-
-        Raises
-        ------
-        ValueError
-            The quantizer does not scale values, and the memory has no residual.
-        """
+        """Refuse values of a fixed range without a residual, where sums would saturate unseen."""
         if quantize.largest is None or memory.keeps:
             return
         raise ValueError(

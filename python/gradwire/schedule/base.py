@@ -1,4 +1,4 @@
-"""What every schedule is, and the one that changes nothing."""
+"""The base class of schedules, and the schedule that changes nothing."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -50,7 +50,7 @@ class Schedule(Part):
 
     @property
     def last(self) -> int | None:
-        """The first epoch of those that have the same codec for good; None if it is not known."""
+        """The first epoch from which the codec stays the same; None if it is not known."""
         return None
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
@@ -67,7 +67,7 @@ class Constant(Schedule):
 
     @property
     def last(self) -> int:
-        """The first epoch of those that have the same codec for good."""
+        """The first epoch from which the codec stays the same."""
         return 0
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:

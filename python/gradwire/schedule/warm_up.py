@@ -63,17 +63,11 @@ class WarmUp(Schedule):
 
     @property
     def last(self) -> int:
-        """The first epoch of those that have the same codec for good."""
+        """The first epoch from which the codec stays the same."""
         return len(self.ratios)
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
-        """Return the codec for an epoch.
-
-        Raises
-        ------
-        ValueError
-            The codec has no ratio.
-        """
+        """Return the codec for an epoch."""
         own = ratio_of(codec)
         if epoch >= len(self.ratios):
             return codec
@@ -112,7 +106,7 @@ class DenseWarmUp(Schedule):
 
     @property
     def last(self) -> int:
-        """The first epoch of those that have the same codec for good."""
+        """The first epoch from which the codec stays the same."""
         return self.epochs
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:

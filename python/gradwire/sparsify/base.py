@@ -1,4 +1,4 @@
-"""What every sparsifier is, and the one that sends every entry."""
+"""The base class of sparsifiers, and the one that sends every entry."""
 
 import dataclasses
 from typing import ClassVar
