@@ -5,15 +5,12 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from gradwire.auto import sentence
-from gradwire.auto.budget import Budget
-from gradwire.auto.figures import Figures
-from gradwire.auto.known import LESS, Known, Timed
+from gradwire.auto import explain
+from gradwire.auto.candidates import FEW, SOME, beaten, challenge, enough, estimate, promising
+from gradwire.auto.measurements import LESS, Budget, Measurements, Timed
 from gradwire.auto.model import Model
-from gradwire.auto.prospects import estimate, promising
-from gradwire.auto.rivals import FEW, SOME, beaten, challenge, enough
 from gradwire.auto.setting import FP32, Plan, compresses
-from gradwire.auto.watch import MATTERS, Watch, outdated
+from gradwire.auto.step_stats import MATTERS, Drift, Figures, outdated
 
 __all__ = ["Decider", "Evidence"]
 
@@ -84,7 +81,7 @@ class Decider:
     keeps : bool
         What was measured since the last look counts at the next one, too.
     reason : str
-        Why this plan is in use, in a sentence.
+        Why this plan is in use, in a explain.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -94,9 +91,9 @@ class Decider:
         self.keeps = False
         self.reason = "It measures the first steps."
         self._phase = Phase.MEASURING
-        self._known = Known()
+        self._known = Measurements()
         self._model: Model | None = None
-        self._watch = Watch()
+        self._drift = Drift()
         self._budget = Budget()
         self._steps = 0  # since the beginning
         self._trials = 0
@@ -171,10 +168,10 @@ class Decider:
 
     def _look_after(self, figures: Figures, evidence: Evidence) -> None:
         """Look after the plan in use."""
-        if self._watch.differs(figures):
+        if self._drift.differs(figures):
             self.due = SHORTEST
             # Where all changes again and again, it takes longer each time to be believed.
-            if self._watch.strange > 1 + self._anew:
+            if self._drift.strange > 1 + self._anew:
                 self._anew = min(self._anew + 1, MOST_ANEW)
                 self._begin_anew(figures, evidence)
             return
@@ -225,12 +222,12 @@ class Decider:
             predicted = estimate(model, known, plan)[0]
             self._trials += 1
             self._try(plan, predicted)
-            self.reason = sentence.trying(plan, predicted, best, known)
+            self.reason = explain.trying(plan, predicted, best, known)
             return
         rival = beaten(known, best, self._again) if len(self._again) < REMATCHES else None
         if rival is not None:
             self._again.add(rival)
-            self.reason = sentence.again(rival, best, known)
+            self.reason = explain.again(rival, best, known)
             self._try(rival, self._timed(rival))
             return
         self._settle(figures)
@@ -254,7 +251,7 @@ class Decider:
         best = min(near, key=lambda plan: (self._strength(plan), self._timed(plan)))
         self._interval = SHORTEST
         # The figures are of the plan that was in use: those of another one come with the next look.
-        self._watch.begin(figures if best == self.plan else None)
+        self._drift.begin(figures if best == self.plan else None)
         self._budget.begin()
         self._keep(best, figures)
 
@@ -262,7 +259,7 @@ class Decider:
         self.skips = 0 if best == self.plan else SETTLING
         self.plan, self._phase, self._incumbent = best, Phase.SETTLED, None
         self.due = self.skips + self._pause(self._timed(best))
-        self.reason = sentence.settled(best, self._known, self._model, figures)
+        self.reason = explain.settled(best, self._known, self._model, figures)
 
     def _pause(self, period: float) -> int:
         """Return the steps to the next look at a plan in use."""
@@ -279,9 +276,9 @@ class Decider:
         known.hold(found.plan, self.plan, self._steps)
         self._incumbent = self.plan
         self.reason = (
-            sentence.again(found.plan, self.plan, known)
+            explain.again(found.plan, self.plan, known)
             if found.measured
-            else sentence.trying(found.plan, found.expected, self.plan, known)
+            else explain.trying(found.plan, found.expected, self.plan, known)
         )
         self._try(found.plan, found.expected)
 
@@ -295,7 +292,7 @@ class Decider:
         if its.seconds < limit * mine.seconds and (weaker or its.apart(mine)):
             known.hold(incumbent, self.plan, self._steps)
             self._interval = SHORTEST
-            self._watch.begin(figures)
+            self._drift.begin(figures)
             incumbent = self.plan
         else:
             assert self._model is not None

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from gradwire.auto.figures import Figures
 from gradwire.auto.setting import (
     BF16,
     FP32,
@@ -13,6 +12,7 @@ from gradwire.auto.setting import (
     compresses,
     strength,
 )
+from gradwire.auto.step_stats import Figures
 from gradwire.cost import (
     Bucket,
     Calibration,

@@ -1,24 +1,25 @@
-"""What predictions tell of plans that were not measured."""
+"""Which plans are tried, by predictions, and what a comparison may cost."""
 
 import dataclasses
 
 import pytest
 
 from gradwire.auto import BF16, FP32, Setting
-from gradwire.auto.known import Known
-from gradwire.auto.prospects import SEEN, UNSEEN, estimate, promising
+from gradwire.auto.candidates import SEEN, UNSEEN, challenge, estimate, promising
+from gradwire.auto.measurements import Measurements
 from gradwire.cost import Link
 from tests.auto.test_exchanges import figures, model
 from tests.auto.test_models import with_a_sparse_one
-from tests.auto.world import World
+from tests.auto.world import World, fresh
 
 CODEC = Setting("codec", 0.01)
 ALL = (CODEC,) * 3
+DENSE, CODED = (FP32,) * 3, (Setting("codec", 0.1),) * 3
 
 
 def known_with(found, *timed):
     """Remember plans that have taken so many times their prediction."""
-    known, of = Known(), World(1e9).figures((FP32,) * 3, 9)
+    known, of = Measurements(), World(1e9).figures((FP32,) * 3, 9)
     for plan, factor in timed:
         known.note(plan, dataclasses.replace(of, period=factor * found.step(plan)), 0)
     return known
@@ -69,3 +70,28 @@ def test_the_codec_in_all_buckets_is_tried_after_a_mixture_that_kept_its_promise
     assert 0.8 * found.step(ALL) < found.step(small) < found.step(ALL)
     known = known_with(found, *(((kind,) * 3, 1.0) for kind in (FP32, BF16)), (small, 1.0))
     assert promising(found, known, 0) == ALL
+
+
+@pytest.mark.parametrize(("used", "other"), [(DENSE, CODED), (CODED, DENSE)])
+def test_a_comparison_loses_the_step_that_sends_all_there_or_on_the_way_back(used, other):
+    world, known, found = World(1e9), Measurements(), model(2, Link(1e9, 1e-4), ratios=(0.1,))
+    for plan in (used, other):  # as fast as each other
+        known.note(plan, world.figures(DENSE, 9), 0)
+    tried = challenge(found, known, used, 10_000, 2)
+    assert tried is not None
+    assert tried.plan == other
+    all_sent = found.leaving(CODED, DENSE)
+    assert tried.lost == pytest.approx(all_sent)
+    assert tried.leaving == (all_sent if used == CODED else 0.0)
+
+
+def test_steps_of_a_minute_are_not_repeated_for_long_where_plans_are_close():
+    world, decider = World(3e7, compute=60.0), fresh()
+    world.run(decider, 80)
+    spans, before, begun = [], DENSE, 0
+    for at, plan in world.looks:
+        if plan != before:
+            spans.append(at - begun)
+            before, begun = plan, at
+    assert len(spans) > 2
+    assert max(spans) <= 5

@@ -1,31 +1,31 @@
-"""What a report says of a decision, in a sentence with the figures it was made on."""
+"""The reason for a decision, in a sentence for reports."""
 
-from gradwire.auto.figures import Figures
-from gradwire.auto.known import Known
+from gradwire.auto.measurements import Measurements
 from gradwire.auto.model import Model
 from gradwire.auto.setting import FP32, Plan, describe
+from gradwire.auto.step_stats import Figures
 
 __all__ = ["again", "settled", "trying"]
 
 
-def trying(plan: Plan, predicted: float, best: Plan, known: Known) -> str:
-    """Say what is tried, and why."""
+def trying(plan: Plan, predicted: float, best: Plan, known: Measurements) -> str:
+    """Explain why a plan is tried."""
     return (
         f"It tries {describe(plan)}, which is predicted to take {_ms(predicted)} per step where "
         f"{describe(best)} takes {_ms(known.timed[best].seconds)}."
     )
 
 
-def again(plan: Plan, best: Plan, known: Known) -> str:
-    """Say what is measured once more, and why."""
+def again(plan: Plan, best: Plan, known: Measurements) -> str:
+    """Explain why a plan is measured once more."""
     return (
         f"It measures {describe(plan)} once more, which took {_ms(known.timed[plan].seconds)} per "
         f"step where {describe(best)} takes {_ms(known.timed[best].seconds)}."
     )
 
 
-def settled(best: Plan, known: Known, model: Model | None, figures: Figures) -> str:
-    """Say what is in use, and why."""
+def settled(best: Plan, known: Measurements, model: Model | None, figures: Figures) -> str:
+    """Explain why a plan is in use."""
     begin = f"It averages by {describe(best)}: a step takes {_ms(known.timed[best].seconds)}"
     if model is None:
         return (
