@@ -24,8 +24,7 @@ from gradwire.cost.methods import Method, bf16, compressed, fp32
 from gradwire.cost.network import Link, Network
 from gradwire.cost.payload import Payload, information_bits
 from gradwire.cost.prediction import Prediction, Workload, break_even, predict
-from gradwire.cost.simulation import Exchanged, simulate
-from gradwire.cost.support import Support
+from gradwire.cost.simulation import Exchanged, Support, simulate
 from gradwire.cost.timeline import Bucket, Timeline, ddp_buckets, overlapped
 
 __all__ = [
