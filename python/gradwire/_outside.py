@@ -227,7 +227,7 @@ def _find(kind: str, base: type[P], what: str) -> type[P]:
 
 
 def _read(cls: type[Part], what: str, call: Callable[[], T]) -> T:
-    """Have a class read bytes that anybody may have sent."""
+    """Decode bytes of any origin by a class of another package."""
     try:
         return call()
     except MemoryError:
@@ -243,7 +243,7 @@ def _read(cls: type[Part], what: str, call: Callable[[], T]) -> T:
 
 
 class _Unusable(Exception):
-    """What a method has returned cannot be used."""
+    """A method returned a value that cannot be used."""
 
 
 class _WrongType(_Unusable):

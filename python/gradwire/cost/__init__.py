@@ -1,4 +1,4 @@
-"""What exchanges cost: bytes, seconds and memory, for any number of ranks and any link.
+"""The cost of exchanges: bytes, seconds and memory, for any number of ranks and any link.
 
 >>> network = gradwire.cost.Network(64, gradwire.cost.Link(bandwidth=1e9, latency=50e-6))
 >>> payload = gradwire.cost.Payload.sparse(25_000_000, entries=250_000)

@@ -27,8 +27,8 @@ class Workload:
     other : float
         Seconds that no exchange overlaps with: forward pass, optimizer.
     buckets : sequence of int, optional
-        Entries of DDP's buckets, in the order in which they become ready. By default those of
-        `ddp_buckets`.
+        Entries of DDP's buckets, in the order in which they become ready; `ddp_buckets` by
+        default.
     ready : sequence of float, optional
         Seconds of the backward pass until each bucket is ready. By default in proportion to the
         entries.

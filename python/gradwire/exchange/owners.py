@@ -27,13 +27,7 @@ class Owners(Exchange):
     on_device: ClassVar[bool] = False
 
     def check_quantizer(self, quantize: Quantizer) -> None:
-        """Refuse values that cannot be cut.
-
-        Raises
-        ------
-        ValueError
-            The quantizer is of another package.
-        """
+        """Raise a ValueError for a quantizer of another package, whose codes cannot be cut."""
         if isinstance(quantize, Outside):
             raise ValueError(
                 f"{type(self).__name__} cuts frames without decoding their values, and cannot cut "
@@ -42,7 +36,7 @@ class Owners(Exchange):
             )
 
     def check_memory(self, memory: Memory) -> None:
-        """Refuse memories out of which a step cannot be taken back."""
+        """Refuse memories that cannot undo a step."""
         if not memory.undoable:
             raise ValueError(
                 f"{type(self).__name__} adds to residuals what a step that fails must take out "

@@ -1,4 +1,4 @@
-"""What a preset is, the parts that most of them share, and the mapping of names to presets."""
+"""Presets: their description, the parts that most of them share, and the mapping of names."""
 
 import dataclasses
 import inspect
@@ -35,7 +35,7 @@ class Preset:
     build: Callable[..., Codec]
     """The function itself."""
     summary: str
-    """What it does, in one line."""
+    """A description in one line."""
     paper: str | None
     """Authors, title, venue; None for a baseline."""
     example: Mapping[str, Any]

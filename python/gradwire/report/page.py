@@ -14,7 +14,7 @@ __all__ = ["page"]
 STAGES = ("encode", "exchange", "decode")
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What the browser may load: nothing, whatever a parameter's name contains."""
+"""Lets the browser load nothing, whatever a parameter's name contains."""
 _STEPS, _BUCKETS, _ROWS = 3, 48, 2000
 """The most that is drawn of steps, buckets of a step, and parameters."""
 
@@ -142,7 +142,7 @@ _TRENDS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "Sent per step": ("wire_bytes", "Bytes of this rank.", size),
     "Achieved ratio": ("achieved", "Entries sent divided by entries asked for.", ratio),
 }
-"""What is drawn over time: the field, what it means, and how to write it."""
+"""Charts over time: title, field, caption and format."""
 
 
 def _over_time(history: Sequence[Figures]) -> Markup | None:

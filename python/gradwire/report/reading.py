@@ -1,4 +1,4 @@
-"""Reports from JSON: of any origin, so nothing is taken on trust."""
+"""Reports from JSON, which may come from anywhere and is checked field by field."""
 
 import json
 import math
@@ -18,7 +18,7 @@ _LATER = {"node_wire_bytes": 0.0, "node_ms": 0.0, "decision": "", "schedule": ""
 """Fields that the first reports of this version do not have."""
 
 _LARGEST = 2**63
-"""No figure of a report reaches it, and no float is lost below it."""
+"""Upper bound of all figures; floats represent integers below it closely enough."""
 
 
 def objects(text: str) -> Iterator[Mapping[str, Any]]:
@@ -123,7 +123,7 @@ _PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
     bool: (lambda value: type(value) is bool, "true or false"),
     str: (lambda value: type(value) is str, "a string"),
 }
-"""How to tell a value of each plain type, and what it is called in errors."""
+"""A test of each plain type, and its name in errors."""
 
 
 def _no_constant(name: str) -> float:

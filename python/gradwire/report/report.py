@@ -20,10 +20,10 @@ _OF_A_PARAMETER = ("bytes_per_step", "compression", "achieved", "trimmed", "resi
 
 
 class Writer(Protocol):
-    """What takes scalars: as `torch.utils.tensorboard.SummaryWriter` does."""
+    """A writer of scalars, such as `torch.utils.tensorboard.SummaryWriter`."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object:
-        """Take one value."""
+        """Write one value."""
 
 
 def add_scalars(
@@ -90,7 +90,7 @@ def _scalars(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Figures):
-    """What gradwire did on this rank since `attach` or the last reset.
+    """Figures of gradwire on this rank since `attach` or the last reset.
 
     Attributes
     ----------

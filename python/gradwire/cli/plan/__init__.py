@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradwire.cli.plan import quantities
-from gradwire.cli.plan.predictions import Asked, Plan, Row, build_codecs, plan
+from gradwire.cli.plan.predictions import Plan, Row, Scenario, build_codecs, plan
 from gradwire.cli.plan.quantities import duration, format_rate, size
 from gradwire.cli.theme import STYLE, save
 from gradwire.cost import Calibration, Link, Workload, calibrate
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
         print("gradwire plan: --svg needs matplotlib: pip install matplotlib", file=sys.stderr)
         return 2
     try:
-        asked = _asked(options)
+        scenario = _scenario(options)
         codecs = build_codecs(options.codecs, options.ratio, options.node_size)
     except ValueError as error:
         parser.error(str(error))
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
             calibration = Calibration.load(options.calibration)
         else:
             calibration = calibrate(codecs, seconds=options.seconds)
-        found = plan(asked, options.codecs, codecs, calibration)
+        found = plan(scenario, options.codecs, codecs, calibration)
         if options.save is not None:
             calibration.save(options.save)
         if options.svg is not None:
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _asked(options: argparse.Namespace) -> Asked:
+def _scenario(options: argparse.Namespace) -> Scenario:
     if options.seconds == 0.0:
         raise ValueError("argument --seconds: must be above 0")
     whole = [each for each in options.ranks if each % options.node_size == 0]
@@ -112,7 +112,7 @@ def _asked(options: argparse.Namespace) -> Asked:
             f"{options.node_size}"
         )
     other = options.backward / 2 if options.other is None else options.other
-    return Asked(
+    return Scenario(
         Workload(
             options.model_size,
             options.backward,
@@ -134,12 +134,12 @@ _COLUMNS = 8
 
 def _lines(plan: Plan) -> list[str]:
     """Return the lines that ``gradwire plan`` prints."""
-    asked = plan.asked
-    nodes = f", nodes of {asked.node_size}" if asked.node_size > 1 else ""
-    link, compute = asked.link, duration(asked.workload.compute)
-    title = f"{asked.workload.numel:,} parameters over {format_rate(link.bandwidth)}{nodes}"
+    scenario = plan.scenario
+    nodes = f", nodes of {scenario.node_size}" if scenario.node_size > 1 else ""
+    link, compute = scenario.link, duration(scenario.workload.compute)
+    title = f"{scenario.workload.numel:,} parameters over {format_rate(link.bandwidth)}{nodes}"
     lines = [f"{title}, latency {duration(link.latency)}; {compute} of computation", ""]
-    shown = _shown(asked.ranks)
+    shown = _shown(scenario.ranks)
     winners = plan.winners()
 
     def step(row: Row, at: int) -> str:
@@ -166,7 +166,7 @@ def _shown(ranks: Sequence[int]) -> list[int]:
 
 
 def _table(title: str, plan: Plan, shown: list[int], cell: Callable[[Row, int], str]) -> list[str]:
-    ranks = plan.asked.ranks
+    ranks = plan.scenario.ranks
     table = [[title, *(f"{ranks[at]:,} ranks" if ranks[at] > 1 else "1 rank" for at in shown)]]
     table += [[row.method.name, *(cell(row, at) for at in shown)] for row in plan.rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -200,28 +200,28 @@ def _draw(plan: Plan, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    asked = plan.asked
+    scenario = plan.scenario
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(9.0, 5.2), layout="constrained")
         for at, row in enumerate(plan.rows):
             axes.plot(
-                asked.ranks,
+                scenario.ranks,
                 [each.step for each in row.predictions],
                 label=row.method.name,
                 color=_COLOURS[at % len(_COLOURS)],
                 marker=_MARKERS[at % len(_MARKERS)],
                 markersize=5,
             )
-        axes.axhline(asked.workload.compute, color="#808080", linewidth=1, linestyle=":")
+        axes.axhline(scenario.workload.compute, color="#808080", linewidth=1, linestyle=":")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xticks(asked.ranks, [f"{each:,}" for each in asked.ranks], rotation=45)
+        axes.set_xticks(scenario.ranks, [f"{each:,}" for each in scenario.ranks], rotation=45)
         axes.set_xticks([], minor=True)
         axes.set_xlabel("ranks")
         axes.set_ylabel("seconds per step")
         axes.set_title(
-            f"{asked.workload.numel:,} parameters, {format_rate(asked.link.bandwidth)}; dotted: "
-            "no exchange"
+            f"{scenario.workload.numel:,} parameters, {format_rate(scenario.link.bandwidth)}; "
+            "dotted: no exchange"
         )
         axes.grid(visible=True, linewidth=0.8)
         axes.set_axisbelow(True)

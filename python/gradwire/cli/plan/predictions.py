@@ -24,14 +24,14 @@ from gradwire.cost import (
 )
 from gradwire.cost.prediction import Steps, fastest, pays_below
 
-__all__ = ["Asked", "Plan", "Row", "build_codecs", "plan"]
+__all__ = ["Plan", "Row", "Scenario", "build_codecs", "plan"]
 
 _SCATTER = "/scatter"
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """What to plan for.
+class Scenario:
+    """The workload and networks of a plan.
 
     Attributes
     ----------
@@ -75,26 +75,26 @@ class Row:
 class Plan:
     """All methods."""
 
-    asked: Asked
+    scenario: Scenario
     rows: tuple[Row, ...]
 
     def winners(self) -> list[Row]:
         """Return the fastest method of each number of ranks."""
         return [
             min(self.rows, key=lambda row: row.predictions[at].step)
-            for at in range(len(self.asked.ranks))
+            for at in range(len(self.scenario.ranks))
         ]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, dicts, strings and numbers."""
-        asked = self.asked
+        scenario = self.scenario
         return {
-            "model_size": asked.workload.numel,
-            "ranks": list(asked.ranks),
-            "link": dataclasses.asdict(asked.link),
-            "node_size": asked.node_size,
-            "ratio": asked.ratio,
-            "compute_seconds": asked.workload.compute,
+            "model_size": scenario.workload.numel,
+            "ranks": list(scenario.ranks),
+            "link": dataclasses.asdict(scenario.link),
+            "node_size": scenario.node_size,
+            "ratio": scenario.ratio,
+            "compute_seconds": scenario.workload.compute,
             "winners": [row.method.name for row in self.winners()],
             "methods": [_plain(row) for row in self.rows],
         }
@@ -117,7 +117,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:
-    """Return the codecs of these names, for nodes of so many ranks.
+    """Return the codecs of these names, for nodes of ``node_size`` ranks.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
 
 
 def plan(
-    asked: Asked, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
+    scenario: Scenario, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
 ) -> Plan:
     """Predict plain DDP and these codecs.
 
@@ -171,10 +171,10 @@ def plan(
                 f"the calibration has {known.codec!r} as {name!r}, not {codec!r}: give the --ratio "
                 "it was made with, or leave out --calibration"
             )
-    networks = asked.networks()
+    networks = scenario.networks()
     baselines = [fp32(), bf16(calibration)]
-    rows = [_row(asked, each, networks, None) for each in baselines]
-    dense = [fastest(asked.workload, baselines, each) for each in networks]
+    rows = [_row(scenario, each, networks, None) for each in baselines]
+    dense = [fastest(scenario.workload, baselines, each) for each in networks]
     for name in names:
         preset = name.removesuffix(_SCATTER)
         exchange = None
@@ -182,14 +182,16 @@ def plan(
             selects = calibration.codecs[preset].codec.sparsify.selects
             exchange = SparseReduceScatter() if selects else QuantizedAllReduce()
         method = dataclasses.replace(compressed(preset, calibration, exchange), name=name)
-        rows.append(_row(asked, method, networks, dense))
-    return Plan(asked, tuple(rows))
+        rows.append(_row(scenario, method, networks, dense))
+    return Plan(scenario, tuple(rows))
 
 
-def _row(asked: Asked, method: Method, networks: list[Network], dense: list[Steps] | None) -> Row:
-    predictions = tuple(predict(asked.workload, method, each) for each in networks)
+def _row(
+    scenario: Scenario, method: Method, networks: list[Network], dense: list[Steps] | None
+) -> Row:
+    predictions = tuple(predict(scenario.workload, method, each) for each in networks)
     pays = None
     if dense is not None:
-        own = [fastest(asked.workload, [method], each) for each in networks]
+        own = [fastest(scenario.workload, [method], each) for each in networks]
         pays = tuple(pays_below(*each) for each in zip(own, dense, strict=True))
     return Row(method, predictions, pays)
