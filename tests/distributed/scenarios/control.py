@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError, Handle
-from gradwire.torch.transport.groups import _is_registered as is_registered
+from gradwire.torch.transport.process_group import _is_registered as is_registered
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError
-from gradwire.torch.reducer.jobs import Step
+from gradwire.torch.engine.step import Step
 from gradwire.torch.transport import Store
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,

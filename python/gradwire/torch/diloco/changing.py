@@ -16,9 +16,9 @@ from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.saving import load
 from gradwire.torch.diloco.settling import Plan, Told, decide
 from gradwire.torch.diloco.sharing import share
+from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
-from gradwire.torch.reducer.control import Control
-from gradwire.torch.reducer.engine import Engine
 from gradwire.torch.transport import Channel, Gloo, stores
 
 __all__ = ["Changing", "join"]
@@ -138,7 +138,7 @@ class Changing:
         if failure is not None:
             raise failure
 
-    def _formed(self) -> tuple[Engine, Control]:
+    def _formed(self) -> tuple[Engine, ControlChannel]:
         """Return what connects the ranks of a new generation, once they all have the same."""
         failed, met = 0, tuple[str, ...]()
         for attempt in itertools.count(1):
@@ -149,7 +149,7 @@ class Changing:
             engine: Engine | None = None
             try:
                 engine = Engine(transport, self._replica.like)
-                confirm = Control(transport.make())
+                confirm = ControlChannel(transport.make())
                 with engine.control.act("members") as channel:
                     self._settle(channel, formed)
                 return engine, confirm

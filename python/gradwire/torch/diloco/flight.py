@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.torch.engine.engine import Started
 from gradwire.torch.errors import GradientError, TensorError, fresh
-from gradwire.torch.reducer.engine import Started
 
 __all__ = ["Flight"]
 

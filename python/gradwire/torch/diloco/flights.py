@@ -11,9 +11,9 @@ from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.diloco.flight import Flight
 from gradwire.torch.diloco.part import Part
 from gradwire.torch.diloco.replica import Replica
+from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.engine import Call, Engine
 from gradwire.torch.errors import ExchangeError, TensorError
-from gradwire.torch.reducer.control import Control
-from gradwire.torch.reducer.engine import Call, Engine
 
 __all__ = ["Flights"]
 
@@ -42,18 +42,18 @@ class Flights:
         self._waited = 0.0
         self._exchanges = 0
         self._before = 0.0
-        self._confirm: Control | None = None
+        self._confirm: ControlChannel | None = None
         self._wanted: Callable[[], bool] = lambda: False
         self._heard: int | None = None
         self.engine = engine
 
-    def connect(self, engine: Engine, confirm: Control, wanted: Callable[[], bool]) -> None:
+    def connect(self, engine: Engine, confirm: ControlChannel, wanted: Callable[[], bool]) -> None:
         """Exchange with other ranks from now on.
 
         Parameters
         ----------
         engine : Engine
-        confirm : Control
+        confirm : ControlChannel
             Nothing is applied before all ranks have met here.
         wanted : callable
             Tells whether others want to join.

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from gradwire.torch.diloco.outer import Outer
-from gradwire.torch.reducer.layout import Layout
-from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.parameter import ParameterSlot
 
 __all__ = ["Part"]
 
@@ -28,7 +28,7 @@ class Part:
 
     def __init__(self, layout: Layout, *, momentum: bool) -> None:
         self.layout = layout
-        self.records: Sequence[Parameter] = [
+        self.records: Sequence[ParameterSlot] = [
             piece.parameter
             for piece in sorted((*layout.pieces, *layout.dense), key=lambda each: each.start)
         ]
@@ -73,7 +73,7 @@ class Part:
         for record, values in self.split(self.shared):
             record.tensor.copy_(values)
 
-    def split(self, flat: torch.Tensor) -> list[tuple[Parameter, torch.Tensor]]:
+    def split(self, flat: torch.Tensor) -> list[tuple[ParameterSlot, torch.Tensor]]:
         """Return the part of each parameter in a flat tensor, in its shape."""
         return list(zip(self.records, self._values(flat), strict=True))
 

@@ -11,14 +11,14 @@ from gradwire.schedule import Constant
 from gradwire.torch.diloco.checkpoint import Shared, bits_of
 from gradwire.torch.diloco.outer import Outer
 from gradwire.torch.diloco.part import Part
-from gradwire.torch.reducer import parameters as making
-from gradwire.torch.reducer.agreement import checksum
-from gradwire.torch.reducer.given import check_codec, check_frames, check_memory
-from gradwire.torch.reducer.layout import Layout
-from gradwire.torch.reducer.options import Options
-from gradwire.torch.reducer.record import Parameter
-from gradwire.torch.reducer.report import Tallies
-from gradwire.torch.reducer.scheduling import Scheduler
+from gradwire.torch.engine import parameter_states as making
+from gradwire.torch.engine.agreement import checksum
+from gradwire.torch.engine.checks import check_codec, check_frames, check_memory
+from gradwire.torch.engine.counters import Counters
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.options import Options
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -35,8 +35,8 @@ class Replica:
     outer : Outer
     buffers : list of torch.Tensor
         Those of the model.
-    records : list of Parameter
-    compressed : dict of str to Parameter
+    records : list of ParameterSlot
+    compressed : dict of str to ParameterSlot
         Those that are sent as frames.
     fragments : list of list of Part
         The parts of each fragment, one for each device.
@@ -75,11 +75,11 @@ class Replica:
         by_name = {each.name: each for each in self.records}
         self.compressed = {each.name: each for each in self.records if each.state is not None}
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
-        tallies = Tallies(len(self.records))
+        tallies = Counters(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}
         self.fragments: list[list[Part]] = []
         for names in groups:
-            devices: dict[torch.device, list[Parameter]] = {}
+            devices: dict[torch.device, list[ParameterSlot]] = {}
             for name in names:
                 devices.setdefault(by_name[name].tensor.device, []).append(by_name[name])
             self.fragments.append(

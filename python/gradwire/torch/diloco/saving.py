@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradwire.torch.checkpoint import load as residuals
+from gradwire.torch.checkpoint.load import Policy
 from gradwire.torch.diloco import checkpoint
 from gradwire.torch.diloco.checkpoint import Position, Shared
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.replica import Replica
-from gradwire.torch.reducer import checkpoint as residuals
-from gradwire.torch.reducer.agreement import together
-from gradwire.torch.reducer.checkpoint import Policy
-from gradwire.torch.transport import Place
+from gradwire.torch.engine.agreement import together
+from gradwire.torch.transport import RankTopology
 
 __all__ = ["load", "save"]
 
@@ -21,7 +21,7 @@ def save(replica: Replica, flights: Flights, position: Position) -> dict[str, An
     saved = residuals.save(
         replica.compressed,
         replica.codec.get_config(),
-        Place.alone(flights.engine.rank, flights.engine.size),
+        RankTopology.alone(flights.engine.rank, flights.engine.size),
         position["inner_step"],
         replica.scheduler,
         None,
@@ -64,7 +64,7 @@ def load(
                 )
             if problem is not None:
                 raise ValueError(f"rank {rank} cannot load its state_dict: {problem}")
-        place = Place.alone(engine.rank, engine.size)
+        place = RankTopology.alone(engine.rank, engine.size)
         residuals.load(
             replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 import torch.distributed as dist
 
+from gradwire.torch.checkpoint.load import Policy
 from gradwire.torch.diloco.changing import Changing, join
 from gradwire.torch.diloco.fixed import Fixed
 from gradwire.torch.diloco.fragments import Timetable, divide
@@ -17,7 +18,6 @@ from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.report import Report
 from gradwire.torch.diloco.saving import save
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.reducer.checkpoint import Policy
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec

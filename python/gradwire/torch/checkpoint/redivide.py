@@ -1,0 +1,103 @@
+"""Reads the checkpoints of ranks whose nodes divided every parameter into shares."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from gradwire.torch.checkpoint.format import Entry, RankState
+from gradwire.torch.engine.memory_order import BUFFERS
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.transport import RankTopology
+
+__all__ = ["of_share"]
+
+
+def of_share(
+    saved: Mapping[int, RankState], parameters: Mapping[str, ParameterSlot], place: RankTopology
+) -> dict[int, RankState]:
+    """Return the states of a rank's share, by node, as if each node were one rank.
+
+    If nodes had another number of ranks, the shares of each node are put together and divided anew.
+
+    Raises
+    ------
+    ValueError
+        The states come from runs with different numbers of ranks per node, or this share is not
+        among them.
+    """
+    if not saved:
+        return {}
+    shares = {each.shares for each in saved.values()}
+    if len(shares) > 1:
+        raise ValueError(f"the state_dicts are of runs with {sorted(shares)} ranks per node")
+    (old,) = shares
+    if old != place.shares:
+        return _redivided(list(saved.values()), parameters, old, place)
+    found = {each.node: _at_node(each) for each in saved.values() if each.share == place.share}
+    if not found:
+        raise ValueError(
+            f"this is rank {place.rank}, with share {place.share} of {place.shares} in its node; "
+            f"got the state_dict of rank {', '.join(map(str, saved))}, with other shares: every "
+            "rank has its own residual; save and load all of them"
+        )
+    return found
+
+
+def _at_node(state: RankState) -> RankState:
+    if state.shares == 1:
+        return state
+    return replace(state, rank=state.node, world_size=state.world_size // state.shares)
+
+
+def _redivided(
+    saved: Sequence[RankState],
+    parameters: Mapping[str, ParameterSlot],
+    old: int,
+    place: RankTopology,
+) -> dict[int, RankState]:
+    """Return the states of all nodes, of which each has what belongs to this rank's share."""
+    found = {}
+    for node in sorted({each.node for each in saved}):
+        parts = sorted((each for each in saved if each.node == node), key=lambda each: each.share)
+        if len(parts) < old:
+            raise ValueError(
+                f"the state_dicts were saved by {old} ranks per node: the states of all of them "
+                f"are needed to divide them anew, got {len(parts)} of node {node}"
+            )
+        for each in parts:
+            if each.entries.keys() != parameters.keys():
+                missing = sorted(parameters.keys() ^ each.entries.keys())
+                raise ValueError(
+                    f"the state_dict comes from another model or other options: {missing}"
+                )
+        entries = {
+            name: _joined([each.entries[name] for each in parts], parameter, place.shares)
+            for name, parameter in parameters.items()
+        }
+        measured = {
+            name: parameter.own(_whole([each.measured[name] for each in parts]))
+            for name, parameter in parameters.items()
+            if all(name in each.measured for each in parts)
+        }
+        found[node] = replace(_at_node(parts[0]), entries=entries, measured=measured)
+    return found
+
+
+def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the shares of all ranks of a node put together."""
+    there = [each for each in parts if each.numel()] or parts[:1]
+    return torch.cat(list(there)) if len(there) > 1 else there[0]
+
+
+def _joined(parts: Sequence[Entry], parameter: ParameterSlot, shares: int) -> Entry:
+    """Return the entry of a parameter from those of all shares, cut to this rank's share."""
+    numel = parameter.numel
+    buffers = {}
+    for kind in BUFFERS:
+        if all(kind in each.buffers for each in parts):
+            whole = _whole([each.buffers[kind] for each in parts])
+            if kind == "residual":  # of the mean over a node: what is to be sent is kept in sum
+                whole = (whole.float() * (len(parts) / shares)).to(whole.dtype)
+            buffers[kind] = parameter.own(whole)
+    return replace(parts[0], state=parts[0].state | {"numel": numel}, buffers=buffers)
