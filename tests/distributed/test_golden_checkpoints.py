@@ -14,7 +14,7 @@ def total(case: str, kind: str, name: str, ranks: int) -> np.ndarray:
     """What all ranks held of a parameter when the file was made."""
     saved = torch.load(FOLDER / f"{case}.pt", weights_only=True)
     every = [saved[f"rank{rank}"][kind][name].double().numpy() for rank in range(ranks)]
-    return np.sum(every, axis=0)
+    return np.asarray(np.sum(every, axis=0))
 
 
 @pytest.mark.parametrize("case", ON_TWO)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from gradwire.torch.checkpoint.load import Policy
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.collective.checks import group
 from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.diloco.flights import Flights

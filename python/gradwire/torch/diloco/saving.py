@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradwire.torch.checkpoint import load as residuals
-from gradwire.torch.checkpoint.load import Policy
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.diloco import checkpoint
 from gradwire.torch.diloco.checkpoint import Position, Shared
 from gradwire.torch.diloco.flights import Flights

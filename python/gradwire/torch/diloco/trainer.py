@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.checkpoint.load import Policy
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.diloco.changing import Changing, join
 from gradwire.torch.diloco.fixed import Fixed
 from gradwire.torch.diloco.fragments import Timetable, divide

@@ -8,9 +8,9 @@ from typing import Any
 from gradwire import _validate
 from gradwire.report import Report
 from gradwire.torch.checkpoint import load as checkpoint
-from gradwire.torch.checkpoint.gather import Resharded, gather
-from gradwire.torch.checkpoint.load import Policy
-from gradwire.torch.checkpoint.merge import merge
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.checkpoint.gather import gather, merge
+from gradwire.torch.checkpoint.reshard import Resharded
 from gradwire.torch.engine import report as figures
 from gradwire.torch.engine.attached import Attached
 from gradwire.torch.engine.sharding import shard_of
