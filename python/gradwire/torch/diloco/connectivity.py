@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from gradwire.torch.transport import Gloo, Secret, Store, stores
 
-__all__ = ["reached"]
+__all__ = ["reachable"]
 
 
-def reached(
+def reachable(
     connect: Callable[[], Store],
     rank: int,
     members: Sequence[str],

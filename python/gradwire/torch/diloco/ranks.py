@@ -1,27 +1,30 @@
-"""A group of ranks that changes: forms generations, and brings their ranks to the same state."""
+"""The ranks that train together: those of a process group, or members that come and go."""
 
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from gradwire.torch.diloco.checkpoint import Position
-from gradwire.torch.diloco.flights import Flights
-from gradwire.torch.diloco.membership import Formed, Membership
-from gradwire.torch.diloco.reach import reached
-from gradwire.torch.diloco.replica import Replica
-from gradwire.torch.diloco.saving import load
-from gradwire.torch.diloco.settling import Plan, Told, decide
-from gradwire.torch.diloco.sharing import share
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.collective.checks import group
+from gradwire.torch.diloco.checkpoint import load
+from gradwire.torch.diloco.connectivity import reachable
+from gradwire.torch.diloco.exchanges import FragmentExchanges
+from gradwire.torch.diloco.membership import Generation, Membership
+from gradwire.torch.diloco.recovery import RankReport, RecoveryPlan, decide
+from gradwire.torch.diloco.replica import Position, Replica
+from gradwire.torch.engine.agreement import agree
 from gradwire.torch.engine.control import ControlChannel
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
-from gradwire.torch.transport import Channel, Gloo, stores
+from gradwire.torch.transport import Channel, Gloo, ProcessGroups, stores
 
-__all__ = ["Changing", "join"]
+__all__ = ["ElasticRanks", "StaticRanks", "broadcast", "join"]
 
 _ATTEMPTS = 10
 """Generations in a row that may fail before all is ready: more are no accident."""
@@ -30,14 +33,14 @@ _KEPT = 64
 """Generations of which ranks know what counted: one that was away for longer sends it again."""
 
 
-class Changing:
+class ElasticRanks:
     """Makes a new engine whenever the ranks change. Making one joins them.
 
     Parameters
     ----------
     membership : Membership
     replica : Replica
-    flights : Flights
+    flights : FragmentExchanges
     position : dict
         How far training is; kept up to date.
     restored : bool
@@ -45,7 +48,7 @@ class Changing:
 
     Attributes
     ----------
-    flights : Flights
+    flights : FragmentExchanges
     members : tuple of str
         Their names, in the order of ranks.
     """
@@ -54,7 +57,7 @@ class Changing:
         self,
         membership: Membership,
         replica: Replica,
-        flights: Flights,
+        flights: FragmentExchanges,
         position: Position,
         *,
         restored: bool,
@@ -164,14 +167,16 @@ class Changing:
                 failed, met = 0, ()
                 if not transport.connected:
                     failed = formed.generation
-                    met = reached(
+                    met = reachable(
                         formed.connect, formed.rank, formed.members, timeout, secret, host
                     )
         raise AssertionError("unreachable")
 
-    def _settle(self, channel: Channel, formed: Formed) -> None:
+    def _settle(self, channel: Channel, formed: Generation) -> None:
         """Have the same as all ranks. Whatever fails in between can be done again."""
-        every = [Told.read(each) for each in channel.all_gather_object(asdict(self._told()))]
+        every = [
+            RankReport.read(each) for each in channel.all_gather_object(asdict(self._report()))
+        ]
         plan = decide(every, trained=formed.trained)
         if channel.rank in plan.keep:
             sent = plan.position["sent"]
@@ -190,8 +195,8 @@ class Changing:
         self._valid, self._fresh = True, False
         self.members = formed.members
 
-    def _told(self) -> Told:
-        return Told(
+    def _report(self) -> RankReport:
+        return RankReport(
             held=self._held,
             size=self._size,
             valid=self._valid,
@@ -204,7 +209,7 @@ class Changing:
             steps=self._replica.steps(),
         )
 
-    def _share(self, channel: Channel, plan: Plan) -> None:
+    def _share(self, channel: Channel, plan: RecoveryPlan) -> None:
         """Give what the ranks share to those that do not have it."""
         replica, flights = self._replica, self.flights
         new = channel.rank not in plan.keep
@@ -217,7 +222,7 @@ class Changing:
         # A rank's own statistics, of BatchNorm for one, are those of the source as it begins.
         takes = new and self._fresh and not self._restored
         buffers = replica.buffers if takes or channel.rank == plan.source else _room(replica)
-        share(channel, [*replica.shared(), *means, *buffers], plan.source)
+        broadcast(channel, [*replica.shared(), *means, *buffers], plan.source)
         if new:
             flights.restore()
 
@@ -231,7 +236,7 @@ def join(
     replica: Replica,
     position: Position,
     state_dict: Mapping[str, Any] | None,
-) -> Changing:
+) -> ElasticRanks:
     """Join the ranks that are there, with what this rank has saved before.
 
     Raises
@@ -251,12 +256,100 @@ def join(
     engine = Engine(
         Gloo(stores.HashStore(), 0, 1, membership.timeout, host="127.0.0.1"), replica.like
     )
-    flights = Flights(replica, position, engine)
+    flights = FragmentExchanges(replica, position, engine)
     try:
         if state_dict is not None:
             load(replica, flights, position, state_dict, "own")
         restored = state_dict is not None
-        return Changing(membership, replica, flights, position, restored=restored)
+        return ElasticRanks(membership, replica, flights, position, restored=restored)
     except BaseException:
         engine.abandon()
         raise
+
+
+class StaticRanks:
+    """The ranks of a process group. Making one is a collective: all begin as rank 0.
+
+    Parameters
+    ----------
+    replica : Replica
+    position : dict
+        How far training is; kept up to date.
+    process_group : torch.distributed.ProcessGroup or None
+    timeout : datetime.timedelta or None
+
+    Attributes
+    ----------
+    flights : FragmentExchanges
+    members : tuple of str
+        Nobody: these ranks have no names.
+    generation : int
+        0.
+
+    Raises
+    ------
+    ValueError
+        The ranks have different settings.
+    """
+
+    members: tuple[str, ...] = ()
+    generation = 0
+
+    def __init__(
+        self,
+        replica: Replica,
+        position: Position,
+        process_group: dist.ProcessGroup | None,
+        timeout: timedelta | None,
+    ) -> None:
+        self._replica = replica
+        self._position = position
+        engine = Engine(ProcessGroups(group(process_group), timeout), replica.like)
+        try:
+            with engine.control.act("DiLoCo()") as channel:
+                agree(channel, "made a DiLoCo", replica.settings)
+                broadcast(channel, [*replica.shared(), *replica.buffers], 0)
+        except BaseException:
+            engine.abandon()
+            raise
+        replica.start(engine.rank)
+        self.flights = FragmentExchanges(replica, position, engine)
+        self.flights.restore()
+
+    def guard(self, advance: Callable[[Callable[[], None]], None]) -> None:
+        """Have an inner step's exchanges made."""
+        advance(lambda: None)
+
+    def load(
+        self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], policy: Policy
+    ) -> None:
+        """Restore what was saved, whatever is under way has come to. A collective."""
+        self.flights.arrive()
+        load(self._replica, self.flights, self._position, state_dict, policy)
+
+    def leave(self) -> None:
+        """Return: nobody waits for this rank."""
+
+
+_PIECE = 1 << 22
+"""Bytes of one operation: each has the channel's limit of time, also on a slow link."""
+
+
+@torch.no_grad()
+def broadcast(channel: Channel, tensors: Iterable[torch.Tensor], source: int) -> None:
+    """Replace tensors by those of one rank, bit for bit. A collective.
+
+    Parameters
+    ----------
+    channel : Channel
+        A channel in which nothing else is in progress.
+    tensors : iterable of torch.Tensor
+        Alike on all ranks, of any dtype and on any device.
+    source : int
+    """
+    for each in tensors:
+        values = each.detach().cpu().contiguous().reshape(-1)
+        for piece in torch.split(values.view(torch.uint8), _PIECE):
+            channel.broadcast(piece, source).wait()
+        if channel.rank != source:
+            each.copy_(values.view(each.shape))

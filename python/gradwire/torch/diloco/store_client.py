@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Store, stores
 
-__all__ = ["Link", "connector", "is_local", "serving", "split"]
+__all__ = ["StoreClient", "connector", "is_local", "serve_store", "split"]
 
 T = TypeVar("T")
 Connect = Callable[[timedelta], Store]
@@ -44,7 +44,7 @@ def split(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def serving(host: str, port: int) -> Store:
+def serve_store(host: str, port: int) -> Store:
     """Serve a store, at one of this host's addresses alone.
 
     Parameters
@@ -89,7 +89,7 @@ def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None
     """
     if isinstance(store, str):
         host, port = split(store)
-        served = serving(host, port) if serve else None
+        served = serve_store(host, port) if serve else None
         number = port if served is None else served.port
         return lambda timeout: _client(host, number, timeout), served
     if not isinstance(store, stores.Store):
@@ -107,7 +107,7 @@ def _client(host: str, port: int, timeout: timedelta) -> Store:
     return stores.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
 
 
-class Link:
+class StoreClient:
     """Calls a store from one thread, regularly and when asked, and connects again when needed.
 
     Parameters

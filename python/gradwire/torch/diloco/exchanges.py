@@ -3,19 +3,17 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 
-from gradwire.torch.diloco.checkpoint import Position
-from gradwire.torch.diloco.flight import Flight
-from gradwire.torch.diloco.part import Part
-from gradwire.torch.diloco.replica import Replica
+from gradwire.torch.diloco.replica import FragmentState, Position, Replica
 from gradwire.torch.engine.control import ControlChannel
-from gradwire.torch.engine.engine import Call, Engine
-from gradwire.torch.errors import ExchangeError, TensorError
+from gradwire.torch.engine.engine import Call, Engine, Started
+from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
 
-__all__ = ["Flights"]
+__all__ = ["FragmentExchange", "FragmentExchanges"]
 
 _MESSAGE = 64
 """Bytes of the message before each exchange, and of that after it."""
@@ -23,7 +21,7 @@ _MESSAGE = 64
 _WANTED = "join"
 
 
-class Flights:
+class FragmentExchanges:
     """Sends fragments and applies them, in the order of their numbers.
 
     Parameters
@@ -38,7 +36,7 @@ class Flights:
     def __init__(self, replica: Replica, position: Position, engine: Engine) -> None:
         self._replica = replica
         self._position = position
-        self._flying: deque[Flight] = deque()
+        self._flying: deque[FragmentExchange] = deque()
         self._waited = 0.0
         self._exchanges = 0
         self._before = 0.0
@@ -90,7 +88,9 @@ class Flights:
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
-        self._flying.append(Flight(number, started, own if self._replica.outer.carry else None))
+        self._flying.append(
+            FragmentExchange(number, started, own if self._replica.outer.carry else None)
+        )
 
     def apply(self) -> None:
         """Wait for the oldest exchange, and make the outer step of its fragment."""
@@ -113,7 +113,7 @@ class Flights:
             except ExchangeError:
                 break
 
-    def settled(self) -> list[tuple[Part, torch.Tensor]]:
+    def settled(self) -> list[tuple[FragmentState, torch.Tensor]]:
         """Wait for all that is under way, and return the averages, which stay to be applied.
 
         What has failed is sent again by a run that resumes from here.
@@ -128,7 +128,7 @@ class Flights:
             found += list(zip(self._fragment(flight.number), means, strict=True))
         return found
 
-    def as_sent(self) -> list[tuple[Part, torch.Tensor]]:
+    def as_sent(self) -> list[tuple[FragmentState, torch.Tensor]]:
         """Return this rank's own parameters as they were sent, for what is under way."""
         return [
             each
@@ -146,7 +146,7 @@ class Flights:
         for number in range(self._position["applied"], self._position["sent"]):
             parts = self._fragment(number)
             means = [torch.empty_like(part.shared, dtype=torch.float32) for part in parts]
-            flight = Flight(number, means=means)
+            flight = FragmentExchange(number, means=means)
             _fill(parts, means, pending)
             if self._replica.outer.carry and own.keys() >= _names(parts):
                 flight.own = self._own(number)
@@ -171,7 +171,7 @@ class Flights:
     def _own(self, number: int) -> list[torch.Tensor]:
         return [part.own() for part in self._fragment(number)]
 
-    def _fragment(self, number: int) -> list[Part]:
+    def _fragment(self, number: int) -> list[FragmentState]:
         return self._replica.fragments[number % len(self._replica.fragments)]
 
     def _forget(self, number: int) -> None:
@@ -232,9 +232,9 @@ class Flights:
                     torch.zeros_like(part.shared, dtype=torch.float32)
                     for part in self._fragment(number)
                 ]
-                self._flying.append(Flight(number, means=means))
+                self._flying.append(FragmentExchange(number, means=means))
             else:
-                self._flying.append(Flight(number, failure=TensorError(0, 0, None, 0)))
+                self._flying.append(FragmentExchange(number, failure=TensorError(0, 0, None, 0)))
         return self.means()
 
     def means(self) -> list[torch.Tensor]:
@@ -260,13 +260,69 @@ class Flights:
         self.engine.abandon()
 
 
-def _names(parts: Iterable[Part]) -> set[str]:
+def _names(parts: Iterable[FragmentState]) -> set[str]:
     return {record.name for part in parts for record in part.records}
 
 
 def _fill(
-    parts: Iterable[Part], flats: Iterable[torch.Tensor], tensors: Mapping[str, torch.Tensor]
+    parts: Iterable[FragmentState],
+    flats: Iterable[torch.Tensor],
+    tensors: Mapping[str, torch.Tensor],
 ) -> None:
     for part, flat in zip(parts, flats, strict=True):
         for record, values in part.split(flat):
             values.copy_(tensors[record.name])
+
+
+@dataclass(slots=True, eq=False)
+class FragmentExchange:
+    """One exchange: under way, or with what it has brought.
+
+    Attributes
+    ----------
+    number : int
+    started : Started or None
+        None if it was settled before this rank, or this run, began.
+    own : list of torch.Tensor or None
+        This rank's own parameters as they were when it was sent, if what it trains in the meantime
+        is to be carried.
+    means : list of torch.Tensor or None
+        The averages, when they have arrived.
+    failure : TensorError or None
+        Why there are none, on all ranks alike.
+    """
+
+    number: int
+    started: Started | None = None
+    own: list[torch.Tensor] | None = None
+    means: list[torch.Tensor] | None = None
+    failure: TensorError | None = None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether it was settled, and is to be applied."""
+        return self.means is not None or self.failure is not None
+
+    def settle(self) -> None:
+        """Wait for the averages, and keep them.
+
+        Raises
+        ------
+        ExchangeError
+            It was lost.
+        """
+        if self.arrived:
+            return
+        assert self.started is not None
+        try:
+            self.means = self.started.averages()
+        except GradientError as error:
+            self.failure = TensorError(error.count, error.first, error.name, error.rank)
+
+    def averages(self) -> list[torch.Tensor]:
+        """Wait, and return the averages, or raise the TensorError."""
+        self.settle()
+        if self.means is None:
+            assert self.failure is not None
+            raise fresh(self.failure) from None
+        return self.means

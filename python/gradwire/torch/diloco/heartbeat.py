@@ -9,7 +9,7 @@ from gradwire.torch.diloco.roster import Roster
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Secret, Store
 
-__all__ = ["Watch"]
+__all__ = ["Heartbeat"]
 
 _ROSTER = "roster"
 
@@ -31,7 +31,7 @@ class _Pulse:
     again: bool = False
 
 
-class Watch:
+class Heartbeat:
     """Reads the roster regularly, and counts beats: this rank's own and those of others.
 
     Beats are counted, not timed, so that clocks need not agree: a rank is silent as long as this

@@ -1,22 +1,17 @@
-"""What the ranks of a new generation tell each other, and what follows from it.
-
-An exchange counts if any rank knows that all ranks had all of it: it then takes part in a round of
-confirmations, and applies the result when that is over. So whoever has applied a result knows that
-all others have it, too, and can follow.
-"""
+"""What the ranks of a new generation tell each other, and what follows from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from gradwire.torch.diloco.checkpoint import Position
+from gradwire.torch.diloco.replica import Position
 from gradwire.torch.errors import MembershipError
 
-__all__ = ["Plan", "Told", "decide"]
+__all__ = ["RankReport", "RecoveryPlan", "decide"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RankReport:
     """What one rank tells.
 
     Attributes
@@ -75,7 +70,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecoveryPlan:
     """What all ranks of a generation begin with.
 
     Attributes
@@ -89,7 +84,7 @@ class Plan:
     finite : dict of int to bool
         The exchanges that count and are still to be applied, and whether their averages are finite.
     counted : dict of int to int
-        As in `Told`.
+        As in `RankReport`.
     """
 
     source: int
@@ -99,12 +94,12 @@ class Plan:
     counted: Mapping[int, int]
 
 
-def decide(every: Sequence[Told], *, trained: bool = False) -> Plan:
+def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPlan:
     """Return what follows from what all ranks have told: the same on every rank.
 
     Parameters
     ----------
-    every : sequence of Told
+    every : sequence of RankReport
     trained : bool
         There have been shared parameters, so that there is nothing to begin.
 
@@ -131,10 +126,10 @@ def decide(every: Sequence[Told], *, trained: bool = False) -> Plan:
             ready += 1
     position = {**first.position, "sent": ready}
     finite = {number: first.arrived[number] for number in range(applied, ready)}
-    return Plan(source, keep, position, finite, {**first.counted, held: ready})
+    return RecoveryPlan(source, keep, position, finite, {**first.counted, held: ready})
 
 
-def _begin(every: Sequence[Told], valid: Sequence[int]) -> Plan:
+def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
     """Return what ranks begin with that have not trained together: the furthest checkpoint."""
 
     def progress(rank: int) -> tuple[bool, int, int]:
@@ -150,10 +145,10 @@ def _begin(every: Sequence[Told], valid: Sequence[int]) -> Plan:
             for rank in valid
             if (every[rank].position, every[rank].bits) == (first.position, first.bits)
         }
-    return Plan(source, frozenset(keep), first.position, dict(first.arrived), first.counted)
+    return RecoveryPlan(source, frozenset(keep), first.position, dict(first.arrived), first.counted)
 
 
-def _follows(told: Told, first: Told) -> bool:
+def _follows(told: RankReport, first: RankReport) -> bool:
     """Return whether a rank has all that leads to the shared parameters of the first."""
     mine, theirs = told.position["applied"], first.position["applied"]
     if mine == theirs:
