@@ -29,10 +29,10 @@ TORCH = [
     {"errors"},
     {"backends", "cuda"},
     {"ops", "optim", "tensors", "transport"},
-    {"cost", "reducer"},
+    {"checkpoint", "cost", "engine", "exchange"},
     {"auto"},
     {"collective", "ddp", "fsdp", "horovod"},
-    {"diloco", "lightning", "rank_files"},
+    {"diloco", "lightning"},
     {"accelerate"},
     {"transformers"},
     {""},  # the package itself
@@ -118,7 +118,7 @@ def test_the_package_is_read():
     found = arrows()
     assert len(found) > 100
     assert "gradwire._native" in found["gradwire.codec"]
-    assert "gradwire.torch.reducer.assembly" in found["gradwire.torch.ddp.attachment"]
+    assert "gradwire.torch.engine.attach" in found["gradwire.torch.ddp.attachment"]
 
 
 def test_no_module_imports_itself_by_way_of_others():
@@ -177,7 +177,7 @@ def test_types_alone_go_up_where_it_is_said():
 
 def asked_by_type(tree: ast.AST, module: str) -> list[str]:
     """Where a module asks for the class or the kind of an exchange, and not for what it states."""
-    exchanges = ("gradwire.exchange", "gradwire.torch.reducer.exchange")
+    exchanges = ("gradwire.exchange", "gradwire.torch.exchange")
     named = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -220,7 +220,7 @@ def test_what_an_exchange_is_is_asked_of_the_facts_that_it_states():
         "from gradwire.exchange.owners import Owners as O\nissubclass(x, (int, O))",
         "import gradwire\nisinstance(x, int | gradwire.exchange.LowRank)",
         "from gradwire import exchange as exchanges\nisinstance(x, exchanges.LowRank)",
-        "from gradwire.torch.reducer.exchange import Nested\nisinstance(x, Nested)",
+        "from gradwire.torch.exchange import HierarchicalExchange as H\nisinstance(x, H)",
         "from gradwire.exchange import LowRank\nmatch x:\n    case LowRank():\n        pass",
         "from gradwire.exchange import LowRank\ntype(x) is LowRank",
         "codec.exchange.kind == 'low_rank'",

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from gradwire import Codec, State
 from gradwire.torch import backends
-from gradwire.torch.reducer import parameters as making
-from gradwire.torch.reducer.exchange.base import Exchange
-from gradwire.torch.reducer.exchange.build import build
-from gradwire.torch.reducer.jobs import Job, Step
-from gradwire.torch.reducer.layout import Layout
+from gradwire.torch.engine import parameter_states as making
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.step import BucketTask, Step
+from gradwire.torch.exchange.base import ExchangeBase
+from gradwire.torch.exchange.build import build
 from gradwire.torch.transport import Channel
 
 from .averaging import Dense
@@ -91,7 +91,7 @@ class _Rank:
     """What a rank has: an exchange, and the compressed parameters as one bucket."""
 
     def __init__(self, channels: Callable[[], Channel], flat: Flat, codec: Codec) -> None:
-        self._exchange: Exchange = build(
+        self._exchange: ExchangeBase = build(
             codec.exchange, channels(), channels, {}, check_result=False, postpones=False
         )
         named = dict(flat.model.named_parameters())
@@ -129,7 +129,9 @@ class _Rank:
         """Replace what was taken by the average, and return the bytes that this rank has sent."""
         bucket = backends.of(self._buffer).bucket(self._buffer, False)
         now = time.perf_counter()
-        job = Job(self._layout, bucket, Step(number), last=True, read_scale=_one, enqueued=now)
+        job = BucketTask(
+            self._layout, bucket, Step(number), last=True, read_scale=_one, enqueued=now
+        )
         flight = self._exchange.start(job, number)
         self._exchange.receive(flight)
         return flight.wire

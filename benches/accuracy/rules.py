@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from gradwire import Codec
 from gradwire.exchange import AllGather
 from gradwire.schedule import BySteps, Schedule
+from gradwire.torch.engine.counters import Outcomes
 from gradwire.torch.optim import SGD, AdamW
-from gradwire.torch.reducer.report import Outcomes
 
 from .averaging import Averaging, Compressed, Dense, Encoding
 from .exchanged import Exchanged

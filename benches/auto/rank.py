@@ -20,7 +20,7 @@ from gradwire.exchange import ReduceScatter
 from gradwire.schedule import Constant
 from gradwire.torch import ddp
 from gradwire.torch.ddp import Handle
-from gradwire.torch.reducer.exchange.all_gather import Gathered
+from gradwire.torch.exchange.all_gather import AllGatherExchange
 
 RATIOS = (0.1, 0.05, 0.02, 0.01)
 OWNERS = " through owners"
@@ -124,13 +124,13 @@ class Commands:
 
 
 def _slow_down(seconds: float) -> None:
-    fill = Gathered._fill
+    fill = AllGatherExchange._fill
 
     def slowly(*arguments: Any) -> None:
         time.sleep(seconds)
         fill(*arguments)
 
-    Gathered._fill = slowly  # type: ignore[method-assign,assignment]
+    AllGatherExchange._fill = slowly  # type: ignore[method-assign,assignment]
 
 
 def main(setup: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from gradwire._part import part_from_config
 from gradwire.cli.codecs import build
 from gradwire.codec import Codec
 from gradwire.schedule import Constant, Schedule
-from gradwire.torch.reducer.handle import Handle
+from gradwire.torch.engine.handle import Handle
 
 OWN = ("compute", "none", "bf16", "fp16")
 """Methods without a codec."""

@@ -15,7 +15,7 @@ from benches.harness.methods import AllReduce, Compressed, Exchange, dense_bytes
 from gradwire.codec import Codec
 from gradwire.schedule import Schedule
 from gradwire.torch import ddp
-from gradwire.torch.transport import Group
+from gradwire.torch.transport import ProcessGroupChannel
 
 __all__ = ["DDP"]
 
@@ -39,7 +39,7 @@ class DDP:
         )
         world = dist.group.WORLD
         assert world is not None
-        self._channel = Group(world)
+        self._channel = ProcessGroupChannel(world)
         self.versions: dict[str, str] = {}
 
     def prepare(

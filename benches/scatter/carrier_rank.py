@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from benches.joining import join, obey
-from gradwire.torch.transport import pairs
+from gradwire.torch.transport import p2p as pairs
 
 
 class Commands:

@@ -6,7 +6,7 @@ import pytest
 
 from gradwire.auto import BF16, FP32, Figures, Model, Setting, combined
 from gradwire.cost import Link
-from gradwire.torch.auto.evidence import link_of
+from gradwire.torch.auto.probes import link_of
 from tests.auto.test_exchanges import calibration, figures
 from tests.auto.world import RATIOS
 

@@ -38,7 +38,7 @@ def test_a_change_of_the_exchange_loses_nothing(several: Ranks, spoiled):
     both = [
         at for at, each in enumerate(first["exchanges"]) if {GATHER, OWNERS} <= {*each.values()}
     ]
-    assert any({"Gathered", "Scattered"} == first["calls"][at].keys() for at in both)
+    assert any({"AllGatherExchange", "OwnerExchange"} == first["calls"][at].keys() for at in both)
     # Owners kept what they had not sent, and it was sent before the end.
     assert any(any(each.values()) for each in first["left"])
     for each in results:
@@ -64,7 +64,7 @@ def test_one_step_through_owners_sends_all_that_is_left_also_by_them(several: Ra
             ]
             assert ways.count((OWNERS, 1.0)) == 1
             at = ways.index((OWNERS, 1.0))
-            assert first["calls"][at].keys() == {"Scattered"}
+            assert first["calls"][at].keys() == {"OwnerExchange"}
             left = [each[kind]["left"] for each in results]
             assert all(each[at - 1][name]["any"] for each in left)
             # Where a rank has no gradient, it has only sums that it owns.
@@ -109,10 +109,13 @@ def test_a_run_resumes_through_owners_also_with_other_ranks(
         assert not found["early"]
         assert found["late"] == ({GATHER}, {OWNERS}, results[0]["late"][2])
         assert all({GATHER, OWNERS} <= each for each in found["mixed"][:3])
-        assert found["together"] == {"Gathered": 1}
+        assert found["together"] == {"AllGatherExchange": 1}
         assert found["mixed"][3] == results[0]["mixed"][3]
     before = sum(found["left"].astype(np.float64).ravel() for found in results)
-    for ranks, loaded, sent in ((four, OWNERS, "Scattered"), (two, GATHER, "Gathered")):
+    for ranks, loaded, sent in (
+        (four, OWNERS, "OwnerExchange"),
+        (two, GATHER, "AllGatherExchange"),
+    ):
         others = ranks.run("auto_exchanges.another_size", folder=str(tmp_path))
         assert {each["print"] for each in others} == {others[0]["print"]}
         for each in others:

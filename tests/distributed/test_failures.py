@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.torch.transport import groups
+from gradwire.torch.transport import process_group as groups
 from tests.distributed.ranks import Ranks
 
 LIMIT = 60.0  # seconds: less than rank 1 stays there, and less than the timeout of `expendable`

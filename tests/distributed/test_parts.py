@@ -11,13 +11,13 @@ import gradwire
 from gradwire._native import unpack_positions
 from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, attachment
-from gradwire.torch.reducer.capacity import FLOOR, SizeLimit
-from gradwire.torch.reducer.exchange import slots
-from gradwire.torch.reducer.exchange.slots import Plan, Status
-from gradwire.torch.reducer.jobs import Buffers
-from gradwire.torch.reducer.layout import Layout
-from gradwire.torch.reducer.record import Parameter
-from gradwire.torch.reducer.report import Outcomes, Tallies, Tally
+from gradwire.torch.engine.counters import Counters, Outcomes, ParameterCounts
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.size_limit import FLOOR, SizeLimit
+from gradwire.torch.engine.step import BufferPool
+from gradwire.torch.exchange import slot as slots
+from gradwire.torch.exchange.slot import Plan, Status
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
@@ -92,9 +92,9 @@ def test_models_that_cannot_be_attached_to_are_refused(model: dict[str, Any], te
 @pytest.fixture
 def layout() -> Layout:
     parameters = [
-        Parameter("w", torch.zeros(2000), state=object(), limit=SizeLimit(500)),
-        Parameter("b1", torch.zeros(7)),
-        Parameter("b2", torch.zeros(9)),
+        ParameterSlot("w", torch.zeros(2000), state=object(), limit=SizeLimit(500)),
+        ParameterSlot("b1", torch.zeros(7)),
+        ParameterSlot("b2", torch.zeros(9)),
     ]
     return Layout(parameters, torch.float32)
 
@@ -133,7 +133,7 @@ def test_a_slot_of_another_bucket_is_refused(layout: Layout, plan: Plan, slot: n
     with pytest.raises(ExchangeError, match=r"rank 3 is at bucket 41, this rank at bucket 42") as e:
         slots.read(slot, 3, plan, layout, 42)
     assert e.value.rank == 3
-    other = Layout([Parameter("w", torch.zeros(2000))], torch.float32)
+    other = Layout([ParameterSlot("w", torch.zeros(2000))], torch.float32)
     with pytest.raises(ExchangeError, match="different parameters"):
         slots.read(slot, 0, plan, other, 41)
 
@@ -193,7 +193,7 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
 
 
 def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:
-    buffers, bucket = Buffers(), backends.of(torch.ones(3)).bucket(torch.ones(3))
+    buffers, bucket = BufferPool(), backends.of(torch.ones(3)).bucket(torch.ones(3))
     for step, nbytes in enumerate([100_000, 3000, 2900, 3100, 2800]):
         several = [buffers.take(nbytes, step, bucket) for _ in range(3)]
         for each in several:
@@ -202,7 +202,7 @@ def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:
 
 
 def test_buffers_of_buckets_of_several_lengths_stay() -> None:
-    buffers, bucket = Buffers(), backends.of(torch.ones(3)).bucket(torch.ones(3))
+    buffers, bucket = BufferPool(), backends.of(torch.ones(3)).bucket(torch.ones(3))
     held = []
     for step in range(6):
         several = [buffers.take(nbytes, step, bucket) for nbytes in (10, 50_000, 1000, 10)]
@@ -213,21 +213,21 @@ def test_buffers_of_buckets_of_several_lengths_stay() -> None:
 
 
 def test_figures_of_parameters_add_up() -> None:
-    tallies = Tallies(4)
+    tallies = Counters(4)
     outcomes = Outcomes.of(np.array([[100, 5, 6, 1, 0, 7], [90, 4, -1, 0, 1, 8]]).ravel())
     tallies.encoded(np.array([3, 1]), outcomes, outcomes.nbytes + 1)
     tallies.encoded(np.array([3, 1]), outcomes, outcomes.nbytes)
     tallies.decoded(np.array([3, 1]), np.array([10, 20]))
     tallies.dense(np.array([0]), np.array([40]), 50)
     assert tallies.all() == [
-        Tally(1, 40, 0, 0, 0, 0, 50),
-        Tally(2, 181, 0, 0, 0, 16, 20),
-        Tally(0, 0, 0, 0, 0, 0, 0),
-        Tally(2, 201, 10, 12, 2, 14, 10),
+        ParameterCounts(1, 40, 0, 0, 0, 0, 50),
+        ParameterCounts(2, 181, 0, 0, 0, 16, 20),
+        ParameterCounts(0, 0, 0, 0, 0, 0, 0),
+        ParameterCounts(2, 201, 10, 12, 2, 14, 10),
     ]
-    assert tallies.total() == Tally(5, 422, 10, 12, 2, 30, 80)
+    assert tallies.total() == ParameterCounts(5, 422, 10, 12, 2, 30, 80)
     tallies.clear()
-    assert tallies.total() == Tally(0, 0, 0, 0, 0, 0, 0)
+    assert tallies.total() == ParameterCounts(0, 0, 0, 0, 0, 0, 0)
 
 
 def test_a_frame_that_was_trimmed_wanted_as_much_more_as_entries_were_left_out() -> None:

@@ -11,7 +11,7 @@ import gradwire
 from gradwire.memory import NoMemory
 from gradwire.sparsify import TopK
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.reducer.exchange import ranges
+from gradwire.torch.exchange import ownership as ranges
 from tests.distributed.plain_owners import check_bytes, runs_of
 from tests.distributed.ranks import Nursery, Ranks
 from tests.distributed.test_parity import check_conservation

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradwire.schedule.warm_up import RATIO, STEPS
-from gradwire.torch.reducer.scheduling import EPOCH
+from gradwire.torch.engine.scheduler import EPOCH
 from tests.distributed.ranks import Ranks
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.torch.transport.pairs import Swap
+from gradwire.torch.transport.p2p import PointToPoint
 from tests.distributed.ranks import Ranks
 
 
@@ -35,7 +35,7 @@ def test_a_message_that_was_given_up_is_an_error(timeout: timedelta | None) -> N
             waited.append(given)
             return self.came
 
-    Swap([Message(True), Message(True)], timeout).wait()
+    PointToPoint([Message(True), Message(True)], timeout).wait()
     with pytest.raises(RuntimeError, match="given up"):
-        Swap([Message(True), Message(False)], timeout).wait()
+        PointToPoint([Message(True), Message(False)], timeout).wait()
     assert waited == [() if timeout is None else (timeout,)] * 4

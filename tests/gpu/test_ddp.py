@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gradwire.torch
-from gradwire.torch.reducer.exchange.pieces import mean_of
+from gradwire.torch.exchange.dense import mean_of
 from tests.distributed.device_suite import DeviceSuite
 from tests.distributed.ranks import Nursery, Ranks
 

@@ -18,12 +18,12 @@ from gradwire.torch import backends
 from gradwire.torch.backends import choice, cuda
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.backends.host.staging import Staging, staging
-from gradwire.torch.reducer.capacity import SizeLimit
-from gradwire.torch.reducer.exchange import build
-from gradwire.torch.reducer.jobs import Job, Step
-from gradwire.torch.reducer.layout import Layout
-from gradwire.torch.reducer.record import Parameter
-from gradwire.torch.reducer.worker import Worker
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.pipeline import ExchangePipeline
+from gradwire.torch.engine.size_limit import SizeLimit
+from gradwire.torch.engine.step import BucketTask, Step
+from gradwire.torch.exchange import build
 from tests.csrc.emulated.operators import emulate
 from tests.torch.late import Late, late, register
 
@@ -166,7 +166,7 @@ class Run:
             postpones=not codec.memory.undoable,
         )
         self.layouts = [self.layout(codec, index) for index in range(len(BUCKETS))]
-        self.worker = Worker(exchange, scaled=False, whole=True)
+        self.worker = ExchangePipeline(exchange, scaled=False, whole=True)
         self.exchange = exchange
         self.carried = there
 
@@ -174,7 +174,7 @@ class Run:
         parameters = []
         for at, numel in enumerate(BUCKETS[index]):
             tensor = self.put(torch.zeros(numel))
-            made = Parameter(f"{index}.{at}", tensor)
+            made = ParameterSlot(f"{index}.{at}", tensor)
             if numel >= 100:
                 made.codec = codec
                 made.state = backends.of(tensor).init_state(codec, numel, made.name, 0)
@@ -190,7 +190,9 @@ class Run:
             buffer.copy_(gradients(number, index), non_blocking=True)
             bucket = backends.of(buffer).bucket(buffer, self.carried)
             last = index == len(self.layouts) - 1
-            self.worker.submit(Job(layout, bucket, step, last, lambda: 1.0, time.perf_counter()))
+            self.worker.submit(
+                BucketTask(layout, bucket, step, last, lambda: 1.0, time.perf_counter())
+            )
             buckets.append(bucket)
         assert self.worker.drain(60.0)
         assert step.error is None

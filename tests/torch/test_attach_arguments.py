@@ -9,9 +9,9 @@ import torch
 import gradwire
 from gradwire.report import Report
 from gradwire.torch import backends, ddp
-from gradwire.torch.reducer.exchange.low_rank import Factored
-from gradwire.torch.reducer.jobs import Buffers
-from gradwire.torch.transport import groups
+from gradwire.torch.engine.step import BufferPool
+from gradwire.torch.exchange.powersgd import PowerSGDExchange
+from gradwire.torch.transport import process_group as groups
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_ranks_may_be_bound_to_devices(model, monkeypatch):
 def test_frames_stay_on_devices_of_a_kind_only_if_they_can_on_all(model, monkeypatch):
     monkeypatch.setattr(groups, "_BY_HOST", ())
     monkeypatch.setattr(backends, "of", lambda each: SimpleNamespace(carries=each.numel() == 1))
-    made = groups.Groups(torch.distributed.group.WORLD, None)
+    made = groups.ProcessGroups(torch.distributed.group.WORLD, None)
     one, other = torch.zeros(1), torch.zeros(2)
     assert made.carriers([one, one]) == {"cpu": "gloo"}
     assert made.carriers([one, other]) == made.carriers([other, one]) == {}
@@ -62,8 +62,8 @@ def test_frames_stay_on_devices_of_a_kind_only_if_they_can_on_all(model, monkeyp
 def test_ranks_are_connected_on_each_device_before_a_backward_pass_needs_them(model, monkeypatch):
     connected = []
     world = torch.distributed.group.WORLD
-    made, tensors = groups.Groups(world, None), [torch.zeros(1), torch.zeros(2)]
-    channel = groups.Group(world)
+    made, tensors = groups.ProcessGroups(world, None), [torch.zeros(1), torch.zeros(2)]
+    channel = groups.ProcessGroupChannel(world)
     all_reduce = channel.all_reduce
 
     def recorded(tensor):
@@ -84,8 +84,8 @@ def test_ranks_that_cannot_be_connected_on_a_device_are_an_error_of_attach(model
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     world = torch.distributed.group.WORLD
     with pytest.raises(ddp.ExchangeError, match="by carrier on cpu: no route"):
-        groups.Groups(world, None).connect(
-            groups.Group(world), {"cpu": "carrier"}, [torch.zeros(1)]
+        groups.ProcessGroups(world, None).connect(
+            groups.ProcessGroupChannel(world), {"cpu": "carrier"}, [torch.zeros(1)]
         )
 
 
@@ -94,7 +94,7 @@ def test_ranks_that_cannot_be_connected_on_a_device_are_an_error_of_attach(model
 )
 def test_a_detached_handle_holds_no_slots(model, codec):
     def held(exchange):
-        found = [each for each in vars(exchange).values() if isinstance(each, Buffers)]
+        found = [each for each in vars(exchange).values() if isinstance(each, BufferPool)]
         return [each.nbytes for each in found]
 
     handle = ddp.attach(model, codec)
@@ -183,7 +183,7 @@ def test_factors_that_cannot_be_written_leave_the_state_as_it_was(model, monkeyp
     model(inputs).square().sum().backward()
     (state,) = (each.state for each in handle._parameters.values() if each.compressed)
     before = {name: np.array(each) for name, each in state.state_dict().items()}
-    monkeypatch.setattr(Factored, "_write", fails)
+    monkeypatch.setattr(PowerSGDExchange, "_write", fails)
     with pytest.raises(ddp.ExchangeError, match="MemoryError: no memory to write"):
         model(inputs).square().sum().backward()
     after = state.state_dict()

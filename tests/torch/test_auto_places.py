@@ -2,7 +2,7 @@
 
 import torch
 
-from gradwire.torch.auto.records import Places
+from gradwire.torch.auto.timings import Places
 
 
 def test_a_bucket_that_is_the_same_has_one_place_and_is_asked_about_once():

@@ -14,7 +14,7 @@ SCRIPT = """
 import hashlib
 import numpy as np, torch
 from gradwire._orthonormal import orthonormalize
-from gradwire.torch.reducer.exchange.low_rank import _product
+from gradwire.torch.exchange.powersgd import _product
 
 draw = np.random.default_rng(0)
 digest = hashlib.sha256()
@@ -55,7 +55,7 @@ def test_every_simd_level_gives_the_same_bits():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_state_that_is_not_finite_is_refused_and_nothing_changes(value):
-    from gradwire.torch.reducer.low_rank import LowRankState
+    from gradwire.torch.engine.low_rank_state import LowRankState
 
     state = LowRankState(LowRank(2), (6, 4), "weight", keeps=True)
     state.take(torch.ones(4, 2))

@@ -6,8 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradwire
 from gradwire.torch.backends import choice, host
-from gradwire.torch.reducer.origins import Origin, Origins
-from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.engine.grad_tracker import GradSource, GradTracker
+from gradwire.torch.engine.parameter import ParameterSlot
 
 
 class Reads(TorchDispatchMode):
@@ -29,11 +29,11 @@ def tensors():
 def origins(tensors):
     """Of parameters whose ``.grad`` a first pass has brought."""
     codec = gradwire.dgc(ratio=0.01)  # what it computes must not be mixed with gradients
-    made = Origins(
-        [Parameter(str(index), each, codec, object()) for index, each in enumerate(tensors)]
+    made = GradTracker(
+        [ParameterSlot(str(index), each, codec, object()) for index, each in enumerate(tensors)]
     )
     torch.stack(tensors).sum().backward()
-    made.exchanged([mark.parameter for mark in made.marks], Origin.SENT)
+    made.exchanged([mark.parameter for mark in made.marks], GradSource.SENT)
     return made
 
 
@@ -59,8 +59,8 @@ def test_what_was_not_cleared_is_mixed(tensors, origins, monkeypatch, backend, c
         if backend == "host":
             assert reads.count == 0, "all flags are read at once"
     assert (found is not None) == mixed
-    expected = Origin.MIXED if mixed else Origin.LOCAL
-    assert [mark.origin for mark in origins.marks] == [expected, expected, Origin.SENT]
+    expected = GradSource.MIXED if mixed else GradSource.LOCAL
+    assert [mark.origin for mark in origins.marks] == [expected, expected, GradSource.SENT]
 
 
 def test_what_is_kept_is_asked_of_all_at_once(tensors, origins, monkeypatch):
@@ -75,7 +75,7 @@ def test_what_is_kept_is_asked_of_all_at_once(tensors, origins, monkeypatch):
         origins.settle()
         assert reads.count == 0
         assert [mark.origin for mark in origins.marks] == [
-            *(Origin.LOCAL, Origin.LOCAL, Origin.MIXED)
+            *(GradSource.LOCAL, GradSource.LOCAL, GradSource.MIXED)
         ]
         assert reads.count == 0, "they are known by now"
     assert origins.kept(parameters) == parameters[2:]
@@ -88,7 +88,7 @@ def test_what_was_cleared_since_is_mixed_no_more(tensors, origins, monkeypatch):
         each.grad.zero_()
     assert origins.mixed() is None
     torch.stack(tensors).sum().backward()
-    assert {mark.origin for mark in origins.marks} == {Origin.LOCAL}
+    assert {mark.origin for mark in origins.marks} == {GradSource.LOCAL}
 
 
 def test_an_update_to_which_a_gradient_is_added_is_set_aside(tensors, origins):
@@ -98,7 +98,7 @@ def test_an_update_to_which_a_gradient_is_added_is_set_aside(tensors, origins):
     for _ in range(2):
         (4.0 * torch.stack(tensors[:2])).sum().backward()
         origins.set_aside()
-        origins.exchanged([mark.parameter for mark in origins.marks[:2]], Origin.SENT)
+        origins.exchanged([mark.parameter for mark in origins.marks[:2]], GradSource.SENT)
     assert [each.grad[0].item() for each in tensors] == [4.0, 4.0, 0.0]
     assert [mark.aside[0].item() for mark in origins.marks] == [1.0 + 4.0, 1.0 + 4.0, 1.0]
     assert len(origins.take_aside()) == 3

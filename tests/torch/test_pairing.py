@@ -11,8 +11,8 @@ import torch
 
 import gradwire
 from gradwire.torch import ddp
+from gradwire.torch.engine.optimizer_link import set_rates
 from gradwire.torch.optim import SGD, AdamW
-from gradwire.torch.reducer.applying import set_rates
 
 
 @pytest.fixture(scope="module")

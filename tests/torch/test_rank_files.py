@@ -12,7 +12,7 @@ def test_a_full_disk_is_told_and_the_earlier_file_stays(tmp_path: Path) -> None:
         from pathlib import Path
         from types import SimpleNamespace
         import torch
-        from gradwire.torch import rank_files
+        from gradwire.torch.checkpoint import files as rank_files
 
         def handle(numel):
             state = {"rank0": {"about": "{}", "residual": {"w": torch.ones(numel)}}}

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gradwire.torch.backends import of
+from gradwire.torch.engine.pipeline import ExchangePipeline
+from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.reducer.jobs import Step
-from gradwire.torch.reducer.worker import Worker
 
 
 def test_a_bucket_that_cannot_be_resolved_is_an_error_and_not_a_hang(monkeypatch):
@@ -21,7 +21,7 @@ def test_a_bucket_that_cannot_be_resolved_is_an_error_and_not_a_hang(monkeypatch
         real(self, spoiled=spoiled)
 
     monkeypatch.setattr(type(buckets[0]), "resolve", resolve)
-    worker = Worker(SimpleNamespace(postpones=False), scaled=True, whole=True)
+    worker = ExchangePipeline(SimpleNamespace(postpones=False), scaled=True, whole=True)
     step = Step(held=[SimpleNamespace(job=SimpleNamespace(bucket=each)) for each in buckets])
     worker._resolve(step)
     assert torch.equal(buckets[0].future.wait(), torch.ones(3))

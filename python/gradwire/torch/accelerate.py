@@ -15,10 +15,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.memory import Memory
-from gradwire.torch import ddp, rank_files
+from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, codec_for
-from gradwire.torch.reducer.assignment import Assignment, Codecs
-from gradwire.torch.reducer.checkpoint import Policy
+from gradwire.torch.checkpoint import files as rank_files
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.engine.assignment import Assignment, Codecs
 
 try:
     from accelerate import Accelerator

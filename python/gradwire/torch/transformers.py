@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.schedule import BySteps, Constant
-from gradwire.torch import ddp, optim, rank_files
+from gradwire.torch import ddp, optim
 from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
 from gradwire.torch.auto import AUTO, least_ratio
-from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.checkpoint import Policy
+from gradwire.torch.checkpoint import files as rank_files
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.engine.assignment import Codecs
 
 try:
     from transformers import (

@@ -23,8 +23,8 @@ from gradwire.presets import PRESETS
 from gradwire.quantize import TwoMeans
 from gradwire.sparsify import All, TopK
 from gradwire.torch.ddp import PairingWarning
-from gradwire.torch.reducer.pairing import check_pairing, warn_of_pairing
-from gradwire.torch.reducer.record import Parameter
+from gradwire.torch.engine.pairing import check_pairing, warn_of_pairing
+from gradwire.torch.engine.parameter import ParameterSlot
 
 SPARSE = gradwire.topk(ratio=0.01)
 CODEC = gradwire.Codec
@@ -58,7 +58,7 @@ def test_attach_accepts_what_is_recommended_for_every_preset(name, usual):
     optimizer, schedule = recipe_for(usual, codec).build([tensor], 0.5, 100)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)  # the warm-up's first step
     assert schedule.get_last_lr() == [optimizer.param_groups[0]["lr"]]
-    compressed = [Parameter("weight", tensor)]
+    compressed = [ParameterSlot("weight", tensor)]
     check_pairing(codec, optimizer, compressed)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PairingWarning)

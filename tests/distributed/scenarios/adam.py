@@ -22,9 +22,9 @@ from gradwire.memory import AdamCorrection
 from gradwire.quantize import BFloat16
 from gradwire.schedule import Accordion, DenseWarmUp, WarmUp
 from gradwire.sparsify import TopK
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import GradientError
 from gradwire.torch.optim import AdamW
-from gradwire.torch.reducer.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

@@ -15,8 +15,8 @@ from gradwire.auto import BF16, FP32, Decider, Figures, Model, Plan, Setting
 from gradwire.cost import Calibration, CodecCost, Line, Link
 from gradwire.schedule import Accordion, Constant, DenseWarmUp
 from gradwire.schedule.warm_up import STEPS
-from gradwire.torch.auto import pilot
-from gradwire.torch.auto.records import figures
+from gradwire.torch.auto import controller as pilot
+from gradwire.torch.auto.timings import figures
 from gradwire.torch.ddp import GradientError, Handle
 from tests.distributed.scenarios.common import (
     SHAPES,
@@ -95,7 +95,7 @@ def ratios(handle: Handle) -> dict[str, Any]:
 def plan_of(handle: Handle) -> list[str]:
     """What is in use, in words."""
     deciding = handle._deciding
-    assert isinstance(deciding, pilot.Pilot)
+    assert isinstance(deciding, pilot.AutoController)
     return [str(each) for each in deciding.plan]
 
 
@@ -201,7 +201,7 @@ def other_figures(
         del records
         numels = tuple(each.numel for each in places)
         deciding = handles[0]._deciding
-        assert isinstance(deciding, pilot.Pilot)
+        assert isinstance(deciding, pilot.AutoController)
         shares = [SHARE[each.kind] for each in deciding.plan]
         seconds = tuple(
             32.0 * share * numel / bandwidth[0] * (1.0 + 0.2 * rank)
@@ -438,7 +438,7 @@ def warming_up(rank: int, world_size: int, folder: str) -> dict[str, Any]:
             ),
         ):
             deciding = handle._deciding
-            assert isinstance(deciding, pilot.Pilot)
+            assert isinstance(deciding, pilot.AutoController)
             if kind == "resumed":
                 module.load_state_dict(saved["model"])
                 optimizer.load_state_dict(saved["optimizer"])

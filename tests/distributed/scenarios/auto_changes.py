@@ -11,7 +11,7 @@ from torch import nn
 
 import gradwire
 from gradwire.auto import FP32, Setting
-from gradwire.torch.auto import pilot
+from gradwire.torch.auto import controller as pilot
 from gradwire.torch.ddp import ExchangeError, Handle
 from tests.distributed.scenarios.auto import (
     CODED,

@@ -14,10 +14,10 @@ import torch
 import gradwire
 from gradwire.auto import FP32, Figures, Model, Plan, Setting
 from gradwire.cost import Link
-from gradwire.torch.auto import pilot
+from gradwire.torch.auto import controller as pilot
 from gradwire.torch.ddp import GradientError, Handle
-from gradwire.torch.reducer.exchange.all_gather import Gathered
-from gradwire.torch.reducer.exchange.reduce_scatter import Scattered
+from gradwire.torch.exchange.all_gather import AllGatherExchange
+from gradwire.torch.exchange.owners import OwnerExchange
 from tests.distributed.scenarios.auto import (
     CODED,
     Known,
@@ -64,7 +64,7 @@ def counted() -> Iterator["Counter[str]"]:
     """Count the buckets that go by each exchange."""
     calls: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
-        for kind in (Gathered, Scattered):
+        for kind in (AllGatherExchange, OwnerExchange):
 
             def send(self: Any, *given: Any, kind: Any = kind, real: Any = kind.send) -> Any:
                 calls[kind.__name__] += 1

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.auto import FP32, Figures, Plan
-from gradwire.torch.auto import pilot
+from gradwire.torch.auto import controller as pilot
 from gradwire.torch.ddp import GradientError, PairingWarning
 from tests.distributed.scenarios.auto import CODED, ratios
 from tests.distributed.scenarios.common import SMALL_BUCKETS, batch, fingerprint, network

@@ -19,7 +19,7 @@ from gradwire.torch import backends, optim
 from gradwire.torch.backends import choice, cpu
 from gradwire.torch.backends.host.staging import Staging
 from gradwire.torch.ddp import GradientError
-from gradwire.torch.transport.groups import Groups
+from gradwire.torch.transport.process_group import ProcessGroups
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
@@ -126,7 +126,7 @@ def split(rank: int, world_size: int) -> list[dict[str, str]]:
     tensors = [torch.zeros(3)]
     world: Any = dist.group.WORLD
     part: Any = dist.new_group([rank], backend="carrier", use_local_synchronization=True)
-    groups = [Groups(part, None), Groups(world, None)]
+    groups = [ProcessGroups(part, None), ProcessGroups(world, None)]
     found = [each.carriers(tensors) for each in groups]
     with patch.object(type(world), "bound_device_id", torch.device("cpu")):
         return [*found, *(each.carriers(tensors) for each in groups)]

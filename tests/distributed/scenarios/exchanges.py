@@ -14,7 +14,7 @@ import gradwire
 from gradwire.exchange import AllGather, AllReduce, LeaderIndices, QuantizedAllReduce, ReduceScatter
 from gradwire.memory import Residual
 from gradwire.torch.ddp import ExchangeError, GradientError
-from gradwire.torch.reducer.jobs import Buffers
+from gradwire.torch.engine.step import BufferPool
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -189,8 +189,8 @@ def no_memory(rank: int, world_size: int) -> dict[str, Any]:
                 model.zero_grad()
                 model(integers(1, rank, step)).backward()
             before, said = residuals(handle), ""
-            take = trouble if rank == 1 else Buffers.take
-            with mock.patch.object(Buffers, "take", take):
+            take = trouble if rank == 1 else BufferPool.take
+            with mock.patch.object(BufferPool, "take", take):
                 try:
                     model(integers(1, rank, 2)).backward()
                 except ExchangeError as error:

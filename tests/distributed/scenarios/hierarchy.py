@@ -22,9 +22,10 @@ import gradwire.torch.ddp
 import gradwire.torch.optim
 from gradwire.torch.backends import cpu
 from gradwire.torch.backends.interface import Bucket
-from gradwire.torch.reducer.exchange import nested
-from gradwire.torch.reducer.jobs import Buffers
-from gradwire.torch.transport import Group
+from gradwire.torch.engine.step import BufferPool
+from gradwire.torch.exchange import hierarchical as nested
+from gradwire.torch.transport import ProcessGroupChannel
+from tests.deadlines import stretched
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,
@@ -155,9 +156,9 @@ def volume(rank: int, world_size: int) -> dict[str, Any]:
     counted = {"inside": 0, "between": 0}
 
     def spy(kind: str) -> Any:
-        original = getattr(Group, kind)
+        original = getattr(ProcessGroupChannel, kind)
 
-        def call(self: Group, *tensors: torch.Tensor) -> Any:
+        def call(self: ProcessGroupChannel, *tensors: torch.Tensor) -> Any:
             ranks = dist.get_process_group_ranks(self.group)
             if len(ranks) == 2:
                 inside = ranks[0] // 2 == ranks[1] // 2
@@ -177,14 +178,14 @@ def volume(rank: int, world_size: int) -> dict[str, Any]:
         originals = {}
         for kind in ("all_to_all", "all_gather"):
             originals[kind], call = spy(kind)
-            setattr(Group, kind, call)
+            setattr(ProcessGroupChannel, kind, call)
         try:
             for step in range(3, 5):
                 model(integers(rank, step)).backward()
             report = handle.report()
         finally:
             for kind, original in originals.items():
-                setattr(Group, kind, original)
+                setattr(ProcessGroupChannel, kind, original)
     return {
         **counted,
         "steps": report.steps,
@@ -275,7 +276,7 @@ def no_memory(rank: int, world_size: int) -> dict[str, Any]:
     def trouble(*arguments: Any, **options: Any) -> Any:
         raise MemoryError("no memory for a share")
 
-    places = [(Buffers, "take"), (cpu.buckets.Bucket, "pack"), (nested, "mean_of")]
+    places = [(BufferPool, "take"), (cpu.buckets.Bucket, "pack"), (nested, "mean_of")]
     codecs = {
         "gathered": gradwire.topk(0.1),
         "summed": preset("randomk", ratio=0.1, exchange="AllReduce", memory="Residual"),
@@ -367,7 +368,7 @@ def refusals(rank: int, world_size: int) -> list[str]:
                 model,
                 gradwire.topk(0.1),
                 hierarchy=hierarchy,
-                timeout=datetime.timedelta(seconds=9),
+                timeout=datetime.timedelta(seconds=stretched(9)),
             ).detach()
             told.append("nothing")
         except (TypeError, ValueError) as error:

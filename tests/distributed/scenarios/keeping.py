@@ -16,9 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, WarmUp
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import Handle
 from gradwire.torch.optim import AdamW
-from gradwire.torch.reducer.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

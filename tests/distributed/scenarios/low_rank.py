@@ -14,7 +14,7 @@ import gradwire.torch.ddp
 from gradwire._orthonormal import orthonormalize
 from gradwire.exchange import LowRank
 from gradwire.torch.ddp import ExchangeError, GradientError
-from gradwire.torch.reducer.exchange.low_rank import Factored
+from gradwire.torch.exchange.powersgd import PowerSGDExchange
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -40,7 +40,7 @@ def conserving(rank: int, world_size: int, keeps: bool) -> dict[str, Any]:
 
     Products are computed a few rows after the other, as those of large matrices are.
     """
-    with mock.patch("gradwire.torch.reducer.exchange.low_rank._BLOCK", 150):
+    with mock.patch("gradwire.torch.exchange.powersgd._BLOCK", 150):
         return _conserving(rank, world_size, keeps=keeps)
 
 
@@ -178,7 +178,7 @@ def rounding_differs(rank: int, world_size: int) -> dict[str, Any]:
             model.zero_grad()
             patch: Any = contextlib.nullcontext()
             if step == 1 and rank == 1:
-                patch = mock.patch(f"{Factored.__module__}.orthonormalize", another)
+                patch = mock.patch(f"{PowerSGDExchange.__module__}.orthonormalize", another)
             with patch:
                 try:
                     model(integers(4, rank, step)).backward()

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.torch.transport.groups import Group
+from gradwire.torch.transport.process_group import ProcessGroupChannel
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -117,12 +117,14 @@ def one_collective_a_bucket(rank: int, world_size: int) -> tuple[int, int, int]:
     ours = "all_gather", "all_to_all", "all_reduce", "broadcast", "gather", "all_gather_object"
     # What torch itself has, whoever calls it: two ranks gather by messages.
     torchs = (*ours, "all_gather_into_tensor", "barrier", "send", "recv")
-    originals: dict[tuple[Any, str], Any] = {(Group, name): getattr(Group, name) for name in ours}
+    originals: dict[tuple[Any, str], Any] = {
+        (ProcessGroupChannel, name): getattr(ProcessGroupChannel, name) for name in ours
+    }
     originals |= {(dist, name): getattr(dist, name) for name in torchs if hasattr(dist, name)}
 
     def spy(of: Any, name: str) -> Any:
         def call(*arguments: Any, **keywords: Any) -> Any:
-            calls.append(name if of is Group else f"torch's {name}")
+            calls.append(name if of is ProcessGroupChannel else f"torch's {name}")
             return originals[of, name](*arguments, **keywords)
 
         return call

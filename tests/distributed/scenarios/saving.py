@@ -12,8 +12,8 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.memory import Residual
 from gradwire.memory.base import StorageDtype
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import Handle
-from gradwire.torch.reducer.checkpoint import Policy
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

@@ -16,8 +16,8 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire import _native
 from gradwire.torch.ddp import ExchangeError, GradientError
-from gradwire.torch.reducer.jobs import Step
-from gradwire.torch.transport.groups import Group
+from gradwire.torch.engine.step import Step
+from gradwire.torch.transport.process_group import ProcessGroupChannel
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -48,13 +48,17 @@ class Counting:
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.size = rank, world_size
         self.calls: list[tuple[int, int]] = []
-        self._real: Any = Group.all_to_all, Group.all_gather, dist.ProcessGroup.send
+        self._real: Any = (
+            ProcessGroupChannel.all_to_all,
+            ProcessGroupChannel.all_gather,
+            dist.ProcessGroup.send,
+        )
         self._sent = threading.local()  # by this thread, in the collective that it starts
         self._stack = contextlib.ExitStack()
 
     def all_to_all(
         self,
-        group: Group,
+        group: ProcessGroupChannel,
         out: torch.Tensor,
         mine: torch.Tensor,
         theirs: Any = None,
@@ -69,7 +73,7 @@ class Counting:
         self._sent.nbytes = getattr(self._sent, "nbytes", 0) + sum(each.nbytes for each in parts)
         return self._real[2](group, parts, *rest)
 
-    def all_gather(self, group: Group, out: torch.Tensor, mine: torch.Tensor) -> Any:
+    def all_gather(self, group: ProcessGroupChannel, out: torch.Tensor, mine: torch.Tensor) -> Any:
         if mine.numel() == 16:  # not the message of a report
             self.calls.append((16, 16 * (self.size - 1)))
         return self._real[1](group, out, mine)
@@ -80,7 +84,7 @@ class Counting:
             "all_gather": lambda *call: self.all_gather(*call),
         }
         for name, spy in spies.items():
-            self._stack.enter_context(mock.patch.object(Group, name, spy))
+            self._stack.enter_context(mock.patch.object(ProcessGroupChannel, name, spy))
         send = mock.patch.object(dist.ProcessGroup, "send", lambda *call: self.send(*call))
         self._stack.enter_context(send)
         return self

@@ -17,9 +17,9 @@ import gradwire.torch.ddp
 from gradwire.schedule import Accordion, BySteps, Constant, DenseWarmUp, WarmUp
 from gradwire.schedule.warm_up import RATIO, STEPS
 from gradwire.torch.ddp import Handle
+from gradwire.torch.engine.scheduler import EPOCH
+from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.optim import AdamW
-from gradwire.torch.reducer.jobs import Buffers
-from gradwire.torch.reducer.scheduling import EPOCH
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
@@ -341,7 +341,7 @@ def gives_back(rank: int, world_size: int) -> list[int]:
     """Bytes of the buffers of frames: in the warm-up, and some steps after it."""
     del world_size
     gc.collect()
-    others = {id(each) for each in gc.get_objects() if isinstance(each, Buffers)}
+    others = {id(each) for each in gc.get_objects() if isinstance(each, BufferPool)}
     module = torch.nn.Sequential(
         torch.nn.Linear(32, 2000, bias=False), torch.nn.Linear(2000, 16, bias=False)
     )
@@ -351,7 +351,7 @@ def gives_back(rank: int, world_size: int) -> list[int]:
         for steps in (range(STEPS), range(STEPS, STEPS + 8)):
             train(model, rank, steps, optimizer=optimizer)
             handle.report()  # waits for what is under way
-            mine = [each for each in gc.get_objects() if isinstance(each, Buffers)]
+            mine = [each for each in gc.get_objects() if isinstance(each, BufferPool)]
             found.append(sum(each.nbytes for each in mine if id(each) not in others))
         return found
 

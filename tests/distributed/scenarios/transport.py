@@ -7,13 +7,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.transport import gloo
-from gradwire.torch.transport.groups import Groups
+from gradwire.torch.transport import store as gloo
+from gradwire.torch.transport.process_group import ProcessGroups
 
 
-def _groups(timeout: timedelta | None = None) -> Groups:
+def _groups(timeout: timedelta | None = None) -> ProcessGroups:
     assert dist.group.WORLD is not None
-    return Groups(dist.group.WORLD, timeout)
+    return ProcessGroups(dist.group.WORLD, timeout)
 
 
 def _part(sender: int, receiver: int, turn: int) -> torch.Tensor:

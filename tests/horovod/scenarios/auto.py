@@ -16,7 +16,9 @@ import gradwire
 import gradwire.torch.horovod as gh
 from gradwire.auto import FP32, Decider, Figures, Plan
 from gradwire.schedule import Accordion
-from gradwire.torch.auto import evidence, pilot, records
+from gradwire.torch.auto import controller as pilot
+from gradwire.torch.auto import probes as evidence
+from gradwire.torch.auto import timings as records
 from gradwire.torch.cost.link import measure_by
 from gradwire.torch.optim import AdamW
 from gradwire.torch.transport.horovod import HorovodTransport, library
@@ -57,9 +59,9 @@ class Auto(Run):
         super().__init__("auto", *arguments, wrap={"groups": 3, **(wrap or {})}, **options)
 
     @property
-    def pilot(self) -> pilot.Pilot:
+    def pilot(self) -> pilot.AutoController:
         deciding = self.handle._deciding
-        assert isinstance(deciding, pilot.Pilot)
+        assert isinstance(deciding, pilot.AutoController)
         return deciding
 
 
@@ -258,7 +260,7 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
     with (
         mock.patch.object(pilot, "Decider", eager),
         mock.patch("gradwire.auto.decider.MATTERS", -1.0),  # so that it looks into everything
-        mock.patch("gradwire.torch.auto.evidence.measure_by", measured),
+        mock.patch("gradwire.torch.auto.probes.measure_by", measured),
     ):
         run = Auto(AdamW, lr=1e-3)
         plans = []
@@ -461,6 +463,6 @@ def lost(rank: int, world_size: int) -> dict[str, Any]:
     return {"said": said, "looked": looked}
 
 
-def _is_due(deciding: pilot.Pilot) -> bool:
+def _is_due(deciding: pilot.AutoController) -> bool:
     """Tell whether the next turn begins with a look."""
     return deciding._decider is not None and deciding._left == 1

@@ -19,9 +19,9 @@ import gradwire
 import gradwire.torch.horovod as gh
 from gradwire.schedule import WarmUp
 from gradwire.schedule.warm_up import STEPS
-from gradwire.torch.horovod.wrapped import Distributed
+from gradwire.torch.engine.scheduler import EPOCH
+from gradwire.torch.horovod.optimizer import Distributed
 from gradwire.torch.optim import SGD, AdamW
-from gradwire.torch.reducer.scheduling import EPOCH
 from tests.distributed.scenarios.common import (
     Given,
     batch,

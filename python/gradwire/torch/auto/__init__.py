@@ -1,6 +1,6 @@
 """Decides while a model trains how each of its buckets is averaged: see ``docs/auto.md``."""
 
-from gradwire.torch.auto.choosing import (
+from gradwire.torch.auto.candidates import (
     AUTO,
     Automatic,
     check_alone,
@@ -9,12 +9,12 @@ from gradwire.torch.auto.choosing import (
     codec_for,
     least_ratio,
 )
-from gradwire.torch.auto.pilot import Pilot
+from gradwire.torch.auto.controller import AutoController
 
 __all__ = [
     "AUTO",
+    "AutoController",
     "Automatic",
-    "Pilot",
     "check_alone",
     "check_measurable",
     "check_unbounded",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.collective import given
+from gradwire.torch.collective import checks as given
 from gradwire.torch.collective.reducer import Reducer
 from gradwire.torch.collective.work import Op, Work
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.collective import given
+from gradwire.torch.collective import checks as given
 from gradwire.torch.collective.work import Op, Work
-from gradwire.torch.reducer import parameters as making
-from gradwire.torch.reducer.agreement import checksum
-from gradwire.torch.reducer.engine import Call, Engine
-from gradwire.torch.reducer.layout import Layout
-from gradwire.torch.reducer.record import Parameter
-from gradwire.torch.transport import Groups
+from gradwire.torch.engine import parameter_states as making
+from gradwire.torch.engine.agreement import checksum
+from gradwire.torch.engine.engine import Call, Engine
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.transport import ProcessGroups
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
@@ -65,11 +65,11 @@ class Reducer:
         like: torch.Tensor | Sequence[torch.Tensor] = (),
         timeout: timedelta | None = None,
     ) -> None:
-        groups = Groups(given.group(process_group), timeout)
+        groups = ProcessGroups(given.group(process_group), timeout)
         self._engine = Engine(groups, [like] if isinstance(like, torch.Tensor) else list(like))
         groups.seal()
         self._numbers = itertools.count()
-        self._records: weakref.WeakKeyDictionary[State, Parameter] = weakref.WeakKeyDictionary()
+        self._records: weakref.WeakKeyDictionary[State, ParameterSlot] = weakref.WeakKeyDictionary()
 
     @property
     def rank(self) -> int:
@@ -165,20 +165,20 @@ class Reducer:
         work.wait()
         return None
 
-    def _record(self, tensor: torch.Tensor, codec: "Codec", state: "State") -> Parameter:
+    def _record(self, tensor: torch.Tensor, codec: "Codec", state: "State") -> ParameterSlot:
         """Return the record of a state, which keeps what sizes the ranks have seen."""
         record = self._records.get(state)
         if record is None or record.numel != tensor.numel():
-            record = Parameter("", torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
+            record = ParameterSlot("", torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
             self._records[state] = record
         making.use(record, codec)
         return record
 
 
-def _placed(record: Parameter, index: int, state: "State") -> Parameter:
+def _placed(record: ParameterSlot, index: int, state: "State") -> ParameterSlot:
     """Return the record of a state for one call. It alone refers to the state."""
     name = f"{index}" if state.name is None else state.name
-    return Parameter(name, record.tensor, record.codec, state, record.limit, turn=index)
+    return ParameterSlot(name, record.tensor, record.codec, state, record.limit, turn=index)
 
 
 def _facts(

@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
+from gradwire.torch.engine.engine import Started
 from gradwire.torch.errors import GradientError, TensorError
-from gradwire.torch.reducer.engine import Started
 
 __all__ = ["Op", "Work"]
 

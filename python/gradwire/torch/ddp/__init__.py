@@ -8,9 +8,9 @@ The training loop does not change. See `attach` and ``docs/ddp.md``.
 
 from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.ddp.attachment import attach
+from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
-from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.pairing import PairingWarning
 
 __all__ = [
     "BucketTimes",

@@ -19,12 +19,12 @@ from gradwire.torch.auto import (
     codec_for,
 )
 from gradwire.torch.ddp import model as models
-from gradwire.torch.ddp.entry import HookEntry, check_ranks
-from gradwire.torch.reducer.assembly import assemble
-from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.options import GradScaler, Options
-from gradwire.torch.transport import Groups, Hierarchy, Levels, Transport, levels
+from gradwire.torch.ddp.source import DDPSource, check_ranks
+from gradwire.torch.engine.assignment import Codecs
+from gradwire.torch.engine.attach import attach_engine
+from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.options import GradScaler, Options
+from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
 __all__ = ["attach"]
 
@@ -170,16 +170,16 @@ def attach(
     _check(ddp, grad_scaler)
     over = ddp.process_group if process_group is None else process_group
     check_ranks(ddp.process_group, over)
-    entry = HookEntry(ddp, over, whole=whole, choices=choices)
+    entry = DDPSource(ddp, over, whole=whole, choices=choices)
     entry.check()
     sparse = models.sparse(ddp.module)
-    transport: Transport = Groups(over, timeout)
+    transport: Transport = ProcessGroups(over, timeout)
     if hierarchy is not None:
-        inside, across = levels(hierarchy, over)
+        inside, across = parse_hierarchy(hierarchy, over)
         _check_dense(models.known(ddp), sparse)
         if len(inside) > 1:  # else every rank is a node
             transport = Hierarchy(over, inside, across, timeout)
-    return assemble(
+    return attach_engine(
         models.known(ddp),
         options,
         transport,

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
 
-from gradwire.torch.auto import Pilot
+from gradwire.torch.auto import AutoController
 from gradwire.torch.ddp.backward import in_backward
 from gradwire.torch.ddp.submission import Submission
-from gradwire.torch.reducer.passes import Passes
+from gradwire.torch.engine.backward import BackwardPasses
 
 __all__ = ["AutomaticSubmission"]
 
@@ -20,13 +20,13 @@ class AutomaticSubmission(Submission):
 
     Parameters
     ----------
-    passes : Passes
-    pilot : Pilot
+    passes : BackwardPasses
+    pilot : AutoController
     whole : bool
         As in `Worker`.
     """
 
-    def __init__(self, passes: Passes, pilot: Pilot, *, whole: bool) -> None:
+    def __init__(self, passes: BackwardPasses, pilot: AutoController, *, whole: bool) -> None:
         super().__init__(passes, whole=whole)
         self._pilot = pilot
         self._at = -1

@@ -9,9 +9,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from gradwire.torch import backends
 from gradwire.torch.ddp.backward import in_backward, raise_after_backward
+from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import ExchangeError, fresh
-from gradwire.torch.reducer.jobs import Step
-from gradwire.torch.reducer.passes import Passes
 
 __all__ = ["Submission"]
 
@@ -21,12 +21,12 @@ class Submission:
 
     Parameters
     ----------
-    passes : Passes
+    passes : BackwardPasses
     whole : bool
         As in `Worker`.
     """
 
-    def __init__(self, passes: Passes, *, whole: bool) -> None:
+    def __init__(self, passes: BackwardPasses, *, whole: bool) -> None:
         self._passes = passes
         self._whole = whole
         self._refusal: BaseException | None = None

@@ -10,10 +10,10 @@ Parameters are sharded inside a node, and replicated between nodes. See `attach`
 """
 
 from gradwire.report import ParameterReport, Report
+from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
 from gradwire.torch.fsdp.attachment import attach
-from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.pairing import PairingWarning
 
 __all__ = [
     "ExchangeError",

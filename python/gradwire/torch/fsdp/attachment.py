@@ -10,14 +10,14 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AUTO
-from gradwire.torch.fsdp.entry import ShardedEntry
+from gradwire.torch.engine.assignment import Codecs
+from gradwire.torch.engine.attach import attach_engine
+from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.options import GradScaler, Options
+from gradwire.torch.engine.sharding import local_shard_of
 from gradwire.torch.fsdp.model import Group, groups_of, names_of
-from gradwire.torch.reducer.assembly import assemble
-from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.options import GradScaler, Options
-from gradwire.torch.reducer.shares import divided
-from gradwire.torch.transport import Groups, Hierarchy
+from gradwire.torch.fsdp.source import FSDPSource
+from gradwire.torch.transport import Hierarchy, ProcessGroups
 
 __all__ = ["attach"]
 
@@ -110,23 +110,23 @@ def attach(
     _check_parameters(named)
     over = _replicas(mesh, inside)
     known = {id(each) for each in named.values()}
-    entry = ShardedEntry(model, groups, known, over)
+    entry = FSDPSource(model, groups, known, over)
     entry.check()
     across = dist.get_process_group_ranks(over)
-    shards = Groups(groups[0].shards, timeout)
+    shards = ProcessGroups(groups[0].shards, timeout)
     try:
         everyone = shards.make().all_gather_object(list(across))
     finally:
         shards.leave()
     union = sorted({rank for ranks in everyone for rank in ranks})
     own, shares = inside.index(dist.get_rank()), len(inside)
-    return assemble(
+    return attach_engine(
         named,
         options,
         Hierarchy(over, inside, across, timeout, union),
         entry,
         sparse=set(),
-        share_of=lambda name, tensor: divided(name, tensor, own, shares),
+        share_of=lambda name, tensor: local_shard_of(name, tensor, own, shares),
     )
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.grad_tracker import GradMark
+from gradwire.torch.engine.sharding import as_gradient, local
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.fsdp.model import Group
-from gradwire.torch.reducer.origins import Mark
-from gradwire.torch.reducer.passes import Passes
-from gradwire.torch.reducer.shares import as_gradient, local
 
 __all__ = ["Submission"]
 
@@ -45,14 +45,14 @@ class Submission:
 
     Parameters
     ----------
-    passes : Passes
+    passes : BackwardPasses
     known : set of int
         The ids of the sharded parameters that are known by name.
     nodes : int
         Number of replicas.
     """
 
-    def __init__(self, passes: Passes, known: set[int], nodes: int) -> None:
+    def __init__(self, passes: BackwardPasses, known: set[int], nodes: int) -> None:
         self._passes = passes
         self._known = known
         self._nodes = nodes
@@ -190,7 +190,7 @@ class Submission:
 
 def _check_hooks(parameter: torch.Tensor) -> None:
     hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-    if any(not isinstance(getattr(each, "__self__", None), Mark) for each in hooks.values()):
+    if any(not isinstance(getattr(each, "__self__", None), GradMark) for each in hooks.values()):
         raise ValueError(
             "a parameter has a hook of register_post_accumulate_grad_hook(), as of an optimizer "
             "that makes its step within the backward pass: averages come only at the end of it"

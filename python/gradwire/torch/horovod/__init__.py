@@ -8,12 +8,12 @@ The training loop does not change. See `DistributedOptimizer` and ``docs/horovod
 """
 
 from gradwire.report import BucketTimes, ParameterReport, Report
+from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
 from gradwire.torch.horovod.attachment import DistributedOptimizer
 from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broadcast_parameters
 from gradwire.torch.horovod.elastic import ElasticState
-from gradwire.torch.reducer.handle import Handle
-from gradwire.torch.reducer.pairing import PairingWarning
 from gradwire.torch.transport.horovod import LostRankError
 
 __all__ = [

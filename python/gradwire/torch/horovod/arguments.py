@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 from gradwire import _validate
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AUTO, Automatic, check_alone, check_unbounded, codec_for
-from gradwire.torch.horovod.wrapped import Distributed
-from gradwire.torch.reducer.pairing import check_optimizer
+from gradwire.torch.engine.pairing import check_optimizer
+from gradwire.torch.horovod.optimizer import Distributed
 from gradwire.torch.transport.horovod import library
 
 __all__ = [

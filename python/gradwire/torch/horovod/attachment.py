@@ -12,15 +12,15 @@ from torch.optim import Optimizer
 from gradwire import _validate
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import Automatic, check_measurable
+from gradwire.torch.engine.agreement import checksum
+from gradwire.torch.engine.assignment import Codecs
+from gradwire.torch.engine.attach import attach_engine
+from gradwire.torch.engine.options import GradScaler, Options, is_scaling
 from gradwire.torch.horovod import arguments
-from gradwire.torch.horovod.entry import OptimizerEntry
-from gradwire.torch.horovod.groups import BUCKET, form
+from gradwire.torch.horovod.buckets import BUCKET, form
 from gradwire.torch.horovod.naming import name_all
-from gradwire.torch.horovod.wrapped import Distributed, wrap
-from gradwire.torch.reducer.agreement import checksum
-from gradwire.torch.reducer.assembly import assemble
-from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import GradScaler, Options, is_scaling
+from gradwire.torch.horovod.optimizer import Distributed, wrap
+from gradwire.torch.horovod.source import HorovodSource
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
 __all__ = ["DistributedOptimizer", "attach"]
@@ -173,7 +173,7 @@ def DistributedOptimizer(  # as Horovod's
 def attach(optimizer: Distributed, settings: _Settings) -> None:
     """Attach the codec to a distributed optimizer. A collective."""
     transport = HorovodTransport(settings.process_set, settings.timeout)
-    entry = OptimizerEntry(
+    entry = HorovodSource(
         settings.named,
         settings.buckets,
         transport,
@@ -184,7 +184,7 @@ def attach(optimizer: Distributed, settings: _Settings) -> None:
         choices=settings.choices,
     )
     places = {id(each): at for at, each in enumerate(settings.named.values())}
-    optimizer.handle = assemble(
+    optimizer.handle = attach_engine(
         settings.named,
         settings.options,
         transport,

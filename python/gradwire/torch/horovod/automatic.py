@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from gradwire.torch.auto import Pilot
-from gradwire.torch.horovod.plain import PlainAverage
-from gradwire.torch.horovod.turn import Turn
-from gradwire.torch.reducer.jobs import Step
-from gradwire.torch.reducer.passes import Passes
+from gradwire.torch.auto import AutoController
+from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.step import Step
+from gradwire.torch.horovod.dense_average import PlainAverage
+from gradwire.torch.horovod.readiness import BucketReadiness
 from gradwire.torch.transport import Work
 
 __all__ = ["AutomaticExchange"]
@@ -26,14 +26,17 @@ class AutomaticExchange:
 
     Parameters
     ----------
-    passes : Passes
-    pilot : Pilot
+    passes : BackwardPasses
+    pilot : AutoController
     plainly : callable
         Starts to average a buffer without the codec.
     """
 
     def __init__(
-        self, passes: Passes, pilot: Pilot, plainly: Callable[[torch.Tensor], PlainAverage]
+        self,
+        passes: BackwardPasses,
+        pilot: AutoController,
+        plainly: Callable[[torch.Tensor], PlainAverage],
     ) -> None:
         self._passes = passes
         self._pilot = pilot
@@ -45,7 +48,7 @@ class AutomaticExchange:
         """Leave out a turn that is averaged by other means."""
         self._pilot.interrupt()
 
-    def waits(self, turn: Turn) -> bool:
+    def waits(self, turn: BucketReadiness) -> bool:
         """Tell whether a turn, of which a bucket is due, must not begin during the backward pass.
 
         Where ranks meet, they wait for each other. In a hook that could be for ever: of another
@@ -58,7 +61,7 @@ class AutomaticExchange:
             turn.since = self._pilot.now
         return True
 
-    def begin(self, turn: Turn) -> BaseException | None:
+    def begin(self, turn: BucketReadiness) -> BaseException | None:
         """Begin a turn, or return why it must not be exchanged.
 
         A collective if the ranks look at what they have measured: the same turn on all of them.

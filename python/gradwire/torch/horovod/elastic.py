@@ -7,7 +7,7 @@ import torch
 
 from gradwire.torch.horovod.attachment import attach
 from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broadcast_parameters
-from gradwire.torch.horovod.wrapped import Distributed
+from gradwire.torch.horovod.optimizer import Distributed
 from gradwire.torch.transport.horovod import HostsUpdated, library
 
 __all__ = ["ElasticState"]

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.torch import ddp, rank_files
+from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, check_alone, check_unbounded, least_ratio
+from gradwire.torch.checkpoint import files as rank_files
+from gradwire.torch.engine.assignment import Codecs
+from gradwire.torch.engine.options import Options
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
-from gradwire.torch.reducer.assignment import Codecs
-from gradwire.torch.reducer.options import Options
 
 if TYPE_CHECKING:
     from gradwire.schedule import Schedule

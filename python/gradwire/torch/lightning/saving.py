@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from gradwire.torch import rank_files
+from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.ddp import Handle
 
 __all__ = ["KEY", "Loaded", "Policy", "written"]

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 else:
     _Optimizer = object
 
-__all__ = ["Attachable", "Link"]
+__all__ = ["Attachable", "OptimizerHooks"]
 
 
-class Link(Protocol):
+class OptimizerHooks(Protocol):
     """What an attached optimizer asks of the attachment of one model."""
 
     def prepare(self) -> None:
@@ -41,16 +41,16 @@ class Attachable(_Optimizer):
     Without links it changes nothing. The class that it is mixed into applies steps in `_apply`.
     """
 
-    _links: tuple[Link, ...] = ()
+    _links: tuple[OptimizerHooks, ...] = ()
     _loaded = False
 
     # What attach calls ------------------------------------------------------------------------
 
-    def _attach(self, link: Link) -> None:
+    def _attach(self, link: OptimizerHooks) -> None:
         """Ask this attachment, too, from now on."""
         self._links = (*self._links, link)
 
-    def _detach(self, link: Link) -> None:
+    def _detach(self, link: OptimizerHooks) -> None:
         """Ask this attachment no more."""
         self._links = tuple(each for each in self._links if each is not link)
 

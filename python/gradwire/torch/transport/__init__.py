@@ -4,33 +4,33 @@ The reducer asks a `Transport` for channels, and starts the same collectives in 
 every rank. It does not know which library moves the bytes.
 """
 
-from gradwire.torch.transport.gloo import Gloo, Store, stores
-from gradwire.torch.transport.groups import Group, Groups
-from gradwire.torch.transport.hierarchy import Hierarchy, Place
-from gradwire.torch.transport.interface import (
+from gradwire.torch.transport.channel import (
     NO_CARRIERS,
     Channel,
     LocalChannel,
     Transport,
     Work,
 )
-from gradwire.torch.transport.nodes import Levels, levels
+from gradwire.torch.transport.hierarchy import Hierarchy, RankTopology
+from gradwire.torch.transport.nodes import Levels, parse_hierarchy
+from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
 from gradwire.torch.transport.secret import Secret
+from gradwire.torch.transport.store import Gloo, Store, stores
 
 __all__ = [
     "NO_CARRIERS",
     "Channel",
     "Gloo",
-    "Group",
-    "Groups",
     "Hierarchy",
     "Levels",
     "LocalChannel",
-    "Place",
+    "ProcessGroupChannel",
+    "ProcessGroups",
+    "RankTopology",
     "Secret",
     "Store",
     "Transport",
     "Work",
-    "levels",
+    "parse_hierarchy",
     "stores",
 ]

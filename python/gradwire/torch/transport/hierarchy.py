@@ -7,14 +7,14 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.transport.groups import Group, Groups
-from gradwire.torch.transport.interface import NO_CARRIERS, Channel
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel
+from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
 
-__all__ = ["Hierarchy", "Place"]
+__all__ = ["Hierarchy", "RankTopology"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankTopology:
     """Where a rank is: it owns one share of every gradient, and so does one rank of each node.
 
     Attributes
@@ -33,7 +33,7 @@ class Place:
     grid: tuple[tuple[int, int], ...]
 
     @classmethod
-    def alone(cls, rank: int, size: int) -> "Place":
+    def alone(cls, rank: int, size: int) -> "RankTopology":
         """Return the place of a rank that is a node by itself."""
         return cls(rank, rank, 0, tuple((each, 0) for each in range(size)))
 
@@ -77,7 +77,7 @@ class Hierarchy:
     inside, across : sequence of int
         The global ranks of this node, and those with this rank's share, one per node.
     timeout : datetime.timedelta, optional
-        As in `Groups`.
+        As in `ProcessGroups`.
     everyone : sequence of int, optional
         The global ranks of all nodes, if they are not all of ``over``.
 
@@ -96,33 +96,33 @@ class Hierarchy:
         everyone: Sequence[int] | None = None,
     ) -> None:
         self.nodes, self.shares = len(across), len(inside)
-        self._everyone = Groups(over, timeout, everyone)
-        self._inside = Groups(over, timeout, inside)
-        self._across = Groups(over, timeout, across)
+        self._everyone = ProcessGroups(over, timeout, everyone)
+        self._inside = ProcessGroups(over, timeout, inside)
+        self._across = ProcessGroups(over, timeout, across)
 
     def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
-        """Return what moves frames on the device of these tensors, as `Groups` does."""
+        """Return what moves frames on the device of these tensors, as `ProcessGroups` does."""
         return self._across.carriers(tensors)
 
-    def messages(self) -> Group:
+    def messages(self) -> ProcessGroupChannel:
         """Make a channel over all ranks. A collective."""
         return self._everyone.make()
 
-    def local(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Group:
+    def local(self, carriers: Mapping[str, str] = NO_CARRIERS) -> ProcessGroupChannel:
         """Make a channel inside this node. A collective of its ranks."""
         return self._inside.make(carriers)
 
-    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Group:
+    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> ProcessGroupChannel:
         """Make a channel between the nodes. A collective of the ranks with this share."""
         return self._across.make(carriers)
 
     def connect(
         self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
     ) -> None:
-        """Connect the ranks of a channel on the devices of these tensors, as `Groups` does."""
+        """Connect a channel on the devices of these tensors, as `ProcessGroups` does."""
         self._across.connect(channel, carriers, tensors)
 
-    def place(self, messages: Channel, across: Channel, inside: Channel) -> Place:
+    def place(self, messages: Channel, across: Channel, inside: Channel) -> RankTopology:
         """Return this rank's place. A collective of all ranks.
 
         Raises
@@ -141,7 +141,7 @@ class Hierarchy:
                 "partner in every other node; (node, share, nodes, ranks per node) of each rank is "
                 f"{every}"
             )
-        return Place(messages.rank, across.rank, inside.rank, grid)
+        return RankTopology(messages.rank, across.rank, inside.rank, grid)
 
     def leave(self) -> None:
         """Destroy all groups. A second call has no effect."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport.interface import Work
+from gradwire.torch.transport.channel import Work
 
 __all__ = ["all_gather", "read"]
 

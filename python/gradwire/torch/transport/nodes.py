@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Levels", "levels"]
+__all__ = ["Levels", "parse_hierarchy"]
 
 Levels: TypeAlias = int | str | DeviceMesh | tuple[dist.ProcessGroup, dist.ProcessGroup]
 """What users call a hierarchy."""
@@ -18,7 +18,7 @@ _EXPECTED = (
 )
 
 
-def levels(hierarchy: Levels, over: dist.ProcessGroup) -> tuple[list[int], list[int]]:
+def parse_hierarchy(hierarchy: Levels, over: dist.ProcessGroup) -> tuple[list[int], list[int]]:
     """Return the global ranks of this rank's node, and of its partners, one in each node.
 
     Parameters

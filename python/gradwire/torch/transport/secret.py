@@ -6,7 +6,7 @@ import secrets
 import torch
 
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport.interface import Channel
+from gradwire.torch.transport.channel import Channel
 
 __all__ = ["Secret"]
 

@@ -9,9 +9,9 @@ import torch
 
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import messages
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work
 from gradwire.torch.transport.horovod.library import initialization, library
 from gradwire.torch.transport.horovod.pending import All, Pending, nothing, starting
-from gradwire.torch.transport.interface import NO_CARRIERS, Channel, Work
 
 __all__ = ["HorovodChannel", "HorovodTransport"]
 

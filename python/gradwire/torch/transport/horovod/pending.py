@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from gradwire.torch.transport.channel import Work
 from gradwire.torch.transport.horovod.library import InternalError, LostRankError, library
-from gradwire.torch.transport.interface import Work
 
 __all__ = ["All", "Pending", "nothing", "starting"]
 

@@ -1,0 +1,176 @@
+"""What ``"auto"`` may choose from: the codec that suits the optimizer, and its ratios."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+import gradwire
+from gradwire import _validate
+from gradwire.auto import ladder
+from gradwire.exchange import QuantizedAllReduce, ReduceScatter
+from gradwire.schedule import Constant, Schedule
+from gradwire.schedule.warm_up import RATIO
+from gradwire.torch.engine.pairing import check_optimizer
+from gradwire.torch.optim import AdamW
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+    from gradwire.exchange.owners import Owners
+
+__all__ = [
+    "AUTO",
+    "Automatic",
+    "check_alone",
+    "check_measurable",
+    "check_unbounded",
+    "codec_for",
+    "least_ratio",
+]
+
+AUTO: Literal["auto"] = "auto"
+DEFAULT = 0.01
+"""The least ratio by default: where accuracy has been measured to be that of dense training."""
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """What decisions are bounded by.
+
+    Attributes
+    ----------
+    codec : gradwire.Codec
+        The codec, at the least ratio.
+    ratios : tuple of float
+        Ratios that may be used, from the largest; empty for a codec without a ratio.
+    owners : gradwire.exchange.ReduceScatter, gradwire.exchange.QuantizedAllReduce or None
+        The exchange that may be used in place of the codec's own, an all-gather.
+    halves : bool
+        Ranks can add up in bfloat16.
+    """
+
+    codec: "Codec"
+    ratios: tuple[float, ...]
+    owners: "Owners | None" = None
+    halves: bool = True
+
+
+def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = False) -> Automatic:
+    """Return the codec that suits an optimizer, and the ratios and exchanges that may be tried.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+    max_ratio : float or None
+    owners : bool
+        The ranks can send each other something else each: sums may go through owners.
+
+    Raises
+    ------
+    TypeError
+        The optimizer is missing, or none of torch.
+    ValueError
+        The bound is no share of entries.
+    """
+    if optimizer is None:
+        raise TypeError(
+            'attach(model, "auto") needs optimizer=: the codec that keeps the accuracy depends on '
+            'it. attach(model, "auto", optimizer=optimizer)'
+        )
+    check_optimizer(optimizer)
+    assert isinstance(optimizer, torch.optim.Optimizer)  # or it had raised
+    codec, ratios = _codec_for(optimizer, least_ratio(max_ratio))
+    return Automatic(codec, ratios, _owners_of(codec) if owners else None)
+
+
+def _codec_for(optimizer: torch.optim.Optimizer, least: float) -> "tuple[Codec, tuple[float, ...]]":
+    """Return a codec at the least ratio, and all its ratios."""
+    if isinstance(optimizer, AdamW):
+        beta2 = {float(group["betas"][1]) for group in optimizer.param_groups}
+        eps = {float(group["eps"]) for group in optimizer.param_groups}
+        if len(beta2) > 1 or len(eps) > 1:
+            raise ValueError(
+                f'"auto" takes one codec for all parameter groups, got beta2 {sorted(beta2)} and '
+                f"eps {sorted(eps)}: give all groups the same, or attach codecs by name"
+            )
+        (second,), (small,) = beta2, eps
+        # More than that can ruin training at rates that are right for dense gradients.
+        ratios = ladder(least, most=RATIO)
+        return gradwire.adam(ratio=least, beta2=second, eps=small), ratios
+    if any(_adapts(group) for group in optimizer.param_groups):
+        return gradwire.float8(), ()
+    return gradwire.topk(ratio=least), ladder(least)
+
+
+def _owners_of(codec: "Codec") -> "Owners | None":
+    """Return the exchange through owners that goes with a codec, if there is one."""
+    part = ReduceScatter() if codec.sparsify.selects else QuantizedAllReduce()
+    try:
+        replace(codec, exchange=part)
+    except ValueError:
+        return None
+    return part
+
+
+def least_ratio(max_ratio: object) -> float:
+    """Return the least share of the entries that may be sent.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The bound is no share of entries.
+    """
+    if max_ratio is None:
+        return DEFAULT
+    if isinstance(max_ratio, int | float) and not isinstance(max_ratio, bool) and max_ratio > 1:
+        raise ValueError(
+            "max_ratio is the least share of the entries that may be sent, in (0, 1], got "
+            f"{max_ratio}: for a compression of {max_ratio:g} times pass {1 / max_ratio:g}"
+        )
+    return _validate.unit_interval("max_ratio", max_ratio)
+
+
+def check_unbounded(max_ratio: object) -> None:
+    """Raise a ValueError if a codec is given a bound, too."""
+    if max_ratio is not None:
+        raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
+
+
+def check_alone(schedule: Schedule | None, hierarchy: object) -> None:
+    """Raise a ValueError for options that have decisions of their own."""
+    decides = schedule not in (None, Constant())
+    reasons = {
+        "schedule=": (decides, "a schedule decides on the ratio too"),
+        "hierarchy=": (hierarchy is not None, "the level inside a node is not measured"),
+    }
+    for name, (given, why) in reasons.items():
+        if given:
+            raise ValueError(
+                f'"auto" does not go with {name}, because {why}: leave it out, or attach a codec'
+            )
+
+
+def check_measurable(named: Mapping[str, torch.Tensor], *, scaled: bool, whole: bool) -> None:
+    """Raise a ValueError for what cannot be measured by the clock of the host, or undone."""
+    on = sorted({each.device.type for each in named.values()} - {"cpu"})
+    if on:
+        raise ValueError(
+            f'"auto" measures with the clock of the host, by which work on {", ".join(on)} is not '
+            "done when it seems so: attach a codec, or leave the model as it is"
+        )
+    if scaled:
+        raise ValueError(
+            '"auto" does not go with grad_scaler=, because steps that a scaler skips are no '
+            "measure of others: train in bfloat16 without a scaler, or attach a codec"
+        )
+    if not whole:
+        raise ValueError(
+            '"auto" does not go with skip_all_reduce_unused_params, which hides where a pass ends: '
+            "make the model with find_unused_parameters only, or attach a codec"
+        )
+
+
+def _adapts(group: dict[str, Any]) -> bool:
+    """Tell whether error feedback in front of it costs accuracy: a first moment, as Adam's."""
+    return "betas" in group

@@ -1,0 +1,382 @@
+"""Measures the passes of a model, has all ranks decide together, and changes what is sent."""
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+
+from gradwire.auto import FP32, Decider, Figures, Plan, Setting, combined
+from gradwire.auto.decider import SETTLING
+from gradwire.cost import Calibration
+from gradwire.torch.auto.candidates import Automatic
+from gradwire.torch.auto.probes import Measured
+from gradwire.torch.auto.residual_flush import Leaving, Sent
+from gradwire.torch.auto.timings import BucketPlace, BucketTimes, PassRecord, Places, figures
+from gradwire.torch.engine.auto_scheduler import AutoScheduler
+from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.optimizer_link import OptimizerLink
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter_plan import ParameterPlan
+
+__all__ = ["AutoController"]
+
+_RECORDS = 64
+"""Passes that medians are over, at most."""
+
+
+class AutoController:
+    """Knows the buckets of a model, and how each is to be averaged.
+
+    What it decides on is the same on all ranks: figures are combined by one small collective, in
+    the hook of the first bucket of a pass, the same pass on every rank. A bucket whose parameters
+    are all dense is left to a plain all-reduce, as in DDP.
+
+    Parameters
+    ----------
+    choices : Automatic
+    parameters : mapping of str to ParameterSlot
+        All parameters, by name.
+    scheduler : AutoScheduler
+        Is told the ratio and the exchange of each parameter.
+    passes : BackwardPasses
+    control : ControlChannel
+    applying : OptimizerLink
+        The optimizer.
+    ranks : int
+    clock : callable
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        choices: Automatic,
+        parameters: Mapping[str, ParameterSlot],
+        scheduler: AutoScheduler,
+        passes: BackwardPasses,
+        control: ControlChannel,
+        applying: OptimizerLink | None,
+        ranks: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._choices = choices
+        self._by_id = {id(each.tensor): each for each in parameters.values()}
+        self._scheduler = scheduler
+        assert applying is not None  # "auto" needs an optimizer
+        self._additions = applying.follow_additions()
+        self._added = False  # a pass has added to what was exchanged, on some rank
+        self._passes = passes
+        self._control = control
+        self._ranks = ranks
+        self._clock = clock
+        self._chosen = scheduler.chosen
+        self._codes = self._chosen.codes
+        self._half: set[tuple[int, ...]] = set()
+        self._places: list[BucketPlace] = []
+        self._seen = Places(halves=choices.halves)
+        self._decider: Decider | None = None
+        self._calibration: Calibration | None = None
+        self._records: deque[PassRecord] = deque(maxlen=_RECORDS)
+        self._current: PassRecord | None = None
+        self._left = 0  # passes until the next look
+        self._skipped = 0  # passes after a change that are still not to be measured
+        self._restarts = passes.restarts
+        self._leaving = Leaving(choices, self._by_id, passes, control, applying, ranks)
+        self._looks = 0
+        self._looked = False  # where the present pass began
+
+    # What the hook asks -----------------------------------------------------------------------
+
+    @property
+    def codes(self) -> bool:
+        """Whether some bucket goes by the codec."""
+        return self._codes
+
+    def encodes(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tell whether some of these go by the codec."""
+        return self._codes and any(each.compressed for each in self._among(map(id, tensors)))
+
+    @property
+    def reason(self) -> str:
+        """Why buckets are averaged as they are, in a sentence."""
+        if self._ranks == 1:
+            return "There is one rank, which has nothing to exchange."
+        found = "It measures the first steps." if self._decider is None else self._decider.reason
+        if self._added:
+            found += (
+                " The codec is left out, because the program adds up gradients that were exchanged,"
+                " which an update of the codec is not: accumulate within no_sync()."
+            )
+        return found
+
+    @property
+    def plan(self) -> Plan:
+        """The setting of each bucket; empty before the first complete pass."""
+        return () if self._decider is None else self._decider.plan
+
+    @property
+    def meets(self) -> bool:
+        """Whether ranks have to meet where the next pass begins: the same on all of them."""
+        return (
+            self._leaving.under_way
+            or self._scheduler.chosen is not self._scheduler.saved
+            or (self._begins if self._decider is None else self._left <= 1)
+        )
+
+    @property
+    def _begins(self) -> bool:
+        """Whether the next pass makes a decider, which may be due at once."""
+        current = self._current
+        return (
+            self._ranks > 1
+            and current is not None
+            and current.complete
+            and current.places == self._places
+        )
+
+    @property
+    def now(self) -> float:
+        """The time, by the clock of this rank."""
+        return self._clock()
+
+    def interrupt(self) -> None:
+        """Leave out what is under way: passes that are paused tell nothing of others."""
+        self._current = None
+
+    def begin(self, since: float | None = None) -> BaseException | None:
+        """Begin a pass, ready since then or now; return an error that has broken the exchange."""
+        now, previous = self._clock() if since is None else since, self._current
+        self._looked = False
+        # Only the last passes before a look count.
+        self._current = PassRecord(timed=self._left <= _RECORDS + 1)
+        if self._passes.restarts != self._restarts:  # a checkpoint was loaded
+            self._restarts = self._passes.restarts
+            self._additions.found = self._additions.updates = self._added = False
+            self._seen = Places(halves=self._choices.halves)
+            self._restart()
+            previous = None
+        elif self._ranks > 1 and self._changed(previous):
+            assert previous is not None
+            self._places = previous.places
+            self._restart()
+            previous = None
+        if self._leaving.under_way:
+            return self._passes.change(self._end_leaving)
+        if self._codes and not self._added and self._additions.updates:
+            return self._passes.change(self._leave_for_good)
+        if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
+            return self._passes.change(lambda: self._send(Sent(self._scheduler.saved, self._half)))
+        if self._ranks == 1:
+            return self._passes.change(self._leave) if self._is_left else None
+        if self._scheduler.epoch_at(self._warm_step) != self._scheduler.epoch:
+            self._skipped = max(self._skipped, SETTLING)
+            return self._passes.change(lambda: self._send(Sent(self._chosen, self._half)))
+        if self._scheduler.warms_up:  # which tells nothing of the setting
+            return None
+        if previous is None or not previous.complete:
+            return None
+        previous.end = now
+        if self._decider is None:  # the buckets of two passes were the same
+            self._decider = Decider(self._present())
+            self._left, self._skipped = self._decider.due, self._decider.skips
+            choice = self._choice(self._decider.plan)
+            if not choice.equals(self._chosen):  # buckets of several ratios, which have one now
+                self._left, self._skipped = self._left + SETTLING, self._skipped + SETTLING
+                return self._passes.change(lambda: self._change(choice, set(self._half)))
+        self._left -= 1
+        if self._skipped > 0:
+            self._skipped -= 1
+        elif previous.timed:
+            self._records.append(previous)
+        if self._left > 0:
+            return None
+        return self._passes.change(self._look)
+
+    def leave_out(self) -> None:
+        """Do not time the pass that has begun, because it does not overlap as others do.
+
+        A look that comes after so many passes comes after as many that are timed.
+        """
+        if self._current is not None:
+            self._current.timed = False
+        if self._looked and self._skipped == 0:
+            self._left += 1
+
+    def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
+        """Write down a bucket that is ready; tell whether it goes by the codec's exchange."""
+        record, key = self._current, tuple(map(id, tensors))
+        codes = self._codes and any(each.compressed for each in self._among(key))
+        if record is None:
+            return codes
+        # A step that was encoded in parts ends with its last bucket.
+        codes = codes or (last and record.codes)
+        record.codes = record.codes or codes
+        record.complete = last
+        self._additions.waiting = last or self._additions.waiting
+        record.places.append(
+            self._seen.of(
+                key, buffer, lambda: any(each.state is not None for each in self._among(key))
+            )
+        )
+        if record.timed:
+            alone = buffer.device.type == "cpu" and torch.get_num_threads() == 1
+            worked = time.thread_time() if alone else None
+            record.buckets.append(BucketTimes(self._clock(), coded=codes, worked=worked))
+        return codes
+
+    def submitted(self) -> None:
+        """Note the step that the last bucket was submitted to."""
+        if self._current is not None and self._current.timed:
+            self._current.step = self._passes.last
+
+    def halves(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tell whether the bucket of these is averaged in bfloat16."""
+        return tuple(map(id, tensors)) in self._half
+
+    def started(self, buffer: torch.Tensor, itemsize: int) -> Callable[[], None] | None:
+        """Note an all-reduce of the last bucket, which sends so many bytes for each of its entries.
+
+        Returns what notes its end; None if nobody will look.
+        """
+        if self._current is None or not self._current.timed:
+            return None
+        clock, bucket = self._clock, self._current.buckets[-1]
+        # A sparse one is gathered, and tells nothing of the speed of an all-reduce.
+        nbytes = buffer.numel() * itemsize if buffer.layout == torch.strided else 0
+        bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
+
+        def ended() -> None:
+            bucket.done = clock()
+
+        return ended
+
+    def _among(self, key: Iterable[int]) -> list[ParameterSlot]:
+        """Return the parameters that a bucket has, of those that are attached."""
+        return [self._by_id[each] for each in key if each in self._by_id]
+
+    # Decisions --------------------------------------------------------------------------------
+
+    def _changed(self, previous: PassRecord | None) -> bool:
+        """Tell whether a pass had other buckets than those before it."""
+        return previous is not None and previous.complete and previous.places != self._places
+
+    def _restart(self) -> None:
+        """Measure anew: buckets are others, or other ratios were loaded."""
+        self._decider, self._chosen = None, self._scheduler.chosen
+        self._codes = self._chosen.codes
+        self._leaving.forget()
+        self._half.clear()
+        self._records.clear()
+        self._left = 0
+        if self._current is not None:
+            self._current.timed = True
+
+    def _present(self) -> Plan:
+        """Return what is in use."""
+        return tuple(self._setting(place) for place in self._places)
+
+    def _setting(self, place: BucketPlace) -> Setting:
+        known = [self._by_id.get(each) for each in place.key]
+        names = [each.name for each in known if each is not None and each.compressed]
+        if names:
+            ratio = self._chosen.ratios[names[0]] if self._choices.ratios else None
+            through = self._chosen.owned.issuperset(names)
+            return Setting("codec", ratio, "owners" if through else "gather")
+        return Setting("bf16") if place.key in self._half else FP32
+
+    def _look(self) -> None:
+        """Have all ranks look at what they have measured, and do what is decided."""
+        decider = self._decider
+        assert decider is not None  # it was due
+        self._looks += 1
+        self._looked = True
+        mine = figures(self._places, len(self._by_id), list(self._records))
+        with self._control.act(f"decision {self._looks} of auto") as channel:
+            given = channel.all_gather_object(
+                [None if mine is None else mine.told(), self._additions.found]
+            )
+            if not self._added and any(adds for _, adds in given):
+                self._leave_out_codec()
+                return
+            every = [each for each, _ in given]
+            known = [Figures.read(each) for each in every if each is not None]
+            if len(known) < len(every):  # a rank knows no whole pass
+                self._left = 2
+                return
+            evidence = Measured(self._choices, channel, decider.plan, self._calibration)
+            before = decider.plan
+            plan = decider.look(combined(known), evidence)
+            self._calibration = evidence.calibration
+        if not decider.keeps:
+            self._records.clear()
+        self._left = decider.due
+        if plan != before:
+            self._skipped = decider.skips
+            pairs = zip(self._places, plan, strict=True)
+            half = {place.key for place, each in pairs if each.kind == "bf16"}
+            self._change(self._choice(plan), half)
+
+    def _leave_for_good(self) -> None:
+        """Leave the codec, to whose updates the present pass would be added."""
+        self._leave_out_codec()
+        self._leave()
+
+    def _leave_out_codec(self) -> None:
+        """Choose among all-reduces from now on, and measure anew."""
+        self._added = True
+        self._seen = Places(halves=self._choices.halves, codes=False)
+        self._places = [dataclasses.replace(each, codable=False) for each in self._places]
+        self._decider = None
+        self._records.clear()
+
+    @property
+    def _warm_step(self) -> int | None:
+        """The step of the codec's warm-up; None where that would be in the way of a measurement."""
+        settled = self._decider is not None and self._decider.settled
+        return self._passes.step if settled and self._codes else None
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether something goes by the codec that a single rank has no use for."""
+        every = self._by_id.values() if self._codes else ()
+        return any(each.compressed and each.tensor.requires_grad for each in every)
+
+    def _leave(self) -> None:
+        """Leave the codec: a single rank has nothing to exchange."""
+        every = {each.name: each for each in self._by_id.values()}
+        ratios = {
+            name: None if every[name].tensor.requires_grad else ratio
+            for name, ratio in self._chosen.ratios.items()
+        }
+        self._change(ParameterPlan(ratios, self._chosen.owned), set())
+
+    def _change(self, target: ParameterPlan, half: set[tuple[int, ...]]) -> None:
+        """Send as planned, once what residuals hold of parameters that become dense is sent."""
+        self._send(self._leaving.go(Sent(self._chosen, self._half), Sent(target, half)))
+
+    def _end_leaving(self) -> None:
+        if (sent := self._leaving.end()) is not None:
+            self._send(sent)
+
+    def _send(self, sent: Sent) -> None:
+        self._half, self._chosen, self._codes = sent.half, sent.chosen, sent.chosen.codes
+        self._scheduler.choose(sent.chosen, saved=sent.saved, step=self._warm_step)
+        self._passes.forget()
+
+    def _choice(self, plan: Plan) -> ParameterPlan:
+        """Return how each compressed parameter is sent."""
+        # What is in no bucket now, as a frozen parameter, stays as it is: no pass could send it.
+        found, owned = dict(self._chosen.ratios), set(self._chosen.owned)
+        for place, setting in zip(self._places, plan, strict=True):
+            codes = setting.kind == "codec"
+            for each in self._among(place.key):
+                if each.state is None:
+                    continue
+                found[each.name] = (setting.ratio or 1.0) if codes else None
+                if codes and setting.exchange == "owners":
+                    owned.add(each.name)
+                else:
+                    owned.discard(each.name)
+        return ParameterPlan(found, frozenset(owned))

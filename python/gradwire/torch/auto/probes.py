@@ -1,0 +1,151 @@
+"""What is measured on all ranks together when a decision needs it: the link, and the codec."""
+
+import dataclasses
+import time
+
+import torch
+
+from gradwire.auto import FP32, Figures, Model, Plan
+from gradwire.auto.model import CODEC
+from gradwire.cost import Calibration, Link, calibrate
+from gradwire.torch.auto.candidates import Automatic
+from gradwire.torch.cost.link import measure_by
+from gradwire.torch.transport import Channel
+
+__all__ = ["Measured", "link_of"]
+
+LINK_SECONDS = 0.1
+CODEC_SECONDS = 0.1
+PINGS = 8
+"""All-reduces of one number, of which the middle one tells the latency."""
+NUMELS = (1 << 14, 1 << 18)
+
+
+class Measured:
+    """The evidence for one decision.
+
+    Parameters
+    ----------
+    choices : Automatic
+    channel : Channel
+        Of all ranks, with nothing under way.
+    plan : tuple of Setting
+        With which the figures were measured.
+    calibration : Calibration or None
+        Of an earlier decision.
+    """
+
+    def __init__(
+        self,
+        choices: Automatic,
+        channel: Channel,
+        plan: Plan,
+        calibration: Calibration | None,
+    ) -> None:
+        self._choices = choices
+        self._channel = channel
+        self._plan = plan
+        self.calibration = calibration
+
+    def model(self, figures: Figures) -> Model:
+        """Return the cost model with these figures. A collective."""
+        if self.calibration is None:
+            self.calibration = self._calibrate()
+        probing, size = 0.0, self._channel.size
+        if all(each == FP32 for each in self._plan):
+            link = link_of(figures, size, self._latency())
+        else:
+            # Frames are too small to tell the speed of a link.
+            link, probing = self._probe()
+        return Model(
+            figures,
+            size,
+            link,
+            self.calibration,
+            self._choices.ratios,
+            owners=self._choices.owners is not None,
+            probing=probing,
+        )
+
+    def _probe(self) -> tuple[Link, float]:
+        """Measure the link, and tell for how long, the same on all ranks."""
+        collectives, begin = _OfChannel(self._channel), time.perf_counter()
+        link = measure_by(collectives, seconds=LINK_SECONDS)
+        took = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
+        return link, float(collectives.longest(took))
+
+    def _latency(self) -> float:
+        """Return the seconds of an all-reduce of next to nothing, the same on all ranks."""
+        mine, number = torch.empty(PINGS, dtype=torch.float64), torch.zeros(1)
+        for at in range(PINGS):
+            begin = time.perf_counter()
+            self._channel.all_reduce(number).wait()
+            mine[at] = time.perf_counter() - begin
+        # A rank that comes late to one has the others wait, but not itself.
+        return float(_of_all(self._channel, mine).amin(0).median())
+
+    def _calibrate(self) -> Calibration:
+        """Time the codec on all ranks at once, as in training; the slowest rank counts."""
+        mine = calibrate(
+            {CODEC: self._choices.codec}, seconds=CODEC_SECONDS, numels=NUMELS, cold=False
+        )
+        every = [
+            Calibration.from_json(each) for each in self._channel.all_gather_object(mine.to_json())
+        ]
+
+        def work(each: Calibration) -> float:
+            cost = each.codecs[CODEC]
+            return cost.encode(1e6, 1e6 * cost.share) + cost.decode(1e6, 1e6 * cost.share)
+
+        slowest = max(every, key=work)
+        return dataclasses.replace(
+            slowest,
+            cast_seconds=max(each.cast_seconds for each in every),
+            clear_seconds=max(each.clear_seconds for each in every),
+        )
+
+
+class _OfChannel:
+    """The collectives of a channel, by which its link is measured."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._number = torch.zeros(1)
+        self.size = channel.size
+
+    def add_up(self, vector: torch.Tensor) -> None:
+        self._channel.all_reduce(vector).wait()
+
+    def meet(self) -> None:
+        self.add_up(self._number)
+
+    def longest(self, times: torch.Tensor) -> torch.Tensor:
+        return _of_all(self._channel, times.view(-1)).amax(0).view_as(times)
+
+
+def _of_all(channel: Channel, mine: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of all ranks, a row for each rank."""
+    every = mine.new_empty(channel.size, mine.numel())
+    channel.all_gather(every.view(-1), mine).wait()
+    return every
+
+
+def link_of(figures: Figures, ranks: int, latency: float) -> Link:
+    """Return the link that explains the all-reduces of a dense step.
+
+    Parameters
+    ----------
+    figures : Figures
+    ranks : int
+    latency : float
+        Seconds of an all-reduce of next to nothing. Buckets tell little of it: several of them are
+        under way at the same time, and a small one waits for the large one beside it.
+    """
+    pairs = zip(figures.nbytes, figures.exchange, strict=True)
+    # A bucket may take no time: one that ends before the bucket ahead of it, beside which it went.
+    known = [(nbytes, seconds) for nbytes, seconds in pairs if nbytes]
+    total, seconds = sum(nbytes for nbytes, _ in known), sum(seconds for _, seconds in known)
+    if not seconds:
+        return Link(1e15)
+    fixed = min(latency, 0.5 * seconds / len(known))
+    return Link(8.0 * total / (seconds - fixed * len(known)), fixed / (2 * (ranks - 1)))

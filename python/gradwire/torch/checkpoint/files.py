@@ -1,0 +1,145 @@
+"""The states of all ranks as files in one folder: each rank writes its own."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire import _files
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.checkpoint.gather import gather
+from gradwire.torch.engine.handle import Handle
+from gradwire.torch.transport import ProcessGroupChannel, ProcessGroups
+
+__all__ = ["gathered", "load", "save", "shares_of"]
+
+
+def save(handle: Handle, folder: Path) -> None:
+    """Write this rank's state. Call it on every rank, between steps.
+
+    A rank that is killed leaves a whole file or none.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written, as on a full disk; what was there stays.
+    """
+    state = handle.state_dict()
+    with _files.replacing(_path(folder, handle.rank)) as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # of the archive, which is cut short when the disk is full
+            if not isinstance(error.__context__, OSError):
+                raise
+            raise error.__context__ from None
+
+
+def load(handle: Handle, folder: Path, policy: Policy) -> bool:
+    """Restore what `save` wrote, also for another number of ranks. A collective.
+
+    Returns
+    -------
+    bool
+        False if no rank finds a file: nothing changes then.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if files are missing, damaged or of different runs; nothing changes then.
+    """
+    found: list[dict[str, Any]] = []
+    problem = None
+    try:
+        found = _read(folder, handle.rank, handle.world_size, handle.ranks_per_node)
+    except Exception as error:  # of any kind: the other ranks wait for the answer
+        problem = f"{type(error).__name__}: {error}"
+    with _messages(None) as channel:
+        answers = channel.all_gather_object((bool(found), problem))
+    for rank, (_, problem) in enumerate(answers):
+        if problem is not None:
+            raise ValueError(
+                f"rank {rank} cannot read its residuals in {folder}, so no rank changes anything: "
+                f"{problem}. Resume from another checkpoint"
+            )
+    if not any(there for there, _ in answers):
+        return False
+    handle.load_state_dict(found or None, policy)
+    return True
+
+
+def gathered(
+    state: Mapping[str, Any], to: int | None = 0, timeout: timedelta | None = None
+) -> dict[str, Any]:
+    """Gather the states of handles that are detached. A collective.
+
+    Parameters
+    ----------
+    state : mapping
+        What `Handle.state_dict` returned on this rank.
+    to : int or None
+        The receiving rank; None for all ranks.
+    timeout : datetime.timedelta, optional
+        How long to wait for the other ranks; by default, as long as torch does.
+
+    Returns
+    -------
+    dict
+        One entry per rank; empty on ranks that do not receive.
+
+    Raises
+    ------
+    RuntimeError
+        Another rank did not call within the timeout.
+    """
+    with _messages(timeout) as channel:
+        return gather(state, channel, to)
+
+
+@contextlib.contextmanager
+def _messages(timeout: timedelta | None) -> Iterator[ProcessGroupChannel]:
+    """Connect all ranks for a block, also those whose handles are detached."""
+    world = dist.group.WORLD
+    assert world is not None  # the ranks have trained together
+    groups = ProcessGroups(world, timeout)
+    try:
+        yield groups.make()
+    finally:
+        groups.leave()
+
+
+def shares_of(saved: Mapping[str, Any]) -> int:
+    """Return how many ranks had each node, when one of them saved this entry of a checkpoint."""
+    return int(json.loads(saved["about"]).get("shares", 1))
+
+
+def _read(folder: Path, rank: int, world_size: int, shares: int) -> list[dict[str, Any]]:
+    """Return this rank's state, or with other ranks or nodes those of all old ranks."""
+    # Rank 0 first: files of further ranks may be left of an earlier save into this folder.
+    for first in dict.fromkeys((0, rank)):
+        path = _path(folder, first)
+        if not path.exists():
+            continue
+        saved = _load(path)
+        old = json.loads(saved[f"rank{first}"]["about"])["world_size"]
+        if old != world_size or shares_of(saved[f"rank{first}"]) != shares:
+            every = [_path(folder, each) for each in range(old)]
+            return [_load(each) for each in every if each.exists()]
+        if first == rank:
+            return [saved]
+        if not _path(folder, rank).exists():
+            raise FileNotFoundError(f"there is no {_path(folder, rank).name}")
+    return []
+
+
+def _load(path: Path) -> dict[str, Any]:
+    saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return saved
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"gradwire_{rank}.pt"

@@ -1,0 +1,239 @@
+"""The format of a checkpoint, and its validation when it is read."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from gradwire import _validate
+from gradwire.torch.engine.memory_order import BUFFERS
+
+__all__ = ["ALWAYS", "Entry", "Policy", "RankState", "pack", "unpack"]
+
+Policy = Literal["sum-and-split", "keep", "drop", "own"]
+"""What to do with residuals if the number of ranks has changed."""
+
+VERSION = 2
+
+_MOST = 2**53
+ALWAYS = ("residual", "momentum")
+"""Kinds of tensors that are saved even if there are none."""
+_EXPECTED = "expected what Handle.state_dict() or gathered_state_dict() returned"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The state of one parameter on one rank.
+
+    Attributes
+    ----------
+    state : dict
+        What `gradwire.State.state_dict` returned, without its arrays.
+    sizes : list of int
+        What `SizeLimit.state` returned.
+    buffers : dict of str to torch.Tensor
+        Those of `BUFFERS` that the codec has: float32, of the parameter's shape; a residual in
+        bfloat16 if it is kept so.
+    spread : float or None
+        As of `Parameter`.
+    """
+
+    state: dict[str, Any]
+    sizes: list[int]
+    buffers: dict[str, torch.Tensor]
+    spread: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """Everything that one rank saves.
+
+    Attributes
+    ----------
+    node, share, shares : int
+        The rank's node, the share of every parameter that it has there, and their number.
+    measured : dict of str to torch.Tensor
+        Of the parameters' shapes.
+    optimizer_step : int or None
+        How many steps the optimizer has counted for parameters that are sent dense, if it does.
+    """
+
+    rank: int
+    world_size: int
+    step: int
+    schedule: dict[str, Any]
+    entries: dict[str, Entry]
+    measured: dict[str, torch.Tensor]
+    node: int
+    share: int = 0
+    shares: int = 1
+    optimizer_step: int | None = None
+
+
+def pack(state: RankState, codec: Any) -> dict[str, Any]:
+    """Return tensors by name, and one text for everything else, under the name of the rank.
+
+    Frameworks that save the states of all ranks take equal keys for replicas, and can load only
+    keys that existed when they saved. So keys contain the rank, and none depends on the progress of
+    training.
+    """
+    about: dict[str, Any] = {
+        "version": VERSION,
+        "rank": state.rank,
+        "world_size": state.world_size,
+        "step": state.step,
+        "codec": codec,
+        "schedule": state.schedule,
+        "parameters": {
+            name: {"state": entry.state, "sizes": entry.sizes}
+            | ({} if entry.spread is None else {"spread": entry.spread})
+            for name, entry in state.entries.items()
+        },
+    }
+    if state.shares > 1:  # earlier releases know of none
+        about |= {"node": state.node, "share": state.share, "shares": state.shares}
+    if state.optimizer_step is not None:
+        about["optimizer_step"] = state.optimizer_step
+    tensors = {
+        kind: {
+            name: entry.buffers[kind]
+            for name, entry in state.entries.items()
+            if kind in entry.buffers
+        }
+        for kind in BUFFERS
+    }
+    # Earlier releases save no such key, and frameworks load only keys that were saved.
+    tensors = {kind: each for kind, each in tensors.items() if each or kind in ALWAYS}
+    packed = {"about": json.dumps(about, sort_keys=True), **tensors, "measured": state.measured}
+    return {f"rank{state.rank}": packed}
+
+
+def unpack(saved: object) -> dict[int, RankState]:
+    """Return the states in a dict or a sequence of dicts, by rank; for None, an empty dict.
+
+    Raises
+    ------
+    ValueError, TypeError
+        ``saved`` is none of these, or is damaged.
+    """
+    if saved is None:
+        return {}
+    dicts = [saved] if isinstance(saved, Mapping) else saved
+    if not isinstance(dicts, Sequence) or isinstance(dicts, str | bytes):
+        raise TypeError(f"{_EXPECTED}, got {type(saved).__name__}")
+    by_rank: dict[int, RankState] = {}
+    for one in dicts:
+        if not isinstance(one, Mapping):
+            raise TypeError(f"{_EXPECTED}, or a list of these, got a {type(one).__name__} in it")
+        for key, packed in one.items():
+            if not isinstance(key, str) or not re.fullmatch(r"rank\d{1,9}", key, re.ASCII):
+                raise ValueError(f"{_EXPECTED}, version {VERSION}, got a dict with the key {key!r}")
+            state = _unpack(packed, key)
+            if state.rank in by_rank:
+                raise ValueError(f"got two state_dicts of rank {state.rank}")
+            by_rank[state.rank] = state
+    return by_rank
+
+
+def _unpack(packed: object, key: str) -> RankState:
+    packed = _mapping(key, packed)
+    text = packed.get("about")
+    if not isinstance(text, str):
+        raise TypeError(f"{key}.about must be a str, got {type(text).__name__}")
+    about = _mapping(f"{key}.about", json.loads(text))
+    if about.get("version") != VERSION:
+        raise ValueError(f"{key} has version {about.get('version')!r}, expected {VERSION}")
+    world_size = _integer(key, about, "world_size", low=1)
+    rank = _integer(key, about, "rank", low=0)
+    if f"rank{rank}" != key or rank >= world_size:
+        raise ValueError(f"{key} holds the state of rank {rank} of {world_size}")
+    shares, share, node = 1, 0, rank
+    if "shares" in about:
+        shares = _integer(key, about, "shares", low=1)
+        share = _integer(key, about, "share", low=0)
+        node = _integer(key, about, "node", low=0)
+        if share >= shares or world_size % shares or node >= world_size // shares:
+            raise ValueError(
+                f"{key} has share {share} of {shares} in node {node}, of {world_size} ranks"
+            )
+    tensors = {
+        kind: _tensors(f"{key}.{kind}", kind, packed.get(kind, {}))
+        for kind in (*BUFFERS, "measured")
+    }
+    parameters = _mapping(f"{key}.parameters", about.get("parameters"))
+    for kind, found in tensors.items():
+        if unknown := found.keys() - parameters.keys():
+            raise ValueError(f"{key}.{kind} has unknown parameters: {sorted(unknown)}")
+    return RankState(
+        rank=rank,
+        world_size=world_size,
+        step=_integer(key, about, "step", low=0),
+        schedule=dict(_mapping(f"{key}.schedule", about.get("schedule"))),
+        entries={
+            name: _entry(f"{key}.{name}", found, tensors, name, world_size)
+            for name, found in parameters.items()
+        },
+        measured=tensors["measured"],
+        node=node,
+        share=share,
+        shares=shares,
+        optimizer_step=(
+            None
+            if about.get("optimizer_step") is None
+            else _integer(key, about, "optimizer_step", low=0)
+        ),
+    )
+
+
+def _sizes(what: str, sizes: object) -> list[int]:
+    if not isinstance(sizes, list) or len(sizes) != 2:
+        raise ValueError(f"{what}: sizes must be two counts of bytes, got {sizes!r}")
+    for low, size in zip((-1, 0), sizes, strict=True):
+        _validate.integer(f"{what}: sizes", size, low=low, high=_MOST)
+    return sizes
+
+
+def _entry(
+    what: str,
+    found: object,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    name: str,
+    world_size: int,
+) -> Entry:
+    found = _mapping(what, found)
+    spread = found.get("spread")
+    if spread is not None:
+        spread = _validate.real(f"{what}: spread", spread)
+        if not 1.0 <= spread <= world_size:
+            raise ValueError(f"{what}: spread must be from 1 to {world_size}, got {spread}")
+    return Entry(
+        state=dict(_mapping(f"{what}: state", found.get("state"))),
+        sizes=_sizes(what, found.get("sizes")),
+        buffers={kind: tensors[kind][name] for kind in BUFFERS if name in tensors[kind]},
+        spread=spread,
+    )
+
+
+def _tensors(what: str, kind: str, found: object) -> dict[str, torch.Tensor]:
+    tensors = _mapping(what, found)
+    allowed = [torch.float32, torch.bfloat16] if kind == "residual" else [torch.float32]
+    for name, each in tensors.items():
+        if not isinstance(each, torch.Tensor) or each.layout != torch.strided:
+            raise TypeError(f"{what}.{name} must be a dense tensor, got {type(each).__name__}")
+        if each.dtype not in allowed:
+            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+            raise TypeError(f"{what}.{name} must be {names}, got {each.dtype}")
+    return {name: each.detach().cpu() for name, each in tensors.items()}
+
+
+def _mapping(what: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} must be a dict, got {type(value).__name__}")
+    return value
+
+
+def _integer(key: str, about: Mapping[str, Any], name: str, *, low: int) -> int:
+    return _validate.integer(f"{key}: {name}", about.get(name), low=low, high=_MOST)

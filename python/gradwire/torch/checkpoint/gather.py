@@ -1,0 +1,214 @@
+"""The checkpoints of all ranks in one: each of them, or the sum of their residuals."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gradwire.torch.checkpoint.format import ALWAYS, unpack
+from gradwire.torch.engine.agreement import together
+from gradwire.torch.engine.memory_order import BUFFERS
+from gradwire.torch.engine.sharding import shard_of
+from gradwire.torch.transport import Channel
+
+__all__ = ["gather", "merge"]
+
+_OF_A_SHARE = ("node", "share", "shares")
+"""What a checkpoint says of its place in a hierarchy."""
+
+
+def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[str, Any]:
+    """Gather the checkpoints of all ranks, tensor by tensor; empty on ranks that do not receive.
+
+    Parameters
+    ----------
+    saved : mapping
+        This rank's checkpoint.
+    channel : Channel
+    to : int or None
+        The receiving rank; None for all ranks.
+    """
+    rank, size = channel.rank, channel.size
+    mine = saved[f"rank{rank}"]
+    kinds = [kind for kind in mine if kind in BUFFERS]  # every rank has these
+    shapes = {name: values.shape for kind in kinds for name, values in mine[kind].items()}
+    sums = {name: values.shape for name, values in sorted(mine["measured"].items())}
+    texts = [
+        (about, _sizes(sums), _sizes(shapes))
+        for about, sums, shapes in channel.all_gather_object((mine["about"], sums, shapes))
+    ]
+    wanted = to is None or rank == to
+    everything: dict[str, Any] = {
+        f"rank{each}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
+        for each, (text, *_) in enumerate(texts)
+    }
+    for kind in kinds:
+        for name, values in mine[kind].items():
+            # The shares of the ranks of a node may differ by a row.
+            theirs = [shape[name] for _, _, shape in texts]
+            longest = max(shape.numel() for shape in theirs)
+            flat = torch.cat([values.flatten(), values.new_zeros(longest - values.numel())])
+            if to is None:
+                every = values.new_empty(size * longest)
+                channel.all_gather(every, flat).wait()
+                parts = list(every.view(size, longest))
+            else:
+                parts = channel.gather(flat, to)
+            for each, part in enumerate(parts):
+                found = part[: theirs[each].numel()].view(theirs[each]).clone()
+                everything[f"rank{each}"][kind][name] = found
+    for holder, (_, sums, _) in enumerate(texts):
+        for name, shape in sums.items():
+            values = mine["measured"][name] if holder == rank else None
+            if to != holder:
+                if values is None:
+                    values = torch.empty(shape, dtype=torch.float32, device="cpu")
+                channel.broadcast(values, holder).wait()
+            everything[f"rank{holder}"]["measured"][name] = values
+    return everything if wanted else {}
+
+
+def _sizes(told: Mapping[str, Sequence[int]]) -> dict[str, torch.Size]:
+    return {name: torch.Size(shape) for name, shape in told.items()}
+
+
+def merge(
+    channel: Channel, mine: Mapping[str, Any] | None, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    """Return one checkpoint with the sum of all residuals, and the mean of all moments.
+
+    It is that of the only rank of a run of one: `load` with ``sum-and-split`` gives every rank of
+    any number its share. The same on all ranks. The shares of a node are put together; they are of
+    its mean gradient, so that its residual counts once for each of its ranks.
+
+    Parameters
+    ----------
+    channel : Channel
+    mine : mapping or None
+        This rank's checkpoint; None if it has none. An empty result if no rank has one.
+    tensors : mapping of str to torch.Tensor
+        The compressed parameters.
+
+    Raises
+    ------
+    ValueError
+        A checkpoint is not one of a rank or of these parameters, they are of different steps or
+        models, or shares of them are missing.
+    """
+    read_here: list[_RankCheckpoint | None] = []
+
+    def read() -> dict[str, Any] | None:
+        read_here.append(_RankCheckpoint(mine, tensors) if mine else None)
+        return None if read_here[0] is None else read_here[0].facts()
+
+    every: list[Any] = together(channel, read, "merge")
+    (saved,) = read_here
+    given = [rank for rank, facts in enumerate(every) if facts is not None]
+    if not given:
+        return {}
+    first = every[given[0]]
+    for rank in given:
+        if every[rank]["agreed"] != first["agreed"]:
+            raise ValueError(
+                f"ranks {given[0]} and {rank} have checkpoints of different steps or models"
+            )
+    shares, kinds = first["agreed"]["shares"], first["agreed"]["kinds"]
+    counts = [sum(every[rank]["share"] == share for rank in given) for share in range(shares)]
+    if 0 in counts:
+        missing = [share for share, count in enumerate(counts) if not count]
+        raise ValueError(
+            f"of the {shares} shares that the ranks of a node have, no rank has a checkpoint of "
+            f"{', '.join(map(str, missing))}"
+        )
+    merged: dict[str, Any] = {"about": first["about"], "measured": {}}
+    for kind, names in kinds.items():
+        merged[kind] = {}
+        for name in names:
+            total = torch.zeros(tensors[name].shape, dtype=torch.float64, device="cpu")
+            if saved is not None:
+                saved.add(name, saved.state.entries[name].buffers[kind], total)
+            channel.all_reduce(total).wait()
+            if kind == "residual":
+                total *= shares
+            else:
+                for share, count in enumerate(counts):
+                    shard_of(name, tensors[name], share, shares).of(total).div_(count)
+            merged[kind][name] = total.float()
+    holders = [rank for rank in given if every[rank]["measured"]]
+    for name in every[holders[0]]["measured"] if holders else ():
+        sums = torch.zeros(tensors[name].shape, dtype=torch.float32, device="cpu")
+        if saved is not None and channel.rank in holders:
+            saved.add(name, saved.state.measured[name], sums)
+        channel.all_reduce(sums).wait()
+        merged["measured"][name] = sums
+    return {"rank0": merged}
+
+
+class _RankCheckpoint:
+    """The checkpoint of this rank, and which part of each parameter it is of.
+
+    Attributes
+    ----------
+    state : RankState
+    """
+
+    def __init__(self, mine: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        by_rank = unpack(mine)
+        if len(by_rank) != 1:
+            raise ValueError(f"expected the checkpoint of one rank, got those of {sorted(mine)}")
+        (self.state,) = by_rank.values()
+        (packed,) = mine.values()
+        self._about: dict[str, Any] = json.loads(packed["about"])
+        state, entries = self.state, self.state.entries
+        if entries.keys() != tensors.keys():
+            raise ValueError(
+                "the state_dict comes from another model or other options: "
+                f"{sorted(entries.keys() ^ tensors.keys())}"
+            )
+        if state.shares > 1:
+            for name, each in tensors.items():
+                self._about["parameters"][name]["state"]["numel"] = each.numel()
+        self._parts = {
+            name: shard_of(name, each, state.share, state.shares) for name, each in tensors.items()
+        }
+        kept = [(name, each) for name, entry in entries.items() for each in entry.buffers.values()]
+        for name, values in (*kept, *state.measured.items()):
+            part = self._parts[name]
+            if tuple(values.shape) != part.shape and values.numel() + part.numel:
+                raise ValueError(
+                    f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
+                    f"expected {part.shape}: only what is divided by rows can be merged"
+                )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the other ranks need to know of it: no tensors."""
+        state = self.state
+        kinds = {
+            kind: [name for name, entry in state.entries.items() if kind in entry.buffers]
+            for kind in BUFFERS
+        }
+        about = {key: each for key, each in self._about.items() if key not in _OF_A_SHARE}
+        parameters = {
+            name: {key: each for key, each in found.items() if key != "spread"}  # of the ranks
+            for name, found in about["parameters"].items()
+        }
+        agreed = {
+            "step": state.step,
+            "codec": about["codec"],
+            "kinds": {kind: names for kind, names in kinds.items() if names or kind in ALWAYS},
+            "shares": state.shares,
+        }
+        return {
+            "agreed": agreed,
+            "share": state.share,
+            "about": json.dumps(
+                {**about, "parameters": parameters, "rank": 0, "world_size": 1}, sort_keys=True
+            ),
+            "measured": sorted(state.measured),
+        }
+
+    def add(self, name: str, values: torch.Tensor, total: torch.Tensor) -> None:
+        """Add values of this rank's share to a tensor of the parameter's shape."""
+        if values.numel():
+            self._parts[name].of(total).add_(values)

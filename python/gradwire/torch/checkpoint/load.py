@@ -1,0 +1,348 @@
+"""Saves and restores the states of all parameters, for the same or another number of ranks."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire import _validate
+from gradwire.torch.checkpoint.format import Entry, Policy, RankState, pack, unpack
+from gradwire.torch.checkpoint.reshard import of_this_share, split
+from gradwire.torch.engine.agreement import checksum, together
+from gradwire.torch.engine.low_rank_state import LowRankState
+from gradwire.torch.engine.memory_order import BUFFERS, to_logical, to_memory
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter_states import fresh_state
+from gradwire.torch.engine.scheduler import Scheduler
+from gradwire.torch.engine.second_moments import with_second_moment
+from gradwire.torch.transport import Channel, RankTopology
+
+if TYPE_CHECKING:
+    from gradwire.state import State
+
+__all__ = ["load", "save"]
+
+
+def save(
+    parameters: Mapping[str, ParameterSlot],
+    codec: Any,
+    place: RankTopology,
+    step: int,
+    scheduler: Scheduler,
+    optimizer_step: int | None,
+) -> dict[str, Any]:
+    """Return the checkpoint of one rank: plain tensors and one text."""
+    state = RankState(
+        rank=place.rank,
+        world_size=place.size,
+        node=place.node,
+        share=place.share,
+        shares=place.shares,
+        step=step,
+        schedule=scheduler.state_dict(),
+        entries={name: _save(parameter) for name, parameter in parameters.items()},
+        measured={
+            name: to_logical(total, parameters[name]) for name, total in scheduler.sums().items()
+        },
+        optimizer_step=optimizer_step,
+    )
+    return pack(state, codec)
+
+
+def _save(parameter: ParameterSlot) -> Entry:
+    state = dict(parameter.state.state_dict())
+    held = {kind: state.pop(kind) for kind in BUFFERS}
+    buffers = {
+        kind: to_logical(values, parameter) for kind, values in held.items() if values is not None
+    }
+    return Entry(state, parameter.limit.state(), buffers, parameter.spread)
+
+
+def load(
+    parameters: Mapping[str, ParameterSlot],
+    scheduler: Scheduler,
+    place: RankTopology,
+    channel: Channel,
+    between: Channel,
+    saved: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    policy: Policy,
+) -> tuple[int, int | None]:
+    """Restore all parameters on all ranks, or none on any.
+
+    Parameters
+    ----------
+    parameters : mapping of str to ParameterSlot
+    scheduler : Scheduler
+    place : RankTopology
+    channel, between : Channel
+        Channels of all ranks, and of those with this rank's share, in which nothing is under way.
+    saved, policy : object
+        As in `Handle.load_state_dict`.
+
+    Returns
+    -------
+    tuple of int and (int or None)
+        The step to continue from, and that of the optimizer if this rank was given it.
+    """
+    loading: list[_Loading] = []
+
+    def read() -> Any:
+        loading.append(_Loading(parameters, place, saved, policy, scheduler))
+        mine = loading[0]
+        steps = {name: state.step for name, state in mine.states.items()}
+        made_in = {name: step for name, (_, step) in mine.moments.items()}
+        return mine.summary, mine.schedule, steps, mine.spreads, made_in
+
+    every = together(channel, read, "load")
+    (mine,) = loading
+    known = {rank: tuple(each[0]) for rank, each in enumerate(every) if each[0] is not None}
+    # After a failure, some ranks may have ended a step that others have not.
+    steps = {} if policy == "own" else {rank: each[1] for rank, each in known.items()}
+    runs = {
+        (each[0], None if policy == "own" else each[3], steps.get(rank))
+        for rank, each in known.items()
+    }
+    # Sizes of frames are the same on the ranks that exchange them: those with one share.
+    sizes = {(place.grid[rank][1], each[2]) for rank, each in known.items()}
+    if len(runs) > 1 or len(sizes) > len({share for share, _ in sizes}):
+        raise ValueError(
+            "the ranks were given checkpoints of different runs or steps (world size, step, "
+            f"checksum of frame sizes and schedule, epoch): {known}"
+        )
+    schedules = [schedule for _, schedule, *_ in every if schedule is not None]
+    if policy == "own" and known:  # some may have begun an epoch that others have not
+        ahead = max(known, key=lambda rank: (known[rank][1], known[rank][3]))
+        mine.schedule = every[ahead][1]
+    together(
+        channel,
+        lambda: mine.complete([steps for _, _, steps, *_ in every], schedules),
+        "load",
+    )
+    mine.share_moments(between, [every[rank][-1] for rank in place.partners])
+    mine.apply(next((every[rank][3] for rank in place.partners if every[rank][3]), {}))
+    return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
+
+
+class _Loading:
+    """The new states, made and checked before any old one is replaced.
+
+    Attributes
+    ----------
+    summary : tuple or None
+        Facts that must be the same on all ranks; None on a rank that was given nothing.
+    schedule : dict or None
+        The saved position of the schedule; None on a rank that was given nothing.
+    moments : dict of str to (numpy.ndarray, int)
+        Second moments, with their number of encodes, of which the average over the ranks is needed:
+        if their number has changed, and each of them was given its own states or none.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, ParameterSlot],
+        place: RankTopology,
+        saved: object,
+        policy: Policy,
+        scheduler: Scheduler,
+    ) -> None:
+        if policy not in get_args(Policy):
+            raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}")
+        self._parameters = parameters
+        self._rank = place.rank
+        self._scheduler = scheduler
+        self._measured: dict[str, Any] = {}
+        self.schedule: dict[str, Any] | None = None
+        self.moments: dict[str, tuple[NDArray[np.float32], int]] = {}
+        self.states: dict[str, State | LowRankState] = {}
+        self.sizes: dict[str, list[int]] = {}
+        self.spreads: dict[str, float] = {}
+        self.summary: tuple[int, int, int, int] | None = None
+        self.optimizer_step: int | None = None
+        by_rank = unpack(saved)
+        redivided = any(each.shares != place.shares for each in by_rank.values())
+        by_rank = of_this_share(by_rank, parameters, place)
+        rank, world_size = place.node, place.nodes
+        if not by_rank:
+            if policy == "sum-and-split":
+                raise ValueError(
+                    'got no state_dict; only policy "keep", "drop" or "own" allows that'
+                )
+            self._fresh()
+            return
+        for one in by_rank.values():
+            _check(one, parameters)
+        first = next(iter(by_rank.values()))
+        self.optimizer_step = first.optimizer_step
+        old_size = first.world_size
+        if any((one.world_size, one.step) != (old_size, first.step) for one in by_rank.values()):
+            raise ValueError("the state_dicts come from different runs or steps")
+        if policy == "own":
+            self._own(by_rank)
+            rank = next(iter(by_rank))
+        elif old_size == world_size and not redivided:
+            self._same_size(by_rank, rank)
+        else:
+            self._other_size(by_rank, rank, world_size, old_size, policy)
+        self.schedule = by_rank.get(rank, first).schedule
+        if rank == 0 and 0 in by_rank:  # only the first node has sums of gradients
+            self._measured = {
+                name: to_memory(total, parameters[name])
+                for name, total in by_rank[0].measured.items()
+            }
+        epoch = scheduler.check(self.schedule)
+        # Other codecs would be other sizes.
+        decided = "" if policy == "own" else json.dumps(self.schedule, sort_keys=True)
+        both = checksum((sorted(self.sizes.items()), decided))
+        self.summary = (old_size, first.step, both, epoch)
+
+    def _fresh(self) -> None:
+        for name, parameter in self._parameters.items():
+            self.states[name] = fresh_state(parameter, self._rank)
+
+    def _own(self, by_rank: Mapping[int, RankState]) -> None:
+        if len(by_rank) > 1:
+            raise ValueError(
+                f'policy "own" takes the state_dict of one rank, got those of {len(by_rank)}'
+            )
+        (mine,) = by_rank.values()
+        self._fresh()
+        self._estimate([mine])
+        for name, entry in mine.entries.items():
+            self._restore(name, entry, entry.buffers)
+
+    def _same_size(self, by_rank: Mapping[int, RankState], rank: int) -> None:
+        if rank not in by_rank:
+            raise ValueError(
+                f"this is rank {rank}, got the state_dict of rank {', '.join(map(str, by_rank))}: "
+                "every rank has its own residual; save and load all of them"
+            )
+        for name, entry in by_rank[rank].entries.items():
+            self._restore(name, entry, entry.buffers)
+            self.sizes[name] = entry.sizes
+            if entry.spread is not None:
+                self.spreads[name] = entry.spread
+
+    def _other_size(
+        self,
+        by_rank: Mapping[int, RankState],
+        rank: int,
+        world_size: int,
+        old_size: int,
+        policy: Policy,
+    ) -> None:
+        self._fresh()
+        if policy != "sum-and-split":
+            self._estimate(list(by_rank.values()))
+        if policy == "drop":
+            return
+        if policy == "keep":
+            if rank < old_size and rank not in by_rank:
+                raise ValueError(
+                    f'policy "keep" needs the state_dict of rank {rank} on rank {rank}'
+                )
+            own = by_rank.get(rank)
+            for name, entry in own.entries.items() if own else ():
+                self._restore(name, entry, entry.buffers)
+            return
+        if len(by_rank) < old_size:
+            missing = (str(old) for old in itertools.count() if old not in by_rank)
+            some = list(itertools.islice(missing, min(8, old_size - len(by_rank))))
+            raise ValueError(
+                f"the world size was {old_size} and is now {world_size}: policy {policy!r} needs "
+                f"the state_dicts of all {old_size} ranks as a list on every rank, missing "
+                f"{', '.join(some)}; or choose another policy"
+            )
+        for name in self._parameters:
+            entries = [by_rank[old].entries[name] for old in range(old_size)]
+            buffers = {kind: split(entries, kind, world_size) for kind in entries[0].buffers}
+            self._restore(name, entries[rank % old_size], buffers)
+
+    def _restore(
+        self,
+        name: str,
+        entry: Entry,
+        buffers: Mapping[str, torch.Tensor],
+    ) -> None:
+        parameter = self._parameters[name]
+        state = fresh_state(parameter, self._rank)
+        arrays = {
+            kind: to_memory(values, parameter, values.dtype) for kind, values in buffers.items()
+        }
+        state.load_state_dict(entry.state | dict.fromkeys(BUFFERS) | arrays)
+        self.states[name] = state
+
+    def _estimate(self, given: Sequence[RankState]) -> None:
+        """Average the second moments of these ranks, as this rank's share of an average of all."""
+        for name, parameter in self._parameters.items():
+            entries = [each.entries[name] for each in given]
+            if all("second_moment" in each.buffers for each in entries):
+                values = to_memory(split(entries, "second_moment", len(entries)), parameter)
+                step = _validate.integer("step", entries[0].state.get("step"), low=0, high=2**53)
+                self.moments[name] = (values, step)
+
+    def share_moments(self, channel: Channel, made_in: Sequence[Mapping[str, int]]) -> None:
+        """Give all ranks, also new ones, the average of the second moments. A collective.
+
+        Without one, a state of many encodes would take its first steps far too large.
+        """
+        for name in sorted({name for theirs in made_in for name in theirs}):
+            steps = [theirs[name] for theirs in made_in if name in theirs]
+            numel = self._parameters[name].numel
+            total = torch.zeros(numel, dtype=torch.float64, device="cpu")
+            if name in self.moments:
+                total += torch.from_numpy(self.moments[name][0])
+            channel.all_reduce(total).wait()
+            mean = total.div_(len(steps)).float().numpy()
+            state = self.states[name]
+            state.load_state_dict(with_second_moment(state, mean, max(steps)))
+
+    def complete(
+        self, steps: Sequence[Mapping[str, int]], schedules: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Take from other ranks what this one was not given."""
+        # Ranks with a shared seed draw the same numbers only if their states have the same steps.
+        for name, state in self.states.items():
+            step = max(theirs[name] for theirs in steps)
+            if state.step != step:
+                state.load_state_dict({**state.state_dict(), "step": step})
+        schedule = self.schedule or next(iter(schedules), None)
+        self._position = (
+            None if schedule is None else self._scheduler.prepare(schedule, self._measured)
+        )
+
+    def apply(self, spreads: Mapping[str, float]) -> None:
+        """Replace the parameters' states. Frame sizes are valid for the same world size only.
+
+        So are spreads, which ranks with the same share take from one of them.
+        """
+        if self._position is not None:
+            self._scheduler.take(self._position)
+        for name, parameter in self._parameters.items():
+            parameter.state = self.states[name]
+            parameter.spread = spreads.get(name)
+            parameter.limit.reset()
+            if name in self.sizes:
+                parameter.limit.load(self.sizes[name])
+
+
+def _check(saved: RankState, parameters: Mapping[str, ParameterSlot]) -> None:
+    missing = parameters.keys() - saved.entries.keys()
+    unknown = saved.entries.keys() - parameters.keys()
+    if missing or unknown:
+        raise ValueError(
+            f"the state_dict comes from another model or other options: it lacks "
+            f"{sorted(missing)} and has the extra parameters {sorted(unknown)}"
+        )
+    for name, entry in saved.entries.items():
+        shape = torch.Size(parameters[name].shape)
+        measured = saved.measured.get(name)
+        for values in (*entry.buffers.values(), *([] if measured is None else [measured])):
+            if values.shape != shape:
+                raise ValueError(
+                    f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
+                    f"which has shape {tuple(shape)}"
+                )

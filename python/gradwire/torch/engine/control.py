@@ -1,0 +1,146 @@
+"""Control messages between steps: all ranks confirm that they call the same method."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import numpy as np
+import torch
+
+from gradwire.errors import GradwireError
+from gradwire.torch.errors import ExchangeError, kind_of
+from gradwire.torch.transport import Channel
+
+__all__ = ["ControlChannel"]
+
+_NBYTES = 64
+_LAST = timedelta(hours=1)
+"""How long a last act may take, of ranks that have all come to it."""
+
+
+class ControlChannel:
+    """A channel apart from the buckets': a message never meets a bucket of another rank.
+
+    Gloo aborts the process if two ranks start collectives of different sizes. So each act begins
+    with an exchange of its name in a record of fixed length, and ranks in different acts read each
+    other's names. If a rank does not arrive at all, the others give up after the timeout.
+
+    Parameters
+    ----------
+    channel : Channel
+        A channel with no other user.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lost: str | None = None
+        self._kind: type[ExchangeError] = ExchangeError
+        self._pid = os.getpid()
+        # Kept until the channel is closed: see all_gather.py.
+        self._mine = torch.zeros(_NBYTES, dtype=torch.uint8, device="cpu")
+        self._every = self._mine.new_zeros(_NBYTES * channel.size)
+
+    @contextlib.contextmanager
+    def act(self, name: str) -> Iterator[Channel]:
+        """Run a block on all ranks together, with a channel in which nothing else is in progress.
+
+        The block may raise a ValueError if it does so on every rank. Any other exception closes
+        the channel, because other ranks may be waiting in it.
+
+        Raises
+        ------
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_open(name)
+        try:
+            self._meet(name)
+        except ExchangeError:
+            raise
+        except BaseException as error:  # Ctrl-C: other ranks may be in the middle of the act
+            self._lost = f"{name}: {type(error).__name__}: {error}"
+            raise
+        try:
+            yield self._channel
+        except ValueError:
+            raise
+        except RuntimeError as error:
+            self._lost, self._kind = f"{name}: {error}", kind_of(error)
+            if isinstance(error, GradwireError):
+                raise
+            raise ExchangeError(f"{name} failed while the ranks communicated ({error})") from error
+        except BaseException as error:
+            self._lost = f"{name}: {type(error).__name__}: {error}"
+            raise
+
+    def compare(self, name: str, told: str) -> list[str]:
+        """Meet the other ranks in an act, and return what each of them has told.
+
+        Parameters
+        ----------
+        name : str
+            As in `act`.
+        told : str
+            Name and this are at most 62 ASCII characters.
+        """
+        self._check_open(name)
+        return self._meet(name, told)
+
+    def leave(
+        self, name: str, timeout: timedelta, last: Callable[[Channel], None] | None = None
+    ) -> bool:
+        """Meet the other ranks in a last act, if there is one; tell whether all came in time.
+
+        Raises
+        ------
+        ExchangeError
+            A rank was lost in the act.
+        """
+        forked = os.getpid() != self._pid  # the connections belong to the parent process
+        if self._lost is not None or forked or not self._channel.is_open:
+            return False
+        self._channel.set_timeout(timeout)
+        try:
+            self._meet(name if last is None else f"{name} with moments")
+        except ExchangeError:
+            return False
+        self._lost = name
+        if last is not None:
+            self._channel.set_timeout(_LAST)
+            try:
+                last(self._channel)
+            except RuntimeError as error:
+                text = f"{name} failed while the ranks communicated ({error})"
+                raise kind_of(error)(text) from error
+        return True
+
+    def _check_open(self, name: str) -> None:
+        if self._lost is not None:
+            raise self._kind(f"{name}: an earlier call closed the control channel: {self._lost}")
+        if os.getpid() != self._pid:
+            raise ExchangeError(f"{name}: this process was forked after attach(), and is no rank")
+
+    def _meet(self, name: str, told: str = "") -> list[str]:
+        mine = self._mine.numpy()
+        mine[:] = 0
+        name = name.encode()[:_NBYTES].decode(errors="ignore")  # as the others read it
+        data = f"{name}\0{told}".encode()[:_NBYTES]
+        mine[: len(data)] = np.frombuffer(data, np.uint8)
+        try:
+            self._channel.all_gather(self._every, self._mine).wait()
+        except RuntimeError as error:
+            self._lost, self._kind = f"{name}: {error}", kind_of(error)
+            raise self._kind(
+                f"another rank did not call {name}: it has stopped, failed, or called something "
+                f"else ({str(error).strip()})",
+                getattr(error, "rank", None),
+            ) from error
+        rows = self._every.view(self._channel.size, _NBYTES).numpy()
+        every = []
+        for rank, row in enumerate(rows):
+            theirs, _, then = row.tobytes().decode(errors="replace").partition("\0")
+            if theirs != name:
+                raise ExchangeError(f"rank {rank} called {theirs}, this rank {name}", rank)
+            every.append(then.rstrip("\0"))
+        return every

@@ -1,0 +1,326 @@
+"""What each ``.grad`` holds: a gradient of this rank, an average, or what the codec made of it."""
+
+import enum
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from gradwire.torch import backends
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.sharding import local
+
+__all__ = ["Additions", "GradMark", "GradSource", "GradTracker"]
+
+
+class GradSource(enum.IntEnum):
+    """Where the value of a parameter's ``.grad`` comes from."""
+
+    UNKNOWN = 0
+    """No backward pass yet: what is there was put there by hand."""
+    LOCAL = 1
+    """Backward passes of this rank; it has not been exchanged."""
+    AVERAGED = 2
+    """A plain average over the ranks."""
+    SENT = 3
+    """The average of decoded frames."""
+    MIXED = 4
+    """The average of decoded frames, with gradients of a later pass added to it."""
+
+
+@dataclass(slots=True)
+class Additions:
+    """What is known of passes whose gradients are added to those that were exchanged before.
+
+    Attributes
+    ----------
+    followed : bool
+        Somebody asks. Updates that a pass adds to are then set aside, so that its gradients remain.
+    waiting : bool
+        A pass was exchanged, and the optimizer has made no step since.
+    found : bool
+        A pass of this rank has added to such gradients.
+    updates : bool
+        A pass has added to updates: the same on all ranks.
+    begun : bool
+        Updates were set aside since the last pass began.
+    """
+
+    followed: bool = False
+    waiting: bool = False
+    found: bool = False
+    updates: bool = False
+    begun: bool = False
+
+
+class GradMark:
+    """The origin of one parameter's ``.grad``, followed by two hooks of autograd.
+
+    The first runs before a gradient is added to ``.grad``, so it sees whether the program has
+    cleared ``.grad`` since the last pass, whatever it used for that. The second runs when it was
+    added: `torch.autograd.grad` calls only the first.
+
+    Attributes
+    ----------
+    aside : torch.Tensor or None
+        Updates that gradients of later passes were added to, which the optimizer is to apply.
+    """
+
+    __slots__ = (
+        "_additions",
+        "_arrived",
+        "_before",
+        "_hooks",
+        "_next",
+        "_origin",
+        "_tensor",
+        "_unread",
+        "aside",
+        "parameter",
+    )
+
+    def __init__(self, parameter: ParameterSlot, additions: Additions) -> None:
+        tensor: Any = parameter.tensor
+        self.parameter = parameter
+        self.aside: torch.Tensor | None = None
+        self._additions = additions
+        # What was exchanged before and not applied, to which a gradient is about to be added.
+        self._before: torch.Tensor | None = None
+        self._origin = self._next = GradSource.UNKNOWN
+        # On a device: whether .grad held anything when the gradient arrived, not read so far.
+        self._unread: torch.Tensor | None = None
+        self._arrived: torch.Tensor | None = None
+        # Not the tensor: its hooks would keep it alive.
+        self._tensor = weakref.ref(tensor)
+        required = tensor.requires_grad
+        tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
+        self._hooks = (
+            tensor.register_hook(self.arrive),
+            tensor.register_post_accumulate_grad_hook(self._added),
+        )
+        tensor.requires_grad_(required)
+
+    @property
+    def origin(self) -> GradSource:
+        """Where the value of ``.grad`` comes from. May wait for a device."""
+        if self._unread is not None:
+            self.origin = _MIXED if self._unread else _LOCAL
+        return self._origin
+
+    @origin.setter
+    def origin(self, origin: GradSource) -> None:
+        self._origin, self._unread = origin, None
+
+    @property
+    def held(self) -> torch.Tensor | None:
+        """The value of ``.grad``; None also if it is zero, which is how some programs clear it."""
+        gradient = self._gradient
+        return None if gradient is None or not gradient.any() else gradient
+
+    @property
+    def _gradient(self) -> torch.Tensor | None:
+        tensor = self._tensor()
+        return None if tensor is None or tensor.grad is None else local(tensor.grad)
+
+    def sent(self) -> torch.Tensor | None:
+        """Return whether what was decoded last is in ``.grad``, as a tensor; None if it is not.
+
+        Does not wait for a device.
+        """
+        gradient = self._gradient
+        if gradient is None or (self._origin < _SENT and self._unread is None):
+            return None
+        held = gradient.any()
+        return held if self._unread is None else held & self._unread
+
+    def set_aside(self) -> None:
+        """Set aside an update that no gradient was added to so far; ``.grad`` is zero after it."""
+        gradient = self._gradient
+        if gradient is not None and self._origin >= _SENT:
+            self._keep(gradient.clone())
+            gradient.zero_()
+            self.origin = GradSource.UNKNOWN
+
+    def _keep(self, update: torch.Tensor) -> None:
+        self.aside = update if self.aside is None else self.aside + update
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def arrive(self, gradient: torch.Tensor | None = None) -> None:
+        """Look what a gradient will be added to."""
+        del gradient
+        self._arrived, self._before, self._next = None, None, _LOCAL
+        additions = self._additions
+        if additions.followed and additions.waiting and self._origin >= _AVERAGED:
+            computed = self._origin >= _SENT
+            if (computed or not additions.found) and (held := self.held) is not None:
+                self._before = held.clone() if computed else held
+                return
+        found = self.sent()
+        if found is None:
+            return
+        if backends.of(found).waits:
+            self._arrived = found
+        elif found:
+            self._next = _MIXED
+
+    def _added(self, tensor: torch.Tensor) -> None:
+        if self._before is not None:
+            self._additions.found = True
+            if self._origin >= _SENT:
+                self._additions.begun = True
+                self._keep(self._before)
+                local(cast(torch.Tensor, tensor.grad)).sub_(self._before)
+            self._before = None
+        self._origin, self._unread = self._next, self._arrived
+        self._next, self._arrived = _UNKNOWN, None
+
+
+# Looking up a member of an enumeration costs as much as the rest of the hook.
+_UNKNOWN, _LOCAL = GradSource.UNKNOWN, GradSource.LOCAL
+_AVERAGED, _SENT, _MIXED = GradSource.AVERAGED, GradSource.SENT, GradSource.MIXED
+
+
+class GradTracker:
+    """The origins of all parameters of a model that have a codec.
+
+    Attributes
+    ----------
+    marks : list of GradMark
+    additions : Additions
+
+    Parameters
+    ----------
+    parameters : sequence of ParameterSlot
+    """
+
+    def __init__(self, parameters: Sequence[ParameterSlot]) -> None:
+        self.additions = Additions()
+        self.marks = [GradMark(each, self.additions) for each in parameters]
+        self._by_id = {id(mark.parameter.tensor): mark for mark in self.marks}
+        # Nothing is seen in an empty shard, and what is looked at may have to be read.
+        some = [mark for mark in self.marks if local(mark.parameter.tensor).numel()]
+        self._watched = sorted(some, key=lambda mark: local(mark.parameter.tensor).numel())
+        self._seen: tuple[GradMark, tuple[object, ...]] | None = None
+
+    def remove(self) -> None:
+        """Follow no gradient any more."""
+        for mark in self.marks:
+            mark.remove()
+
+    def exchanged(self, parameters: Iterable[ParameterSlot], origin: GradSource) -> None:
+        """Record that a bucket with these parameters is exchanged."""
+        for parameter in parameters:
+            mark = self._by_id.get(id(parameter.tensor))
+            if mark is not None:
+                mark.origin = origin
+
+    def arriving(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Record that gradients are about to be added, where autograd does not tell: in FSDP."""
+        for tensor in tensors:
+            mark = self._by_id.get(id(tensor))
+            if mark is not None:
+                mark.arrive()
+
+    def averaged(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Record that DDP averages a bucket by itself."""
+        for tensor in tensors:
+            mark = self._by_id.get(id(tensor))
+            if mark is not None and mark.origin is not GradSource.MIXED:
+                mark.origin = GradSource.AVERAGED
+
+    def mixed(self) -> GradMark | None:
+        """Return a parameter whose bucket would mix what its codec computed with new gradients.
+
+        Waits for a device only if ``.grad`` was not cleared by setting it to None, and then once.
+        """
+        # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
+        computed = (mark for mark in self.marks if mark.parameter.computed)
+        asked = [(mark, held) for mark in computed if (held := mark.sent()) is not None]
+        for (mark, _), found in zip(asked, _read([held for _, held in asked]), strict=True):
+            if found:
+                return mark
+        return None
+
+    def set_aside(self) -> None:
+        """Set aside all updates that are still in ``.grad``."""
+        for mark in self.marks:
+            if mark.parameter.computed:
+                mark.set_aside()
+
+    def take_aside(self) -> dict[int, torch.Tensor]:
+        """Return what was set aside, by the ids of the parameters, and keep it no longer."""
+        found = {}
+        for mark in self.marks:
+            if mark.aside is not None:
+                found[id(mark.parameter.tensor)], mark.aside = mark.aside, None
+        return found
+
+    def kept(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
+        """Return those with what was decoded last still in ``.grad``, alone or mixed.
+
+        Waits for a device at most once.
+        """
+        asked = [(each, self._by_id[id(each.tensor)].sent()) for each in parameters]
+        there = [(each, held) for each, held in asked if held is not None]
+        found = _read([held for _, held in there])
+        return [each for (each, _), kept in zip(there, found, strict=True) if kept]
+
+    def replaced(self, parameters: Iterable[ParameterSlot]) -> bool:
+        """Tell whether other gradients are in every ``.grad`` since these were decoded.
+
+        Does not wait for a device: what is still to be read there counts as decoded.
+        """
+        marks = [self._by_id[id(each.tensor)] for each in parameters]
+        return bool(marks) and all(mark._origin < _SENT and mark._unread is None for mark in marks)
+
+    def settle(self) -> None:
+        """Read all origins that are still to be read, with one wait for a device."""
+        unread = [(mark, mark._unread) for mark in self.marks if mark._unread is not None]
+        found = _read([held for _, held in unread])
+        for (mark, _), mixed in zip(unread, found, strict=True):
+            mark.origin = _MIXED if mixed else _LOCAL
+
+    # Changes between the backward pass and the optimizer's step --------------------------------
+
+    def watch(self) -> None:
+        """Remember the state of one ``.grad`` that was just decoded."""
+        self._seen = None
+        for mark in self._watched:
+            if mark.origin is GradSource.SENT and mark.parameter.computed:
+                gradient = mark.parameter.tensor.grad
+                if gradient is not None:
+                    self._seen = (mark, _state(gradient))
+                    return
+
+    def changed(self) -> bool:
+        """Tell whether the program has written to it since, as gradient clipping does."""
+        if self._seen is None:
+            return False
+        mark, state = self._seen
+        gradient = mark.parameter.tensor.grad
+        return gradient is not None and _state(gradient) != state
+
+
+def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
+    """Return the values of flags on one device with one wait for it."""
+    if len({flag.device for flag in flags}) > 1:
+        return [bool(flag) for flag in flags]
+    return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
+
+
+def _state(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what differs once a tensor was written to.
+
+    That is its version; but a DTensor counts few writes in that, and none of `torch._foreach_mul_`,
+    by which torch clips. So its norm counts, too, which waits for a device when it is compared.
+    """
+    here = local(tensor)
+    if here is tensor:
+        return (tensor._version,)
+    return tensor._version, here._version, torch.linalg.vector_norm(here, dtype=torch.float32)

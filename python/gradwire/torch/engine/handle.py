@@ -1,0 +1,427 @@
+"""The handle that `attach` returns: steps, epochs, checkpoints, reports and detaching."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from gradwire import _validate
+from gradwire.report import Report
+from gradwire.torch.checkpoint import load as checkpoint
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.checkpoint.gather import gather, merge
+from gradwire.torch.checkpoint.reshard import Resharded
+from gradwire.torch.engine import report as figures
+from gradwire.torch.engine.attached import Attached
+from gradwire.torch.engine.sharding import shard_of
+
+__all__ = ["Handle"]
+
+
+class Handle(Attached):
+    """Controls the compression of one DDP model; returned by `attach`.
+
+    Attributes
+    ----------
+    codec : gradwire.Codec or dict
+        The codec passed to `attach`, or the codecs by patterns of names.
+    world_size, rank : int
+        Size of the process group, and this process's rank in it.
+    ranks_per_node : int
+        Ranks that divide each gradient in a hierarchy; 1 without one.
+    step : int
+        Backward passes exchanged and not rolled back, including those before a resume.
+    attached : bool
+        Whether `detach` has not been called.
+    error : BaseException or None
+        The last `GradientError` or `ExchangeError`, including errors that a loss scaler handled.
+    """
+
+    def epoch(self, epoch: int, lr: float | None = None) -> None:
+        """Begin an epoch and advance the schedule. A collective: call it between steps.
+
+        Call it on every rank with 0, 1, 2 and so on at the start of each epoch; after a resume,
+        continue with the saved epoch. Residuals are kept through every change. Until the first
+        call, 100 steps count as an epoch, and the first such epoch ends with a RuntimeWarning.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch that begins; not lower than the one before.
+        lr : float, optional
+            Learning rate of the epoch. `gradwire.schedule.Accordion` treats a lower rate than in
+            the previous epoch as a critical regime, so leave it out if it decreases every epoch.
+
+        Raises
+        ------
+        ValueError
+            The epoch is lower than the current one, the ranks disagree, or the handle is detached.
+            Nothing changes then.
+        UndoError
+            The codec has ``low_memory=True``, and the attached optimizer has not applied the last
+            pass yet. Nothing changes.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_attached("attach() again to begin an epoch")
+        self._worker.settle()
+        self._passes.undo_unapplied()
+        self._scheduler.advance(epoch, lr, self._control)
+        self._passes.forget()
+
+    def discard(self) -> None:
+        """Undo the last exchanged backward pass. A collective: call it on every rank.
+
+        Use it if the gradients will not be applied. Residuals, momentum, observed frame sizes, the
+        measurements of a schedule and the step count return, bit for bit, to what they were before
+        that pass. The gradients in ``.grad`` are not touched.
+
+        If that pass was already rolled back, by an error or for a loss scaler, or was `paused`,
+        there is nothing to undo and the call has no effect.
+
+        Raises
+        ------
+        ValueError
+            There was no backward pass since `attach`, `epoch`, `load_state_dict` or the last
+            `discard`, the ranks disagree on the step, or the handle is detached. Nothing changes
+            then.
+        UndoError
+            The codec has ``low_memory=True``, and the last pass counted. Nothing changes.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout; or the handle
+            is broken.
+        """
+        self._check_attached("there is nothing to discard")
+        self._passes.discard(self._control)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exchange the backward passes in this block by plain all-reduce. A collective at entry.
+
+        For passes whose gradients are not for this model's optimizer, such as a GAN generator's
+        pass through its discriminator. Residuals are neither sent nor updated, and the pass does
+        not count as a step. DDP behaves as without gradwire, so a non-finite gradient is no error.
+        If an attached optimizer of `gradwire.torch.optim` makes a step with such gradients, it
+        exchanges them first, if the codec sends updates or applies momentum.
+
+        Do not enter or leave the block during a backward pass, or use it inside DDP's ``join()``,
+        where ranks without inputs could not follow.
+
+        Raises
+        ------
+        ValueError
+            The handle is detached.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout; or the handle
+            is broken.
+        """
+        self._check_attached("there is nothing to pause")
+        with self._passes.paused(self._control):
+            yield
+
+    # Checkpoints ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's residuals and everything else needed to resume bit for bit.
+
+        Call it between steps on every rank, and save all of the results: each rank has its own
+        residual. It holds tensors and text only, so ``torch.load(weights_only=True)`` can read it.
+        All keys contain the rank, so `torch.distributed.checkpoint` does not take the entries of
+        different ranks for replicas.
+
+        Returns
+        -------
+        dict
+            One entry, ``rank0`` on rank 0, with ``residual``, ``momentum``, with
+            `gradwire.memory.AdamCorrection` ``second_moment``, and ``measured`` (the sums of
+            `gradwire.schedule.Accordion`, on rank 0 or its node): dicts from names of compressed
+            parameters to float32 tensors of their shapes, if the codec has them; and ``about``:
+            JSON with version, rank, world size, step, codec, schedule, and the remaining state of
+            each parameter.
+
+        Raises
+        ------
+        UndoError
+            The codec has ``low_memory=True``, and the attached optimizer has not applied the last
+            pass yet: call its ``step()`` first.
+        ExchangeError
+            With such a codec, if the last pass failed when a part of the residuals had taken it in.
+        """
+        self._worker.settle()
+        self._worker.check_states()
+        self._passes.undo_unapplied()
+        return checkpoint.save(
+            self._compressed(),
+            self._options.assignment.get_config(),
+            self._place,
+            self.step,
+            self._scheduler,
+            None if self._applying is None else self._applying.optimizer_step(),
+        )
+
+    def gathered_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """Return the `state_dict` of all ranks in one dict, for a file that one rank writes.
+
+        A collective: call it between steps. The receiving rank needs memory for the residuals of
+        all ranks.
+
+        Parameters
+        ----------
+        rank : int, optional
+            Rank in the process group that receives the dict; None for all ranks. The same on
+            every rank.
+
+        Returns
+        -------
+        dict
+            One entry per rank; empty on ranks other than the receiving one.
+            Pass it to `load_state_dict` on every rank.
+
+        Raises
+        ------
+        ValueError
+            The handle is detached, or there is no such rank.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_attached("save each rank's state_dict()")
+        if rank is not None:
+            rank = _validate.integer("rank", rank, low=0, high=self.world_size - 1)
+        mine = self.state_dict()
+        with self._control.act(f"gathered_state_dict({rank})") as channel:
+            return gather(mine, channel, rank)
+
+    def merged_state_dict(self, state_dict: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return one state with the residuals of all ranks added up. A collective.
+
+        It needs no more memory than the state of a rank without a hierarchy, and `load_state_dict`
+        with ``sum-and-split``, on any number of ranks and with any hierarchy, gives each of them
+        its share: what all residuals hold together is conserved, what each rank held is not.
+
+        Parameters
+        ----------
+        state_dict : dict, optional
+            This rank's own state, as of an earlier step; a rank may have none and pass an empty
+            dict. The present one by default.
+
+        Returns
+        -------
+        dict
+            The same on every rank; empty if no rank has a state.
+
+        Raises
+        ------
+        ValueError
+            A state is damaged or not that of one rank, they are of different steps or models, the
+            states of a share are missing or are not of rows, or the handle is detached.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_attached("save each rank's state_dict()")
+        mine = self.state_dict() if state_dict is None else state_dict
+        tensors = {name: each.tensor for name, each in self._compressed().items()}
+        with self._control.act("merged_state_dict()") as channel:
+            return merge(channel, mine, tensors)
+
+    def resharded(
+        self,
+        world_size: int,
+        policy: Policy = "sum-and-split",
+        *,
+        ranks_per_node: int | None = None,
+    ) -> Resharded:
+        """Return an object for `torch.distributed.checkpoint` to load another world size's save.
+
+        Pass it instead of the handle: ``load({"gradwire": handle.resharded(8)}, ...)`` loads what
+        8 ranks saved by ``save({"gradwire": handle}, ...)``.
+
+        Parameters
+        ----------
+        world_size : int
+            Number of ranks that saved.
+        policy : {"sum-and-split", "keep", "drop"}
+            As in `load_state_dict`.
+        ranks_per_node : int, optional
+            That of the run that saved, if it had a hierarchy with another one than this run; 1 if
+            it had none. Consecutive ranks were one node.
+        """
+        size = _validate.integer("world_size", world_size, low=1)
+        shares = self._place.shares
+        if ranks_per_node is not None:
+            shares = _validate.integer("ranks_per_node", ranks_per_node, low=1, high=size)
+        if size % shares:
+            raise ValueError(f"{size} ranks cannot have been nodes of {shares} ranks each")
+        return Resharded(self, size, policy, shares, shares == self._place.shares)
+
+    def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what a rank with this share keeps of each parameter."""
+        if shares == 1:
+            return {name: tuple(each.tensor.shape) for name, each in self._compressed().items()}
+        return {
+            name: shard_of(name, each.tensor, share, shares).shape
+            for name, each in self._compressed().items()
+        }
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        policy: Policy = "sum-and-split",
+    ) -> None:
+        """Restore what `state_dict` returned. A collective: call it on every rank.
+
+        Parameters
+        ----------
+        state_dict : dict, list of dict or None
+            This rank's own state, or the states of all old ranks: as a list in any order, or as
+            returned by `gathered_state_dict`. None only with ``keep`` or ``drop``.
+        policy : {"sum-and-split", "keep", "drop", "own"}
+            What to do if the world size has changed. ``sum-and-split`` sums the residuals of all
+            old ranks (so it needs all states) and gives every rank an equal share; momentum
+            (`gradwire.memory.MomentumCorrection`) is averaged. ``keep`` restores the residual of
+            each old rank that still exists; new ranks start without. ``drop`` starts without
+            residuals. ``own`` restores what each rank passes, its own state or None, whatever its
+            rank and step were: for ranks that go on after a failure, under other numbers; the
+            highest step counts. Second moments (`gradwire.memory.AdamCorrection`) are averaged with
+            each of them, over the states that any rank was given.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if any rank was given something that is not such a dict or does not fit
+            the model, the codec, its rank or the policy, or if the ranks were given different
+            steps. Nothing changes then on any rank. Also if the handle is detached.
+        ExchangeError
+            Another rank called something else, or did not call within the timeout.
+        """
+        self._check_attached("load into the handle of the next attach()")
+        self._worker.settle()
+        with self._control.act("load_state_dict()") as channel:
+            step, counted = checkpoint.load(
+                self._compressed(),
+                self._scheduler,
+                self._place,
+                channel,
+                self._between or channel,
+                state_dict,
+                policy,
+            )
+        self._passes.restart(step)
+        if self._applying is not None:
+            self._applying.resume(step, counted)
+
+    # Other ranks ------------------------------------------------------------------------------
+
+    def regroup(self, ranks: Any = None, timeout: timedelta | None = None) -> None:
+        """Go on with other ranks: without those that failed, or with new ones. A collective.
+
+        Call it on every rank of the new group; a rank that is new calls `attach` instead and then
+        ``load_state_dict(None, policy="own")``. A broken handle works again. Residuals stay on
+        their ranks, those of lost ranks are lost, and size limits and the report begin anew. All
+        parameters, buffers and the optimizer must be equal on all ranks, as after `attach`: if a
+        rank failed in the middle of a step, some of the others may have applied that step.
+
+        Parameters
+        ----------
+        ranks : object
+            What stands for the new ranks. With DDP a `torch.distributed.ProcessGroup`, the group
+            that the model was given by ``model._update_process_group(group)`` before; with Horovod
+            a process set.
+        timeout : datetime.timedelta, optional
+            As in `attach`.
+
+        Raises
+        ------
+        ValueError
+            The handle is detached, the model has other ranks, or the ranks disagree as in `attach`.
+            Nothing changes then.
+        UndoError, ExchangeError
+            As `state_dict`; or the new ranks could not be connected.
+        """
+        self._check_attached("attach() to the new group")
+        if self._place.shares > 1:
+            raise ValueError(
+                "regroup() cannot divide nodes anew: save gathered_state_dict(), detach(), and "
+                "attach() and load_state_dict() in the new group"
+            )
+        if self._deciding is not None:
+            raise ValueError(
+                'regroup() does not go with "auto", whose ranks have decided together: save '
+                "state_dict(), detach(), and attach() and load_state_dict() in the new group"
+            )
+        assert self._entry is not None  # it is attached
+        saved = self.state_dict()
+        transport = self._entry.transport(ranks, timeout)
+        try:
+            connection = self._connect(transport)
+        except BaseException:
+            transport.leave()
+            raise
+        self._finalizer.detach()
+        self._resources.abandon()
+        for parameter in self._compressed().values():
+            parameter.limit.reset()
+        self._begin(connection, self._entry)
+        self.load_state_dict(saved, policy="own")
+
+    # Figures ----------------------------------------------------------------------------------
+
+    def metrics(self, *, reset: bool = False) -> dict[str, float]:
+        """Return the inexpensive figures of `report`, for a logger.
+
+        It reads no residual and has no figures per parameter, so it may be called in every step.
+        Figures that are not available, yet or with this codec, are left out.
+
+        Parameters
+        ----------
+        reset : bool
+            Start counting from zero afterwards.
+
+        Returns
+        -------
+        dict of str to float
+            As the attributes of `Report`: ``step``, ``steps``, ``collectives``, ``wire_bytes``,
+            ``dense_wire_bytes``, ``compression``, ``slot_use``, ``achieved``, ``encode_ms``,
+            ``exchange_ms``, ``decode_ms`` and ``wait_ms``.
+        """
+        self._worker.drain()
+        found = figures.figures(self._exchange, self._tallies, self.step)
+        if reset:
+            figures.clear(self._exchange, self._tallies)
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def report(self, *, reset: bool = False, residuals: bool = True) -> Report:
+        """Return a report of what this rank sent, saved and spent: print it, or write its page.
+
+        Every residual is read once to compute its norm: about ten milliseconds for 25 million
+        entries. Any thread may call this, also during training.
+
+        Parameters
+        ----------
+        reset : bool
+            Start counting from zero afterwards.
+        residuals : bool
+            Compute the norms of the residuals. If False, all norms are None.
+        """
+        # In the sending thread: it would fail on a state that another thread is reading.
+        report = self._worker.between(
+            lambda: figures.report(
+                self.codec,
+                self._parameters.values(),
+                self._exchange,
+                self._place,
+                self._tallies,
+                self.step,
+                residuals=residuals,
+                decision=self._reason(),
+                schedule=self._scheduler.place,
+            )
+        )
+        if reset:
+            figures.clear(self._exchange, self._tallies)
+        return report
+
+    def _reason(self) -> str:
+        """Return why gradients go as they do, where that needs a reason."""
+        if self._deciding is not None:
+            return self._deciding.reason
+        return self._options.idle(self._parameters.values(), self._place)

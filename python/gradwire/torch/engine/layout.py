@@ -1,0 +1,220 @@
+"""The layout of a bucket: its parameters, and how each of them is sent."""
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gradwire.torch.engine.counters import Counters
+from gradwire.torch.engine.memory_order import observe
+from gradwire.torch.engine.parameter import BucketSlice, ParameterSlot
+from gradwire.torch.engine.sharding import BucketShards, shard_of
+from gradwire.torch.transport import RankTopology
+
+__all__ = ["Layout", "Layouts"]
+
+
+class Layout:
+    """The parameters of one bucket, in the order of its buffer.
+
+    Attributes
+    ----------
+    pieces : tuple of BucketSlice
+        The compressed parameters, one frame each.
+    dense : tuple of BucketSlice
+        The parameters that are sent dense.
+    runs : tuple of (int, int)
+        Entries (start, stop) of the dense parameters, with adjacent ones merged.
+    dense_numel : int
+        Total number of entries in the runs.
+    numel : int
+        Number of entries in the buffer.
+    dtype : torch.dtype
+        dtype of the buffer.
+    sparse : bool
+        The bucket is a sparse tensor with a single parameter; there are no runs.
+    digest : int
+        CRC-32 of the layout; ranks compare it before they read each other's bytes.
+    compressed : tuple of ParameterSlot
+        The parameters of the pieces.
+    ends : list of int
+        Start and stop of each piece, alternating.
+    tallies : Counters
+        Running sums of what is exchanged.
+    rows, dense_rows : numpy.ndarray
+        Rows of the tallies for the pieces, and for the dense parameters.
+    dense_numels : numpy.ndarray
+        Number of entries of each dense parameter.
+    cut : BucketShards or None
+        Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
+        this rank's share.
+
+    Parameters
+    ----------
+    parameters : sequence of ParameterSlot
+        The parameters, in the order of the buffer.
+    dtype : torch.dtype
+        dtype of the buffer.
+    tallies : Counters, optional
+        Running sums of all parameters, including these. New ones by default.
+    rows : sequence of int, optional
+        Row of each of these parameters in the tallies. Counts from 0 by default.
+    sparse : bool
+        The bucket is a sparse tensor.
+    cut
+        The attribute.
+    """
+
+    __slots__ = (
+        "compressed",
+        "cut",
+        "dense",
+        "dense_numel",
+        "dense_numels",
+        "dense_rows",
+        "digest",
+        "dtype",
+        "ends",
+        "numel",
+        "pieces",
+        "rows",
+        "runs",
+        "sparse",
+        "tallies",
+    )
+
+    def __init__(
+        self,
+        parameters: Sequence[ParameterSlot],
+        dtype: torch.dtype,
+        tallies: Counters | None = None,
+        rows: Sequence[int] | None = None,
+        *,
+        sparse: bool = False,
+        cut: BucketShards | None = None,
+    ) -> None:
+        self.sparse = sparse
+        self.cut = cut
+        pieces: list[BucketSlice] = []
+        dense: list[BucketSlice] = []
+        runs: list[tuple[int, int]] = []
+        at = 0
+        digest = zlib.crc32(f"{dtype}{' sparse' * sparse}".encode())
+        all_rows = range(len(parameters)) if rows is None else rows
+        piece_rows: list[int] = []
+        dense_rows: list[int] = []
+        for parameter, row in zip(parameters, all_rows, strict=True):
+            piece = BucketSlice(parameter, at, at + parameter.width * parameter.numel)
+            at = piece.stop
+            if parameter.compressed and not sparse:
+                pieces.append(piece)
+                piece_rows.append(row)
+            else:
+                dense.append(piece)
+                dense_rows.append(row)
+                if runs and runs[-1][1] == piece.start:
+                    runs[-1] = (runs[-1][0], piece.stop)
+                elif not sparse:
+                    runs.append((piece.start, piece.stop))
+            described = f"{parameter.name}\0{parameter.numel}\0{not parameter.compressed}\0"
+            digest = zlib.crc32(described.encode(), digest)
+        self.pieces = tuple(pieces)
+        self.dense = tuple(dense)
+        self.runs = tuple(runs)
+        self.dense_numel = sum(stop - start for start, stop in runs)
+        self.numel = at
+        self.dtype = dtype
+        self.digest = digest
+        self.compressed = tuple(piece.parameter for piece in pieces)
+        self.ends = [end for piece in pieces for end in (piece.start, piece.stop)]
+        self.tallies = Counters(len(parameters)) if tallies is None else tallies
+        self.rows = np.array(piece_rows, np.intp)
+        self.dense_rows = np.array(dense_rows, np.intp)
+        self.dense_numels = np.array([piece.stop - piece.start for piece in dense], np.int64)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all parameters, in an order that all ranks share."""
+        return [piece.parameter.name for piece in (*self.pieces, *self.dense)]
+
+
+class Layouts:
+    """Finds the layout of a bucket. DDP regroups its buckets, so none is keyed by its index.
+
+    Attributes
+    ----------
+    tallies : Counters
+        One row per parameter, in the given order, and one for all parameters that were replaced.
+
+    Parameters
+    ----------
+    parameters : sequence of ParameterSlot
+    place : RankTopology, optional
+        This rank's, if the ranks of a node divide every bucket.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[ParameterSlot],
+        place: RankTopology | None = None,
+    ) -> None:
+        self._place = place
+        # The parameters are kept alive here, which keeps their ids valid.
+        self._parameters = list(parameters)
+        self._replaced = len(self._parameters)
+        self._by_id = {id(each.tensor): row for row, each in enumerate(self._parameters)}
+        self.tallies = Counters(len(self._parameters) + 1)
+        self._known: dict[tuple[int, ...], Layout] = {}
+
+    def forget(self) -> None:
+        """Drop all layouts: from now on, other parameters are sent dense."""
+        self._known.clear()
+
+    def of(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor) -> Layout:
+        """Return the layout of a bucket, from its parameters and its flat buffer."""
+        key = tuple(map(id, tensors))
+        layout = self._known.get(key)
+        if layout is None:
+            layout = self._known[key] = self._make(key, tensors, buffer)
+            for parameter in layout.compressed:
+                observe(parameter)
+        return layout
+
+    def _make(
+        self, key: tuple[int, ...], tensors: Sequence[torch.Tensor], buffer: torch.Tensor
+    ) -> Layout:
+        for tensor, id_ in zip(tensors, key, strict=True):
+            if id_ not in self._by_id:
+                # The model had this parameter when it was wrapped, and has since replaced it. DDP
+                # still averages the old one; it is sent dense.
+                name = f"(replaced, shape {tuple(tensor.shape)})"
+                share = None
+                if self._place is not None:
+                    share = shard_of(name, tensor, self._place.share, self._place.shares)
+                self._by_id[id_] = len(self._parameters)
+                self._parameters.append(ParameterSlot(name, tensor, share=share))
+        rows = [self._by_id[id_] for id_ in key]
+        parameters = [self._parameters[row] for row in rows]
+        # Replaced parameters are counted together.
+        rows = [min(row, self._replaced) for row in rows]
+        sparse = buffer.layout != torch.strided
+        shares, dtype = None, buffer.dtype
+        if self._place is not None:
+            named = [(each.name, each.tensor) for each in parameters]
+            shares = BucketShards(named, self._place.shares)
+            dtype = torch.promote_types(dtype, torch.float32)  # of sums inside the node
+        layout = Layout(
+            parameters,
+            dtype,
+            self.tallies,
+            rows,
+            sparse=sparse,
+            cut=shares,
+        )
+        numel = layout.numel if shares is None else sum(shares.numels)
+        if numel != buffer.numel():
+            raise RuntimeError(
+                f"a bucket has {buffer.numel()} entries, its parameters have {numel}"
+            )
+        return layout

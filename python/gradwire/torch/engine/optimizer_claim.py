@@ -1,0 +1,209 @@
+"""What `attach` was told of the optimizer: that this one makes the steps, with these options."""
+
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gradwire.torch.engine.grad_tracker import GradTracker
+from gradwire.torch.engine.pairing import (
+    check_pairing,
+    has_momentum,
+    name_of,
+    options_of,
+    warn_of_pairing,
+)
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.sharding import local
+from gradwire.torch.errors import UpdateError
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = ["OptimizerClaim"]
+
+_PATIENCE = 3
+"""Passes in a row that may be undone while somebody else changes the parameters."""
+
+_DEPTH = 4
+"""Attributes, containers and methods between an optimizer and the one that it wraps, at most."""
+
+
+class OptimizerClaim:
+    """Looks before each step of any optimizer whether it is what `attach` was told.
+
+    Attributes
+    ----------
+    hook : torch.utils.hooks.RemovableHandle
+        What torch calls before the steps of all optimizers of the process. It keeps nothing alive.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        The one that `attach` was given.
+    parameters : mapping of int to ParameterSlot
+        The compressed parameters, by the ids of their tensors.
+    origins : GradTracker
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, parameters: Mapping[int, ParameterSlot], origins: GradTracker
+    ) -> None:
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._origins = origins
+        self._options = list(map(options_of, optimizer.param_groups))
+        self._had_momentum = has_momentum(optimizer)
+        self._stepping = False
+        self._undone = 0  # passes in a row
+        self._sums: torch.Tensor | None = None  # of the parameters, when one was undone
+        hook = functools.partial(_before_step, weakref.ref(self))
+        self.hook = register_optimizer_step_pre_hook(hook)
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Refuse a step of another optimizer, or with options that do not suit the codec.
+
+        Raises
+        ------
+        UpdateError
+            The step of another optimizer would apply what was exchanged for this one.
+        ValueError
+            The options do not suit the codec any more.
+        """
+        if optimizer is not self._optimizer:
+            self._check_other(optimizer)
+            return
+        options = list(map(options_of, optimizer.param_groups))
+        if options != self._options:
+            self._check_options()
+            self._options = options
+        self._stepping = True
+
+    def stepped(self) -> None:
+        """Record that the optimizer has made its step."""
+        self._stepping = False
+        self.excuse()
+
+    def _check_options(self) -> None:
+        theirs: dict[Codec, list[ParameterSlot]] = {}
+        for each in self._parameters.values():
+            theirs.setdefault(each.codec, []).append(each)
+        for codec, parameters in theirs.items():
+            check_pairing(codec, self._optimizer, parameters)
+        if not self._had_momentum and has_momentum(self._optimizer):
+            self._had_momentum = True
+            for codec in theirs:
+                warn_of_pairing(codec, self._optimizer)
+
+    def _check_other(self, optimizer: Optimizer) -> None:
+        # The step of the optimizer may consist of others', or may have raised.
+        self._stepping = self._stepping and _is_running(self._optimizer)
+        theirs = _held(optimizer)
+        if self._stepping or theirs.isdisjoint(self._parameters):
+            return
+        both = theirs & _held(self._optimizer)
+        sent = self._origins.kept(each for key, each in self._parameters.items() if key in both)
+        if sent and not _wraps(optimizer, self._optimizer):
+            raise UpdateError(
+                f"{name_of(optimizer)} is to apply what was exchanged for another optimizer, the "
+                f"{name_of(self._optimizer)} that attach() was given: the .grad of "
+                f"{sent[0].name!r}. Nothing has changed. If this one replaces it, detach() the "
+                "handle, and attach(..., optimizer=) with this one: handle.state_dict() and "
+                "load_state_dict() carry the residuals over. If both are to make steps, run the "
+                "passes for this one within handle.paused()"
+            )
+
+    # Passes -----------------------------------------------------------------------------------
+
+    def excuse(self) -> None:
+        """Count undone passes from zero: there was a step, or the program said what it does."""
+        self._undone = 0
+
+    def check_undone(self) -> None:
+        """Raise an UpdateError if passes are undone while something else trains the model.
+
+        Call it before a pass is undone. A program may throw away any number of passes; but if the
+        parameters change all the same, it steps something that `attach` was not given.
+        """
+        if self._stepping:  # LBFGS makes passes within its step
+            return
+        self._undone += 1
+        if self._undone < _PATIENCE - 1:
+            return
+        before, self._sums = self._sums, _sums(self._parameters.values())
+        if self._undone >= _PATIENCE and before is not None and not before.equal(self._sums):
+            raise UpdateError(
+                f"the last {_PATIENCE} passes were undone, because {name_of(self._optimizer)}, "
+                "which attach() was given, made no step after them, and yet the parameters have "
+                "changed: which optimizer does the loop step? Give that one to attach(..., "
+                "optimizer=), or leave optimizer= out if it is none of torch. Run passes that are "
+                "not for it within handle.paused()"
+            )
+
+
+def _before_step(
+    claim: "weakref.ref[OptimizerClaim]", optimizer: Optimizer, args: Any, kwargs: Any
+) -> None:
+    """Ask the claim, if there still is one."""
+    del args, kwargs
+    found = claim()
+    if found is not None:
+        found.before_step(optimizer)
+
+
+def _held(optimizer: Optimizer) -> set[int]:
+    """Return the ids of the parameters of an optimizer."""
+    return {id(each) for group in optimizer.param_groups for each in group["params"]}
+
+
+def _is_running(optimizer: Optimizer) -> bool:
+    """Tell whether a method of an optimizer has called this function, at any depth."""
+    frame = sys._getframe()
+    while (outer := frame.f_back) is not None:
+        if outer.f_locals.get("self") is optimizer:
+            return True
+        frame = outer
+    return False
+
+
+def _wraps(optimizer: Optimizer, inner: Optimizer) -> bool:
+    """Tell whether an optimizer has another one inside it, and so makes its step."""
+    found: list[object] = [optimizer]
+    seen = {id(optimizer)}
+    for _ in range(_DEPTH):
+        found = [part for each in found for part in _parts(each) if id(part) not in seen]
+        seen |= set(map(id, found))
+    return id(inner) in seen
+
+
+def _parts(value: object) -> Iterable[object]:
+    """Return what a value of a wrapper refers to, where another optimizer may be."""
+    if isinstance(value, torch.Tensor | torch.nn.Module | type | types.ModuleType | str | bytes):
+        return ()
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, types.MethodType):
+        return (value.__self__,)
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    own = getattr(value, "__dict__", {})
+    if isinstance(value, Optimizer):  # with tensors only in these
+        return [each for key, each in own.items() if key not in ("state", "param_groups")]
+    return own.values()
+
+
+def _sums(parameters: Iterable[ParameterSlot]) -> torch.Tensor:
+    """Return the bits of the sum of every parameter."""
+    with torch.no_grad():
+        sums = [local(each.tensor).sum(dtype=torch.float64).cpu() for each in parameters]
+    return torch.stack(sums).view(torch.int64)

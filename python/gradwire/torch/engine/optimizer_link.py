@@ -1,0 +1,449 @@
+"""Follows what becomes of exchanged gradients: the optimizer applies them, or they are dropped."""
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from gradwire.torch import backends
+from gradwire.torch.engine.grad_tracker import Additions, GradSource, GradTracker
+from gradwire.torch.engine.memory_order import to_logical, to_memory
+from gradwire.torch.engine.optimizer_claim import OptimizerClaim
+from gradwire.torch.engine.pairing import (
+    check_group,
+    warn_of_additions,
+    warn_of_changes,
+    warn_of_halves,
+    warn_of_steps,
+)
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.second_moments import with_second_moment
+from gradwire.torch.engine.step import Step
+from gradwire.torch.errors import GradientError, UpdateError, fresh
+from gradwire.torch.optim.attachable import Attachable
+from gradwire.torch.transport import Channel
+
+__all__ = ["OptimizerLink"]
+
+
+class OptimizerLink:
+    """The link between the optimizer and the passes of one model.
+
+    A pass whose gradients were cleared before the optimizer's step must leave no trace in the
+    residuals. Whether it was applied is known when the next pass begins, at the latest, and on each
+    rank without a message: the ranks run the same program. If they do not, the numbers of their
+    steps differ, which the next exchange notices.
+
+    Attributes
+    ----------
+    origins : GradTracker
+    claim : OptimizerClaim
+    last : Step or None
+        The last exchanged pass, since `attach` or a resume.
+    defers : bool
+        A gradient that is not finite is an error of the optimizer's step, and not of the pass.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+    parameters : sequence of ParameterSlot
+        The compressed parameters.
+    scaled : bool
+        A loss scaler rewrites the gradients before each step.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, parameters: Sequence[ParameterSlot], *, scaled: bool
+    ) -> None:
+        self._parameters = {id(each.tensor): each for each in parameters}
+        self._optimizer = optimizer
+        self._told = False  # that passes are added up
+        self._updates = any(each.codec.memory.updates for each in parameters)
+        # The optimizer, too, must know what it gets: nothing else may be added to it.
+        self._computed = any(each.computed for each in parameters)
+        self._watches = self._computed and not scaled
+        self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
+        self._resumed = False
+        self._expected: int | None = None
+        self._took_over = False
+        self.origins = GradTracker(parameters)
+        self.last: Step | None = None
+        self.defers = False
+        self.claim = OptimizerClaim(optimizer, self._parameters, self.origins)
+        self._hooks = [optimizer.register_step_post_hook(self._stepped), self.claim.hook]
+        if isinstance(optimizer, Attachable):
+            optimizer._attach(self)
+
+    def connect(self, exchange: Callable[[], None]) -> None:
+        """Exchange through this method of the handle, which is not kept alive by it."""
+        self._exchange = weakref.WeakMethod(exchange)
+
+    def release(self) -> None:
+        """Leave the optimizer and the parameters alone. A second call has no effect."""
+        self.releaser()()
+
+    def releaser(self) -> Callable[[], None]:
+        """Return `release` as a function that keeps neither this object nor the optimizer alive."""
+        origins, hooks = self.origins, self._hooks
+        optimizer, mine = weakref.ref(self._optimizer), weakref.ref(self)
+
+        def release() -> None:
+            origins.remove()
+            for hook in hooks:
+                hook.remove()
+            kept, applying = optimizer(), mine()
+            if isinstance(kept, Attachable) and applying is not None:
+                kept._detach(applying)
+
+        return release
+
+    def resume(self, step: int, optimizer_step: int | None) -> None:
+        """Continue from a checkpoint of this step, of which the optimizer has the other half."""
+        self.last, self._resumed, self._expected = None, step > 0, optimizer_step
+        self.claim.excuse()
+
+    @property
+    def measured(self) -> bool:
+        """Whether the spread of gradients over the ranks is known of any parameter."""
+        return any(each.spread is not None for each in self._parameters.values())
+
+    def optimizer_step(self) -> int | None:
+        """Return how many steps the optimizer has counted; None if it counts none, as SGD."""
+        counts = [
+            int(state["step"])
+            for each, state in self._optimizer.state.items()
+            if id(each) not in self._parameters and "step" in state
+        ]
+        return max(counts, default=None)
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del optimizer, args, kwargs
+        self.claim.stepped()
+        last = self.last
+        self.origins.additions.waiting = False
+        # Gradients of a pass that was not exchanged may have taken the place of those that were.
+        if last is not None and not (
+            last.finished and self.origins.replaced(last.encoded.values())
+        ):
+            last.applied = True
+
+    def _refuse_spoiled(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Raise what the last pass has not raised, if its gradients are to be applied."""
+        del optimizer, args, kwargs
+        last = self.last
+        error = None if last is None else last.error
+        if last is not None and isinstance(error, GradientError) and self.origins.kept(last.asked):
+            raise fresh(error)
+
+    # What the optimizer asks ------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
+        self._check_halves()
+        if self.origins.additions.begun:  # by a pass that was not exchanged
+            self.adds()
+        if self.origins.additions.found and not self._told:
+            self._told = True
+            warn_of_additions()
+        self.origins.settle()
+        sent = unsent = False
+        for mark in self.origins.marks:
+            if mark.parameter.tensor.grad is None or mark.parameter.state is None:
+                continue
+            if mark.parameter.paused:
+                unsent = unsent or mark.origin is GradSource.LOCAL
+                continue
+            sent = sent or mark.origin is GradSource.SENT
+            unsent = unsent or mark.origin is GradSource.LOCAL
+            if mark.origin is GradSource.UNKNOWN and mark.held is not None:
+                unsent = True
+            if mark.parameter.computed:
+                unsent = unsent or mark.origin is GradSource.AVERAGED
+                if mark.origin is GradSource.MIXED and mark.held is not None:
+                    raise _mixed(mark.parameter.name)
+        if sent and self._undone:
+            raise UpdateError(
+                ".grad holds what a pass brought that has been rolled back since, by an error, "
+                "discard(), epoch() or state_dict(): call zero_grad() instead of step()"
+            )
+        if sent and self._watches and self.origins.changed():
+            self._watches = False
+            warn_of_changes()
+        exchange = self._exchange()
+        if unsent and exchange is not None:
+            exchange()
+
+    def steps(self) -> set[int]:
+        """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
+        marks = [mark for mark in self.origins.marks if mark.parameter.computed]
+        return {id(mark.parameter.tensor) for mark in marks if mark.origin >= GradSource.SENT}
+
+    def late(self) -> dict[int, torch.Tensor]:
+        """Return the updates that later passes were added to, to be applied as a step before."""
+        return self.origins.take_aside()
+
+    @property
+    def _undone(self) -> bool:
+        """Whether the last pass was rolled back."""
+        return self.last is not None and self.last.finished and not self.last.counted
+
+    def _check_halves(self) -> None:
+        """Warn if only one half of a checkpoint was loaded: the optimizer's or the handle's."""
+        assert isinstance(self._optimizer, Attachable)
+        resumed, self._resumed = self._resumed, False
+        took_over, self._took_over = self._took_over, False
+        loaded = self._optimizer._take_loaded()
+        if not resumed and not loaded:
+            return
+        if resumed and loaded:
+            found = self.optimizer_step()
+            if self._expected is not None and found is not None and found != self._expected:
+                warn_of_steps(found, self._expected)
+            return
+        compressed, dense = self._with_state()
+        if resumed and dense is False:
+            warn_of_halves("optimizer", "handle")
+        elif loaded and dense and not (compressed or took_over):  # a dense run has both
+            warn_of_halves("handle", "optimizer")
+
+    def _with_state(self) -> tuple[bool, bool | None]:
+        """Tell whether the optimizer keeps anything for parameters with a codec, and for others.
+
+        None if there are no others, or if it never keeps anything for them.
+        """
+        compressed, dense = False, None
+        for group in self._optimizer.param_groups:
+            keeps = "betas" in group or group["momentum"] != 0.0
+            for each in group["params"] if keeps else ():
+                state = self._optimizer.state.get(each, {})
+                if id(each) in self._parameters:
+                    compressed = compressed or _is_dense(state)
+                elif each.requires_grad:
+                    dense = dense or bool(state)
+        return compressed, dense
+
+    def idle(self) -> set[int]:
+        """Return the ids of the parameters that are not to be updated, whatever ``.grad`` holds.
+
+        `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
+        a state. Parameters with a codec need none.
+        """
+        every = [mark for mark in self.origins.marks if mark.parameter.compressed]
+        marks = [mark for mark in every if mark.parameter.computed]
+        return {id(mark.parameter.tensor) for mark in marks if mark.origin is GradSource.UNKNOWN}
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise a ValueError if the options of a group do not suit the codec of its parameters."""
+        found = (self._parameters.get(id(each)) for each in group["params"])
+        for codec in {each.codec for each in found if each is not None}:
+            check_group(codec, group)
+
+    # What the passes ask ----------------------------------------------------------------------
+
+    def defer(self) -> None:
+        """Have gradients that are not finite be no error where the program throws them away."""
+        self.defers = True
+        self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_spoiled))
+
+    def follow_additions(self) -> Additions:
+        """Set updates aside from now on that gradients of a later pass are added to."""
+        self.origins.additions.followed = self._computed
+        return self.origins.additions
+
+    def adds(self) -> bool:
+        """Tell whether the pass that begins adds to updates that were not applied.
+
+        They are set aside then, all of them and on all ranks, and what brought them counts for
+        good. What was undone in the meantime is no update.
+        """
+        additions, last = self.origins.additions, self.last
+        if not (additions.followed and additions.waiting):
+            return False
+        if not additions.begun and self.origins.mixed() is None:
+            return False
+        additions.begun, additions.found, additions.updates = False, True, True
+        self.origins.set_aside()
+        if last is None or not last.counted:
+            self.origins.take_aside()
+        self.keep()
+        return True
+
+    def refusal(self) -> UpdateError | None:
+        """Return why no pass may be exchanged now."""
+        mark = self.origins.mixed() if self._computed else None
+        return None if mark is None else _mixed(mark.parameter.name)
+
+    def stale(self) -> bool:
+        """Tell whether gradients are added to a step that was applied, as nobody can want to.
+
+        Programs do so whose pass through this model is for another one's gradients, as that of a
+        generator through its discriminator. Such a pass is only averaged; it is an error if this
+        model's optimizer, which has to be one that asks, is to apply it.
+        """
+        last = self.last
+        if self.adds() or not self._computed or last is None or not last.applied:
+            return False
+        return isinstance(self._optimizer, Attachable) and self.origins.mixed() is not None
+
+    def discarded(self, step: Step) -> None:
+        """Record that a pass was undone, on all ranks."""
+        self.claim.excuse()
+        if step is self.last:
+            step.applied = True  # nothing is left to undo
+
+    def keep(self) -> None:
+        """Let the last pass count for good, as before a change of codecs."""
+        if self.last is not None and self.last.finished:
+            self.last.applied = True
+
+    def dropped(self) -> tuple[Step, list[ParameterSlot], bool] | None:
+        """Return the last pass if it was not applied, and its parameters that were cleared since.
+
+        Also whether all were cleared that were compressed, on this rank or on others.
+
+        Gradients that are still there, as the start of an accumulation, are applied later.
+        """
+        if self.origins.additions.begun:
+            self.adds()
+        last = self.last
+        if last is None or last.applied or last.error is not None or not last.finished:
+            return None
+        kept = {each.name for each in self.origins.kept(last.asked)}
+        cleared = [each for name, each in last.encoded.items() if name not in kept]
+        return last, cleared, bool(last.asked) and not kept
+
+    def take_over(self) -> None:
+        """Continue with the moments that the optimizer kept while parameters were dense.
+
+        Call it when no state is in use. Later, states have moments of their own. Those of averages
+        are multiplied by the spread of gradients, as far as that is known: `measure` corrects it.
+        """
+        if not self._computed:
+            return
+        kept = self._optimizer.state
+        for parameter in self._parameters.values():
+            parameter.taken = None
+            if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
+                continue
+            begins = parameter.state.step == 0
+            if (
+                begins or parameter.codec.memory.updates
+            ):  # the momentum of weight decay stays with the optimizer
+                moments = kept.pop(parameter.tensor)
+                self._took_over = self._took_over or _is_dense(moments)
+                if begins or _is_ahead(moments, parameter):
+                    _start(parameter, moments)
+
+    def give_back(self, parameters: Iterable[ParameterSlot], channel: Channel) -> None:
+        """Let the optimizer go on with the second moments of parameters that are dense from now on.
+
+        A collective, between steps: each rank has moments of its own, and replicas stay equal with
+        the mean of them. First moments begin at zero.
+        """
+        given = {each.tensor: _moments(each, channel) for each in self._coded(parameters)}
+        self._optimizer.state.update(given)
+
+    def give_all_back(self) -> Callable[[Channel], None] | None:
+        """Return what gives all moments back that the optimizer lacks; None if it lacks none."""
+        coded = [each for each in self._coded(self._parameters.values()) if not each.paused]
+        return functools.partial(self.give_back, coded) if coded else None
+
+    def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
+        """Return what the optimizer's state lacks, by this rank's own second moments."""
+        coded = self._coded(self._parameters.values())
+        return {each.tensor: _moments(each) for each in coded if not each.paused}
+
+    def _coded(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
+        """Return the parameters whose second moments are in the codec, whole on every rank."""
+        return [
+            each
+            for each in parameters
+            if each.codec.memory.updates and each.share is None and each.state.step > 0
+        ]
+
+    def rates(self) -> list[tuple[ParameterSlot, Callable[[], float]]]:
+        """Return what reads the present learning rate of every parameter; 0 for those in no group.
+
+        A rate may be a tensor on a device, for which only the worker may wait.
+        """
+        if not self._updates:
+            return []
+        known = (key for key, each in self._parameters.items() if each.codec.memory.updates)
+        rates: dict[int, Callable[[], float]] = dict.fromkeys(known, float)
+        for group in self._optimizer.param_groups:
+            read = _reader(group["lr"])
+            for each in group["params"]:
+                if id(each) in rates:
+                    rates[id(each)] = read
+        return [(self._parameters[key], read) for key, read in rates.items()]
+
+    def watch(self) -> None:
+        """Remember what a pass brought, to notice changes."""
+        if self._watches:
+            self.origins.watch()
+
+
+def _is_dense(moments: Mapping[str, Any]) -> bool:
+    """Tell whether moments are of dense training, and not what a codec gave back."""
+    return bool(moments["exp_avg"].any()) if "exp_avg" in moments else bool(moments)
+
+
+def _is_ahead(moments: Mapping[str, Any], parameter: ParameterSlot) -> bool:
+    """Tell whether the optimizer's second moment has seen more gradients than the codec's."""
+    if not parameter.codec.memory.updates or moments.get("exp_avg_sq") is None:
+        return False
+    own = float(parameter.state.state_dict()["scalars"]["second_moment_steps"])
+    return float(moments["step"]) > own
+
+
+def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[str, Any]:
+    """Return what dense training goes on with; by the mean of all ranks, if there is a channel."""
+    held = parameter.state.state_dict()
+    squares = torch.from_numpy(held["second_moment"].astype("float32"))
+    if channel is not None:
+        channel.all_reduce(squares).wait()
+        squares.div_(channel.size)
+    mean = to_logical(squares.div_(parameter.spread or 1.0).numpy(), parameter)
+    own = torch.zeros_like(parameter.tensor, memory_format=torch.preserve_format)
+    return {
+        "step": torch.tensor(held["scalars"]["second_moment_steps"], dtype=torch.float32),
+        "exp_avg": own,
+        "exp_avg_sq": torch.zeros_like(own).copy_(mean),
+    }
+
+
+def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
+    if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
+        parameter.taken = parameter.spread or 1.0
+        values = to_memory(parameter.own(moments["exp_avg_sq"]) * parameter.taken, parameter)
+        taken = with_second_moment(parameter.state, values, int(moments["step"]))
+        parameter.state.load_state_dict(taken)
+    elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
+        # With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
+        factor = parameter.codec.memory.momentum if parameter.codec.memory.nesterov else 1.0
+        own = parameter.own(moments["momentum_buffer"])
+        held = parameter.state.state_dict()
+        parameter.state.load_state_dict(held | {"momentum": to_memory(factor * own, parameter)})
+
+
+def set_rates(rates: Sequence[tuple[ParameterSlot, Callable[[], float]]]) -> None:
+    """Set the learning rate of each parameter's next encode."""
+    for parameter, read in rates:
+        parameter.state.learning_rate = read()
+
+
+def _reader(rate: float | torch.Tensor) -> Callable[[], float]:
+    if isinstance(rate, torch.Tensor):
+        return backends.of(rate).number(rate)
+    return functools.partial(float, rate)
+
+
+def _mixed(name: str) -> UpdateError:
+    return UpdateError(
+        f"the .grad of {name!r} holds the step of an earlier backward pass: a gradient cannot be "
+        "added to it. Call zero_grad() between passes; to accumulate gradients, run all passes but "
+        "the last within model.no_sync(), or with Horovod pass backward_passes_per_step="
+    )

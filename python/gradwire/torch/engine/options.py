@@ -1,0 +1,162 @@
+"""What every way in takes, and what all ranks must have in common."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from gradwire import _validate
+from gradwire._part import check_part
+from gradwire.auto import OWNERS_FROM
+from gradwire.exchange.owners import Owners
+from gradwire.schedule import Schedule, recommended
+from gradwire.torch.engine.agreement import checksum
+from gradwire.torch.engine.assignment import Assignment, Codecs
+from gradwire.torch.engine.checks import check_memory
+from gradwire.torch.engine.pairing import check_optimizer, facts_of
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.transport import RankTopology
+
+__all__ = ["GradScaler", "Options", "is_scaling"]
+
+_COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@runtime_checkable
+class GradScaler(Protocol):
+    """The methods of `torch.amp.GradScaler` that gradwire calls."""
+
+    def get_scale(self) -> float:
+        """Return the loss scale."""
+
+    def is_enabled(self) -> bool:
+        """Tell whether the loss is scaled and non-finite steps are skipped."""
+
+
+def is_scaling(grad_scaler: object) -> bool:
+    """Tell whether an argument is a loss scaler that is in use."""
+    if isinstance(grad_scaler, type) or not isinstance(grad_scaler, GradScaler):
+        return False
+    return grad_scaler.is_enabled()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Options:
+    """What every way in takes, as `gradwire.torch.ddp.attach` describes it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not what they have to be.
+    """
+
+    codec: Codecs
+    optimizer: torch.optim.Optimizer | None = None
+    schedule: Schedule | None = None  # then each codec has the one that is recommended
+    grad_scaler: GradScaler | None = None
+    min_numel: int = 1024
+    min_ndim: int = 1
+    adaptive: bool = False  # ratios are decided on while the model trains
+    owners: Owners | None = None  # then also an exchange that may take the place of the codec's
+    assignment: Assignment = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "assignment", Assignment(self.codec))
+        if self.schedule is not None:
+            check_part("schedule", self.schedule, Schedule)
+        check_optimizer(self.optimizer)
+        _validate.integer("min_numel", self.min_numel, low=0)
+        _validate.integer("min_ndim", self.min_ndim, low=0)
+        scaler: object = self.grad_scaler
+        if scaler is not None and (isinstance(scaler, type) or not isinstance(scaler, GradScaler)):
+            raise TypeError(
+                f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r} "
+                f"({type(scaler).__name__})"
+            )
+
+    def owners_of(self, ranks: int) -> Owners | None:
+        """Return the exchange that may take the place of the codec's, among so many ranks."""
+        return self.owners if ranks >= OWNERS_FROM else None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a loss scaler is in use."""
+        return is_scaling(self.grad_scaler)
+
+    def dense(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> set[str]:
+        """Return the parameters that are always sent dense."""
+        return {
+            name
+            for name, each in named.items()
+            if each.numel() < self.min_numel
+            or each.ndim < self.min_ndim
+            or each.dtype not in _COMPRESSIBLE
+            or id(each) in sparse
+        }
+
+    def idle(self, parameters: Iterable[ParameterSlot], place: RankTopology) -> str:
+        """Return why there is nothing to gain, in a sentence; empty if there is."""
+        if place.nodes == 1:
+            alone = "rank" if place.shares == 1 else "node"
+            return (
+                f"There is one {alone}, which has nothing to exchange: the codec takes time, "
+                "delays gradients and saves nothing. Start several, as by torchrun "
+                "--nproc-per-node=2, or leave gradwire out."
+            )
+        why = Counter(map(self._why_dense, parameters))
+        if not all(why):
+            return ""
+        found = ", ".join(f"{count} {each}" for each, count in why.most_common())
+        return (
+            f"Nothing is compressed: of {why.total()} parameters, {found or 'none is there'}. Pass "
+            "another min_numel=, min_ndim= or codec, or leave gradwire out."
+        )
+
+    def _why_dense(self, parameter: ParameterSlot) -> str:
+        """Return why a parameter is not compressed; empty if it is."""
+        tensor = parameter.tensor
+        if not tensor.requires_grad:
+            return "frozen"
+        if parameter.state is not None:
+            return ""
+        if tensor.dtype not in _COMPRESSIBLE:
+            return f"of {tensor.dtype}"
+        if tensor.numel() < self.min_numel:
+            return f"with fewer than min_numel={self.min_numel} entries"
+        if tensor.ndim < self.min_ndim:
+            return f"with fewer than min_ndim={self.min_ndim} dimensions"
+        return "without a codec" if self.assignment.of(parameter.name) is None else "sparse"
+
+    @property
+    def undoable(self) -> bool:
+        """Whether every codec's memory can go back."""
+        return all(codec.memory.undoable for codec in self.assignment.codecs)
+
+    def facts(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> dict[str, Any]:
+        """Return what all ranks must have in common."""
+        shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
+        return {
+            "codec": self.assignment.get_config(),
+            "schedule": [each.get_config() for each in self._schedules()],
+            "grad_scaler": self.scaled,
+            "auto": self.adaptive,
+            "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
+            "parameters": (len(shapes), checksum(shapes)),
+            "optimizer": facts_of(self.optimizer, named),
+        }
+
+    def _schedules(self) -> list[Schedule]:
+        if self.schedule is not None:
+            return [self.schedule]
+        return list(dict.fromkeys(map(recommended, self.assignment.codecs)))
+
+    def check(self, named: Mapping[str, torch.Tensor], *, whole: bool) -> None:
+        """Raise a ValueError if they do not suit these parameters, or each other.
+
+        To be called once the ranks agree on them, so that all ranks refuse them or none does.
+        """
+        self.assignment.check(named)
+        for codec in self.assignment.codecs:
+            check_memory(codec, whole=whole)

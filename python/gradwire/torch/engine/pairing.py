@@ -1,0 +1,298 @@
+"""Which optimizers go with which codecs."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from gradwire.torch.engine.agreement import checksum
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.warning import warn
+from gradwire.torch.optim import SGD, AdamW
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+
+__all__ = [
+    "PairingWarning",
+    "check_group",
+    "check_optimizer",
+    "check_pairing",
+    "facts_of",
+    "has_momentum",
+    "missing_in",
+    "name_of",
+    "options_of",
+    "warn_of_additions",
+    "warn_of_changes",
+    "warn_of_halves",
+    "warn_of_missing",
+    "warn_of_pairing",
+    "warn_of_steps",
+]
+
+_ADAMW = "gradwire.torch.optim.AdamW"
+_SGD = "gradwire.torch.optim.SGD"
+
+_UNSUITED = ("dampening", "amsgrad", "capturable", "differentiable")
+"""Options that an optimizer has from torch, and that no codec follows."""
+
+
+class PairingWarning(UserWarning):
+    """The optimizer and the codec do not suit each other, or cannot be checked."""
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise a TypeError that says what to pass, unless the argument is an optimizer of torch."""
+    if optimizer is None:
+        return
+    # Accelerate's is an Optimizer by name only, which takes no hooks.
+    if isinstance(optimizer, Optimizer) and hasattr(optimizer, "_optimizer_step_post_hooks"):
+        return
+    advice = ""
+    if isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        advice = "; pass the optimizer inside it, .optimizer"
+    raise TypeError(
+        "optimizer= takes a torch.optim.Optimizer, such as "
+        f"{_ADAMW}(model.parameters()); got the {type(optimizer).__name__} {optimizer!r}{advice}"
+    )
+
+
+def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
+    """Return what all ranks must have in common: class, options and parameters of each group."""
+    if optimizer is None:
+        return None
+    names = {id(each): name for name, each in named.items()}
+    groups = []
+    for group in optimizer.param_groups:
+        options = {key: _plain(value) for key, value in sorted(group.items()) if key != "params"}
+        groups.append((options, checksum([names.get(id(each)) for each in group["params"]])))
+    return type(optimizer).__qualname__, groups
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    try:
+        number = float(value)  # type: ignore[arg-type]  # or a tensor with one entry
+    except (TypeError, ValueError, RuntimeError):
+        return type(value).__qualname__
+    return number if math.isfinite(number) else str(number)
+
+
+def check_pairing(
+    codec: "Codec", optimizer: Optimizer | None, compressed: Iterable[ParameterSlot]
+) -> None:
+    """Raise a ValueError if the optimizer would not apply what the codec sends.
+
+    Parameters
+    ----------
+    codec : gradwire.Codec
+    optimizer : torch.optim.Optimizer or None
+    compressed : iterable of ParameterSlot
+        The parameters that have a codec.
+    """
+    ids = {id(each.tensor) for each in compressed}
+    groups = [
+        group
+        for group in (optimizer.param_groups if optimizer is not None else ())
+        if any(id(each) in ids for each in group["params"])
+    ]
+    if codec.memory.updates:
+        _check_updates(codec, optimizer)
+    elif codec.memory.corrects and isinstance(optimizer, AdamW):
+        raise ValueError(
+            f"{codec.memory!r} sends gradients with momentum, which {_ADAMW} would subtract as "
+            f"they are; use {_SGD}(model.parameters(), lr=..., momentum=...)"
+        )
+    if isinstance(optimizer, SGD | AdamW):
+        for group in groups:
+            check_group(codec, group)
+
+
+def check_group(codec: "Codec", group: Mapping[str, Any]) -> None:
+    """Raise a ValueError if the options of a group differ from those of the codec's memory."""
+    memory = codec.memory
+    if not (memory.updates or memory.corrects):
+        return
+    for option in _UNSUITED:
+        if group.get(option):
+            raise ValueError(
+                f"the optimizer has {option}={group[option]!r}, which {memory!r} does not know, "
+                f"and it does that part of the optimizer's work: leave {option}= out, or attach a "
+                "codec that sends gradients, such as gradwire.float8()"
+            )
+    if memory.updates:
+        _check_equal(codec, options_of(group), {"beta2": "betas[1]", "eps": "eps"})
+    elif "momentum" in group:
+        _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
+
+
+def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a group that have to suit a codec: few, and cheap to compare."""
+    names = ("momentum", "nesterov", "eps", *_UNSUITED)
+    found = {name: group[name] for name in names if name in group}
+    return {**found, "beta2": group["betas"][1]} if "betas" in group else found
+
+
+def _check_updates(codec: "Codec", optimizer: Optimizer | None) -> None:
+    if optimizer is None:
+        raise ValueError(
+            f"{codec.memory!r} sends steps, which take the learning rate and which only {_ADAMW} "
+            f"applies: optimizer = {_ADAMW}(model.parameters(), lr=...), then "
+            "attach(model, codec, optimizer=optimizer)"
+        )
+    if not isinstance(optimizer, AdamW):
+        raise ValueError(
+            f"{codec.memory!r} sends steps, to which {name_of(optimizer)} would apply its own "
+            f"rule; use {_ADAMW}(model.parameters(), lr=...)"
+        )
+
+
+def _check_equal(codec: "Codec", group: Mapping[str, Any], options: Mapping[str, str]) -> None:
+    for option, called in options.items():
+        wanted, found = getattr(codec.memory, option), group[option]
+        if wanted != found:
+            cycles = option == "momentum" and found != 0.0
+            raise ValueError(
+                f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
+                "must be the same"
+                + ("; OneCycleLR and CyclicLR need cycle_momentum=False" if cycles else "")
+            )
+
+
+def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the parameters that are to be trained, and that no group of the optimizer has.
+
+    Raises
+    ------
+    ValueError
+        The optimizer has none of the parameters.
+    """
+    if optimizer is None:
+        return []
+    known = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if named and not any(id(each) in known for each in named.values()):
+        raise ValueError(
+            f"optimizer= has none of the {len(named)} parameters of the model, such as "
+            f"{next(iter(named))!r}: it is that of another model, or of the parameters before they "
+            f"were replaced; make {name_of(optimizer)} from this model's parameters"
+        )
+    return [name for name, each in named.items() if each.requires_grad and id(each) not in known]
+
+
+def warn_of_missing(missing: Sequence[str], codecs: "Iterable[Codec]") -> None:
+    """Warn of parameters that the optimizer does not train."""
+    if not missing:
+        return
+    names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    _warn(
+        f"{len(missing)} parameters, {names}, are in no group of the optimizer, and will not be "
+        "trained by it"
+        + (
+            ". What is sent of them has a learning rate of 0, so no other optimizer can either"
+            if any(codec.memory.updates for codec in codecs)
+            else ""
+        )
+    )
+
+
+def warn_of_pairing(codec: "Codec", optimizer: Optimizer | None) -> None:
+    """Warn of a pairing that costs accuracy, and name a better one."""
+    memory = codec.memory
+    if not memory.keeps:
+        return
+    if optimizer is None:
+        _warn(
+            "attach() was given no optimizer=, so it cannot check that the optimizer suits the "
+            "codec, and cannot notice gradients that are thrown away: "
+            "attach(model, codec, optimizer=optimizer)"
+        )
+        return
+    if memory.updates:
+        return
+    if memory.corrects:
+        if has_momentum(optimizer) and not isinstance(optimizer, SGD):
+            _warn(
+                f"{memory!r} applies momentum, and {name_of(optimizer)} would apply it again: use "
+                f"{_SGD}(model.parameters(), lr=..., momentum=...)"
+            )
+    elif codec.sparsify.selects and any(map(_has_first_moment, optimizer.param_groups)):
+        _warn_of_moment(optimizer, "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}")
+    elif codec.sparsify.selects and has_momentum(optimizer):
+        _warn_of_moment(
+            optimizer, "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
+        )
+
+
+def _warn_of_moment(optimizer: Optimizer, found: str, better: str) -> None:
+    _warn(
+        f"{name_of(optimizer)} has {found}, and a sparse codec with a residual sends gradients "
+        f"late and as sums: together they can cost accuracy. Better: {better}"
+    )
+
+
+def _has_first_moment(group: Mapping[str, Any]) -> bool:
+    return float(group.get("betas", (0.0,))[0]) > 0.0
+
+
+def has_momentum(optimizer: Optimizer) -> bool:
+    """Tell whether any group has momentum or a first moment."""
+    return any(
+        _has_first_moment(group) or float(group.get("momentum") or 0.0) > 0.0
+        for group in optimizer.param_groups
+    )
+
+
+def name_of(optimizer: Optimizer) -> str:
+    """Return what a program calls the class of an optimizer."""
+    kind = getattr(optimizer, "wrapped_class", type(optimizer))
+    module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
+    if isinstance(optimizer, SGD | AdamW):
+        module = "gradwire.torch.optim"
+    return f"{module}.{kind.__qualname__}"
+
+
+def warn_of_changes() -> None:
+    """Warn of a program that rewrites updates."""
+    _warn(
+        "the program changed .grad between backward() and step(). It holds updates, not gradients: "
+        "clipping gradients there clips updates. To clip gradients, clip them before they are "
+        "exchanged: run the pass within model.no_sync() (with FSDP after "
+        "model.set_requires_all_reduce(False), with Horovod as one pass of "
+        "backward_passes_per_step=2), clip, and call step(), which exchanges them"
+    )
+
+
+def warn_of_additions() -> None:
+    """Warn of passes that are added up, to whose updates no gradient could be added."""
+    _warn(
+        "several backward passes of a step exchange their gradients and add them up, so "
+        '"auto" does without the codec, whose updates cannot be added to. To have it compress '
+        "them, and to exchange once for each step: run all passes but the last within "
+        "model.no_sync(), or with Horovod pass backward_passes_per_step="
+    )
+
+
+def warn_of_halves(missing: str, loaded: str) -> None:
+    """Warn of a checkpoint of which only one half was loaded."""
+    _warn(
+        f"a state of the {loaded} was loaded, none of the {missing}: save and load "
+        "optimizer.state_dict() and handle.state_dict() together"
+    )
+
+
+def warn_of_steps(found: int, expected: int) -> None:
+    """Warn of two halves that were not saved together."""
+    _warn(
+        f"the state of the optimizer is of its step {found}, that of the handle was saved with "
+        f"step {expected}: load both from the same checkpoint"
+    )
+
+
+def _warn(text: str) -> None:
+    warn(text, PairingWarning)

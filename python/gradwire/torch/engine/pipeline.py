@@ -1,0 +1,335 @@
+"""Two threads and two queues that exchange buckets in the same order on all ranks."""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import torch
+
+from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
+from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
+from gradwire.torch.exchange import Exchange
+
+__all__ = ["ExchangePipeline"]
+
+T = TypeVar("T")
+
+
+class ExchangePipeline:
+    """Takes jobs from the hook and resolves their futures.
+
+    One thread encodes and starts the collectives; the other waits for them and decodes. Encoding a
+    bucket thus overlaps the exchange of the previous one. Both threads work first in, first out,
+    and each job makes the same collectives on every rank whatever its gradients contain, so nothing
+    that only one rank knows can put the ranks out of step.
+
+    Futures are always resolved with the job's result, made infinite if the step does not count,
+    because DDP must complete its backward pass. `verdict` returns what the pass raises afterwards.
+
+    Parameters
+    ----------
+    exchange : Exchange
+        If it postpones, the buckets of a step are completed together, once all are good.
+    scaled : bool
+        A loss scaler skips steps that are not finite. The futures of a step are resolved together,
+        too: a bad bucket makes the earlier ones infinite as well, and every optimizer that shares
+        the scaler skips the step.
+    whole : bool
+        Treat a step whose last bucket never arrives as a failed backward pass.
+    confirm : callable, optional
+        Tells other ranks the error of a step, or that there is none, and raises theirs. No bucket
+        is then the last: steps end by `end`.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        scaled: bool,
+        whole: bool,
+        confirm: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
+        self._exchange = exchange
+        self._scaled = scaled
+        self._confirm = confirm
+        self._hold = scaled or exchange.postpones or confirm is not None
+        self._whole = whole
+        self._jobs: queue.Queue[BucketTask | Callable[[], None] | None] = queue.Queue()
+        self._flights: queue.Queue[InFlightBucket | None] = queue.Queue()
+        self._step: Step | None = None
+        self._sequence = 0
+        # Why a collective was left out on this rank: none may follow it.
+        self._unsent: BaseException | None = None
+        self._pid = os.getpid()
+        self._ending = threading.Lock()
+        self._ended = False
+        self.broken: BaseException | None = None
+        self.torn = False  # some states have taken in a step that others have not
+        self.last_error: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._send, name="gradwire-send", daemon=True),
+            threading.Thread(target=self._receive, name="gradwire-receive", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked after `attach`: no threads here, locks may stay held."""
+        return os.getpid() != self._pid
+
+    @property
+    def ends_apart(self) -> bool:
+        """Whether steps end by `end`, and not with their last bucket."""
+        return self._confirm is not None
+
+    def submit(self, job: BucketTask) -> None:
+        """Enqueue a bucket and return at once."""
+        if self.forked:
+            raise ExchangeError("this process was forked after attach(): it is no rank")
+        self._jobs.put(job)
+
+    def between(self, act: Callable[[], T]) -> T:
+        """Act where no bucket is under way, and return what that returns.
+
+        For what reads or undoes states: a state that one thread holds is an error in another, and
+        an error in the sending thread is one on all ranks.
+        """
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(act())
+            except BaseException as error:  # for the caller; this thread goes on
+                answer.set_exception(error)
+
+        if self.forked:
+            return act()
+        with self._ending:
+            if self._ended:
+                return act()
+            self._jobs.put(run)
+        return answer.result()
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every submitted bucket is done; return False after so many seconds."""
+        if self.forked:
+            return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return all(_join(each, deadline) for each in (self._jobs, self._flights))
+
+    def settle(self, timeout: float | None = None) -> bool:
+        """Drain, and undo an incomplete step. Do not call it within a backward pass.
+
+        Returns
+        -------
+        bool
+            False if a bucket was still in progress after so many seconds; then nothing is undone.
+        """
+        if not self.drain(timeout):
+            return False
+        self.between(lambda: self._close(None))
+        return True
+
+    def end(self, step: Step) -> None:
+        """End a step when all its buckets are done, and resolve their futures."""
+        start = time.perf_counter()
+        self.between(lambda: self._end(step))
+        self._exchange.times.add("wait", start)
+
+    def discard(self, step: Step) -> None:
+        """Undo the last step, if it counted. Call it once, after `settle`."""
+        if step.counted:
+            self.uncount(step)
+            self.between(step.undo_all)
+
+    def uncount(self, step: Step) -> None:
+        """Count a step no longer, which is then to be undone. No bucket may be under way."""
+        step.counted = False
+        self._exchange.times.steps_ever -= 1
+
+    def check_states(self) -> None:
+        """Raise an ExchangeError if some states have taken in a step that others have not."""
+        if self.torn:
+            raise ExchangeError(
+                "the last pass failed on this rank when a part of its residuals had taken it in: "
+                "resume from an earlier checkpoint"
+            )
+
+    def restart(self) -> None:
+        """Count buckets from zero again, on all ranks. Call it after `settle`."""
+        self._sequence = 0
+
+    def verdict(self, step: Step) -> BaseException | None:
+        """Return what the backward pass of a step must raise, once its futures are resolved."""
+        if not self._whole:
+            self.settle()  # its last bucket may never arrive: the step ends here
+        skipped = self._scaled and isinstance(step.error, GradientError)  # the scaler handles it
+        return None if step.error is None or skipped else fresh(step.error)
+
+    def give_up(self) -> None:
+        """Start no more collectives."""
+        if self.broken is None:
+            self.broken = ExchangeError("detached while buckets were being exchanged")
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """End both threads once the queues are empty; return whether they ended in time."""
+        if self.forked:
+            return False
+        with self._ending:
+            self._ended = True
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    # The sending thread -----------------------------------------------------------------------
+
+    def _send(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if isinstance(job, BucketTask):
+                self._flights.put(self._launch(job))
+            else:
+                self._flights.join()
+                job()
+            self._jobs.task_done()
+            job = None  # what it refers to may be dropped while this thread waits
+        self._flights.put(None)
+        self._jobs.task_done()
+
+    def _launch(self, job: BucketTask) -> InFlightBucket:
+        sequence = self._sequence
+        self._sequence += 1
+        try:
+            if job.step is not self._step:
+                self._flights.join()
+                self._close(job.step)
+                self._prepare(job)
+            if self.broken is not None:
+                raise self.broken
+            if self._unsent is not None:
+                raise self._unsent
+            if job.step.refused is not None:
+                raise job.step.refused
+            return self._exchange.start(job, sequence)
+        except BaseException as error:  # the collective could not even be started
+            if job.step.refused is None:
+                self._unsent = error
+            return InFlightBucket(job, sequence, error=error)
+
+    def _prepare(self, job: BucketTask) -> None:
+        step = job.step
+        if step.prepare is None or self.broken is not None:
+            return
+        job.bucket.wait()  # it reads what the optimizer keeps on the device
+        try:
+            step.prepare()
+        except AgreementError as error:  # on all ranks, so that the next step may go on
+            step.refused = error
+        step.prepare = None
+
+    def _close(self, following: Step | None) -> None:
+        """End the previous step. An incomplete backward pass must leave no trace."""
+        previous, self._step = self._step, following
+        if previous is None or previous.finished:
+            return
+        if self._whole:
+            previous.undo_all()
+        else:
+            self._finish(previous)
+
+    def _end(self, step: Step) -> None:
+        """End a step; the receiving thread has nothing to do."""
+        try:
+            if self._confirm is not None:
+                self._confirm(step.error)
+        except GradientError as error:
+            self.last_error = step.error = error
+        except BaseException as error:
+            self._break(step, error)
+        self._finish(step)
+        self._resolve(step)
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        while (flight := self._flights.get()) is not None:
+            job = flight.job
+            try:
+                if self.broken is not None:
+                    raise self.broken
+                self._exchange.receive(flight)
+            except (AgreementError, GradientError) as error:
+                self.last_error = job.step.error = job.step.error or error
+            except BaseException as error:
+                self._break(job.step, error)
+            try:
+                self._deliver(flight)
+            except BaseException as error:  # an unresolved future would hang the backward pass
+                self._break(job.step, error)
+                self._resolve(job.step)
+            self._flights.task_done()
+        self._flights.task_done()
+
+    def _break(self, step: Step, error: BaseException) -> None:
+        if self.broken is None:
+            if not isinstance(error, ExchangeError):
+                text = f"gradwire failed on this rank: {type(error).__name__}: {error}"
+                cause, error = error, ExchangeError(text)
+                error.__cause__ = cause
+            self.broken = error
+        step.error = self.broken
+
+    def _deliver(self, flight: InFlightBucket) -> None:
+        job, step = flight.job, flight.job.step
+        step.held.append(flight)
+        if job.last:
+            self._finish(step)
+            self._exchange.times.add("wait", job.enqueued)
+        if self._hold and not job.last and self.broken is None:
+            return
+        self._resolve(step)
+
+    def _resolve(self, step: Step) -> None:
+        while step.held:
+            job = step.held.pop(0).job
+            try:
+                job.bucket.resolve(spoiled=step.error is not None)
+            except BaseException as error:  # as of a device that is lost: nothing can be written
+                self._break(step, error)
+                future: torch.futures.Future[Any] = job.bucket.future
+                if not future.done():
+                    future.set_exception(ExchangeError(str(self.broken)))
+
+    def _finish(self, step: Step) -> None:
+        step.finished = True
+        times = self._exchange.times
+        times.steps += 1
+        if step.error is None:
+            self._complete(step)
+        if step.error is None:
+            step.counted = True
+            times.steps_ever += 1
+            times.recent.append(step.marks)
+        elif not self.torn:  # it does not count: ranks that failed elsewhere are at the same step
+            step.undo_all()
+
+    def _complete(self, step: Step) -> None:
+        """Have all that was postponed in a step done: it counts."""
+        try:
+            for flight in step.held:
+                self._exchange.complete(flight)
+        except BaseException as error:  # as of missing memory, on this rank alone
+            self.torn = True
+            self._break(step, error)
+
+
+def _join(each: "queue.Queue[Any]", deadline: float | None) -> bool:
+    """Wait for all tasks of a queue, at most until the deadline; return whether they are done."""
+    with each.all_tasks_done:
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        return each.all_tasks_done.wait_for(lambda: not each.unfinished_tasks, left)

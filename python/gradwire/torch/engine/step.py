@@ -1,0 +1,253 @@
+"""What the hook and the worker's threads exchange: steps, jobs, flights and their buffers."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from gradwire.torch import backends
+from gradwire.torch.backends import Backend, Bucket
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.timestamps import BucketTimestamps
+from gradwire.torch.transport import Work
+
+__all__ = ["BucketTask", "BufferPool", "InFlightBucket", "Step"]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One backward pass, and what must be undone if it does not count.
+
+    Attributes
+    ----------
+    number : int
+        Backward passes that counted before it, including those before a resume; the same on all
+        ranks.
+    asked : list of ParameterSlot
+        Compressed parameters that were handed in, whatever became of them: the same on all ranks.
+    encoded : dict
+        Parameters encoded in this step and not rolled back, by name.
+    limits : list
+        Parameters whose limits have observed sizes in this step, each with its previous limit.
+    error : BaseException or None
+        Why the step does not count.
+    marks : list of BucketTimestamps
+        When its buckets were encoded, exchanged and decoded.
+    held : list of InFlightBucket
+        Buckets that are done and wait for the outcome of the whole step.
+    finished, counted : bool
+        Whether the step has ended, and whether it counts.
+    applied : bool
+        The optimizer has made a step since. Without `attach(optimizer=)`, nobody looks.
+    prepare : callable or None
+        What the sending thread does before it encodes the first bucket.
+    refused : AgreementError or None
+        What that has raised: the buckets of the step are not exchanged, on any rank.
+    measures : bool
+        The spread of its gradients over the ranks is measured, on all of them.
+    spreads : dict
+        The spreads before, of parameters of which it was measured, by name.
+    """
+
+    number: int = 0
+    asked: list[ParameterSlot] = field(default_factory=list)
+    encoded: dict[str, ParameterSlot] = field(default_factory=dict)
+    error: BaseException | None = None
+    marks: list[BucketTimestamps] = field(default_factory=list)
+    held: list["InFlightBucket"] = field(default_factory=list)
+    limits: list[tuple[ParameterSlot, list[int]]] = field(default_factory=list)
+    finished: bool = False
+    counted: bool = False
+    applied: bool = False
+    prepare: Callable[[], None] | None = None
+    refused: BaseException | None = None
+    measures: bool = False
+    spreads: dict[str, float | None] = field(default_factory=dict)
+
+    def encode(self, parameter: ParameterSlot, gradient: NDArray[Any] | None = None) -> None:
+        """Record that a gradient was encoded into the parameter's state; measure it if given."""
+        self.encoded[parameter.name] = parameter
+        if gradient is not None:
+            parameter.measure(gradient)
+
+    def observe(self, parameter: ParameterSlot, wanted: int) -> None:
+        """Update the parameter's limit with the largest size, in bytes, that any rank wanted."""
+        self.limits.append((parameter, parameter.limit.state()))
+        parameter.limit.observe(wanted)
+
+    def undo(self, parameters: Iterable[ParameterSlot]) -> None:
+        """Roll back the states of these parameters to what they were before this step."""
+        kinds: dict[str, tuple[Backend, list[Any]]] = {}
+        for parameter in parameters:
+            del self.encoded[parameter.name]
+            parameter.unmeasure()
+            parameter.spread = self.spreads.pop(parameter.name, parameter.spread)
+            if parameter.codec.exchange.needs_whole_tensor:  # its state is of no backend
+                parameter.state.rollback()
+                continue
+            backend = backends.of(parameter.tensor)
+            kinds.setdefault(backend.name, (backend, []))[1].append(parameter.state)
+        for backend, states in kinds.values():
+            backend.rollback(states)
+
+    def undo_all(self) -> None:
+        """Roll back everything that this step changed. A second call has no effect."""
+        self.undo(list(self.encoded.values()))
+        while self.limits:
+            parameter, limit = self.limits.pop()
+            parameter.limit.load(limit)
+
+
+@dataclass(slots=True, eq=False)
+class BucketTask:
+    """One bucket, as the hook submits it.
+
+    Attributes
+    ----------
+    bucket : Bucket
+        The gradients, and the future of their average.
+    read_scale : callable
+        Returns the loss scale. Called by the worker alone: it may wait for a device.
+    enqueued : float
+        When the hook was called, by `time.perf_counter`.
+    unused : bool
+        What is zero on every rank is taken for unused: its state stays as it was.
+    error : BaseException or None
+        Why this rank has no gradients to encode. The exchange tells the other ranks.
+    """
+
+    layout: Layout
+    bucket: Bucket
+    step: Step
+    last: bool
+    read_scale: Callable[[], float]
+    enqueued: float
+    unused: bool = True
+    error: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise the error, if there is one; where errors of encoding are told to other ranks."""
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def scale(self) -> float:
+        """The loss scale; 1.0 without a scaler."""
+        return self.read_scale()
+
+    def mark(self) -> BucketTimestamps:
+        """Return new marks of this bucket, whose encode begins, and keep them in its step."""
+        count = len(self.layout.pieces) + len(self.layout.dense)
+        marks = BucketTimestamps(self.step.number, count, self.enqueued, time.perf_counter())
+        self.step.marks.append(marks)
+        return marks
+
+
+@dataclass(slots=True, eq=False)
+class InFlightBucket:
+    """One bucket whose collectives are in progress.
+
+    Attributes
+    ----------
+    sequence : int
+        The number of the bucket since `attach` or the last resume.
+    works : tuple of Work
+        Collectives to wait for.
+    collectives : int
+        Number of collectives, including completed ones.
+    contents : object
+        What the exchange needs to complete it.
+    room : int
+        Bytes that this rank passes to the collectives, including unused room.
+    wire : float
+        Bytes that this rank sends for them.
+    marks : BucketTimestamps or None
+        When each stage began and ended.
+    error : BaseException or None
+        Why the collectives could not be started.
+    """
+
+    job: BucketTask
+    sequence: int
+    works: tuple[Work, ...] = ()
+    collectives: int = 1
+    contents: object = None
+    room: int = 0
+    wire: float = 0.0
+    marks: BucketTimestamps | None = None
+    error: BaseException | None = None
+
+
+class BufferPool:
+    """Reusable byte tensors: new ones would cost page faults in every step.
+
+    The first slots of a parameter are as long as the codec's bound, later ones only as long as its
+    frames need. So a tensor more than twice as long as the longest one requested in the last two
+    steps is freed.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[tuple[torch.Tensor, Any]] = []
+        self._lock = threading.Lock()
+        self._step: int | None = None
+        self._most = [0, 0]  # longest request in bytes: in this step, and in the previous one
+
+    def take(self, nbytes: int, step: int, bucket: Bucket) -> torch.Tensor:
+        """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one.
+
+        Parameters
+        ----------
+        nbytes : int
+        step : int
+            The number of the step that uses it.
+        bucket : Bucket
+            What it is for: it lies where the bucket's frames are to be.
+        """
+        tensor, mark = self._find(nbytes, step, bucket.frames_on)
+        if tensor is None:
+            return torch.empty(nbytes, dtype=torch.uint8, device=bucket.frames_on)
+        bucket.follow(mark)
+        return tensor
+
+    def _find(
+        self, nbytes: int, step: int, device: torch.device
+    ) -> tuple[torch.Tensor | None, Any]:
+        with self._lock:
+            if step != self._step:
+                self._step = step
+                self._free = [each for each in self._free if each[0].numel() <= self._limit]
+                self._most = [0, self._most[0]]
+            self._most[0] = max(self._most[0], nbytes)
+            self._free.sort(key=lambda each: each[0].numel())
+            there = [index for index, (each, _) in enumerate(self._free) if each.device == device]
+            for index in there:
+                if self._free[index][0].numel() >= nbytes:
+                    return self._free.pop(index)
+            if there:  # all are too short: free the longest rather than keep both
+                self._free.pop(there[-1])
+        return None, None
+
+    def give(self, tensor: torch.Tensor, mark: Any = None) -> None:
+        """Return a tensor for reuse, after what `Bucket.used` returned for it."""
+        with self._lock:
+            self._free.append((tensor, mark))
+
+    def clear(self) -> None:
+        """Free the tensors that are not in use."""
+        with self._lock:
+            self._free.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Total bytes of the tensors that are not in use."""
+        with self._lock:
+            return sum(tensor.numel() for tensor, _ in self._free)
+
+    @property
+    def _limit(self) -> int:
+        return 2 * max(self._most)

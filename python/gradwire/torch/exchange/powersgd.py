@@ -1,0 +1,339 @@
+"""The exchange of PowerSGD: the factors of low rank are summed, first P and then Q.
+
+Vogels et al., "PowerSGD", NeurIPS 2019, algorithms 1 and 2. The receiving thread sums Q when P has
+arrived, over a channel of its own: buckets arrive in the same order on all ranks.
+
+Each rank's own products, M Q and M^T P, may have other last bits on other processors; they are only
+summed, and an all-reduce gives all ranks the same bits. What is computed from the sums must not
+differ: it is made of elementwise operations. Should the ranks have other bits of the orthonormal P
+all the same, flags that are summed along with Q tell them.
+"""
+
+import math
+import time
+import zlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire._orthonormal import orthonormalize
+from gradwire.torch.engine.counters import Outcomes
+from gradwire.torch.engine.low_rank_state import LowRankState
+from gradwire.torch.engine.parameter import BucketSlice
+from gradwire.torch.engine.step import BucketTask, InFlightBucket
+from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.exchange.base import ExchangeBase
+from gradwire.torch.exchange.dense import (
+    accumulator,
+    mean_of,
+    pack_dense,
+    unpack_dense,
+    wait,
+)
+from gradwire.torch.exchange.flags import (
+    WORD_NUMEL,
+    Head,
+    check_word,
+    read,
+    same_word,
+    word_flags,
+)
+from gradwire.torch.exchange.reasons import share_reasons
+from gradwire.torch.transport import Channel
+
+__all__ = ["PowerSGDExchange"]
+
+_BLOCK = 1 << 17
+"""Entries that are computed at once: what an outer product reads and writes fits into a cache."""
+
+
+@dataclass(slots=True, eq=False)
+class _Factors:
+    """What this rank sums of one bucket.
+
+    Attributes
+    ----------
+    vector : torch.Tensor
+        The head, the dense parameters, and P of each piece.
+    dense, ps : torch.Tensor
+        Where these are in the vector.
+    matrices : list of torch.Tensor
+        Gradient plus residual of each piece.
+    error : BaseException or None
+        Why this rank sums nothing but the head.
+    """
+
+    vector: torch.Tensor
+    dense: torch.Tensor
+    ps: torch.Tensor
+    matrices: list[torch.Tensor]
+    error: BaseException | None = None
+
+
+class PowerSGDExchange(ExchangeBase):
+    """Sums factors of low rank.
+
+    Parameters
+    ----------
+    channel, carriers, check_result
+        As in `ExchangeBase`.
+    second : Channel
+        Another channel, for what the receiving thread sums.
+    rank : int
+        Of the approximation.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        second: Channel,
+        carriers: Mapping[str, str],
+        *,
+        check_result: bool,
+        rank: int,
+    ) -> None:
+        super().__init__(channel, carriers, check_result=check_result)
+        self._second: Channel | None = second
+        self._columns = rank
+        self._recent: deque[torch.Tensor] = deque(maxlen=32)  # see all_gather.py
+
+    def close(self) -> None:
+        """Release both channels, without closing them."""
+        super().close()
+        self._second = None
+
+    # The sending thread -----------------------------------------------------------------------
+
+    def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
+        """Compute P of each piece, and start their sum."""
+        start = time.perf_counter()
+        factors = self._factors(job)
+        word = check_word(job.layout.digest, sequence, job.step.number)
+        head = Head(job.layout, word)
+        try:
+            self._fill(job, factors, head)
+        except BaseException as error:  # of any kind: the other ranks wait for the vector
+            factors.error = error
+            factors.vector.zero_()
+            head = Head(job.layout, 0)  # the check word is ignored after a failure
+            head.fail(bad=isinstance(error, GradientError))
+        front = factors.vector.view(torch.uint8)
+        job.bucket.put(front, head.bytes_of(factors.vector.dtype))
+        self.times.add("encode", start)
+        second = self._second_numel(job)
+        room = factors.vector.nbytes + 4 * second
+        if factors.vector.is_cpu:
+            self._recent.append(factors.vector)
+        return InFlightBucket(
+            job,
+            sequence,
+            works=(self.channel.all_reduce(factors.vector),),
+            collectives=2 if second else 1,
+            contents=factors,
+            room=room,
+            wire=2 * room * (self.world_size - 1) / self.world_size,
+        )
+
+    def _second_numel(self, job: BucketTask) -> int:
+        """Return the length of what is summed when P has arrived: 0 of a bucket without P."""
+        numel = self._columns * sum(each.columns for each in _states(job))
+        return WORD_NUMEL + numel if numel else 0
+
+    def _factors(self, job: BucketTask) -> _Factors:
+        layout, bucket = job.layout, job.bucket
+        front = Head.numel(layout) + layout.dense_numel
+        numel = self._columns * sum(each.rows for each in _states(job))
+        dtype = accumulator(layout.dtype)
+        vector = torch.zeros(front + numel, dtype=dtype, device=bucket.frames_on)
+        dense, ps = vector[Head.numel(layout) : front], vector[front:]
+        return _Factors(vector, dense, ps, [])
+
+    def _fill(self, job: BucketTask, factors: _Factors, head: Head) -> None:
+        job.check()
+        layout = job.layout
+        at = 0
+        table = []
+        for index, (piece, state) in enumerate(zip(layout.pieces, _states(job), strict=True)):
+            begin = time.perf_counter_ns()
+            gradient = self._gradient(job, piece)
+            zero = _is_zero(gradient, piece)
+            if not zero:
+                head.use(index)
+            matrix = state.matrix(gradient)
+            factors.matrices.append(matrix)
+            p = matrix @ _column_major(state.first())
+            factors.ps[at : at + p.numel()] = p.view(-1)
+            at += p.numel()
+            nbytes = 4 * self._columns * (state.rows + state.columns)
+            table.append([nbytes, 0, -1, 0, int(zero), time.perf_counter_ns() - begin])
+        if table:
+            outcomes = Outcomes.of(np.array(table, np.int64))
+            layout.tallies.encoded(layout.rows, outcomes, outcomes.nbytes)
+        if layout.runs:
+            pack_dense(job, factors.dense)
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    def _look(self, flight: InFlightBucket) -> NDArray[np.uint8]:
+        factors = flight.contents
+        assert isinstance(factors, _Factors)
+        nbytes = Head.numel(flight.job.layout) * factors.vector.element_size()
+        return flight.job.bucket.look(factors.vector.view(torch.uint8).view(1, -1), nbytes)
+
+    def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
+        factors, job = flight.contents, flight.job
+        assert isinstance(factors, _Factors)
+        assert self._second is not None
+        sums = read(fronts[0], factors.vector.dtype)
+        if sums.failed or sums.bad:
+            share_reasons(self._second, job.layout, factors.error)
+        if not sums.in_step:
+            raise ExchangeError(
+                f"another rank summed other parameters than this rank at bucket {flight.sequence}: "
+                "the ranks did not run the same backward passes"
+            )
+        start = time.perf_counter()
+        if factors.matrices:
+            self._approximate(job, factors, sums.used, flight.sequence)
+            share = round(1e9 * (time.perf_counter() - start) / len(factors.matrices))
+            job.layout.tallies.decoded(job.layout.rows, np.full(len(factors.matrices), share))
+        start = time.perf_counter()
+        if job.layout.runs:
+            unpack_dense(job, mean_of(factors.dense, self.world_size), start)
+
+    def _approximate(
+        self, job: BucketTask, factors: _Factors, used: Sequence[bool], sequence: int
+    ) -> None:
+        """Sum Q, and write the approximation of the average to its place."""
+        states, width = _states(job), self._columns
+        sums = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
+        second = torch.empty(self._second_numel(job), dtype=torch.float32, device="cpu")
+        flags, factor = second[:WORD_NUMEL], second[WORD_NUMEL:]
+        qs = _parts(factor, [each.columns for each in states], width)
+        bases: list[torch.Tensor] = []
+        digest = 0
+        for total, q, matrix in zip(sums, qs, factors.matrices, strict=True):
+            columns = total.numpy().T.copy()
+            orthonormalize(columns)
+            digest = zlib.crc32(columns.data, digest)
+            transposed = torch.from_numpy(columns)
+            q.copy_((transposed @ matrix).T)
+            bases.append(transposed.T)
+        flags.copy_(torch.tensor(word_flags(check_word(digest)), device="cpu"))
+        assert self._second is not None
+        vector = second.to(job.bucket.frames_on)
+        if vector.is_cpu:
+            self._recent.append(vector)
+        wait(self._second.all_reduce(vector), sequence)
+        second.copy_(vector)
+        if not same_word((flags > 0).tolist()):
+            raise ExchangeError(
+                f"the ranks have different bits of P at bucket {sequence}, although they computed "
+                "it from one sum: they would apply different averages. The all-reduce did not give "
+                "all ranks the same bits, or their processors or versions of NumPy round "
+                "differently: use another backend, or the same software on all ranks"
+            )
+        for piece, q in zip(job.layout.pieces, qs, strict=True):
+            count = int((~torch.isfinite(q)).sum())
+            if count:  # finite gradients whose products overflow: the same on all ranks
+                raise GradientError(count, 0, piece.parameter.name, 0)
+        for piece, state, p, q, matrix, sent in zip(
+            job.layout.pieces, states, bases, qs, factors.matrices, used, strict=True
+        ):
+            if not sent:  # as far as the ranks can tell it is unused: nothing leaves the residual
+                job.bucket.clear(piece.start, piece.stop)
+                continue
+            mean = mean_of(q.clone(), self.world_size)
+            self._encoded(job, piece)  # measures the gradient, which is there until the next line
+            self._write(job, piece.start, state, p, mean, matrix)
+            state.take(mean)
+
+    def _write(
+        self,
+        job: BucketTask,
+        start: int,
+        state: LowRankState,
+        p: torch.Tensor,
+        q: torch.Tensor,
+        matrix: torch.Tensor,
+    ) -> None:
+        """Write ``p q^T`` to its place, and leave in the matrix what that misses.
+
+        A few rows after the other, which stay in the caches, but one copy to a device.
+        """
+        device = job.bucket.frames_on
+        at_once = max(1, _BLOCK // state.columns) if device.type == "cpu" else state.rows
+        transposed = q.T.contiguous()
+        room = (2, min(at_once, state.rows), state.columns)
+        product, term = torch.empty(room, dtype=torch.float32, device="cpu")
+        for first in range(0, state.rows, at_once):
+            rows = slice(first, min(first + at_once, state.rows))
+            values = _product(p[rows], transposed, product, term)
+            if state.keeps:
+                matrix[rows].sub_(values)
+            if job.scale != 1.0:
+                values.mul_(job.scale)
+            begin = start + first * state.columns
+            run = (begin, begin + values.numel())
+            job.bucket.unpack([run], values.view(-1).to(device))
+
+
+def _states(job: BucketTask) -> list[LowRankState]:
+    return [piece.parameter.state for piece in job.layout.pieces]
+
+
+def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[torch.Tensor]:
+    """Return the matrices that are one after another in a vector; views of it."""
+    parts = torch.split(vector, [width * length for length in lengths])
+    return [part.view(-1, width) for part in parts]
+
+
+def _column_major(factor: torch.Tensor) -> torch.Tensor:
+    """Return a factor, shape (length, rank), whose columns are contiguous.
+
+    Matrix products with a few columns are several times as fast with these.
+    """
+    return factor.T.contiguous().T
+
+
+def _product(
+    p: torch.Tensor, transposed: torch.Tensor, out: torch.Tensor, term: torch.Tensor
+) -> torch.Tensor:
+    """Return ``p q^T``, added up in a fixed order: the same bits on every processor.
+
+    Parameters
+    ----------
+    p : torch.Tensor
+        shape (rows, rank).
+    transposed : torch.Tensor
+        ``q^T``, shape (rank, columns).
+    out, term : torch.Tensor
+        shape (at least rows, columns): memory of the result, and for its terms.
+    """
+    total, term = out[: len(p)], term[: len(p)]
+    torch.mul(p[:, :1], transposed[0], out=total)
+    for at in range(1, p.shape[1]):
+        total += torch.mul(p[:, at : at + 1], transposed[at], out=term)
+    return total
+
+
+def _is_zero(gradient: NDArray[np.floating], piece: BucketSlice) -> bool:
+    """Tell whether all entries are zero.
+
+    Raises
+    ------
+    GradientError
+        One of them is not finite.
+    """
+    # One read in most cases. The sum of finite values may overflow; then look at every entry.
+    total = torch.from_numpy(gradient).sum().item()
+    if not math.isfinite(total):
+        finite = np.isfinite(gradient)
+        if not finite.all():
+            bad = np.flatnonzero(~finite)
+            raise GradientError(bad.size, int(bad[0]), piece.parameter.name, -1)
+    return total == 0.0 and not gradient.any()

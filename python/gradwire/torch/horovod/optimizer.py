@@ -1,0 +1,241 @@
+"""The class of a distributed optimizer: that of the user's optimizer, with what Horovod's adds."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.optim import Optimizer
+
+from gradwire.torch.engine.handle import Handle
+from gradwire.torch.errors import UpdateError
+from gradwire.torch.horovod.source import HorovodSource
+from gradwire.torch.transport.horovod import library
+
+__all__ = ["Distributed", "wrap"]
+
+
+class Distributed:
+    """What every optimizer made by `DistributedOptimizer` has in common.
+
+    Attributes
+    ----------
+    handle : Handle or None
+        Controls the compression. None on a rank outside of the process set, and in a copy.
+    """
+
+    handle: Handle | None = None
+    wrapped_class: type[Optimizer]
+    _entry: HorovodSource | None = None
+    _settings: Any = None
+    _scaled = False
+    _skips = False
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """Backward passes before gradients are exchanged."""
+        return 1 if self._entry is None else self._entry.passes_per_step
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        if self._settings is None:  # Horovod's own sets it in an optimizer of a class of its own
+            raise ValueError(
+                "this optimizer is a copy, or gradwire has distributed it already and "
+                "hvd.DistributedOptimizer would do so again: use one of the two"
+            )
+        self.set_backward_passes_per_step(passes)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change the number of backward passes before gradients are exchanged; between steps."""
+        if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+            raise ValueError(f"backward_passes_per_step must be a positive integer, got {passes!r}")
+        if self._entry is not None:
+            self._entry.forget("set_backward_passes_per_step()")
+            self._entry.passes_per_step = passes
+        if self._settings is not None:
+            self._settings = dataclasses.replace(self._settings, passes_per_step=passes)
+
+    def synchronize(self) -> None:
+        """Wait until ``.grad`` holds averages. A collective.
+
+        Exchanges what the backward passes did not: a parameter without a gradient has zeros, as
+        with Horovod. For clipping, and before a loss scaler's ``unscale_()`` or ``step()``.
+
+        Raises
+        ------
+        GradientError, ExchangeError, UpdateError, UndoError
+            As described in `gradwire.torch.ddp`.
+        """
+        if self._entry is None:
+            self._check_included()
+        else:
+            self._entry.synchronize()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let ``step()`` in this block apply ``.grad`` as it is, after `synchronize`."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether gradients are averaged by the ranks that there are now."""
+        return self._entry is not None and self._entry.is_open
+
+    def _let_go(self) -> None:
+        """Leave gradients alone from now on: the ranks change, or other options follow."""
+        if self._entry is not None:
+            self._entry.remove()
+        if self.handle is not None:
+            self.handle.detach(moments=False)  # the state of the handle has them
+        self._entry = self.handle = None
+
+    def _before_step(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
+        """Have gradients averaged, now or after the closure, which this returns."""
+        entry = self._entry
+        if entry is None:
+            self._check_included()
+            return closure
+        if self._skips:
+            if entry.begun:
+                raise UpdateError(
+                    "gradients are being exchanged: call synchronize() before step() within "
+                    "skip_synchronize()"
+                )
+            return closure
+        if closure is None:
+            if self._scaled:
+                self._check_for_scaler()
+            self.synchronize()
+            return None
+
+        def averaged() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        return averaged
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What a fused optimizer has: torch's loss scaler asks for it first in its ``step()``."""
+        self._check_for_scaler()
+        own = self.__dict__.get("_step_supports_amp_scaling", False)
+        return bool(getattr(super(), "_step_supports_amp_scaling", own))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, supported: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = supported
+
+    def _check_for_scaler(self) -> None:
+        """Raise an UpdateError if gradients are not what a loss scaler must look at."""
+        if self._entry is not None and self._entry.begun:
+            raise UpdateError(
+                "a loss scaler looks at .grad before step(), when it must hold averages: call "
+                "optimizer.synchronize() before scaler.unscale_(optimizer) or "
+                "scaler.step(optimizer)"
+            )
+
+    def _check_included(self) -> None:
+        """Raise a ValueError if this rank has to take part, and does not."""
+        if self._settings is not None and self._settings.process_set.included():
+            raise ValueError(
+                "this optimizer is not attached, because ranks may come and go: put it into a "
+                "gradwire.torch.horovod.ElasticState, whose sync() attaches it, as "
+                "hvd.elastic.run does before it calls the function"
+            )
+
+    def _after_step(self) -> None:
+        if self._entry is not None:
+            self._entry.synchronized = False
+
+    def _before_change(self, what: str) -> None:
+        """Raise a ValueError unless this optimizer is detached."""
+        if self._entry is not None:
+            raise ValueError(
+                f"{what} would leave parameters out of the exchange: make the optimizer with all "
+                "parameters, also those that are frozen at first, and then DistributedOptimizer"
+            )
+
+
+def wrap(optimizer: Optimizer) -> Any:
+    """Return an optimizer of a class of its own, which shares everything with the given one.
+
+    So schedulers of either change the same groups.
+
+    Raises
+    ------
+    ValueError
+        It is distributed already.
+    """
+    kind: Any = _class_of(getattr(optimizer, "wrapped_class", type(optimizer)))
+    wrapped = kind.__new__(kind)
+    wrapped.__dict__ = optimizer.__dict__
+    if wrapped.handle is not None and wrapped.handle.attached:
+        raise ValueError("this optimizer is distributed already: detach() its handle first")
+    wrapped._let_go()
+    # What a scheduler has put there would bypass the class; and it looks whether it was called.
+    if getattr(wrapped.__dict__.pop("step", None), "_wrapped_by_lr_sched", False):
+        wrapped.__dict__["step"] = _noticed(wrapped, kind.step)
+    return wrapped
+
+
+def _noticed(optimizer: Optimizer, step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the step of an optimizer as torch's schedulers make it, to be told of every call."""
+
+    @functools.wraps(step)
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+        return step(optimizer, *args, **kwargs)
+
+    noticed._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    return noticed
+
+
+def _class_of(kind: Any) -> type:
+    """Return a class derived from the class of an optimizer.
+
+    Its own methods are those that Horovod passes over: ``hvd.broadcast_optimizer_state`` calls the
+    `step` of its parent to make a state, on some ranks only.
+    """
+
+    class Made(Distributed, kind):  # type: ignore[misc]
+        wrapped_class = kind
+
+        def step(self, closure: Callable[[], Any] | None = None) -> Any:
+            """Average the gradients, and update the parameters."""
+            closure = self._before_step(closure)
+            result = super().step() if closure is None else super().step(closure)
+            self._after_step()
+            return result
+
+        # torch would call the hooks of users here, and again in the step of the parent.
+        step.hooked = True  # type: ignore[attr-defined]
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            """Clear all gradients. Not while they are being exchanged."""
+            if self._entry is not None:
+                self._entry.forget("zero_grad()")
+                self._entry.synchronized = False  # what was averaged is gone
+            super().zero_grad(set_to_none)
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            """Load what `state_dict` of this or of the optimizer it was made from returned."""
+            if self._entry is not None:
+                self._entry.forget("load_state_dict()")
+            super().load_state_dict(state_dict)
+
+        def add_param_group(self, param_group: dict[str, Any]) -> None:
+            """Raise a ValueError: Horovod would not average what is added."""
+            self._before_change("add_param_group()")
+            super().add_param_group(param_group)
+
+    Made.__name__ = kind.__name__
+    Made.__qualname__ = kind.__qualname__
+    # How Horovod knows such optimizers.
+    Made.__module__ = library.DistributedOptimizer.__module__
+    return Made

@@ -1,0 +1,85 @@
+"""Gloo's ranks exchange parts directly, both ways at once.
+
+Gloo asks for a message before its sender may send it, and the request waits behind what its own
+rank is sending to the other. Where a rank sends first and asks then, as in Gloo's collectives, the
+directions of a link take turns. So all requests go out before the first part does.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+__all__ = ["PointToPoint", "gather_of_two", "swap"]
+
+
+class PointToPoint:
+    """Parts on their way from and to other ranks.
+
+    Parameters
+    ----------
+    works : sequence of torch.distributed.Work
+        In the order in which they are waited for.
+    timeout : datetime.timedelta, optional
+        Of each of them; by default that with which the group was made.
+    """
+
+    def __init__(self, works: Sequence[Any], timeout: timedelta | None = None) -> None:
+        self._works = works
+        self._timeout = timeout
+
+    def wait(self) -> None:
+        """Wait until all parts have arrived, and one's own may be changed.
+
+        Raises
+        ------
+        RuntimeError
+            Another rank has stopped, or did not start the same in time.
+        """
+        for work in self._works:
+            came = work.wait() if self._timeout is None else work.wait(self._timeout)
+            if came is False:  # the group was taken down meanwhile
+                raise RuntimeError("a message between two ranks was given up")
+
+
+def swap(
+    group: Any,
+    rank: int,
+    theirs: Sequence[torch.Tensor],
+    mine: Sequence[torch.Tensor],
+    timeout: timedelta | None = None,
+) -> PointToPoint:
+    """Start to send one part to each rank, and to receive one of each.
+
+    Parameters
+    ----------
+    group : torch.distributed.ProcessGroup or ProcessGroupGloo
+        That moves tensors of the CPU by Gloo, and has no other user.
+    rank : int
+        Of this process in the group.
+    theirs, mine : sequence of torch.Tensor
+        From and for every rank, in rank order, on the CPU; contiguous. Empty ones are not sent.
+    timeout : datetime.timedelta, optional
+        Of each message; by default that with which the group was made.
+    """
+    size = len(mine)
+    theirs[rank].copy_(mine[rank])
+    others = [(rank + step) % size for step in range(1, size)]
+    # Each rank first receives from the one that sends to it first.
+    asked = [
+        group.recv([theirs[other]], other, 0) for other in reversed(others) if theirs[other].numel()
+    ]
+    sent = [group.send([mine[other]], other, 0) for other in others if mine[other].numel()]
+    return PointToPoint([*asked, *sent], timeout)
+
+
+def gather_of_two(
+    group: Any,
+    rank: int,
+    out: torch.Tensor,
+    mine: torch.Tensor,
+    timeout: timedelta | None = None,
+) -> PointToPoint:
+    """Start an all-gather between two ranks: each sends the other what it has."""
+    return swap(group, rank, out.chunk(2), (mine, mine), timeout)

@@ -1,0 +1,316 @@
+"""The transport of torch.distributed: makes and destroys the process groups of one attachment."""
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.torch import backends
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.transport import messages
+from gradwire.torch.transport import p2p as pairs
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work
+
+__all__ = ["ProcessGroupChannel", "ProcessGroups"]
+
+_PATIENCE = 5.0
+"""Seconds to wait for the destruction of groups in which collectives may be in progress."""
+
+
+_ABSENT = re.compile(r"wait timeout(?: after \d+ ?ms, keys: \S*/(\d+))?$", re.IGNORECASE)
+"""A wait for the address of a rank of a new group, which that rank has never written."""
+
+_BY_HOST = ("gloo", "mpi", "ucc", "undefined")
+"""Backends that frames on a device are not given to: Gloo copies to the host by itself, slowly."""
+
+
+class ProcessGroupChannel:
+    """A channel: a process group with no other user.
+
+    Parameters
+    ----------
+    group : torch.distributed.ProcessGroup
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank = group.rank()
+        self.size = group.size()
+        self._timeout: timedelta | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether torch.distributed still has the group."""
+        return _is_registered(self.group)
+
+    def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
+        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
+        if self.size == 2 and out.is_cpu:
+            return self._start(
+                lambda: pairs.gather_of_two(self.group, self.rank, out, mine, self._timeout)
+            )
+        return self._start(
+            lambda: dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True)
+        )
+
+    def all_to_all(
+        self,
+        out: torch.Tensor,
+        mine: torch.Tensor,
+        out_sizes: Sequence[int] | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> Work:
+        """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs."""
+        even = mine.numel() // self.size
+        theirs, own = (
+            [even] * self.size if each is None else list(each) for each in (out_sizes, sizes)
+        )
+        if out.is_cpu:
+            parts = torch.split(out, theirs), torch.split(mine, own)
+            return self._start(lambda: pairs.swap(self.group, self.rank, *parts, self._timeout))
+        return self._start(
+            lambda: dist.all_to_all_single(out, mine, theirs, own, group=self.group, async_op=True)
+        )
+
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        """Start to replace a tensor by its sum over all ranks."""
+        return self._start(lambda: dist.all_reduce(tensor, group=self.group, async_op=True))
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
+        """Start to replace a tensor by that of one rank."""
+        first = self._global(source)
+        return self._start(
+            lambda: dist.broadcast(tensor, src=first, group=self.group, async_op=True)
+        )
+
+    def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
+        """Return the tensors of all ranks on one of them; an empty list on the others."""
+        parts = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == to else []
+        dist.gather(mine, parts or None, dst=self._global(to), group=self.group)
+        return parts
+
+    def all_gather_object(self, mine: Any) -> list[Any]:
+        """Return what all ranks tell, as `messages.all_gather`."""
+        return messages.all_gather(self, mine)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Wait no longer than this for collectives of the CPU from now on."""
+        backend: Any = self.group._get_backend(torch.device("cpu"))
+        backend._set_default_timeout(timeout)  # of collectives
+        self._timeout = timeout  # of messages between two ranks
+
+    def _global(self, rank: int) -> int:
+        return dist.get_global_rank(self.group, rank)
+
+    def _start(self, start: Callable[[], Work | None]) -> Work:
+        """Start a collective whose failure is told as one of the other ranks, not of this one."""
+        other = 1 - self.rank if self.size == 2 else None
+        try:
+            work = start()
+        except RuntimeError as error:
+            if "onnection" not in str(error):  # what is wrong is here
+                raise
+            raise _lost(other, error) from error
+        assert work is not None  # with async_op
+        return _Collective(work, other)
+
+
+class _Collective:
+    """A collective under way.
+
+    Parameters
+    ----------
+    work : Work
+    other : int, optional
+        The other rank, if there is only one.
+    """
+
+    def __init__(self, work: Work, other: int | None) -> None:
+        self._work = work
+        self._other = other
+
+    def wait(self) -> None:
+        """Wait for it."""
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise _lost(self._other, error) from error
+
+
+def _lost(rank: int | None, error: RuntimeError) -> ExchangeError:
+    who = "another rank" if rank is None else f"rank {rank}"
+    return ExchangeError(
+        f"{who} has failed, has ended or did not take part in time; what it printed says why "
+        f"({str(error).strip()})",
+        rank,
+    )
+
+
+class ProcessGroups:
+    """Makes process groups of the same ranks as a given one, and destroys them.
+
+    gradwire uses its own groups, so that its collectives cannot mix with those of DDP. Each group
+    costs three threads and five file descriptors, and torch keeps it until it is destroyed. All of
+    them take tensors of the CPU, by Gloo: for messages, and for frames on the host.
+
+    Parameters
+    ----------
+    over : torch.distributed.ProcessGroup
+        A group of these ranks.
+    timeout : datetime.timedelta, optional
+        Timeout of all collectives in the new groups. Defaults to that of ``over``.
+    ranks : sequence of int, optional
+        The global ranks of the new groups, if they are not all of ``over``.
+    """
+
+    def __init__(
+        self,
+        over: dist.ProcessGroup,
+        timeout: timedelta | None,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self._given: dist.ProcessGroup | None = over
+        self._timeout = timeout
+        self._ranks = dist.get_process_group_ranks(over) if ranks is None else list(ranks)
+        self._whole = over is dist.group.WORLD and len(self._ranks) == over.size()
+        self._made: list[dist.ProcessGroup] = []
+
+    @property
+    def _over(self) -> dist.ProcessGroup:
+        if self._given is None:
+            raise RuntimeError("no more groups can be made after seal()")
+        return self._given
+
+    def seal(self) -> None:
+        """Make no more groups, and forget the given one, which may then be collected."""
+        self._given = None
+
+    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+        """Return what moves frames on the device of these tensors, by kind of device.
+
+        That is the backend of the given group for that device, as ``{"cuda": "nccl"}``, if frames
+        can stay there. What is not named has its frames on the host; so has all of a model over a
+        part of the ranks, if all of them together are bound to devices: torch would split such a
+        group off, for which every rank is needed.
+        """
+        world = dist.group.WORLD
+        if not self._whole and getattr(world, "bound_device_id", None) is not None:
+            return {}
+        found = [(each.device.type, backends.of(each).carries) for each in tensors]
+        # One device of a kind may not run the kernels.
+        there = {kind for kind, _ in found} - {kind for kind, carries in found if not carries}
+        config = dist.BackendConfig(dist.get_backend_config(self._over))
+        known = config.get_device_backend_map().items()
+        return {kind: by for kind, by in known if kind in there and by not in _BY_HOST}
+
+    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> ProcessGroupChannel:
+        """Make another group, which takes tensors of these devices too. A collective.
+
+        Raises
+        ------
+        ExchangeError
+            Gloo could not connect the ranks.
+        """
+        timeout = self._timeout
+        if timeout is None:
+            timeout = _timeout(self._over)
+        kinds = {"cpu": "gloo", **carriers}
+        bound = getattr(dist.group.WORLD, "bound_device_id", None)
+        if bound is not None:  # torch asks every group what moves tensors of that device
+            kinds.setdefault(bound.type, "gloo")
+        try:
+            group = dist.new_group(
+                self._ranks,
+                timeout=timeout,
+                backend=",".join(f"{kind}:{by}" for kind, by in kinds.items()),
+                use_local_synchronization=not self._whole,
+                group_desc="gradwire",
+            )
+        except RuntimeError as error:
+            if absent := _ABSENT.search(str(error).strip()):
+                rank = None if absent[1] is None else int(absent[1])  # some stores do not say
+                who = "another rank" if rank is None else f"rank {rank}"
+                raise ExchangeError(
+                    f"{who} did not come to attach() in time: every rank has to call it; what that "
+                    f"rank printed says why it did not ({str(error).strip()})",
+                    rank,
+                ) from error
+            raise ExchangeError(
+                "gradwire could not make a process group: its messages between the ranks go over "
+                "Gloo, also where frames go over NCCL. If Gloo finds no network that connects the "
+                f"machines, name its interface by GLOO_SOCKET_IFNAME ({str(error).strip()})"
+            ) from error
+        if not isinstance(group, dist.ProcessGroup):
+            raise ValueError("this rank is not in the process group passed to attach()")
+        self._made.append(group)
+        return ProcessGroupChannel(group)
+
+    def connect(
+        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """Connect the ranks of a channel on the devices of these tensors. A collective.
+
+        NCCL connects in the first collective on a device. That takes memory and time, and may wait
+        for the device: not in the middle of a backward pass.
+
+        Raises
+        ------
+        ExchangeError
+            The ranks cannot be connected.
+        """
+        for device in dict.fromkeys(each.device for each in tensors):
+            by = carriers.get(device.type)
+            if by is None:
+                continue
+            one = torch.ones(1, device=device)
+            try:
+                channel.all_reduce(one).wait()
+                one.item()  # which waits for it
+            except RuntimeError as error:
+                raise ExchangeError(
+                    f"the ranks could not be connected by {by} on {device}: {str(error).strip()}"
+                ) from error
+
+    def leave(self) -> None:
+        """Destroy all groups. A second call has no effect.
+
+        Does not wait for other ranks; a rank that still reads is cut off. When torch destroys a
+        group, it waits for collectives in progress; if that takes long, it continues on a thread of
+        its own. Groups that no longer exist, because torch.distributed was shut down (and perhaps
+        initialized again) in between, are only dropped.
+        """
+        made, self._made = self._made, []
+        made = [group for group in made if _is_registered(group)]
+        if not made:
+            return
+        thread = threading.Thread(target=_destroy, args=(made,), name="gradwire-leave", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
+
+
+def _timeout(group: dist.ProcessGroup) -> timedelta | None:
+    """Return the timeout of a group; None for torch's default if it does not tell."""
+    for device in group._device_types:
+        try:
+            timeout: timedelta = group._get_backend(device).options._timeout
+        except (RuntimeError, AttributeError):
+            continue
+        return timeout
+    return None
+
+
+def _destroy(groups: list[dist.ProcessGroup]) -> None:
+    while groups:
+        dist.destroy_process_group(groups.pop())
+
+
+def _is_registered(group: dist.ProcessGroup) -> bool:
+    """Tell whether torch.distributed still has a group."""
+    try:
+        return dist.is_initialized() and bool(dist.get_process_group_ranks(group))
+    except (KeyError, ValueError):
+        return False

@@ -1,0 +1,232 @@
+"""The transport of a store alone: Gloo connects ranks that torch.distributed knows nothing of."""
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from gradwire.torch.errors import ExchangeError, MembershipError
+from gradwire.torch.transport import messages
+from gradwire.torch.transport import p2p as pairs
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work
+from gradwire.torch.transport.secret import Secret
+
+__all__ = ["Gloo", "GlooChannel", "Store", "stores"]
+
+stores: Any = dist
+"""torch.distributed, whose stores and bare backends are not among its exported types."""
+
+Store: TypeAlias = Any
+"""A ``torch.distributed.Store``."""
+
+_PATIENCE = 5.0
+"""Seconds to wait until connections are closed."""
+
+
+_SOON = 0.002
+"""Seconds between looks whether Gloo has told its address."""
+
+
+class GlooChannel:
+    """A channel over connections of its own.
+
+    Parameters
+    ----------
+    backend : torch.distributed.ProcessGroupGloo
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._backend: Any = backend
+        self.rank = backend.rank()
+        self.size = backend.size()
+        self._timeout: timedelta | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` was not called."""
+        return self._backend is not None
+
+    def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
+        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
+        if self.size == 2:
+            return pairs.gather_of_two(self._open(), self.rank, out, mine, self._timeout)
+        work: Work = self._open()._allgather_base(out, mine)
+        return work
+
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        """Start to replace a tensor by its sum over all ranks."""
+        work: Work = self._open().allreduce([tensor])
+        return work
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
+        """Start to replace a tensor by that of one rank."""
+        options = stores.BroadcastOptions()
+        options.rootRank = source
+        work: Work = self._open().broadcast([tensor], options)
+        return work
+
+    def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
+        """Return the tensors of all ranks on one of them; an empty list on the others."""
+        every = mine.new_empty(self.size * mine.numel())
+        self.all_gather(every, mine.flatten()).wait()
+        return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
+
+    def all_gather_object(self, mine: Any) -> list[Any]:
+        """Return what all ranks tell, as `messages.all_gather`."""
+        return messages.all_gather(self, mine)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Wait no longer than this from now on."""
+        self._open()._set_default_timeout(timeout)  # of collectives
+        self._timeout = timeout  # of messages between two ranks
+
+    def close(self) -> None:
+        """Close the connections, once nothing is under way. Other ranks that wait here fail."""
+        self._backend = None
+
+    def _open(self) -> Any:
+        if self._backend is None:
+            raise ExchangeError("the connections to the other ranks are closed")
+        return self._backend
+
+
+class Gloo:
+    """Connects ranks by a store. Frames of all devices are on the host.
+
+    Parameters
+    ----------
+    store : torch.distributed.Store
+        Without entries of other connections.
+    rank, size : int
+    timeout : datetime.timedelta
+        Of all collectives.
+    secret : Secret, optional
+        Of these ranks. Then nobody without it is connected: addresses in the store are proven to be
+        theirs, and so is each connection, before anything else that comes over it is used.
+    host : str, optional
+        The address of this machine at which Gloo listens, unless GLOO_SOCKET_IFNAME names
+        interfaces. By default, that of its name.
+
+    Attributes
+    ----------
+    connected : bool
+        Whether this rank has reached all others at least once.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        secret: Secret | None = None,
+        host: str | None = None,
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._timeout = timeout
+        self._secret = secret if size > 1 else None
+        self._host = None if os.environ.get("GLOO_SOCKET_IFNAME") else host
+        self._made: list[GlooChannel] = []
+        self.connected = False
+
+    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+        """Return nothing: frames are on the host."""
+        return {}
+
+    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> GlooChannel:
+        """Make a channel. A collective.
+
+        Raises
+        ------
+        ExchangeError
+            Gloo could not connect the ranks.
+        MembershipError
+            Somebody without the secret takes part.
+        """
+        number = str(len(self._made))
+        store = stores.PrefixStore(number, self._store)
+        secret = None if self._secret is None else self._secret.of("channel", number)
+        try:
+            backend = self._backend(store) if secret is None else self._proven(store, secret)
+        except MembershipError:
+            raise
+        except RuntimeError as error:
+            raise ExchangeError(
+                f"Gloo could not connect {self._size} ranks that the store knows. If it finds no "
+                "network that connects the machines, name its interface by GLOO_SOCKET_IFNAME "
+                f"({str(error).strip()})"
+            ) from error
+        self.connected = True
+        channel = GlooChannel(backend)
+        self._made.append(channel)
+        if secret is not None:
+            secret.prove(channel)
+        return channel
+
+    def _backend(self, store: Store) -> Any:
+        group = stores.ProcessGroupGloo
+        if self._host is None:
+            return group(store, self._rank, self._size, timeout=self._timeout)
+        options = group._Options()
+        options._devices = [group.create_device(hostname=self._host)]
+        options._timeout = self._timeout
+        return group(store, self._rank, self._size, options)
+
+    def _proven(self, store: Store, secret: Secret) -> Any:
+        """Have Gloo find only addresses that are proven to be those of ranks.
+
+        It gets a store of its own, into which they are copied; torch takes no store in Python.
+        """
+        own, made = stores.HashStore(), Future[Any]()
+        own.set_timeout(self._timeout)
+
+        def connect() -> None:
+            try:
+                made.set_result(self._backend(own))
+            except BaseException as error:
+                made.set_exception(error)
+
+        # A thread that nobody has to wait for: Gloo gives up by itself, after the timeout.
+        threading.Thread(target=connect, name="gradwire-connect", daemon=True).start()
+        for device in range(os.environ.get("GLOO_SOCKET_IFNAME", "").count(",") + 1):
+            mine, *others = (
+                f"{device}/{rank}"
+                for rank in sorted(range(self._size), key=lambda rank: rank != self._rank)
+            )
+            while not own.check([mine]):
+                if made.done():  # without it: it has failed
+                    return made.result()
+                time.sleep(_SOON)
+            store.set(mine, secret.seal(mine, own.get(mine)))
+            store.wait(others, self._timeout)
+            for each in others:
+                own.set(each, secret.open(each, store.get(each)))
+        return made.result()
+
+    def connect(
+        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """Return: Gloo connects the ranks when a channel is made."""
+
+    def leave(self) -> None:
+        """Close all channels, without waiting for other ranks. A second call has no effect."""
+        made, self._made = self._made, []
+        if made:
+            thread = threading.Thread(
+                target=_close, args=(made,), name="gradwire-leave", daemon=True
+            )
+            thread.start()
+            thread.join(_PATIENCE)
+
+
+def _close(channels: list[GlooChannel]) -> None:
+    while channels:
+        channels.pop().close()
