@@ -344,7 +344,7 @@ class BackwardPasses:
         self._submitted.append(layout)
         step.asked += layout.compressed
         carried = buffer.device.type in self._exchange.carriers
-        bucket = backends.of(buffer).bucket(buffer, carried)
+        bucket = backends.backend_for(buffer).bucket(buffer, carried)
         self._worker.submit(
             BucketTask(
                 layout=layout,
@@ -371,7 +371,7 @@ class BackwardPasses:
         # Not get_scale(), which waits for the device.
         kept = getattr(self._grad_scaler, "_scale", None)
         if isinstance(kept, torch.Tensor):
-            return backends.of(kept).number(kept)
+            return backends.backend_for(kept).number(kept)
         scale = self._grad_scaler.get_scale()
         return lambda: scale
 

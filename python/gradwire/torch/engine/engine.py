@@ -145,7 +145,7 @@ class Engine:
         futures = []
         for index, (layout, buffer) in enumerate(buckets):
             carried = buffer.device.type in self.exchange.carriers
-            bucket = backends.of(buffer).bucket(buffer, carried)
+            bucket = backends.backend_for(buffer).bucket(buffer, carried)
             futures.append(bucket.future)
             self.worker.submit(
                 BucketTask(

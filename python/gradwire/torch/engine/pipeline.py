@@ -298,7 +298,7 @@ class ExchangePipeline:
         while step.held:
             job = step.held.pop(0).job
             try:
-                job.bucket.resolve(spoiled=step.error is not None)
+                job.bucket.resolve(poisoned=step.error is not None)
             except BaseException as error:  # as of a device that is lost: nothing can be written
                 self._break(step, error)
                 future: torch.futures.Future[Any] = job.bucket.future

@@ -203,7 +203,7 @@ class ExchangeBase(abc.ABC):
             self._select(job, pieces) if given is None else given,
             out,
             job.scale,
-            later=self.postpones,
+            deferred=self.postpones,
         )
         outcomes = self._outcomes(job, table)
         for piece in pieces[: len(outcomes)]:
