@@ -11,10 +11,9 @@ import gradwire
 from gradwire._native import unpack_positions
 from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, attachment
-from gradwire.torch.engine.counters import Counters, Outcomes, ParameterCounts
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.size_limit import FLOOR, SizeLimit
+from gradwire.torch.engine.metrics import Counters, Outcomes, ParameterCounts
+from gradwire.torch.engine.parameter import FLOOR, ParameterSlot, SizeLimit
 from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.exchange import slot as slots
 from gradwire.torch.exchange.slot import Plan, Status

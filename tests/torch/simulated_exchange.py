@@ -19,9 +19,8 @@ from gradwire.torch.backends import choice, cuda
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.backends.host.staging import Staging, staging
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
 from gradwire.torch.engine.pipeline import ExchangePipeline
-from gradwire.torch.engine.size_limit import SizeLimit
 from gradwire.torch.engine.step import BucketTask, Step
 from gradwire.torch.exchange import build
 from tests.csrc.emulated.operators import emulate

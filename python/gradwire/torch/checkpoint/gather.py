@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from gradwire.torch.checkpoint.load import Policy, Saved
-from gradwire.torch.engine.memory_order import BUFFERS
+from gradwire.torch.engine.parameter import BUFFERS
 from gradwire.torch.transport import Channel
 
 __all__ = ["Resharded", "gather"]

@@ -6,8 +6,7 @@ from dataclasses import replace
 import torch
 
 from gradwire.torch.checkpoint.format import Entry, RankState
-from gradwire.torch.engine.memory_order import BUFFERS
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import BUFFERS, ParameterSlot
 from gradwire.torch.transport import RankTopology
 
 __all__ = ["of_share"]

@@ -11,11 +11,10 @@ import torch.distributed as dist
 
 from gradwire.torch.collective import checks as given
 from gradwire.torch.collective.work import Op, Work
-from gradwire.torch.engine import parameter_states as making
-from gradwire.torch.engine.agreement import checksum
+from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.engine import Call, Engine
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.transport import ProcessGroups
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ class Reducer:
         if record is None or record.numel != tensor.numel():
             record = ParameterSlot("", torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
             self._records[state] = record
-        making.use(record, codec)
+        set_codec(record, codec)
         return record
 
 

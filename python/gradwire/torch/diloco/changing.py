@@ -16,7 +16,7 @@ from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.saving import load
 from gradwire.torch.diloco.settling import Plan, Told, decide
 from gradwire.torch.diloco.sharing import share
-from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
 from gradwire.torch.transport import Channel, Gloo, stores

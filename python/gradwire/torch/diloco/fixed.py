@@ -13,7 +13,7 @@ from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.saving import load
 from gradwire.torch.diloco.sharing import share
-from gradwire.torch.engine.agreement import agree
+from gradwire.torch.engine.consensus import agree
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.transport import ProcessGroups
 

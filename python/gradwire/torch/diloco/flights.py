@@ -11,7 +11,7 @@ from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.diloco.flight import Flight
 from gradwire.torch.diloco.part import Part
 from gradwire.torch.diloco.replica import Replica
-from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Call, Engine
 from gradwire.torch.errors import ExchangeError, TensorError
 

@@ -9,7 +9,7 @@ from gradwire.torch.diloco import checkpoint
 from gradwire.torch.diloco.checkpoint import Position, Shared
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.replica import Replica
-from gradwire.torch.engine.agreement import together
+from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport import RankTopology
 
 __all__ = ["load", "save"]
@@ -51,7 +51,7 @@ def load(
         return read[0][1], checkpoint.digest(read[0][0])
 
     with engine.control.act("load_state_dict()") as channel:
-        every = together(channel, unpack, "load")
+        every = run_on_all(channel, unpack, "load")
         ((tensors, found),) = read
         for rank, (where, bits) in enumerate(every):
             problem = None

@@ -6,25 +6,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.torch.engine import parameter_states as making
-from gradwire.torch.engine.assignment import Assignment
 from gradwire.torch.engine.attached import GradientSource
-from gradwire.torch.engine.auto_scheduler import AutoScheduler
 from gradwire.torch.engine.checks import check_place
+from gradwire.torch.engine.config import Assignment, Options
 from gradwire.torch.engine.connection import NO_FACTS, ShareOf, connect
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.optimizer_link import OptimizerLink
-from gradwire.torch.engine.options import Options
 from gradwire.torch.engine.pairing import (
     check_pairing,
     missing_in,
     warn_of_missing,
     warn_of_pairing,
 )
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.scheduler import Scheduler
+from gradwire.torch.engine.parameter import ParameterSlot, make_slots
+from gradwire.torch.engine.scheduler import AutoScheduler, Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
-from gradwire.torch.engine.warning import warn
+from gradwire.torch.errors import warn
 from gradwire.torch.transport import RankTopology, Transport
 
 if TYPE_CHECKING:
@@ -93,7 +90,7 @@ def attach_engine(
         check_place(assignment.exchange, named.values(), divides=divides)
         dense = options.dense(named, sparse)
         divide = share_of or functools.partial(_divide, place)
-        parameters = making.make(named, dense, assignment.of, rank, bucket_nbytes, divide)
+        parameters = make_slots(named, dense, assignment.of, rank, bucket_nbytes, divide)
         compressed = {each.name: each for each in parameters if each.state is not None}
         for codec, theirs in _by_codec(assignment, compressed):
             check_pairing(codec, optimizer, theirs)

@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, Self, TypeVar
 
-from gradwire.torch.engine.assignment import Codecs
 from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.connection import Connection
 from gradwire.torch.engine.layout import Layouts
-from gradwire.torch.engine.local_gradients import exchange_held, used_anywhere
+from gradwire.torch.engine.local_gradients import exchange_local, used_anywhere
 from gradwire.torch.engine.optimizer_link import OptimizerLink
-from gradwire.torch.engine.options import Options
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.resources import Resources
@@ -239,7 +238,7 @@ class Attached:
         parameters = list(self._parameters.values())
         with self._control.act("step()") as channel:
             used = used_anywhere(channel, parameters)
-        exchange_held(self._passes, used)
+        exchange_local(self._passes, used)
 
     def _compressed(self) -> dict[str, ParameterSlot]:
         return {

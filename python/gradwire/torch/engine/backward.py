@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.engine.agreement import agree
-from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.config import GradScaler
+from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.grad_tracker import GradSource
 from gradwire.torch.engine.layout import Layout, Layouts
 from gradwire.torch.engine.optimizer_link import OptimizerLink, set_rates
-from gradwire.torch.engine.options import GradScaler
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import BucketTask, Step

@@ -6,9 +6,8 @@ from types import MappingProxyType
 
 import torch
 
-from gradwire.torch.engine.agreement import agree
-from gradwire.torch.engine.control import ControlChannel
-from gradwire.torch.engine.options import Options
+from gradwire.torch.engine.config import Options
+from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.sharding import Shard
 from gradwire.torch.exchange import (
     AutoExchangeRouter,

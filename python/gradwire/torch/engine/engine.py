@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.engine.agreement import agree, checksum
 from gradwire.torch.engine.connection import Connection
-from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.consensus import ControlChannel, agree, checksum
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.resources import Resources

@@ -11,8 +11,8 @@ from gradwire.torch.checkpoint import load as checkpoint
 from gradwire.torch.checkpoint.gather import Resharded, gather
 from gradwire.torch.checkpoint.load import Policy
 from gradwire.torch.checkpoint.merge import merge
-from gradwire.torch.engine import report as figures
 from gradwire.torch.engine.attached import Attached
+from gradwire.torch.engine.report import build_report, clear, figures
 from gradwire.torch.engine.sharding import shard_of
 
 __all__ = ["Handle"]
@@ -384,9 +384,9 @@ class Handle(Attached):
             ``exchange_ms``, ``decode_ms`` and ``wait_ms``.
         """
         self._worker.drain()
-        found = figures.figures(self._exchange, self._tallies, self.step)
+        found = figures(self._exchange, self._tallies, self.step)
         if reset:
-            figures.clear(self._exchange, self._tallies)
+            clear(self._exchange, self._tallies)
         return {name: float(value) for name, value in found.items() if value is not None}
 
     def report(self, *, reset: bool = False, residuals: bool = True) -> Report:
@@ -404,7 +404,7 @@ class Handle(Attached):
         """
         # In the sending thread: it would fail on a state that another thread is reading.
         report = self._worker.between(
-            lambda: figures.report(
+            lambda: build_report(
                 self.codec,
                 self._parameters.values(),
                 self._exchange,
@@ -417,7 +417,7 @@ class Handle(Attached):
             )
         )
         if reset:
-            figures.clear(self._exchange, self._tallies)
+            clear(self._exchange, self._tallies)
         return report
 
     def _reason(self) -> str:

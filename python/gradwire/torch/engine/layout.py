@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gradwire.torch.engine.counters import Counters
-from gradwire.torch.engine.memory_order import observe
-from gradwire.torch.engine.parameter import BucketSlice, ParameterSlot
+from gradwire.torch.engine.metrics import Counters
+from gradwire.torch.engine.parameter import BucketSlice, ParameterSlot, observe
 from gradwire.torch.engine.sharding import BucketShards, shard_of
 from gradwire.torch.transport import RankTopology
 

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from gradwire.torch import backends
 from gradwire.torch.engine.grad_tracker import Additions, GradSource, GradTracker
-from gradwire.torch.engine.memory_order import to_logical, to_memory
 from gradwire.torch.engine.optimizer_claim import OptimizerClaim
 from gradwire.torch.engine.pairing import (
     check_group,
@@ -19,7 +18,7 @@ from gradwire.torch.engine.pairing import (
     warn_of_halves,
     warn_of_steps,
 )
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory
 from gradwire.torch.engine.second_moments import with_second_moment
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import GradientError, UpdateError, fresh

@@ -5,13 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradwire.report import ParameterReport, Report
-from gradwire.torch.engine import timestamps as marks
-from gradwire.torch.engine.counters import Counters, ParameterCounts, StepTimes
+from gradwire.torch.engine.metrics import Counters, ParameterCounts, StepTimes, timeline
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.exchange import Exchange
 from gradwire.torch.transport import RankTopology
 
-__all__ = ["clear", "figures", "report"]
+__all__ = ["build_report", "clear", "figures"]
 
 
 def figures(exchange: Exchange, tallies: Counters, step: int) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def figures(exchange: Exchange, tallies: Counters, step: int) -> dict[str, Any]:
     }
 
 
-def report(
+def build_report(
     codec: object,
     parameters: Iterable[ParameterSlot],
     exchange: Exchange,
@@ -78,7 +77,7 @@ def report(
         residual_norm=math.hypot(*known) if residuals else None,
         state_bytes=sum(each.nbytes for each in parameters),
         parameters=tuple(map(_describe, parameters, tallies.all(), norms)),
-        timeline=marks.timeline(exchange.times.recent),
+        timeline=timeline(exchange.times.recent),
         decision=decision,
         schedule=schedule,
     )

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.metrics import BucketTimestamps
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.timestamps import BucketTimestamps
 from gradwire.torch.transport import Work
 
 __all__ = ["BucketTask", "BufferPool", "InFlightBucket", "Step"]

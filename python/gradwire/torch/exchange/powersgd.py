@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._orthonormal import orthonormalize
-from gradwire.torch.engine.counters import Outcomes
 from gradwire.torch.engine.low_rank_state import LowRankState
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.engine.counters import Outcomes
 from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.base import ExchangeBase

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.engine.counters import Outcomes
 from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.exchange.flags import Head
 
 __all__ = ["Chosen", "Vectors", "wire_dtype"]

@@ -12,8 +12,8 @@ import torch
 from gradwire.torch.auto import AutoController, Automatic
 from gradwire.torch.engine.attached import Attached
 from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.flat_buffer import FlatGradients
-from gradwire.torch.engine.memory_order import laid_out
+from gradwire.torch.engine.local_gradients import FlatGradients
+from gradwire.torch.engine.sharding import laid_out
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import ExchangeError, UpdateError, fresh, kind_of
 from gradwire.torch.horovod.automatic import AutomaticExchange
