@@ -14,9 +14,15 @@ from gradwire.torch.checkpoint.format import Entry, RankState, pack, unpack
 from gradwire.torch.checkpoint.redivide import of_share
 from gradwire.torch.engine.consensus import checksum, run_on_all
 from gradwire.torch.engine.low_rank_state import LowRankState
-from gradwire.torch.engine.parameter import BUFFERS, ParameterSlot, new_state, to_logical, to_memory
+from gradwire.torch.engine.parameter import (
+    BUFFERS,
+    ParameterSlot,
+    new_state,
+    to_logical,
+    to_memory,
+    with_second_moment,
+)
 from gradwire.torch.engine.scheduler import Scheduler
-from gradwire.torch.engine.second_moments import with_second_moment
 from gradwire.torch.transport import Channel, RankTopology
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gradwire.torch.collective.calls import connect
 from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.membership import Formed, Membership
@@ -148,7 +149,7 @@ class Changing:
             transport = Gloo(formed.connect(), formed.rank, size, timeout, secret, host)
             engine: Engine | None = None
             try:
-                engine = Engine(transport, self._replica.like)
+                engine = connect(transport, self._replica.like)
                 confirm = ControlChannel(transport.make())
                 with engine.control.act("members") as channel:
                     self._settle(channel, formed)
@@ -248,7 +249,7 @@ def join(
             f"{replica.codec.memory!r} cannot go back when a rank is lost: use low_memory=False"
         )
     # By itself at first, to load what nobody else is concerned with.
-    engine = Engine(
+    engine = connect(
         Gloo(stores.HashStore(), 0, 1, membership.timeout, host="127.0.0.1"), replica.like
     )
     flights = Flights(replica, position, engine)

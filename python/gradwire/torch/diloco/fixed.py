@@ -7,14 +7,13 @@ from typing import Any
 import torch.distributed as dist
 
 from gradwire.torch.checkpoint.load import Policy
-from gradwire.torch.collective.checks import group
+from gradwire.torch.collective.calls import connect, group_of
 from gradwire.torch.diloco.checkpoint import Position
 from gradwire.torch.diloco.flights import Flights
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.saving import load
 from gradwire.torch.diloco.sharing import share
 from gradwire.torch.engine.consensus import agree
-from gradwire.torch.engine.engine import Engine
 from gradwire.torch.transport import ProcessGroups
 
 __all__ = ["Fixed"]
@@ -57,7 +56,7 @@ class Fixed:
     ) -> None:
         self._replica = replica
         self._position = position
-        engine = Engine(ProcessGroups(group(process_group), timeout), replica.like)
+        engine = connect(ProcessGroups(group_of(process_group), timeout), replica.like)
         try:
             with engine.control.act("DiLoCo()") as channel:
                 agree(channel, "made a DiLoCo", replica.settings)

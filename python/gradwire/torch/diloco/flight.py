@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.torch.engine.engine import Started
+from gradwire.torch.collective.calls import Started
 from gradwire.torch.errors import GradientError, TensorError, fresh
 
 __all__ = ["Flight"]

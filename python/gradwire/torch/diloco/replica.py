@@ -11,8 +11,7 @@ from gradwire.schedule import Constant
 from gradwire.torch.diloco.checkpoint import Shared, bits_of
 from gradwire.torch.diloco.outer import Outer
 from gradwire.torch.diloco.part import Part
-from gradwire.torch.engine.checks import check_codec, check_frames, check_memory
-from gradwire.torch.engine.config import Options
+from gradwire.torch.engine.config import Options, check_codec, check_frames, check_memory
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.metrics import Counters
@@ -74,7 +73,7 @@ class Replica:
         by_name = {each.name: each for each in self.records}
         self.compressed = {each.name: each for each in self.records if each.state is not None}
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
-        tallies = Counters(len(self.records))
+        counters = Counters(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}
         self.fragments: list[list[Part]] = []
         for names in groups:
@@ -85,7 +84,7 @@ class Replica:
                 [
                     Part(
                         Layout(
-                            members, torch.float32, tallies, [rows[one.name] for one in members]
+                            members, torch.float32, counters, [rows[one.name] for one in members]
                         ),
                         momentum=outer.momentum > 0,
                     )

@@ -1,7 +1,6 @@
 """Backward passes: their buckets are handed to the worker, and they are counted or undone."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -14,9 +13,9 @@ from gradwire.torch.engine.layout import Layout, Layouts
 from gradwire.torch.engine.optimizer_link import OptimizerLink, set_rates
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.scheduler import Scheduler
-from gradwire.torch.engine.step import BucketTask, Step
+from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError, fresh
-from gradwire.torch.exchange import Exchange
+from gradwire.torch.exchange.interface import Exchange
 
 __all__ = ["BackwardPasses"]
 
@@ -167,9 +166,9 @@ class BackwardPasses:
         same pass.
         """
         try:
-            self._worker.settle()
+            self._worker.flush()
             if self._applying is not None:
-                self._worker.between(self._drop(self._applying))
+                self._worker.run_in_sender(self._drop(self._applying))
                 self._applying.keep()
             act()
         except (UndoError, UpdateError) as error:
@@ -297,8 +296,8 @@ class BackwardPasses:
         """Advance a schedule that counts steps; return what is still to be done of an undo."""
         if not self._scheduler.is_due(self.step):
             return undo
-        self._worker.settle()
-        self._worker.between(undo)
+        self._worker.flush()
+        self._worker.run_in_sender(undo)
         try:
             self._scheduler.advance_to(self.step)
         finally:
@@ -342,19 +341,8 @@ class BackwardPasses:
             self._mark(layout)
         self._submitted.append(layout)
         step.asked += layout.compressed
-        carried = buffer.device.type in self._exchange.carriers
-        bucket = backends.of(buffer).bucket(buffer, carried)
-        self._worker.submit(
-            BucketTask(
-                layout=layout,
-                bucket=bucket,
-                step=step,
-                last=last,
-                read_scale=read_scale,
-                enqueued=time.perf_counter(),
-            )
-        )
-        return bucket.future, step
+        future = self._worker.submit(step, layout, buffer, last=last, read_scale=read_scale)
+        return future, step
 
     def _mark(self, layout: Layout) -> None:
         """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
@@ -414,7 +402,7 @@ class BackwardPasses:
     def discard(self, control: ControlChannel) -> None:
         """Undo the last backward pass. A collective."""
         self.check_unbroken()
-        self._worker.settle()
+        self._worker.flush()
         step = self._last
         known = None if step is None else step.number
         with control.act("discard()") as group:

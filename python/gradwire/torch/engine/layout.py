@@ -39,10 +39,10 @@ class Layout:
         The parameters of the pieces.
     ends : list of int
         Start and stop of each piece, alternating.
-    tallies : Counters
+    counters : Counters
         Running sums of what is exchanged.
     rows, dense_rows : numpy.ndarray
-        Rows of the tallies for the pieces, and for the dense parameters.
+        Rows of the counters for the pieces, and for the dense parameters.
     dense_numels : numpy.ndarray
         Number of entries of each dense parameter.
     cut : BucketShards or None
@@ -55,10 +55,10 @@ class Layout:
         The parameters, in the order of the buffer.
     dtype : torch.dtype
         dtype of the buffer.
-    tallies : Counters, optional
+    counters : Counters, optional
         Running sums of all parameters, including these. New ones by default.
     rows : sequence of int, optional
-        Row of each of these parameters in the tallies. Counts from 0 by default.
+        Row of each of these parameters in the counters. Counts from 0 by default.
     sparse : bool
         The bucket is a sparse tensor.
     cut
@@ -67,6 +67,7 @@ class Layout:
 
     __slots__ = (
         "compressed",
+        "counters",
         "cut",
         "dense",
         "dense_numel",
@@ -80,14 +81,13 @@ class Layout:
         "rows",
         "runs",
         "sparse",
-        "tallies",
     )
 
     def __init__(
         self,
         parameters: Sequence[ParameterSlot],
         dtype: torch.dtype,
-        tallies: Counters | None = None,
+        counters: Counters | None = None,
         rows: Sequence[int] | None = None,
         *,
         sparse: bool = False,
@@ -127,7 +127,7 @@ class Layout:
         self.digest = digest
         self.compressed = tuple(piece.parameter for piece in pieces)
         self.ends = [end for piece in pieces for end in (piece.start, piece.stop)]
-        self.tallies = Counters(len(parameters)) if tallies is None else tallies
+        self.counters = Counters(len(parameters)) if counters is None else counters
         self.rows = np.array(piece_rows, np.intp)
         self.dense_rows = np.array(dense_rows, np.intp)
         self.dense_numels = np.array([piece.stop - piece.start for piece in dense], np.int64)
@@ -143,7 +143,7 @@ class Layouts:
 
     Attributes
     ----------
-    tallies : Counters
+    counters : Counters
         One row per parameter, in the given order, and one for all parameters that were replaced.
 
     Parameters
@@ -163,7 +163,7 @@ class Layouts:
         self._parameters = list(parameters)
         self._replaced = len(self._parameters)
         self._by_id = {id(each.tensor): row for row, each in enumerate(self._parameters)}
-        self.tallies = Counters(len(self._parameters) + 1)
+        self.counters = Counters(len(self._parameters) + 1)
         self._known: dict[tuple[int, ...], Layout] = {}
 
     def forget(self) -> None:
@@ -206,7 +206,7 @@ class Layouts:
         layout = Layout(
             parameters,
             dtype,
-            self.tallies,
+            self.counters,
             rows,
             sparse=sparse,
             cut=shares,

@@ -1,15 +1,14 @@
-"""Gradients that are in ``.grad``: copied to flat buffers, and exchanged outside of a pass."""
+"""Gradients that are in ``.grad``: flat buffers of them are exchanged outside of a pass."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.parameter import ParameterSlot, strides_of
+from gradwire.torch.engine.parameter import BUCKET_NBYTES, ParameterSlot, strides_of
 from gradwire.torch.engine.sharding import as_gradient, laid_out, local
 from gradwire.torch.transport import Channel
 
-__all__ = ["FlatGradients", "exchange_local", "used_anywhere"]
+__all__ = ["FlatGradients", "flat_buckets", "used_anywhere"]
 
 
 class FlatGradients:
@@ -72,10 +71,6 @@ class FlatGradients:
                 gradient.mul_(factor)
 
 
-_BUCKET = 25 << 20
-"""Bytes of a bucket: encoding one overlaps the exchange of the previous one."""
-
-
 def used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list[ParameterSlot]:
     """Return the parameters that have a gradient on some rank.
 
@@ -105,23 +100,20 @@ def used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list
     return used
 
 
-def exchange_local(passes: BackwardPasses, parameters: Sequence[ParameterSlot]) -> None:
-    """Replace the ``.grad`` of these parameters by what their exchange brings, on all ranks.
-
-    Raises
-    ------
-    GradientError, ExchangeError, UpdateError
-        As in a backward pass. No ``.grad`` has changed then.
-    """
-    buckets = [
-        FlatGradients([each.tensor for each in members], list(map(_strides, members)))
-        for members in _buckets(parameters)
+def flat_buckets(parameters: Iterable[ParameterSlot]) -> list[FlatGradients]:
+    """Return flat buffers for the gradients of these parameters, of one dtype each."""
+    by_dtype: dict[torch.dtype, list[ParameterSlot]] = {}
+    buckets = []
+    for slot in parameters:
+        bucket = by_dtype.setdefault(slot.tensor.dtype, [])
+        bucket.append(slot)
+        if sum(local(member.tensor).nbytes for member in bucket) >= BUCKET_NBYTES:
+            buckets.append(by_dtype.pop(slot.tensor.dtype))
+    buckets += by_dtype.values()
+    return [
+        FlatGradients([slot.tensor for slot in bucket], [_strides(slot) for slot in bucket])
+        for bucket in buckets
     ]
-    for each in buckets:
-        each.read()
-    passes.exchange([(each.tensors, each.buffer) for each in buckets])
-    for each in buckets:
-        each.write()
 
 
 def _kind(gradient: torch.Tensor | None) -> str:
@@ -135,14 +127,3 @@ def _strides(parameter: ParameterSlot) -> tuple[int, ...]:
     if parameter.share is not None:
         return laid_out(local(parameter.tensor))
     return strides_of(parameter)
-
-
-def _buckets(parameters: Iterable[ParameterSlot]) -> Iterator[list[ParameterSlot]]:
-    """Divide parameters into buckets of one dtype each."""
-    by_dtype: dict[torch.dtype, list[ParameterSlot]] = {}
-    for each in parameters:
-        bucket = by_dtype.setdefault(each.tensor.dtype, [])
-        bucket.append(each)
-        if sum(local(one.tensor).nbytes for one in bucket) >= _BUCKET:
-            yield by_dtype.pop(each.tensor.dtype)
-    yield from by_dtype.values()

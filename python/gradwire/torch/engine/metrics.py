@@ -1,15 +1,18 @@
-"""Running sums and timestamps of buckets, from which a report is computed."""
+"""Running sums and timestamps of buckets, and the report that is computed from them."""
 
+import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.report import BucketTimes
+from gradwire.report import BucketTimes, ParameterReport, Report
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.transport import RankTopology
 
 __all__ = [
     "STEPS",
@@ -20,6 +23,8 @@ __all__ = [
     "ParameterCounts",
     "Rows",
     "StepTimes",
+    "build_report",
+    "figures",
     "timeline",
 ]
 
@@ -236,3 +241,104 @@ class StepTimes:
         self.slot_bytes += room
         self.wire_bytes += wire
         self.dense_bytes += dense
+
+
+def figures(times: StepTimes, counters: Counters, ranks: int, step: int) -> dict[str, Any]:
+    """Return the figures over all parameters, by their names in `Report`; none read a residual.
+
+    ``ranks`` is the number of ranks between which frames go.
+    """
+    sums = counters.total()
+    steps = max(times.steps, 1)
+    wire = times.wire_bytes / steps
+    dense = 2 * times.dense_bytes * (ranks - 1) / ranks / steps
+    return {
+        "step": step,
+        "steps": times.steps,
+        "collectives": times.collectives,
+        "wire_bytes": wire,
+        "dense_wire_bytes": dense,
+        "compression": dense / wire if wire else 1.0,
+        "node_wire_bytes": times.node_bytes / steps,
+        "slot_use": sums.nbytes / max(times.slot_bytes, 1),
+        "achieved": sums.count / sums.target if sums.target else None,
+        **{f"{stage}_ms": 1e3 * total / steps for stage, total in times.seconds.items()},
+    }
+
+
+def build_report(
+    codec: object,
+    parameters: Iterable[ParameterSlot],
+    place: RankTopology,
+    times: StepTimes,
+    counters: Counters,
+    carriers: Mapping[str, str],
+    step: int,
+    *,
+    residuals: bool,
+    decision: str = "",
+    schedule: str = "",
+) -> Report:
+    """Return a report on these parameters, whose counters come in the same order.
+
+    Parameters
+    ----------
+    codec : object
+        What was attached, for its repr.
+    parameters : iterable of ParameterSlot
+    place : RankTopology
+        Of this rank.
+    times : StepTimes
+    counters : Counters
+    carriers : mapping of str to str
+        The kinds of devices on which frames stay, with what moves them.
+    step : int
+        Backward passes that counted, ever.
+    residuals : bool
+        Compute the norms of the residuals, which reads each of them once.
+    decision : str
+        Why buckets are averaged as they are.
+    schedule : str
+        Where the schedule is.
+    """
+    parameters = list(parameters)
+    norms = [_norm(each) if residuals else None for each in parameters]
+    known = [norm for norm in norms if norm is not None]
+    return Report(
+        rank=place.rank,
+        world_size=place.size,
+        codec=repr(codec),
+        carried_by=", ".join(sorted(set(carriers.values()))) or "gloo",
+        **figures(times, counters, place.nodes, step),
+        residual_norm=math.hypot(*known) if residuals else None,
+        state_bytes=sum(each.nbytes for each in parameters),
+        parameters=tuple(map(_describe, parameters, counters.all(), norms)),
+        timeline=timeline(times.recent),
+        decision=decision,
+        schedule=schedule,
+    )
+
+
+def _norm(parameter: ParameterSlot) -> float | None:
+    return None if parameter.state is None else parameter.state.residual_norm
+
+
+def _describe(
+    parameter: ParameterSlot, tally: ParameterCounts, norm: float | None
+) -> ParameterReport:
+    steps = max(tally.steps, 1)
+    dense = parameter.numel * parameter.tensor.element_size()
+    return ParameterReport(
+        name=parameter.name,
+        numel=parameter.numel,
+        dense=not parameter.compressed,
+        steps=tally.steps,
+        bytes_per_step=tally.nbytes / steps,
+        compression=dense * tally.steps / tally.nbytes if tally.nbytes else 1.0,
+        achieved=tally.count / tally.target if tally.target else None,
+        trimmed=tally.trimmed,
+        encode_ms=1e-6 * tally.encode_ns / steps,
+        decode_ms=1e-6 * tally.decode_ns / steps,
+        residual_norm=norm,
+        state_bytes=parameter.nbytes,
+    )

@@ -18,8 +18,7 @@ from gradwire.torch.engine.pairing import (
     warn_of_halves,
     warn_of_steps,
 )
-from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory
-from gradwire.torch.engine.second_moments import with_second_moment
+from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import GradientError, UpdateError, fresh
 from gradwire.torch.optim.attachable import Attachable

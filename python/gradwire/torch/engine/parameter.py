@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gradwire.state import State
 
 __all__ = [
+    "BUCKET_NBYTES",
     "BUFFERS",
     "BucketSlice",
     "ParameterSlot",
@@ -30,6 +31,7 @@ __all__ = [
     "strides_of",
     "to_logical",
     "to_memory",
+    "with_second_moment",
 ]
 
 T = TypeVar("T")
@@ -292,7 +294,8 @@ def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> boo
     return all(a == b for length, a, b in zip(shape, one, other, strict=True) if length != 1)
 
 
-_BUCKET = 25 << 20
+BUCKET_NBYTES = 25 << 20
+"""Capacity of buckets, in bytes: encoding one overlaps the exchange of the previous one."""
 
 
 def make_slots(
@@ -319,7 +322,7 @@ def make_slots(
     share_of : callable
         Returns the part of a parameter that this rank encodes; None for all of it.
     """
-    turns = _turns(named, bucket_nbytes or _BUCKET)
+    turns = _turns(named, bucket_nbytes or BUCKET_NBYTES)
     parameters = []
     for name, tensor in named.items():
         share = share_of(name, tensor)
@@ -329,7 +332,7 @@ def make_slots(
             set_codec(parameter, codec.for_shape(parameter.shape))
             parameter.state = new_state(parameter, rank)
         parameters.append(parameter)
-    _set_runs(parameters, bucket_nbytes or _BUCKET)
+    _set_runs(parameters, bucket_nbytes or BUCKET_NBYTES)
     return parameters
 
 
@@ -379,3 +382,18 @@ def _set_runs(parameters: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
     for each in reversed(compressed):
         each.run = before, min(total, bucket_nbytes // each.tensor.element_size())
         before += each.numel
+
+
+def with_second_moment(
+    state: "State | LowRankState", values: NDArray[Any], steps: int
+) -> dict[str, Any]:
+    """Return a state's dict with this second moment, an average of so many gradients.
+
+    Their number goes along: the correction of Adam's bias divides by ``1 - beta2**steps``. If it
+    began at 0, a mature moment would be taken for a thousand times as large, and steps would be far
+    too small.
+    """
+    held = state.state_dict()
+    step = max(steps, int(held["step"]))
+    scalars = {**held["scalars"], "second_moment_steps": float(steps)}
+    return {**held, "second_moment": values, "step": step, "scalars": scalars}

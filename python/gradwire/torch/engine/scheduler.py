@@ -429,7 +429,7 @@ class AutoScheduler(Scheduler):
     def choose(
         self, chosen: ParameterPlan, *, saved: ParameterPlan | None = None, step: int | None = None
     ) -> None:
-        """Change what is sent. Drop all layouts after it: `Passes.forget`.
+        """Change what is sent. Drop all layouts after it: `BackwardPasses.forget`.
 
         States stay as they are. What is known of the sizes of frames is forgotten where a ratio or
         an exchange changes.
