@@ -152,12 +152,12 @@ class BackwardPasses:
         if alone:
             self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
         if self._applying is not None:
-            self._applying.origins.averaged(parameters)
+            self._applying.tracker.averaged(parameters)
 
     def arriving(self, parameters: Iterable[torch.Tensor]) -> None:
         """Record that gradients of this rank are about to be added to the ``.grad`` of these."""
         if self._applying is not None:
-            self._applying.origins.arriving(parameters)
+            self._applying.tracker.arriving(parameters)
 
     def change(self, act: Callable[[], None]) -> BaseException | None:
         """Change codecs where no pass is under way; return an error that has broken the exchange.
@@ -347,7 +347,7 @@ class BackwardPasses:
     def _mark(self, layout: Layout) -> None:
         """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
         if self._applying is not None:
-            origins = self._applying.origins
+            origins = self._applying.tracker
             origins.exchanged(layout.compressed, GradSource.SENT)
             origins.exchanged((piece.parameter for piece in layout.dense), GradSource.AVERAGED)
 

@@ -19,69 +19,32 @@ class Layout:
 
     Attributes
     ----------
-    pieces : tuple of BucketSlice
-        The compressed parameters, one frame each.
-    dense : tuple of BucketSlice
-        The parameters that are sent dense.
+    pieces, dense : tuple of BucketSlice
+        The compressed parameters, one frame each, and those that are sent dense.
+    compressed : tuple of ParameterSlot
+        The parameters of the pieces.
+    ends : list of int
+        Start and stop of each piece, alternating.
     runs : tuple of (int, int)
         Entries (start, stop) of the dense parameters, with adjacent ones merged.
-    dense_numel : int
-        Total number of entries in the runs.
-    numel : int
-        Number of entries in the buffer.
+    dense_numel, numel : int
+        Number of entries in the runs, and in the buffer.
+    dense_numels : numpy.ndarray
+        Number of entries of each dense parameter.
     dtype : torch.dtype
         dtype of the buffer.
     sparse : bool
         The bucket is a sparse tensor with a single parameter; there are no runs.
     digest : int
         CRC-32 of the layout; ranks compare it before they read each other's bytes.
-    compressed : tuple of ParameterSlot
-        The parameters of the pieces.
-    ends : list of int
-        Start and stop of each piece, alternating.
     counters : Counters
-        Running sums of what is exchanged.
+        Running sums of what is exchanged. By default new ones of these parameters.
     rows, dense_rows : numpy.ndarray
         Rows of the counters for the pieces, and for the dense parameters.
-    dense_numels : numpy.ndarray
-        Number of entries of each dense parameter.
     cut : BucketShards or None
         Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
         this rank's share.
-
-    Parameters
-    ----------
-    parameters : sequence of ParameterSlot
-        The parameters, in the order of the buffer.
-    dtype : torch.dtype
-        dtype of the buffer.
-    counters : Counters, optional
-        Running sums of all parameters, including these. New ones by default.
-    rows : sequence of int, optional
-        Row of each of these parameters in the counters. Counts from 0 by default.
-    sparse : bool
-        The bucket is a sparse tensor.
-    cut
-        The attribute.
     """
-
-    __slots__ = (
-        "compressed",
-        "counters",
-        "cut",
-        "dense",
-        "dense_numel",
-        "dense_numels",
-        "dense_rows",
-        "digest",
-        "dtype",
-        "ends",
-        "numel",
-        "pieces",
-        "rows",
-        "runs",
-        "sparse",
-    )
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The slot that is kept of a parameter: codec, state, size limit, and the order of its memory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -123,16 +123,12 @@ class SizeLimit:
 
 @dataclass(slots=True, eq=False)
 class ParameterSlot:
-    """The record of one parameter, kept under its name throughout training.
+    """What is kept of one parameter, under its name, throughout training.
+
+    A parameter that is always sent dense has no codec, state and limit.
 
     Attributes
     ----------
-    codec : gradwire.Codec or None
-        The current codec; None, like state and limit, for a parameter that is always sent dense.
-    state : gradwire.State or None
-        Residual and controller.
-    limit : SizeLimit or None
-        Size limit of its frames, or with a leader, of its positions.
     turn : int
         Determines the leader: in step s, rank s + turn modulo the world size.
     run : tuple of int
@@ -140,10 +136,9 @@ class ParameterSlot:
         model, and how many of them a bucket has.
     paused : bool
         The parameter is currently sent dense, and keeps its state.
-    measured : numpy.ndarray or None
-        float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it.
-    measured_before : numpy.ndarray or None
-        The same sum without the last gradient.
+    measured, measured_before : numpy.ndarray or None
+        float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
+        same sum without the last gradient.
     strides : tuple of int or None
         Strides of its gradient in the bucket, and of its residual. None before the first bucket.
     share : Shard or None
@@ -158,9 +153,9 @@ class ParameterSlot:
 
     name: str
     tensor: torch.Tensor
-    codec: Any = None
-    state: Any = None
-    limit: Any = None
+    codec: "Codec" = field(default=cast("Codec", None))
+    state: Any = None  # a `State` of any backend or a `LowRankState`; None without a codec
+    limit: "SizeLimit" = field(default=cast("SizeLimit", None))
     turn: int = 0
     run: tuple[int, int] = (0, 1)
     paused: bool = False

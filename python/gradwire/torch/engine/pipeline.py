@@ -319,7 +319,7 @@ class ExchangePipeline:
 
     def _deliver(self, flight: InFlightBucket) -> None:
         task, step = flight.job, flight.job.step
-        step.held.append(flight)
+        step.completed.append(flight)
         if task.last:
             self._finish(step)
             self._exchange.times.add("wait", task.enqueued)
@@ -328,8 +328,8 @@ class ExchangePipeline:
         self._resolve(step)
 
     def _resolve(self, step: Step) -> None:
-        while step.held:
-            task = step.held.pop(0).job
+        while step.completed:
+            task = step.completed.pop(0).job
             try:
                 task.bucket.resolve(spoiled=step.error is not None)
             except BaseException as error:  # as of a device that is lost: nothing can be written
@@ -354,7 +354,7 @@ class ExchangePipeline:
     def _complete(self, step: Step) -> None:
         """Have all that was postponed in a step done: it counts."""
         try:
-            for flight in step.held:
+            for flight in step.completed:
                 self._exchange.complete(flight)
         except BaseException as error:  # as of missing memory, on this rank alone
             self.half_committed = True

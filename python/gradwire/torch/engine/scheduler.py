@@ -507,16 +507,7 @@ class AutoScheduler(Scheduler):
             )
         finally:
             self.chosen = before
-        return Position(
-            found.epoch,
-            found.lr,
-            found.critical,
-            found.norms,
-            found.codecs,
-            found.measured,
-            found.told,
-            now,
-        )
+        return dataclasses.replace(found, chosen=now)
 
     def _owned(self, given: object) -> frozenset[str]:
         """Return which saved parameters go through owners in this run."""

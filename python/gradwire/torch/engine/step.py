@@ -1,4 +1,4 @@
-"""What the hook and the worker's threads exchange: steps, jobs, flights and their buffers."""
+"""What goes through the pipeline: steps, the tasks and buckets of each, and their buffers."""
 
 import threading
 import time
@@ -39,8 +39,8 @@ class Step:
         Why the step does not count.
     marks : list of BucketTimestamps
         When its buckets were encoded, exchanged and decoded.
-    held : list of InFlightBucket
-        Buckets that are done and wait for the outcome of the whole step.
+    completed : list of InFlightBucket
+        Buckets that wait for the outcome of the whole step.
     finished, counted : bool
         Whether the step has ended, and whether it counts.
     applied : bool
@@ -60,7 +60,7 @@ class Step:
     encoded: dict[str, ParameterSlot] = field(default_factory=dict)
     error: BaseException | None = None
     marks: list[BucketTimestamps] = field(default_factory=list)
-    held: list["InFlightBucket"] = field(default_factory=list)
+    completed: list["InFlightBucket"] = field(default_factory=list)
     limits: list[tuple[ParameterSlot, list[int]]] = field(default_factory=list)
     finished: bool = False
     counted: bool = False
@@ -106,16 +106,16 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class BucketTask:
-    """One bucket, as the hook submits it.
+    """One bucket, as it is submitted.
 
     Attributes
     ----------
     bucket : Bucket
         The gradients, and the future of their average.
     read_scale : callable
-        Returns the loss scale. Called by the worker alone: it may wait for a device.
+        Returns the loss scale. Called by the sending thread alone: it may wait for a device.
     enqueued : float
-        When the hook was called, by `time.perf_counter`.
+        When it was submitted, by `time.perf_counter`.
     unused : bool
         What is zero on every rank is taken for unused: its state stays as it was.
     error : BaseException or None

@@ -16,7 +16,7 @@ __all__ = ["Chosen", "Vectors", "wire_dtype"]
 def wire_dtype(layout: Layout) -> torch.dtype:
     """Return the dtype in which the values of a bucket are summed."""
     summed_as = layout.compressed[0].codec.quantize.summed_as if layout.compressed else "float32"
-    dtype: torch.dtype = getattr(torch, summed_as)
+    dtype: torch.dtype = getattr(torch, str(summed_as))
     return dtype
 
 
