@@ -11,10 +11,9 @@ import gradwire
 from gradwire._native import unpack_positions
 from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, attachment
-from gradwire.torch.engine.counters import Counters, Outcomes, ParameterCounts
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.size_limit import FLOOR, SizeLimit
+from gradwire.torch.engine.metrics import Counters, Outcomes, ParameterCounts
+from gradwire.torch.engine.parameter import FLOOR, ParameterSlot, SizeLimit
 from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.exchange import slot as slots
 from gradwire.torch.exchange.slot import Plan, Status
@@ -213,21 +212,21 @@ def test_buffers_of_buckets_of_several_lengths_stay() -> None:
 
 
 def test_figures_of_parameters_add_up() -> None:
-    tallies = Counters(4)
+    counters = Counters(4)
     outcomes = Outcomes.of(np.array([[100, 5, 6, 1, 0, 7], [90, 4, -1, 0, 1, 8]]).ravel())
-    tallies.encoded(np.array([3, 1]), outcomes, outcomes.nbytes + 1)
-    tallies.encoded(np.array([3, 1]), outcomes, outcomes.nbytes)
-    tallies.decoded(np.array([3, 1]), np.array([10, 20]))
-    tallies.dense(np.array([0]), np.array([40]), 50)
-    assert tallies.all() == [
+    counters.encoded(np.array([3, 1]), outcomes, outcomes.nbytes + 1)
+    counters.encoded(np.array([3, 1]), outcomes, outcomes.nbytes)
+    counters.decoded(np.array([3, 1]), np.array([10, 20]))
+    counters.dense(np.array([0]), np.array([40]), 50)
+    assert counters.all() == [
         ParameterCounts(1, 40, 0, 0, 0, 0, 50),
         ParameterCounts(2, 181, 0, 0, 0, 16, 20),
         ParameterCounts(0, 0, 0, 0, 0, 0, 0),
         ParameterCounts(2, 201, 10, 12, 2, 14, 10),
     ]
-    assert tallies.total() == ParameterCounts(5, 422, 10, 12, 2, 30, 80)
-    tallies.clear()
-    assert tallies.total() == ParameterCounts(0, 0, 0, 0, 0, 0, 0)
+    assert counters.total() == ParameterCounts(5, 422, 10, 12, 2, 30, 80)
+    counters.clear()
+    assert counters.total() == ParameterCounts(0, 0, 0, 0, 0, 0, 0)
 
 
 def test_a_frame_that_was_trimmed_wanted_as_much_more_as_entries_were_left_out() -> None:

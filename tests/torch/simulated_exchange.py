@@ -6,7 +6,6 @@ when it was started; to wait for it is work of the current stream, too.
 """
 
 import itertools
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -19,10 +18,9 @@ from gradwire.torch.backends import cuda, dispatch
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.backends.host.staging import Staging, staging
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
 from gradwire.torch.engine.pipeline import ExchangePipeline
-from gradwire.torch.engine.size_limit import SizeLimit
-from gradwire.torch.engine.step import BucketTask, Step
+from gradwire.torch.engine.step import Step
 from gradwire.torch.exchange import build
 from tests.csrc.emulated.operators import emulate
 from tests.torch.late import Late, late, register
@@ -188,17 +186,13 @@ class Run:
         for index, layout in enumerate(self.layouts):
             buffer = self.put(torch.zeros(layout.numel))
             buffer.copy_(gradients(number, index), non_blocking=True)
-            bucket = backends.backend_for(buffer).bucket(buffer, self.carried)
             last = index == len(self.layouts) - 1
-            self.worker.submit(
-                BucketTask(layout, bucket, step, last, lambda: 1.0, time.perf_counter())
-            )
-            buckets.append(bucket)
+            buckets.append((buffer, self.worker.submit(step, layout, buffer, last=last)))
         assert self.worker.drain(60.0)
         assert step.error is None
-        for bucket in buckets if self.carried else ():
-            late.current_stream().wait_event(bucket.future.event)
-        return [bucket.buffer.clone().cpu() for bucket in buckets]
+        for _, future in buckets if self.carried else ():
+            late.current_stream().wait_event(future.event)
+        return [buffer.clone().cpu() for buffer, _ in buckets]
 
     def states(self):
         return [

@@ -100,7 +100,7 @@ def test_a_detached_handle_holds_no_slots(model, codec):
         return [each.nbytes for each in found]
 
     handle = ddp.attach(model, codec)
-    exchange = handle._exchange
+    exchange = handle._engine.exchange
     model(torch.ones(2, 64)).sum().backward()
     assert any(held(exchange))
     handle.detach()

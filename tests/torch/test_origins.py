@@ -72,7 +72,7 @@ def test_what_is_kept_is_asked_of_all_at_once(tensors, origins, monkeypatch):
         tensors[1].grad = None
         assert origins.kept(parameters) == parameters[2:]
         torch.stack(tensors).sum().backward()
-        origins.settle()
+        origins.read_pending()
         assert reads.count == 0
         assert [mark.origin for mark in origins.marks] == [
             *(GradSource.LOCAL, GradSource.LOCAL, GradSource.MIXED)

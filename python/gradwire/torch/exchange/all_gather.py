@@ -124,7 +124,7 @@ class AllGatherExchange(ExchangeBase):
         records["size"] = outcomes.nbytes
         records["wanted"] = outcomes.wanted()
         records["zero"] = outcomes.zero
-        job.layout.tallies.encoded(job.layout.rows, outcomes, outcomes.nbytes)
+        job.layout.counters.encoded(job.layout.rows, outcomes, outcomes.nbytes)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class AllGatherExchange(ExchangeBase):
                 self._mean == "senders",
                 job.scale,
             )
-            layout.tallies.decoded(layout.rows, nanoseconds)
+            layout.counters.decoded(layout.rows, nanoseconds)
         if layout.runs:
             start = time.perf_counter()
             total = self._dense_mean(layout, plan, slot_of)

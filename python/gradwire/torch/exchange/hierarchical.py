@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.engine.counters import StepTimes
+from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.dense import accumulator, mean_of, overflow, take, wait

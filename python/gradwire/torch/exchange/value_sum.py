@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.engine.counters import Outcomes
 from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.base import ExchangeBase
@@ -132,7 +132,7 @@ class ValueSumExchange(ExchangeBase):
             zeros += outcomes.zero.tolist()
             nbytes = outcomes.count * vectors.values.element_size()
             nbytes += [chosen.nbytes[index] for index in members]
-            layout.tallies.encoded(layout.rows[members], outcomes, nbytes)
+            layout.counters.encoded(layout.rows[members], outcomes, nbytes)
         for index, zero in enumerate(zeros):
             if not zero:
                 vectors.head.use(index)
@@ -220,7 +220,7 @@ class ValueSumExchange(ExchangeBase):
         self._average(job, vectors, sums.used)
         counts = np.array(vectors.chosen.counts, np.int64)
         share = 1e9 * (time.perf_counter() - start) / max(1, counts.sum())
-        job.layout.tallies.decoded(job.layout.rows, (counts * share).astype(np.int64))
+        job.layout.counters.decoded(job.layout.rows, (counts * share).astype(np.int64))
         start = time.perf_counter()
         if job.layout.runs:
             unpack_dense(job, mean_of(vectors.dense, self.world_size), start)
