@@ -7,6 +7,7 @@
 
 use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
+use crate::frame::{self, Destination};
 use crate::pack::Pattern;
 use crate::quantize::{
     Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Room, SectionMut, store,
@@ -14,7 +15,7 @@ use crate::quantize::{
 use crate::scan::{Block, CHUNK, STEP, Share, Split, Tensor, Update, steps};
 use crate::simd::LANES;
 use crate::simd::peak::NON_FINITE;
-use crate::{Input, Result, frame, room};
+use crate::{Input, Result};
 
 impl Codec {
     pub(super) fn encode_dense(
@@ -23,7 +24,7 @@ impl Codec {
         state: &mut State,
         Order { max_len, later }: Order,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: &mut Destination<'_>,
     ) -> Result<Encoded> {
         let numel = input.len();
         let need = frame::dense_len(self.quantizer, numel as u64);
@@ -33,13 +34,14 @@ impl Codec {
         workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
         let overwrites = state.is_in_place() && !later;
-        let peak = self.look_ahead(input, state, scale, overwrites, workspace)?;
+        let peak =
+            self.look_ahead(input, state, scale, overwrites || out.is_spared(), workspace)?;
         let coding = self.quantizer.coding(numel as u64, f32::from_bits(peak));
         let hints = self.hints(state, None);
         let layout = self.layout(input, Pattern::Any);
         if overwrites {
             // Allocated before the residual is overwritten, as the rest is.
-            room::reserve(out, need)?;
+            out.place(need)?;
             workspace.ask()?;
         }
         let mut peak = 0;
@@ -68,27 +70,28 @@ impl Codec {
         }
         let tracker = state.tracker(self);
         if later {
-            state.postpone(self, tracker, out);
+            state.postpone(self, tracker, out.frame());
         } else {
             state.commit(self, tracker);
         }
-        Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
+        let count = numel as u64;
+        Ok(Encoded { nbytes: need, count, target: None, threshold: 0.0, trimmed: 0 })
     }
 
     /// Reads what has to be known before anything is written: sums over groups that no cache holds,
-    /// the largest magnitude where the quantizer or a residual that is overwritten wants it. Its bits.
+    /// the largest magnitude where the quantizer wants it or nothing may fail later. Its bits.
     fn look_ahead(
         &self,
         input: Input<'_>,
         state: &State,
         scale: f32,
-        overwrites: bool,
+        nothing_may_fail: bool,
         workspace: &mut Workspace,
     ) -> Result<u32> {
         let numel = input.len();
         let group = self.quantizer.coding(numel as u64, 0.0).grouping().dense_len(numel);
         let Some(group) = group.filter(|&len| len > CHUNK) else {
-            if overwrites || self.quantizer.needs_peak() {
+            if nothing_may_fail || self.quantizer.needs_peak() {
                 return self.read_ahead(input, state, scale, &mut workspace.scanner);
             }
             return Ok(0);

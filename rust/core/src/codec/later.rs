@@ -6,7 +6,7 @@
 //! the frame: the memory becomes the accumulated input without what the frame decodes to.
 
 use super::{Codec, Encoded, State, Support, Workspace};
-use crate::frame::Frame;
+use crate::frame::{Destination, Frame};
 use crate::scan::{Block, CHUNK, STEP, Share, Split, Update, steps};
 use crate::simd::in_standard_mode;
 use crate::simd::peak::NON_FINITE;
@@ -38,15 +38,16 @@ impl Codec {
     /// Between them the state is as before, and [`State::rollback`] leaves it so. Whatever else
     /// changes the state, such as another encode, drops the first half, too. An error if the state
     /// has two buffers, with which every encode can be undone.
-    pub fn encode_later(
+    pub fn encode_later<'o>(
         &self,
         input: Input<'_>,
         state: &mut State,
         support: Option<Support<'_>>,
         max_len: Option<usize>,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: impl Into<Destination<'o>>,
     ) -> Result<Encoded> {
+        let out = &mut out.into();
         out.clear();
         if !(state.is_in_place() && self.memory.takes_in_place()) {
             return Err(Error::argument(

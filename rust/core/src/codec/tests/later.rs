@@ -132,10 +132,11 @@ fn positions_that_were_given_are_settled() {
             for step in 0..2 {
                 let (x, [frame, later]) = (gradient(n, step), &mut frames);
                 let x = Input::F32(&x);
-                let whole_one =
-                    codec.encode_at(x, &mut one, support, None, &mut workspace, frame).unwrap();
+                let whole_one = codec
+                    .encode_at(x, &mut one, support, None, &mut workspace, &mut *frame)
+                    .unwrap();
                 let first = codec
-                    .encode_later(x, &mut two, Some(support), None, &mut workspace, later)
+                    .encode_later(x, &mut two, Some(support), None, &mut workspace, &mut *later)
                     .unwrap();
                 two.settle(x, later, &mut workspace).unwrap();
                 assert_eq!((&*frame, whole_one), (&*later, first));

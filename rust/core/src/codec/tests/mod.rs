@@ -34,7 +34,7 @@ use crate::sparsify::{
 
 thread_local! {
     /// How often the last frame of a selection was written, to fit its limit.
-    pub(super) static WRITTEN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    pub(super) static TRIES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// A bounded tensor: bell-shaped around zero, with zeros of both signs, ties and subnormals.
