@@ -10,7 +10,7 @@ use crate::codec::{Codec, Encoded, State, Support, Workspace};
 use crate::frame::Destination;
 use crate::scan::Field;
 use crate::simd::{Kernels, in_standard_mode};
-use crate::{Error, Input, Result, room};
+use crate::{Error, Input, Result, allocate};
 
 /// One tensor of a bucket, and how it is encoded.
 pub struct Piece<'a> {
@@ -163,7 +163,7 @@ fn divide<'a>(
         return Ok(input);
     }
     quotients.clear();
-    room::resize(quotients, input.len())?;
+    allocate::resize(quotients, input.len())?;
     // Made float32 first: small float16 gradients would vanish the other way round.
     Field(input).copy(kernels, 0..input.len(), quotients);
     for value in &mut *quotients {

@@ -15,7 +15,7 @@ use crate::memory::Keeps;
 use crate::pack::Pattern;
 use crate::quantize::Hints;
 use crate::simd::in_standard_mode;
-use crate::{Dtype, Error, Result, room};
+use crate::{Dtype, Error, Result, allocate};
 
 /// What this rank owns of one tensor.
 pub struct Owned<'a> {
@@ -134,7 +134,7 @@ impl Scratch {
             frame::write_with(&layout, &hints, numel as u64, entries, values, out)?;
         }
         let count = if is_dense { numel } else { positions.len() };
-        if codec.memory().keeps() == Keeps::Nothing {
+        if codec.memory().facts().keeps == Keeps::Nothing {
             return Ok(count as u64);
         }
         Frame::parse_again(out.frame(), None)?.values_into(values)?;
@@ -152,7 +152,7 @@ impl Scratch {
     /// Adds up the parts of one piece; returns how many entries there were.
     fn add_up(&mut self, messages: &mut [&[u8]], numel: usize) -> Result<u64> {
         self.total.clear();
-        room::resize(&mut self.total, numel)?;
+        allocate::resize(&mut self.total, numel)?;
         let mut sent = 0;
         for message in messages {
             let mut at = 0;
@@ -176,7 +176,7 @@ impl Scratch {
     fn select(&mut self, most: u64) -> Result<()> {
         let Self { total, keys, positions, values, .. } = self;
         let there = total.iter().filter(|&&value| value != 0.0).count();
-        room::reserve(keys, there)?;
+        allocate::reserve(keys, there)?;
         keys.clear();
         // In descending order of magnitudes, which compare as their bits do, then by position.
         keys.extend(
@@ -191,8 +191,8 @@ impl Scratch {
             }
             keys.truncate(most);
         }
-        room::reserve(positions, most)?;
-        room::reserve(values, most)?;
+        allocate::reserve(positions, most)?;
+        allocate::reserve(values, most)?;
         positions.clear();
         positions.extend(keys.iter().map(|&key| key as u32));
         positions.sort_unstable();

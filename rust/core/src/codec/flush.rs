@@ -12,7 +12,7 @@ use crate::quantize::Quantizer;
 use crate::scan::Field;
 use crate::simd::Kernels;
 use crate::sparsify::All;
-use crate::{Dtype, Error, Input, Result, room};
+use crate::{Dtype, Error, Input, Result, allocate};
 
 impl Codec {
     /// Writes the residual to a dense float32 frame. It becomes zero.
@@ -50,7 +50,7 @@ impl Codec {
         let residual = match state.stored_residual() {
             Some(Input::F32(residual)) => residual,
             residual => {
-                room::resize(&mut widened, numel)?;
+                allocate::resize(&mut widened, numel)?;
                 if let Some(residual) = residual {
                     Field(residual).copy(Kernels::current(), 0..numel, &mut widened);
                 }
@@ -68,7 +68,7 @@ impl Codec {
         if let Some(rounded) = &mut state.kept.rounded {
             rounded.begin().1.fill(bf16::ZERO);
         }
-        let masks = self.memory.masks();
+        let masks = self.memory.facts().masks;
         if let Some(moment) = &mut state.kept.moment {
             match moment.begin() {
                 (_, next) if masks => next.fill(0.0),

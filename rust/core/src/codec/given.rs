@@ -109,7 +109,7 @@ impl Codec {
         } else {
             let request = Request::default();
             let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
-            workspace.scanner.survivors().check_memory()?;
+            workspace.scanner.candidates().check_memory()?;
             if totals.peak >= NON_FINITE {
                 return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
             }
@@ -117,20 +117,20 @@ impl Codec {
         // Gathered, and the frame written, before a residual in one buffer is: a frame that is too long
         // must not cost what was there.
         let tensor = self.tensor(input, state, scale);
-        let survivors = workspace.scanner.survivors_mut();
-        survivors.clear();
+        let candidates = workspace.scanner.candidates_mut();
+        candidates.clear();
         for &position in support.positions {
-            survivors.push(position, tensor.at(position as usize));
+            candidates.push(position, tensor.at(position as usize));
         }
-        survivors.check_memory()?;
-        if !survivors.values().iter().all(|value| value.is_finite()) {
+        candidates.check_memory()?;
+        if !candidates.values().iter().all(|value| value.is_finite()) {
             return Err(non_finite(&tensor, workspace.scanner.kernels));
         }
         let limit = (max_len, support.may_trim);
         let hints = self.hints(state, None);
         let layout = self.layout(input, self.sparsifier.pattern_of_any());
         let (coding, trimmed) = self.fit(&layout, &tensor, &hints, limit, workspace, out)?;
-        let count = workspace.scanner.survivors().len() as u64;
+        let count = workspace.scanner.candidates().len() as u64;
         let target = Some(support.positions.len() as u64);
         let nbytes = out.frame().len();
         let encoded = Encoded { nbytes, count, target, threshold: 0.0, trimmed };

@@ -210,7 +210,7 @@ impl Codec {
 
 /// Refuses combinations that could be computed but make no sense.
 fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
-    if sparsifier.is_dense() && memory.masks() {
+    if sparsifier.is_dense() && memory.facts().masks {
         return Err(Error::argument(
             "momentum correction with masking needs a sparsifier that leaves out entries: if every \
              entry is sent, masking sets the momentum to zero in each step; turn masking off, or \
@@ -218,7 +218,7 @@ fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
         ));
     }
     let scaled = matches!(sparsifier.positions(), Positions::Drawn(Drawn { scaled: true, .. }));
-    if scaled && memory.keeps() != Keeps::Nothing {
+    if scaled && memory.facts().keeps != Keeps::Nothing {
         return Err(Error::argument(
             "scaled random-k cannot have a memory: values times n / k are already an unbiased \
              estimate of the input, and a memory would add the entries that are left out a second \

@@ -95,15 +95,15 @@ impl Codec {
             return Err(limit_too_small(limit, HEADER_LEN));
         }
         let mut carried = Carried::default();
-        let mut room = None;
+        let mut most = None;
         for tries in 0.. {
             let copy = if state.is_in_place() { Some(state.duplicate()?) } else { None };
             let mut trial = Trial { state: &mut *state, copy };
             let target = trial.target();
             let frame = &mut carried.frame;
             let encoded = match support {
-                None => self.encode_into(input, target, room, workspace, frame)?,
-                Some(support) => self.encode_at(input, target, support, room, workspace, frame)?,
+                None => self.encode_into(input, target, most, workspace, frame)?,
+                Some(support) => self.encode_at(input, target, support, most, workspace, frame)?,
             };
             let need = match recode(coders, &mut carried, max_len, out) {
                 Ok(need) => need,
@@ -131,7 +131,7 @@ impl Codec {
                 let reason = "what codes a section outside takes more than its bound";
                 return Err(Error::Coder { reason: reason.to_owned() });
             }
-            room = Some(self.smaller(tries, carried.frame.len(), need, limit, input, coders)?);
+            most = Some(self.smaller(tries, carried.frame.len(), need, limit, input, coders)?);
         }
         Err(Error::CalledOff)
     }

@@ -52,7 +52,7 @@ impl Codec {
         } else {
             self.accumulate(input, state, scale, &request, &mut workspace.scanner)
         };
-        workspace.scanner.survivors().check_memory()?;
+        workspace.scanner.candidates().check_memory()?;
         let tensor =
             if in_place { self.tensor(input, state, scale) } else { self.written(input, state) };
         if totals.peak >= NON_FINITE {
@@ -63,15 +63,15 @@ impl Codec {
         let mut scanned =
             Scanned { tensor, request, thresholds, totals, pattern, scanner, scratch };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
-        workspace.scanner.survivors().check_memory()?;
+        workspace.scanner.candidates().check_memory()?;
         if unread {
-            workspace.scanner.survivors().check()?;
+            workspace.scanner.candidates().check()?;
         }
         // Its entries may have been read more than once, and then they were finite the first time.
-        let in_memory = self.memory.becomes_sums() && state.residual().is_some();
+        let in_memory = self.memory.facts().becomes_sums && state.residual().is_some();
         let reread = in_place || !in_memory;
         let check = |workspace: &Workspace| {
-            let changed = reread && workspace.scanner.survivors().check().is_err();
+            let changed = reread && workspace.scanner.candidates().check().is_err();
             if changed { Err(Error::Changed) } else { Ok(()) }
         };
         check(workspace)?;
@@ -86,7 +86,7 @@ impl Codec {
             check(workspace)?;
         }
         let (target, threshold) = (selected.target, selected.threshold);
-        let count = workspace.scanner.survivors().len() as u64;
+        let count = workspace.scanner.candidates().len() as u64;
         let nbytes = out.frame().len();
         let encoded = Encoded { nbytes, count, target, threshold, trimmed };
         if later {
@@ -101,14 +101,14 @@ impl Codec {
         Ok(encoded)
     }
 
-    /// Leaves out the smallest survivors, or draws fewer, until the frame is no longer than allowed,
+    /// Leaves out the smallest candidates, or draws fewer, until the frame is no longer than allowed,
     /// and writes it. How many were left out; an error if a frame is too long from which none may be.
     ///
     /// Up to [`GUESSES`] times the entries left are in proportion to the bytes that they may take.
     /// Where a part of the frame does not shrink with its entries, as a bitmap does not, that comes no
     /// nearer, and as many are kept as fit whatever they are: no frame is tried more often than that.
     ///
-    /// The survivors are all finite, and the limit is a header at least: a frame of no entries is no
+    /// The candidates are all finite, and the limit is a header at least: a frame of no entries is no
     /// longer. An error if those drawn instead are not.
     pub(super) fn fit(
         &self,
@@ -120,36 +120,36 @@ impl Codec {
         out: &mut Destination<'_>,
     ) -> Result<(ValueCoding, u64)> {
         let Workspace { scanner, keys, .. } = workspace;
-        let (numel, selected) = (tensor.len() as u64, scanner.survivors().len());
+        let (numel, selected) = (tensor.len() as u64, scanner.candidates().len());
         for tries in 1.. {
-            let survivors = scanner.survivors();
-            survivors.check_memory()?;
-            let (indices, values) = (Some(survivors.indices()), survivors.values());
+            let candidates = scanner.candidates();
+            candidates.check_memory()?;
+            let (indices, values) = (Some(candidates.indices()), candidates.values());
             let entries = frame::Entries::new(layout, numel, indices, values);
             let (coding, len) = (entries.coding, entries.frame_len());
             #[cfg(test)]
             super::tests::TRIES.set(tries);
             let Some(limit) = max_len.filter(|&limit| len > limit) else {
                 entries.write(scanner.kernels, layout.quantizer, hints, out)?;
-                return Ok((coding, (selected - survivors.len()) as u64));
+                return Ok((coding, (selected - candidates.len()) as u64));
             };
             if !may_trim {
                 return Err(limit_too_small(limit, len));
             }
-            let sure = self.surely_fits(layout.pattern, numel, survivors.len() as u64, limit);
+            let sure = self.surely_fits(layout.pattern, numel, candidates.len() as u64, limit);
             let fewer = if tries > GUESSES || self.indices == IndexCoding::Bitmap {
                 sure
             } else {
                 let fixed = HEADER_LEN + coding.overhead(numel, 1) as usize;
-                let room = limit.saturating_sub(fixed) as f64 / (len - fixed) as f64;
-                let guess = (survivors.len() as f64 * room) as usize;
-                sure.max(guess.min(survivors.len() - 1) as u64)
+                let share = limit.saturating_sub(fixed) as f64 / (len - fixed) as f64;
+                let guess = (candidates.len() as f64 * share) as usize;
+                sure.max(guess.min(candidates.len() - 1) as u64)
             };
             self.sparsifier.leave(fewer, layout.pattern, tensor, scanner, keys);
             if matches!(layout.pattern, Pattern::Drawn(_)) {
                 // Fewer positions may be others, which nobody has looked at yet.
-                scanner.survivors().check_memory()?;
-                scanner.survivors().check()?;
+                scanner.candidates().check_memory()?;
+                scanner.candidates().check()?;
             }
         }
         Err(Error::CalledOff)

@@ -1,6 +1,6 @@
 //! Where frames are written.
 
-use crate::{Error, Result, room};
+use crate::{Error, Result, allocate};
 
 /// Memory that a frame is written to, at its start or behind other frames.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl<'a> Destination<'a> {
                 if out.capacity() < end {
                     // New pages are zeros already; the old ones go first.
                     **out = Vec::new();
-                    **out = room::zeros(end)?;
+                    **out = allocate::zeros(end)?;
                 }
                 // Not cleared first: a buffer used again is not filled with zeros again.
                 out.resize(end, 0);
@@ -68,7 +68,7 @@ impl<'a> Destination<'a> {
             }
             Memory::Growing(out) => {
                 if out.len() < end {
-                    room::resize(out, end)?;
+                    allocate::resize(out, end)?;
                 }
                 out.as_mut_slice()
             }

@@ -76,8 +76,8 @@ pub fn write_with(
     })
 }
 
-/// Entries that are known to keep the promises of [`write_into`], and how a frame has them: survivors of
-/// a scan that found all finite do, and looking at them again takes as long as a quarter of the writing.
+/// Entries, and how a frame has them. They are known to keep the promises of [`write_into`], as those do
+/// that a scan has found finite: to look at them again takes as long as a quarter of the writing.
 pub(crate) struct Entries<'a> {
     header: Header,
     /// None of a frame of every position, which is read as one that does not write them down.

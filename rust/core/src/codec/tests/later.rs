@@ -244,7 +244,9 @@ fn two_buffers_have_no_second_half() {
 
 #[test]
 fn another_learning_rate_drops_the_first_half() {
-    for memory in memories().into_iter().filter(|memory| memory.keeps() == Keeps::SecondMoment) {
+    for memory in
+        memories().into_iter().filter(|memory| memory.facts().keeps == Keeps::SecondMoment)
+    {
         let codec =
             Codec::new(Sparsifier::All, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
         let (mut state, x) = (codec.init_state(3).unwrap(), Input::F32(&[1.0; 3]));

@@ -75,7 +75,7 @@ fn is_plain(quantizer: Quantizer) -> bool {
 
 /// Whether a codec may be composed of them; see the tests of what is refused.
 fn go_together(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> bool {
-    let always_masked = sparsifier.is_dense() && memory.masks();
+    let always_masked = sparsifier.is_dense() && memory.facts().masks;
     !always_masked && (sparsifier.tells_magnitude() || !quantizer.needs_magnitude())
 }
 
