@@ -30,9 +30,9 @@ _kept = threading.local()
 
 
 def takes(codec: "Codec") -> bool:
-    """Tell whether kernels encode by this codec: they do not call parts written in Python."""
+    """Tell whether kernels encode by this codec, of whose parts none is written in Python."""
     outside = isinstance(codec.sparsify, Sparsifier) or isinstance(codec.quantize, Quantizer)
-    return not outside and isinstance(codec.indices, str)
+    return not outside and isinstance(codec.indices, str) and structs.has_kernels(codec)
 
 
 def completed(
