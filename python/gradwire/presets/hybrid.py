@@ -94,11 +94,6 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
         In the units of the tensor, greater than 0; see `gradwire.sparsify.Threshold`.
     memory
         What happens to entries that are not sent.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A threshold that is not a positive number.
     """
     if threshold == 0:
         raise ValueError(
