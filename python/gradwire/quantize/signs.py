@@ -80,8 +80,9 @@ class TwoMeans(Quantizer):
     Parameters
     ----------
     column : int or None
-        Positions per column, 1 to 2**32 - 1. None derives it from the shape in `gradwire.Codec.for_shape`: the
-        product of all dimensions but the first, or all entries of a flat tensor.
+        Positions per column, 1 to 2**32 - 1. None derives it from the shape in
+        `gradwire.Codec.for_shape`: the product of all dimensions but the first, or all entries of a
+        flat tensor.
 
     References
     ----------
