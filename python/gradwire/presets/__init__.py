@@ -1,5 +1,8 @@
 """Published methods and common baselines, each a composition of parts.
 
+The options ``quantize``, ``memory`` and ``exchange`` are the other parts of the `gradwire.Codec`. For
+many ranks, codecs that send every entry take ``exchange=gradwire.exchange.QuantizedAllReduce()``.
+
 `PRESETS` lists them by name for tools and command lines.
 """
 

@@ -68,8 +68,6 @@ def adaptive(
         ``proportion`` entries.
     memory
         What happens to entries that are not sent.
-    exchange
-        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
     """
     return Codec(
         sparsify=TwoSided(proportion, sample=sample, seed=seed),
