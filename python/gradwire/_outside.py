@@ -17,9 +17,9 @@ from gradwire import _native, _plugins
 from gradwire._part import Part
 from gradwire.errors import CorruptFrameError, PluginError, UnsupportedFrameError
 from gradwire.extension import IndexCoding, Quantizer, Sparsifier
-from gradwire.state import held_on_host
+from gradwire.state import on_host
 
-__all__ = ["Positions", "Selecting", "Values", "read_positions", "read_values"]
+__all__ = ["Positions", "SelectingCodec", "Values", "read_positions", "read_values"]
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def _hashed(text: str, person: bytes) -> int:
     return int.from_bytes(digest, "little")
 
 
-class Selecting:
+class SelectingCodec:
     """A wrapper of a compiled codec that selects the positions in Python before each encode."""
 
     def __init__(self, codec: _native.Codec, sparsify: Sparsifier) -> None:
@@ -82,7 +82,7 @@ class Selecting:
 
     def positions(self, x: NDArray[Any], state: Any, bfloat16: bool = False) -> NDArray[np.uint32]:
         """Return the positions that the sparsifier selects, after checking them."""
-        values = self._codec.preview(x, held_on_host(state), bfloat16)
+        values = self._codec.preview(x, on_host(state), bfloat16)
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)
         chosen = np.asarray(

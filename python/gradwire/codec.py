@@ -12,7 +12,7 @@ from gradwire.exchange import AllGather, Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.quantize import Float32, Quantizer
 from gradwire.sparsify import Sparsifier
-from gradwire.state import State, held_on_host
+from gradwire.state import State, on_host
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +78,9 @@ class Codec(Part):
     indices: IndexCoding | extension.IndexCoding = "auto"
     exchange: Exchange = _GATHER
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
-    _encoder: "_native.Codec | _outside.Selecting" = dataclasses.field(init=False, compare=False)
+    _encoder: "_native.Codec | _outside.SelectingCodec" = dataclasses.field(
+        init=False, compare=False
+    )
     _open: bool = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +95,7 @@ class Codec(Part):
         native = self._compiled()
         self._set("_codec", native)
         if isinstance(self.sparsify, extension.Sparsifier):
-            self._set("_encoder", _outside.Selecting(native, self.sparsify))
+            self._set("_encoder", _outside.SelectingCodec(native, self.sparsify))
         else:
             self._set("_encoder", native)
         parts = [getattr(self, name) for name in _PARTS]
@@ -274,7 +276,7 @@ class Codec(Part):
         """
         if self._open:
             self._check_shape(x)
-        held = state if type(state) is State else held_on_host(state)
+        held = state if type(state) is State else on_host(state)
         kept: list[Any] = [None]
         try:
             return self._codec.encode_at(x, held, positions, kept=kept)
@@ -311,7 +313,7 @@ class Codec(Part):
         """
         if self._open:
             self._check_shape(x)
-        held = state if type(state) is State else held_on_host(state)
+        held = state if type(state) is State else on_host(state)
         kept: list[Any] = [None]
         try:
             return self._codec.encode_at_into(x, held, positions, out, kept=kept)
@@ -339,7 +341,7 @@ class Codec(Part):
         NonFiniteError, StateInUseError, ValueError, TypeError
             As `encode`.
         """
-        return self._codec.preview(x, held_on_host(state))
+        return self._codec.preview(x, on_host(state))
 
     def flush(self, state: State) -> _native.Frame:
         """Encode the whole residual exactly, and set it to zero.
@@ -367,7 +369,7 @@ class Codec(Part):
         TypeError
             Not a state.
         """
-        held = state if type(state) is State else held_on_host(state)
+        held = state if type(state) is State else on_host(state)
         kept: list[Any] = [None]
         try:
             return self._codec.flush(held, kept)
@@ -391,7 +393,7 @@ class Codec(Part):
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         if self._open:
             self._check_shape(x)
-        held = state if type(state) is State else held_on_host(state)
+        held = state if type(state) is State else on_host(state)
         kept: list[Any] = [None]
         try:
             return self._encoder.encode(x, held, max_nbytes, bfloat16, kept)
@@ -411,7 +413,7 @@ class Codec(Part):
             max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
         if self._open:
             self._check_shape(x)
-        held = state if type(state) is State else held_on_host(state)
+        held = state if type(state) is State else on_host(state)
         kept: list[Any] = [None]
         try:
             return self._encoder.encode_into(x, held, out, max_nbytes, bfloat16, kept)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexCoding", "Quantizer", "Sparsifier"]
 
 
-class Outside(Part):
+class ExternalPart(Part):
     """A part from another package. Its kind must differ from that of every other of its sort."""
 
     @classmethod
@@ -34,7 +34,9 @@ class Outside(Part):
         other = cls.KINDS.get(kind)
         # A class that is defined again, as in a notebook, replaces the old one.
         if other is not None and _home(other) != _home(cls):
-            taken = ".".join(_home(other)) if issubclass(other, Outside) else public_name(other)
+            taken = (
+                ".".join(_home(other)) if issubclass(other, ExternalPart) else public_name(other)
+            )
             raise TypeError(f"{name}.kind is {kind!r}, which {taken} already uses")
         cls.KINDS[kind] = cls
 
@@ -44,7 +46,7 @@ def _home(cls: type[Any]) -> tuple[str, str]:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sparsifier(Outside, sparsify.Sparsifier):
+class Sparsifier(ExternalPart, sparsify.Sparsifier):
     """Base class for sparsifiers written in Python.
 
     A subclass is a frozen dataclass whose fields are its options: plain values that `get_config`
@@ -87,7 +89,7 @@ class Sparsifier(Outside, sparsify.Sparsifier):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Quantizer(Outside, quantize.Quantizer):
+class Quantizer(ExternalPart, quantize.Quantizer):
     """Base class for quantizers written in Python.
 
     A subclass is a frozen dataclass whose fields are its options: plain values that `get_config`
@@ -162,7 +164,7 @@ class Quantizer(Outside, quantize.Quantizer):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class IndexCoding(Outside):
+class IndexCoding(ExternalPart):
     """Base class for codings of positions written in Python; the ``indices`` of a codec.
 
     A subclass is a frozen dataclass like `Quantizer`, with a unique ``kind`` of at most 63

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gradwire.codec import Codec
 
-__all__ = ["State", "held_on_host"]
+__all__ = ["State", "on_host"]
 
 VERSION = 1
 """Version of the dict that `State.state_dict` returns."""
@@ -25,7 +25,7 @@ _LATER = {"second_moment"}
 """Keys that dicts of earlier releases lack; they had None of it."""
 
 
-class Copied:
+class StateBase:
     """Copying, pickling and repr of a state, on any device, by its `State.state_dict`."""
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class Copied:
         return f"<gradwire.State{name}: {self.numel} elements, step {self.step}>"
 
 
-class State(Copied, _native.State):
+class State(StateBase, _native.State):
     """Residual, controller and step count of one tensor; created by `Codec.init_state`.
 
     A state belongs to one tensor and to one codec. Between calls, only *how much* the codec sends
@@ -224,6 +224,6 @@ def _rebuild(
     return state
 
 
-def held_on_host(state: Any) -> Any:
+def on_host(state: Any) -> Any:
     """Return the state for the core; a state on a device is moved to the host."""
-    return state.on_host() if isinstance(state, Copied) else state
+    return state.on_host() if isinstance(state, StateBase) else state

@@ -7,7 +7,16 @@ from gradwire.auto.measurements import LESS, Measurements
 from gradwire.auto.model import Model
 from gradwire.auto.setting import Plan, compresses
 
-__all__ = ["FEW", "SOME", "Challenge", "beaten", "challenge", "enough", "estimate", "promising"]
+__all__ = [
+    "FEW",
+    "SOME",
+    "Challenge",
+    "challenge",
+    "estimate",
+    "promising",
+    "rematch",
+    "steps_to_compare",
+]
 
 GAIN = 0.03
 """Relative gain over the fastest measured plan that makes a plan worth a trial."""
@@ -73,7 +82,7 @@ def promising(model: Model, known: Measurements, at: int) -> Plan | None:
     dense: dict[Plan, float] = {}
     coded: dict[Plan, float] = {}
     for plan in model.plans():
-        if plan in known.timed or known.held(plan, at):
+        if plan in known.timed or known.is_set_aside(plan, at):
             continue
         # A plan that sends more need not gain anything.
         weaker = model.strength(plan) < model.strength(best)
@@ -139,12 +148,12 @@ class Challenge:
     urgent: bool
 
 
-def enough(seconds: float) -> int:
+def steps_to_compare(seconds: float) -> int:
     """Return for how many steps, of this duration, a plan close to another is measured."""
     return max(FEW, min(SOME, int(CLOSELY / seconds)))
 
 
-def beaten(known: Measurements, best: Plan, again: set[Plan]) -> Plan | None:
+def rematch(known: Measurements, best: Plan, again: set[Plan]) -> Plan | None:
     """Return the fastest plan that may have been slower by chance and was not measured again."""
     found = []
     for plan, timed in known.timed.items():
@@ -181,7 +190,7 @@ def challenge(
         and timed.apart(mine)
         and timed.at + LATER * 2 ** known.failures(plan) <= at
     ]
-    free = [plan for plan in others if not known.held(plan, at)]
+    free = [plan for plan in others if not known.is_set_aside(plan, at)]
     close = [plan for plan in free if others[plan].seconds < CLOSE * mine.seconds]
     alike = [plan for plan in free if not _leaves(used, plan)]
 
@@ -194,7 +203,7 @@ def challenge(
     measured = plan in others
     expected = others[plan].seconds if measured else estimate(model, known, plan)[0]
     leaving = model.leaving(used, plan)
-    steps = settling + (enough(expected) if expected < CLOSE * mine.seconds else FEW)
+    steps = settling + (steps_to_compare(expected) if expected < CLOSE * mine.seconds else FEW)
     back = model.leaving(plan, used)
     lost = leaving + back + steps * max(0.0, expected - mine.seconds)
     return Challenge(plan, expected, measured, lost, leaving, plan in faster)

@@ -6,8 +6,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gradwire.auto import explain
-from gradwire.auto.candidates import FEW, SOME, beaten, challenge, enough, estimate, promising
-from gradwire.auto.measurements import LESS, Budget, Measurements, Timed
+from gradwire.auto.candidates import (
+    FEW,
+    SOME,
+    challenge,
+    estimate,
+    promising,
+    rematch,
+    steps_to_compare,
+)
+from gradwire.auto.measurements import LESS, Budget, Measurements, StepTime
 from gradwire.auto.model import Model
 from gradwire.auto.setting import FP32, Plan, compresses
 from gradwire.auto.step_stats import MATTERS, Drift, Figures, outdated
@@ -152,7 +160,7 @@ class Decider:
         # A single step that takes far longer than it should may be one that was held up.
         believed = timed.steps >= FEW or timed.seconds < STRANGE * self._expected
         if not (behind and believed and timed.lasted >= GLANCE):
-            apart, least = timed.apart(best), enough(timed.seconds)
+            apart, least = timed.apart(best), steps_to_compare(timed.seconds)
             if apart:
                 least = FEW
             elif self._incumbent is not None:  # which is worth a closer look
@@ -193,7 +201,7 @@ class Decider:
         if self._model is not None:
             self._challenge()
 
-    def _wait(self, timed: Timed, least: int) -> bool:
+    def _wait(self, timed: StepTime, least: int) -> bool:
         """Prolong the measurement if it was too short."""
         needed = min(MOST, max(least, math.ceil(SPAN / timed.seconds)))
         if timed.steps >= needed or self._waits == WAITS:
@@ -217,7 +225,7 @@ class Decider:
             self._try(plan, predicted)
             self.reason = explain.trying(plan, predicted, best, known)
             return
-        rival = beaten(known, best, self._again) if len(self._again) < REMATCHES else None
+        rival = rematch(known, best, self._again) if len(self._again) < REMATCHES else None
         if rival is not None:
             self._again.add(rival)
             self.reason = explain.again(rival, best, known)
@@ -225,7 +233,7 @@ class Decider:
             return
         self._settle(figures)
         for each in known.timed.keys() - {self.plan}:
-            known.hold(each, self.plan, self._steps)
+            known.set_aside(each, self.plan, self._steps)
 
     def _try(self, plan: Plan, expected: float) -> None:
         """Use a plan for as many steps as show whether it is far slower."""
@@ -266,7 +274,7 @@ class Decider:
         if found is None or not (found.urgent or self._budget.allows(found.lost)):
             return
         self._budget.spend(found.leaving, 0.0)
-        known.hold(found.plan, self.plan, self._steps)
+        known.set_aside(found.plan, self.plan, self._steps)
         self._incumbent = self.plan
         self.reason = (
             explain.again(found.plan, self.plan, known)
@@ -283,7 +291,7 @@ class Decider:
         weaker = self._strength(self.plan) < self._strength(incumbent)
         limit = 1.0 if weaker else 1.0 - LESS
         if its.seconds < limit * mine.seconds and (weaker or its.apart(mine)):
-            known.hold(incumbent, self.plan, self._steps)
+            known.set_aside(incumbent, self.plan, self._steps)
             self._interval = SHORTEST
             self._drift.begin(figures)
             incumbent = self.plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gradwire.auto.setting import Plan, compresses
 from gradwire.auto.step_stats import SURE, Figures
 
-__all__ = ["LESS", "Budget", "Measurements", "Timed"]
+__all__ = ["LESS", "Budget", "Measurements", "StepTime"]
 
 LESS = 0.01
 """Relative gain from which a plan that sends less is preferred."""
@@ -20,7 +20,7 @@ PROBE_SECONDS, PROBE_BITS = 0.1, 2e7
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class StepTime:
     """The measured step of one plan.
 
     Attributes
@@ -43,7 +43,7 @@ class Timed:
         """Seconds of all measured steps."""
         return self.seconds * self.steps
 
-    def apart(self, other: "Timed") -> bool:
+    def apart(self, other: "StepTime") -> bool:
         """Tell whether two steps differ by more than noise."""
         return abs(self.seconds - other.seconds) > SURE * math.hypot(self.error, other.error)
 
@@ -52,19 +52,19 @@ class Measurements:
     """The measured plans, and those that are not tried for a while."""
 
     def __init__(self) -> None:
-        self.timed: dict[Plan, Timed] = {}
+        self.timed: dict[Plan, StepTime] = {}
         self._failures: dict[Plan, int] = {}
-        self._held: dict[Plan, int] = {}
+        self._aside: dict[Plan, int] = {}
 
     def clear(self) -> None:
         """Forget everything: the link or the workload has changed."""
         self.timed.clear()
         self._failures.clear()
-        self._held.clear()
+        self._aside.clear()
 
-    def note(self, plan: Plan, figures: Figures, at: int) -> Timed:
+    def note(self, plan: Plan, figures: Figures, at: int) -> StepTime:
         """Record the step of a plan."""
-        found = Timed(figures.period, figures.error, figures.steps, at)
+        found = StepTime(figures.period, figures.error, figures.steps, at)
         self.timed[plan] = found
         return found
 
@@ -75,20 +75,20 @@ class Measurements:
             key=lambda plan: self.timed[plan].seconds,
         )
 
-    def hold(self, plan: Plan, used: Plan, at: int) -> None:
+    def set_aside(self, plan: Plan, used: Plan, at: int) -> None:
         """Do not try a plan for a while, which doubles each time."""
         failures = self.failures(plan)
         self._failures[plan] = failures + 1
         across = ACROSS if compresses(plan) != compresses(used) else 1
-        self._held[plan] = at + across * AGAIN * 2**failures
+        self._aside[plan] = at + across * AGAIN * 2**failures
 
     def failures(self, plan: Plan) -> int:
         """Return how often a plan was set aside."""
         return self._failures.get(plan, 0)
 
-    def held(self, plan: Plan, at: int) -> bool:
+    def is_set_aside(self, plan: Plan, at: int) -> bool:
         """Tell whether a plan is set aside."""
-        return self._held.get(plan, 0) > at
+        return self._aside.get(plan, 0) > at
 
 
 class Budget:

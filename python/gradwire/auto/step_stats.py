@@ -63,15 +63,15 @@ class Figures:
     spread: float = 0.0
     held: float = 0.0
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the figures for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Self:
-        """Build the figures that another rank has `told`."""
+    def from_json(cls, plain: Mapping[str, Any]) -> Self:
+        """Build the figures that another rank described by `to_json`."""
         values: dict[str, Any] = {
-            name: tuple(each) if isinstance(each, list) else each for name, each in told.items()
+            name: tuple(each) if isinstance(each, list) else each for name, each in plain.items()
         }
         return cls(**values)
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from gradwire.exchange.base import Exchange
-from gradwire.extension import Quantizer as Outside
+from gradwire.extension import Quantizer as ExternalQuantizer
 from gradwire.memory.base import Memory
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
@@ -28,7 +28,7 @@ class Owners(Exchange):
 
     def check_quantizer(self, quantize: Quantizer) -> None:
         """Raise a ValueError for a quantizer of another package, whose codes cannot be cut."""
-        if isinstance(quantize, Outside):
+        if isinstance(quantize, ExternalQuantizer):
             raise ValueError(
                 f"{type(self).__name__} cuts frames without decoding their values, and cannot cut "
                 f"those of {type(quantize).__name__}, which is of another package; use "

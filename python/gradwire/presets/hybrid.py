@@ -68,8 +68,6 @@ def adaptive(
         ``proportion`` entries.
     memory
         What happens to entries that are not sent.
-    exchange
-        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
     """
     return Codec(
         sparsify=TwoSided(proportion, sample=sample, seed=seed),
@@ -94,11 +92,6 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
         In the units of the tensor, greater than 0; see `gradwire.sparsify.Threshold`.
     memory
         What happens to entries that are not sent.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A threshold that is not a positive number.
     """
     if threshold == 0:
         raise ValueError(

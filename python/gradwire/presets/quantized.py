@@ -36,8 +36,6 @@ def adam_onebit(
         The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
     beta2, eps
         See `gradwire.memory.AdamCorrection`.
-    exchange
-        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 
     Notes
     -----
@@ -62,8 +60,6 @@ def dense(
 
     Parameters
     ----------
-    quantize, memory
-        The other parts of the codec.
     exchange : Exchange
         `gradwire.exchange.AllReduce` sums the values on the wire and rounds every partial sum to
         the quantizer's type; `gradwire.exchange.AllGather` sums them in float32 on every rank.
@@ -86,8 +82,6 @@ def natural(*, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER
     ----------
     seed : int
         Seed of the random numbers; see `gradwire.quantize.Exponent`.
-    memory, exchange
-        The other parts of the codec.
     """
     return Codec(sparsify=All(), quantize=Exponent(seed=seed), memory=memory, exchange=exchange)
 
@@ -117,8 +111,6 @@ def float8(
     ----------
     format, rounding, block, seed
         See `gradwire.quantize.Float8`.
-    memory, exchange
-        The other parts of the codec.
 
     Notes
     -----
@@ -146,8 +138,6 @@ def onebit(
         `gradwire.Codec.for_shape`.
     memory
         What happens to the quantization error.
-    exchange
-        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
     """
     return Codec(sparsify=All(), quantize=TwoMeans(column=column), memory=memory, exchange=exchange)
 
@@ -169,8 +159,6 @@ def signsgd(
         The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
     memory
         What happens to the quantization error.
-    exchange
-        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
     """
     return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
 
@@ -193,8 +181,6 @@ def terngrad(
     memory
         None, as in the paper: the rounding is unbiased for the clipped gradient, and its error is
         larger than a memory can feed back.
-    exchange
-        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
     """
     return Codec(
         sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory, exchange=exchange
@@ -227,8 +213,6 @@ def qsgd(
     memory
         The paper uses no memory: the rounding is unbiased. With one, the levels must be fine enough
         for it (`gradwire.quantize.Quantizer.contracts`): ``norm="max"``, or shorter blocks.
-    exchange
-        How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
     """
     quantize = Uniform(bits=bits, block=block, norm=norm, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)

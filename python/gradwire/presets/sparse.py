@@ -91,8 +91,6 @@ def topk(
     ----------
     ratio, k
         See `gradwire.sparsify.TopK`. Pass exactly one of the two.
-    quantize, memory
-        The other parts of the codec.
     """
     return Codec(sparsify=TopK(ratio=ratio, k=k), quantize=quantize, memory=memory)
 
@@ -121,8 +119,6 @@ def sidco(
     ----------
     ratio, distribution, stages, band
         See `gradwire.sparsify.SID`.
-    quantize, memory
-        The other parts of the codec.
     """
     sparsify = SID(ratio, distribution=distribution, stages=stages, band=band)
     return Codec(sparsify=sparsify, quantize=quantize, memory=memory)
@@ -156,8 +152,6 @@ def dgc(
     momentum, nesterov, masking, clip
         See `gradwire.memory.MomentumCorrection`; ``clip`` applies to the norm of each tensor,
         while the paper clips the norm of the node's whole gradient.
-    quantize
-        How values are coded.
     """
     return Codec(
         sparsify=SampledTopK(ratio, sample_ratio=sample_ratio),
@@ -227,8 +221,6 @@ def threshold(threshold: float, *, quantize: Quantizer = EXACT, memory: Memory =
     ----------
     threshold : float
         In the units of the tensor; see `gradwire.sparsify.Threshold`.
-    quantize, memory
-        The other parts of the codec.
 
     Notes
     -----
@@ -263,8 +255,6 @@ def randomk(
     ----------
     ratio, k, block, seed
         See `gradwire.sparsify.RandomK`.
-    quantize, memory
-        The other parts of the codec.
     exchange
         An all-reduce of the values by default. Quantizers whose codes cannot be summed need
         `gradwire.exchange.AllGather`.
@@ -296,8 +286,6 @@ def gaussiank(
     ----------
     ratio, rounds, band
         See `gradwire.sparsify.Gaussian`.
-    quantize, memory
-        The other parts of the codec.
     """
     return Codec(
         sparsify=Gaussian(ratio, rounds=rounds, band=band), quantize=quantize, memory=memory
@@ -326,7 +314,5 @@ def redsync(
     ----------
     ratio, method
         See `gradwire.sparsify.Trimmed`.
-    quantize, memory
-        The other parts of the codec.
     """
     return Codec(sparsify=Trimmed(ratio, method=method), quantize=quantize, memory=memory)

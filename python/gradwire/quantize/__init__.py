@@ -1,6 +1,7 @@
 """Quantizers: how the values of the selected entries are coded.
 
-The rounding error of every entry stays in the residual, if the codec has one.
+The rounding error of every entry stays in the residual, if the codec has one. Options out of range
+raise a ValueError, those of the wrong type a TypeError.
 """
 
 from gradwire._part import own_parts

@@ -93,11 +93,6 @@ class Float8(Quantizer):
     seed : int
         Seed of stochastic rounding, 0 to 2**64 - 1.
 
-    Raises
-    ------
-    ValueError, TypeError
-        An unknown format or rounding, a block or a seed out of range.
-
     References
     ----------
     Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2022.

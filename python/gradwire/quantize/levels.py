@@ -25,19 +25,13 @@ class Uniform(Quantizer):
     bits : int
         Bits per entry including the sign, 2 to 8: ``2 ** (bits - 1) - 1`` levels above zero.
     block : int
-        Entries per norm. Each norm takes four bytes.
+        Entries per norm, 1 to 2**32 - 1. Each norm takes four bytes.
     norm : {"l2", "max"}
         Upper end of the grid: the Euclidean norm of the block, as in the paper, or its largest
         magnitude, which gives a finer grid.
     seed : int
-        Seed of the random numbers, which also depend on the name of the tensor, the step and the
-        stream of the `gradwire.State`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Bits outside 2 to 8, a block outside 1 to 2**32 - 1, an unknown norm, or a seed outside 0
-        to 2**63 - 1.
+        Seed of the random numbers, 0 to 2**63 - 1. They also depend on the name of the tensor, the
+        step and the stream of the `gradwire.State`.
 
     References
     ----------
@@ -96,11 +90,6 @@ class Exponent(Quantizer):
     seed : int
         Seed of the random numbers, 0 to 2**64 - 1.
 
-    Raises
-    ------
-    ValueError, TypeError
-        A seed out of range.
-
     References
     ----------
     Horváth, Ho, Horváth, Sahu, Canini, Richtárik, "Natural Compression for Distributed Deep
@@ -132,11 +121,6 @@ class Codebook(Quantizer):
     ----------
     bits : int
         Bits per entry including the sign, 1 to 4.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Bits out of range.
 
     References
     ----------

@@ -30,12 +30,7 @@ class SignScale(Quantizer):
     scale : {"mean", "rms", "bin-max", "threshold"}
         The magnitude: the mean of the entries' magnitudes; the root of their mean square; the mean
         of the largest magnitudes of all bins, with `gradwire.sparsify.BinMax`; the threshold, with
-        `gradwire.sparsify.Threshold`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Unknown scale. The codec refuses the last two if its sparsifier has no such magnitude.
+        `gradwire.sparsify.Threshold`. The codec refuses the last two with other sparsifiers.
 
     References
     ----------
@@ -85,13 +80,9 @@ class TwoMeans(Quantizer):
     Parameters
     ----------
     column : int or None
-        Positions per column. None derives it from the shape in `gradwire.Codec.for_shape`: the
-        product of all dimensions but the first, or all entries of a flat tensor.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A column outside 1 to 2**32 - 1.
+        Positions per column, 1 to 2**32 - 1. None derives it from the shape in
+        `gradwire.Codec.for_shape`: the product of all dimensions but the first, or all entries of a
+        flat tensor.
 
     References
     ----------
@@ -133,16 +124,11 @@ class Ternary(Quantizer):
     Parameters
     ----------
     clip : float or None
-        Clip at this many standard deviations of the values; 2.5 in the paper, None for no
-        clipping. Values that are all equal are not clipped.
+        Clip at this many standard deviations of the values, above 0; 2.5 in the paper, None for
+        no clipping. Values that are all equal are not clipped.
     seed : int
-        Seed of the random numbers, which also depend on the name of the tensor, the step and the
-        stream of the `gradwire.State`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A clip that is not finite and greater than 0, or a seed outside 0 to 2**63 - 1.
+        Seed of the random numbers, 0 to 2**63 - 1. They also depend on the name of the tensor, the
+        step and the stream of the `gradwire.State`.
 
     References
     ----------

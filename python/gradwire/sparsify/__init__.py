@@ -3,7 +3,8 @@
 Only `All` and `RandomK` send exact zeros. Ties go to the lower index. A step on a tensor of n
 entries costs one read of n values (with `gradwire.memory.Residual` also one read and one write of
 the residual) plus work on the selected entries. The first step, and a step after a sudden change of
-scale, may read the tensor twice.
+scale, may read the tensor twice. Options out of range raise a ValueError, those of the wrong type a
+TypeError.
 """
 
 from gradwire._part import own_parts

@@ -28,7 +28,7 @@ class RandomK(Sparsifier):
     Parameters
     ----------
     ratio : float, optional
-        k = max(1, floor(ratio * n)), 0 < ratio <= 1.
+        k = max(1, floor(ratio * n)), 0 < ratio <= 1. Pass either ``ratio`` or ``k``.
     k : int, optional
         Number of entries, at least 1. A tensor with fewer entries sends all of them.
     block : bool
@@ -38,11 +38,6 @@ class RandomK(Sparsifier):
     scaled : bool
         Multiply values by n / k, which makes the decoded tensor an unbiased estimate. Only for
         codecs without a memory.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A value out of range or of the wrong type; not exactly one of ratio and k.
 
     References
     ----------

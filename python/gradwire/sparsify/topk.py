@@ -136,13 +136,8 @@ class ChunkTopK(Sparsifier):
         edges may be smaller, so any shape works. Tensors with another number of dimensions are
         divided into chunks.
     columns : int, optional
-        Columns of the matrix; `for_shape` fills it in. With a tile but no columns, the shape is
-        unknown and the tensor is divided into chunks.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A value out of range or of the wrong type; columns without a tile.
+        Columns of the matrix, only with a tile; `for_shape` fills it in. With a tile but no
+        columns, the shape is unknown and the tensor is divided into chunks.
 
     References
     ----------

@@ -294,13 +294,13 @@ class AutoController:
         mine = figures(self._places, len(self._by_id), list(self._records))
         with self._control.act(f"decision {self._looks} of auto") as channel:
             given = channel.all_gather_object(
-                [None if mine is None else mine.told(), self._additions.found]
+                [None if mine is None else mine.to_json(), self._additions.found]
             )
             if not self._added and any(adds for _, adds in given):
                 self._leave_out_codec()
                 return
             every = [each for each, _ in given]
-            known = [Figures.read(each) for each in every if each is not None]
+            known = [Figures.from_json(each) for each in every if each is not None]
             if len(known) < len(every):  # a rank knows no whole pass
                 self._left = 2
                 return

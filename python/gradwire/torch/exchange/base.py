@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire._outside import Selecting
+from gradwire._outside import SelectingCodec
 from gradwire.errors import NonFiniteError
 from gradwire.torch.backends.interface import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
@@ -226,7 +226,7 @@ class ExchangeBase(abc.ABC):
         for piece in pieces:
             encoder = piece.parameter.codec._encoder
             chosen = None
-            if isinstance(encoder, Selecting):
+            if isinstance(encoder, SelectingCodec):
                 try:
                     chosen = encoder.positions(self._gradient(job, piece), piece.parameter.state)
                 except NonFiniteError as error:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire.errors import StateInUseError
-from gradwire.state import VERSION, Copied
+from gradwire.state import VERSION, StateBase
 from gradwire.torch.backends.cuda.layout import Layout, scalars_of, struct_of
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.plans import Plans, completed
@@ -29,7 +29,7 @@ def init_state(codec: "Codec", numel: int, name: str | None, stream: int) -> "gr
     return cast("gradwire.state.State", State(codec, numel, name=name, stream=stream))
 
 
-class State(Copied):
+class State(StateBase):
     """A state with the attributes and methods of `gradwire.State`, on the device or on the host.
 
     It is on the device as long as kernels encode. `on_host` moves it to a state of the core, where
