@@ -64,15 +64,15 @@ def draw(summaries: Sequence[Summary], path: Path) -> None:
 
 
 def _panel(axes: Any, summary: Summary) -> None:
-    dense = summary.dense(2).mean
+    dense = summary.dense(2)["mean"]
     axes.axhspan(dense - POINTS, dense, color=BAND, zorder=0)
-    for each in summary.best:
-        color, marker = LOOKS[each.method]
-        many = each.ranks != 2
+    for _, each in summary.best.iterrows():
+        color, marker = LOOKS[each["method"]]
+        many = each["ranks"] != 2
         axes.errorbar(
-            [each.bytes_per_step],
-            [each.mean],
-            yerr=None if math.isnan(each.error) else [each.error],
+            [each["nbytes"]],
+            [each["mean"]],
+            yerr=None if math.isnan(each["error"]) else [each["error"]],
             color=color,
             marker=marker,
             markerfacecolor="none" if many else color,
@@ -80,7 +80,7 @@ def _panel(axes: Any, summary: Summary) -> None:
             linestyle="",
             elinewidth=1,
             capsize=2,
-            label=f"{each.method}, {each.ranks} ranks" if many else each.method,
+            label=f"{each['method']}, {each['ranks']} ranks" if many else each["method"],
         )
     axes.set_xscale("log")
     axes.margins(x=0.12, y=0.15)

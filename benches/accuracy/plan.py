@@ -56,6 +56,8 @@ class Section:
         The two rates at which the search begins, by method and number of ranks.
     tries : int
         Seeds with which the search compares two rates. Each result has as many at least.
+    archived : bool
+        Only shown: the runs are published, and the code of the task is gone.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Section:
     baselines: tuple[str, ...]
     methods: Mapping[tuple[str, int], tuple[float, float]]
     tries: int = 1
+    archived: bool = False
 
     def value(self, points: Sequence[Mapping[str, float]]) -> float:
         """Return the measure of a run, from what it measured at its evaluations."""
@@ -177,6 +180,7 @@ SECTIONS: dict[str, Section] = {
             ADAM_GRID,
             _DENSE,
             {(method, 2): (8e-3, 16e-3) for method in (*_DENSE, *_ONE_PER_CENT)},
+            archived=True,
         ),
         Section(
             "control",
@@ -190,9 +194,12 @@ SECTIONS: dict[str, Section] = {
             _DENSE,
             {(method, 2): (1e-3, 2e-3) for method in (*_DENSE, *_ONE_PER_CENT)},
             tries=3,
+            archived=True,
         ),
     )
 }
+
+MADE = tuple(name for name, each in SECTIONS.items() if not each.archived)
 
 Scores = Mapping[Run, float]
 """The measure of every finished run; minus infinity if it diverged."""
@@ -210,7 +217,7 @@ class Plan:
         Fewer steps, the two first rates only, one seed, two ranks.
     """
 
-    sections: Sequence[str] = tuple(SECTIONS)
+    sections: Sequence[str] = MADE
     seeds: int = SEEDS
     quick: bool = False
 
@@ -234,26 +241,6 @@ class Plan:
                 found.append((ranks, stage, run))
         found.sort(key=lambda each: each[:2])
         return [run for _, _, run in found]
-
-    def left(self, scores: Scores) -> dict[tuple[str, int], float]:
-        """Return about how many runs are left, by task and ranks."""
-        left: dict[tuple[str, int], float] = {}
-        for section, method, ranks in self.series():
-            known: float = len(self._missing(section, method, ranks, scores))
-            if known:
-                made = sum(
-                    (run.section, run.method, run.ranks) == (section.name, method, ranks)
-                    for run in scores
-                )
-                known = max(known, self._usual(section) - made)
-            left[section.task, ranks] = left.get((section.task, ranks), 0) + known
-        return left
-
-    def _usual(self, section: Section) -> float:
-        """How many runs a series usually takes: a search tries three or four rates."""
-        if self.quick:
-            return 2
-        return 3.5 * section.tries + 2 * (self._seeds(section) - section.tries)
 
     def best(self, section: Section, method: str, ranks: int, scores: Scores) -> float | None:
         """Return the rate with the best mean over all seeds; None before the series is complete.

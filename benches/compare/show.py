@@ -1,58 +1,75 @@
-"""Show the sections of a recorded run again, or write them into the documentation.
+"""The table of a comparison: one for each case, and the few rows of the README."""
 
-python -m benches.compare.show benches/results/FILE.json [--into docs/performance.md]
-"""
-
-import argparse
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from benches.harness import pages, results
+from benches.harness.pages import span
 
-from . import aims, blocks, pages, record, sections
+from .laws import HEADLINE
 
-BLOCK = "sections"
+Row = Mapping[str, Any]
 
+COPY = "plain copy"
+CASE = ("law", "numel", "ratio", "threads")
 
-def tables(document: dict[str, Any]) -> Iterator[Table]:
-    """Yield the tables of all sections, in the order of a run."""
-    for name, section in sections.ALL.items():
-        for measured in document["sections"].get(name, []):
-            yield section.table(measured)
-
-
-def markdown(table: Table) -> list[str]:
-    """Return a table's title, its rows and its caption as lines of Markdown."""
-    rows = [[str(cell) for cell in column.cells] for column in table.columns]
-    headings = [str(column.header) for column in table.columns]
-    right = [column.justify == "right" for column in table.columns]
-    lines = pages.table(headings, zip(*rows, strict=True), right=right)
-    caption = [str(table.caption), ""] if table.caption else []
-    return [f"**{table.title}**", "", *lines, "", *caption]
+SHOWN = {
+    COPY: COPY,
+    "gradwire adam": "**gradwire adam**, Adam's step included",
+    "gradwire topk": "**gradwire topk** (exact)",
+    "gradwire sidco": "**gradwire sidco**",
+    "DGC sampling": "DGC's sampling, in torch",
+    "torch PowerSGD, rank 4": "torch's PowerSGD hook, rank 4",
+    "torch.topk": "`torch.topk`",
+}
+"""Rows of the README, in its order."""
 
 
-def page(document: dict[str, Any], path: str) -> list[str]:
-    """Return all sections as lines of Markdown, followed by their source."""
-    lines = [line for table in tables(document) for line in markdown(table)]
-    return [*lines, f"From `{path}`."]
+def table(rows: Sequence[Row]) -> str:
+    """Return the table of a case."""
+    law, numel, ratio, threads = (rows[0][name] for name in CASE)
+    headings = ("encode with residual", "median", "least - most", "/ copy", "decode / copy",
+                "sent / asked", "bits/entry", "MB", "setting")  # fmt: skip
+    cells = [_cells(row, max(1, int(numel * ratio)), numel) for row in rows]
+    title = f"**{law}, {numel:,} float32, ratio {ratio:g}, threads: {threads}**"
+    return f"{title}\n\n{pages.table(headings, cells)}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--into", type=Path, help="rewrite the tables in this file")
-    chosen = parser.parse_args()
-    document = record.read(chosen.file)
-    if chosen.into:
-        path = chosen.file.resolve().relative_to(blocks.ROOT).as_posix()
-        blocks.replace(chosen.into, BLOCK, page(document, path))
-        return
-    console = Console(width=None if Console().is_terminal else 170)
-    for table in (*tables(document), aims.table(document)):
-        console.print(table)
+def _cells(row: Row, asked: int, numel: int) -> list[str]:
+    between = f"{span(row['least'])} - {span(row['most'])}"
+    cells = [row["name"], span(row["seconds"]), between, f"{row['copies']:.2f}"]
+    if row["name"] == COPY:
+        return [*cells, "", "", "", "", ""]
+    nbytes, count = row["nbytes"], row["count"]
+    return [
+        *cells,
+        f"{row['decode_copies']:.3f}",
+        "all" if count == numel else f"{count / asked:.2f}",
+        f"{8 * nbytes / max(1, count):.3g}",
+        f"{nbytes / 1e6:.3g}",
+        row["setting"],
+    ]
 
 
-if __name__ == "__main__":
-    main()
+def page(document: Mapping[str, Any]) -> str:
+    """Return the tables of all cases."""
+    groups = groupby(document["rows"], key=lambda row: [row[name] for name in CASE])
+    return "\n\n".join(table(list(rows)) for _, rows in groups)
+
+
+def readme(document: Mapping[str, Any], path: Path | None) -> str:
+    """Return the README's block: 25 M entries at one per cent on one thread."""
+    case = [HEADLINE, 25_000_000, 0.01, 1]
+    found = {row["name"]: row for row in document["rows"] if [row[name] for name in CASE] == case}
+    rows = []
+    for name, title in SHOWN.items():
+        row = found[name]
+        copies = f"{row['copies']:.{0 if row['copies'] >= 10 else 1}f}"
+        sent = f"{row['nbytes'] / 1e6:.3g}" if "nbytes" in row else ""
+        rows.append([title, sent, span(row["seconds"]), copies])
+    shown = pages.table(["", "MB per step", "encode", "in copies"], rows)
+    data = "" if path is None else f"; [all figures]({results.relative(path)})"
+    where = f"{results.where(document['machine'])}, {document['date'][:10]}"
+    return f"{shown}\n\nBy `make bench` ({where}{data})."

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gradwire
+from benches.harness import pages
 from gradwire.memory import MEMORIES, Memory
 from gradwire.presets import PRESETS
-
-from . import blocks
 
 SHAPE = (64, 1024)
 """Of a matrix: what depends on a tensor's shape has one to depend on."""
@@ -48,20 +47,21 @@ def stored(codec: gradwire.Codec) -> Iterator[Memory | None]:
         yield memory
 
 
-def table() -> list[str]:
-    """Return the lines of the table: memories first, then presets."""
-    lines = [f"| preset | memory | {' | '.join(STORAGE)} |", "|---|---|" + "---:|" * len(STORAGE)]
+def table() -> str:
+    """Return the table: memories first, then presets."""
     rows = [("any", gradwire.topk(ratio=0.01, memory=memory())) for memory in MEMORIES]
     rows += [(f"`{each.call}`", each.build(**each.example)) for each in PRESETS.values()]
-    return lines + [_row(title, codec) for title, codec in rows]
-
-
-def _row(title: str, codec: gradwire.Codec) -> str:
     cells = [
-        "" if memory is None else f"{bytes_per_entry(dataclasses.replace(codec, memory=memory)):g}"
-        for memory in stored(codec)
+        [title, f"`{type(codec.memory).__name__}`", *(_cell(codec, each) for each in stored(codec))]
+        for title, codec in rows
     ]
-    return f"| {' | '.join([title, f'`{type(codec.memory).__name__}`', *cells])} |"
+    return pages.table(["preset", "memory", *STORAGE], cells, texts=2)
+
+
+def _cell(codec: gradwire.Codec, memory: Memory | None) -> str:
+    if memory is None:
+        return ""
+    return f"{bytes_per_entry(dataclasses.replace(codec, memory=memory)):g}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--into", type=Path, help="a page that has the block")
     into = parser.parse_args(arguments).into
     if into is None:
-        print("\n".join(table()))
+        print(table())
     else:
-        blocks.replace(into, "bytes per entry", table())
+        pages.replace(into, "bytes per entry", table())
 
 
 if __name__ == "__main__":

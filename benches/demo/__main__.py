@@ -91,10 +91,7 @@ def parser() -> argparse.ArgumentParser:
         help="link speeds, such as 100mbit or 2.5gbit (default: 100mbit,1gbit)",
     )
     made.add_argument(
-        "--ranks",
-        type=_count(2, MAX_RANKS),
-        default=2,
-        help="number of processes (default: 2)",
+        "--ranks", type=_count(2, MAX_RANKS), default=2, help="number of processes (default: 2)"
     )
     made.add_argument(
         "--steps",
@@ -172,9 +169,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from benches.demo.picture import draw
+    from benches.demo.progress import Reporter
     from benches.demo.runner import run
     from benches.demo.table import print_results
-    from benches.harness.progress import Reporter
 
     out = folder(arguments.out)
     shown = console(stderr=arguments.json)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benches.harness.trained import HALVES, PLAIN
+from benches.demo.results import HALVES, PLAIN
 
 SECONDS = 260.0  # for all runs, so that the demo ends within five minutes, start-up included
 MIN_STEPS = 60  # with fewer steps the models learn too little to compare

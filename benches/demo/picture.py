@@ -12,8 +12,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from benches.demo.results import Comparison, Results
-from benches.harness.trained import HALVES, PLAIN
+from benches.demo.results import HALVES, PLAIN, Comparison, Results
 from gradwire.cli.plan.quantities import format_rate, size
 from gradwire.cli.theme import save
 

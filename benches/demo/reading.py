@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from benches.demo.results import Comparison, Results, Run
-from benches.harness.trained import LABELS, PLAIN, replicas
+from collections.abc import Iterable
+
+from benches.demo.results import LABELS, PLAIN, Comparison, Results, Run
 from gradwire.cli.plan.quantities import format_rate
 
 # On a shared machine a difference in time below this factor is noise, and counts as a draw.
@@ -67,3 +68,12 @@ def _reached(comparison: Comparison, run: Run) -> float:
     """Return the seconds until a run reached the loss that all runs reached; always positive."""
     seconds = run.seconds_to_loss(comparison.equal_loss)
     return max(run.seconds if seconds is None else seconds, 1e-9)
+
+
+def replicas(runs: Iterable[Run]) -> str:
+    """Return the line that says whether all ranks ended with equal models."""
+    broken = dict.fromkeys(f"{e.task}/{e.method}" for e in runs if not e.replicas_identical)
+    if broken:
+        named = ", ".join(broken)
+        return f"WARNING: the ranks' models differ after {named}. Please report this bug."
+    return "In every run, all ranks ended with bit-identical models."

@@ -5,20 +5,30 @@ Plain data without torch or processes, so that saved results can be loaded and d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any, Self
 
-from benches.harness import trained
-from benches.harness.trained import HALVES, Trained
+PLAIN = "none"
+HALVES = ("bf16", "fp16")  # DDP's, and Horovod's
+LABELS = {PLAIN: "no compression", "bf16": "bf16 hook", "fp16": "Compression.fp16"}
+"""Names of the methods that are not presets, in tables and figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Trained):
+class Run:
     """One training run: a task, a method, a link.
 
     Attributes
     ----------
+    bytes_per_step, dense_bytes_per_step : float
+        Payload that a rank sends per step, and the same for plain float32.
+    optimizer : str
+        In words, without the learning rate.
+    learning_rate : float
+        The highest of the schedule.
+    rate_source : str
+        Where the rate comes from, if it was not measured with this method.
     rate : int or None
         The link's speed in bits per second; None for the unshaped loopback device.
     step_seconds : list of float
@@ -34,12 +44,15 @@ class Run(Trained):
         Median step of the same task without any exchange, with all ranks running.
     """
 
-    derived: ClassVar[dict[str, str]] = {
-        **Trained.derived,
-        "median_step_seconds": "step",
-        "seconds": "seconds",
-    }
-
+    task: str
+    method: str
+    steps: int
+    bytes_per_step: float
+    dense_bytes_per_step: float
+    replicas_identical: bool
+    optimizer: str = ""
+    learning_rate: float = 0.0
+    rate_source: str = ""
     rate: int | None
     parameters: int
     step_seconds: list[float]
@@ -49,6 +62,16 @@ class Run(Trained):
     achieved: float | None
     compute_seconds: float
     detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name of the method in tables and figures."""
+        return LABELS.get(self.method, self.method)
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of plain float32 divided by the bytes of the method."""
+        return self.dense_bytes_per_step / self.bytes_per_step
 
     @property
     def step(self) -> float:
@@ -142,12 +165,32 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Results(trained.Results[Run]):
-    """Everything measured by one run of the demo."""
+class Results:
+    """Everything measured by one run of the demo, with the circumstances."""
 
-    kind: ClassVar[type[Trained]] = Run
-
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    tasks: dict[str, dict[str, Any]]
+    runs: list[Run]
     link: dict[str, Any]  # shaped, why_not, measured: {rate: [bits per second each way]}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, dicts, strings and numbers, derived figures included."""
+        plain = {"schema": 1, **asdict(self)}
+        for saved, run in zip(plain["runs"], self.runs, strict=True):
+            saved |= {"ratio": run.ratio, "median_step_seconds": run.step, "seconds": run.seconds}
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Rebuild the results from the output of ``to_json``."""
+        names = {each.name for each in fields(Run)}
+        runs = [
+            Run(**{key: value for key, value in run.items() if key in names})
+            for run in plain["runs"]
+        ]
+        return cls(**{each.name: plain[each.name] for each in fields(cls)} | {"runs": runs})
 
     def comparisons(self) -> list[Comparison]:
         """Return the runs grouped by task and link, in the order in which they ran."""

@@ -9,14 +9,12 @@ from statistics import median
 from typing import Any
 
 from benches.demo.budget import KINDS, Budget, Job
-from benches.demo.results import Results, Run
+from benches.demo.progress import Reporter
+from benches.demo.results import HALVES, PLAIN, Results, Run
 from benches.harness import horovodrun
 from benches.harness.link import Link, Loopback, open_link
-from benches.harness.machine import machine, threads_per_rank
-from benches.harness.processes import Ranks
-from benches.harness.progress import Reporter
-from benches.harness.starting import start
-from benches.harness.trained import HALVES, PLAIN
+from benches.harness.machine import machine, threads_per_rank, versions
+from benches.harness.processes import Ranks, start
 from gradwire.cli.plan.quantities import format_rate
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools
@@ -55,7 +53,15 @@ def run(plan: Plan, progress: Reporter) -> Results:
         if plan.horovod:
             progress.note("Ranks: started by horovodrun.")
         begin = horovodrun.start if plan.horovod else start
-        ranks = stack.enter_context(Ranks(link, plan.ranks, begin))
+        processes = Ranks(
+            link,
+            plan.ranks,
+            "benches.demo.rank",
+            start=begin,
+            threads=threads_per_rank(plan.ranks),
+            horovod=plan.horovod,
+        )
+        ranks = stack.enter_context(processes)
         return _Session(plan, link, why_not, ranks, progress).run()
 
 
@@ -95,7 +101,7 @@ class _Session:
         self.tasks: dict[str, dict[str, Any]] = {}
 
     def run(self) -> Results:
-        found = self.ranks.versions()
+        found = versions() | self.ranks.ready()
         measured = {
             format_rate(rate) if rate else "loopback": self._probe(rate) for rate in self.rates
         }
@@ -120,10 +126,7 @@ class _Session:
         """Set the rate and measure a plain TCP stream, in bits per second each way."""
         if rate is not None:
             self.link.set_rate(rate)
-        self.ranks.send(do="probe", seconds=PROBE_SECONDS)
-        there = back = 0.0
-        for _, event in self.ranks.events("probed"):
-            there, back = event["rates"]
+        there, back = self.ranks.ask(do="probe", seconds=PROBE_SECONDS)[0]
         asked = format_rate(rate) if rate else "loopback"
         speeds = f"{format_rate(there)} one way, {format_rate(back)} the other"
         self.progress.note(f"  {asked}: TCP stream measured at {speeds}")
@@ -173,15 +176,18 @@ class _Session:
         return run
 
     def _train(self, task: str, method: str, steps: int, *, evaluate: bool) -> dict[str, Any]:
-        def advance(step: int, loss: float) -> None:
-            self.progress.advance(step, loss, *self.budget.so_far(step, steps))
+        def advance(event: dict[str, Any]) -> None:
+            step: int = event["step"]
+            self.progress.advance(step, event["loss"], *self.budget.so_far(step, steps))
 
-        return self.ranks.train(
+        found: dict[str, Any] = self.ranks.ask(
             advance if evaluate else None,
+            do="train",
             task=task,
             method=method,
             steps=steps,
             evaluate=evaluate,
             ratio=self.plan.ratio,
             learning_rate=self.plan.learning_rate,
-        )
+        )[0]
+        return found

@@ -1,17 +1,17 @@
-"""Print the demo's tables."""
+"""Print the demo's tables, and what is said under them of how methods were trained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benches.demo.reading import reading
-from benches.demo.results import Comparison, Results, Run
-from benches.harness.tables import about, table, training_table
-from benches.harness.trained import PLAIN
+from benches.demo.results import PLAIN, Comparison, Results, Run
+from benches.harness.rates import table as rates
 from gradwire.cli.plan.quantities import format_rate, size
 
 ONE_TABLE_WIDTH = 112  # terminal columns needed to show all figures in one table
@@ -32,6 +32,58 @@ def format_times(factor: float | None) -> str:
         else f"{factor:.1f}x"
         if factor < 99.95
         else f"{factor:.0f}x"
+    )
+
+
+def table(
+    title: str | None,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    texts: int = 1,
+    wrap: bool = True,
+) -> Table:
+    """Return a table whose first columns are texts and whose others are figures."""
+    made = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for at, heading in enumerate(headings):
+        made.add_column(heading, justify="left" if at < texts else "right", no_wrap=not wrap)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def format_learning_rate(trained: Run) -> str:
+    """Return a learning rate, and where it comes from if that is worth a remark."""
+    source = f" ({trained.rate_source})" if trained.rate_source else ""
+    return f"{trained.learning_rate:g}{source}"
+
+
+def training_table(task: str, methods: Iterable[Run]) -> Table:
+    """Return a table of what the methods were trained with on a task."""
+    headings = ("method", "optimizer", "learning rate")
+    rows = [(each.label, each.optimizer, format_learning_rate(each)) for each in methods]
+    return table(f"{task}: trained with", headings, rows, texts=len(headings))
+
+
+def about() -> str:
+    """Return how optimizers and learning rates were chosen."""
+    settings = rates()["settings"]
+    seeds = ", ".join(
+        f"{' and '.join(map(str, seeds))} on {task}" for task, seeds in settings["seeds"].items()
+    )
+    return (
+        "Every method has the optimizer that is recommended for it: AdamW(beta1, beta2) and "
+        "SGD(momentum) are torch's, those of gradwire.torch.optim are named so. The learning rate "
+        f"is the best of one grid for all methods, {settings['grid']}, by held-out loss after "
+        f"{settings['steps']} steps (seeds {seeds}), unless a remark says otherwise; "
+        "--learning-rate sets another."
     )
 
 

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 
 import gradwire.torch
-from benches.compare import files
+from benches.harness import results
 
 from . import record, show
-from .measure import SECTIONS, guarded
-from .setup import FULL, QUICK, Setup, by_events
+from .measure import FULL, QUICK, SECTIONS, Setup, by_events, guarded
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -54,8 +53,8 @@ def measure(setup: Setup, sections: Sequence[str], out: Path | None) -> tuple[Pa
     for name in sections:
         with guarded(document["failed"], name):
             document["sections"][name] = SECTIONS[name](setup, _say, document["failed"])
-        files.write(document, path)
-    return path, files.read(path)
+        results.write(document, path)
+    return path, results.read(path)
 
 
 def _say(what: str) -> None:
@@ -70,7 +69,7 @@ def main(given: Sequence[str] | None = None) -> int:
     rounds = chosen.rounds or (11 if chosen.quick else 31)
     setup = Setup("cuda", by_events, QUICK if chosen.quick else FULL, rounds, warm_up=10)
     path, document = measure(setup, chosen.sections, chosen.out)
-    print("\n".join(show.tables(document)))
+    print(show.text(document))
     print(f"Written: {path}")
     return 1 if document["failed"] else 0
 

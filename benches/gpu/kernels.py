@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gradwire
-from benches.compare.contestant import Contestant
+from benches.compare.peers import Contestant
 from gradwire.torch.backends.cuda.decoding import ADD
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.plans import Plan, takes

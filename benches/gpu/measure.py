@@ -1,8 +1,15 @@
-"""What a run measures: each section in interleaved rounds with a copy, and checked before."""
+"""What a run measures: each section in interleaved rounds with a copy, and checked before.
 
+CUDA's events take the time of the device, with all of the work queued before it starts. What was
+never checked is not timed: frames are compared with the core's first, and who fails is left out and
+written down.
+"""
+
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,18 +17,91 @@ import torch
 from torch import Tensor
 
 import gradwire
-from benches.compare import examples, hooks, plan, selecting
-from benches.compare.contestant import Contestant
-from benches.compare.interleave import Tick, interleave
-from benches.compare.laws import gradients
+from benches.compare.contestants import call, layer
+from benches.compare.laws import HEADLINE, gradients
+from benches.compare.peers import TORCH, Contestant, TorchTopK
+from benches.compare.timing import Clock, Tick, interleave
+from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
 from gradwire.torch.backends import cuda
 
 from . import kernels
 from .kernels import Kernels, contestant
-from .setup import Setup, by_calls
 
-RATIO, RECEIVED = plan.HEADLINE_RATIO, 0.01
+LEAD = 4_000_000
+"""Cycles that the device waits before the work: two milliseconds, in which all is queued."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Entries of the tensors; of the bucket, how many parameters they are shared out to."""
+
+    large: int
+    bucket: int
+    parameters: int
+    small: int
+
+
+FULL = Sizes(large=100_000_000, bucket=25_000_000, parameters=300, small=1_000_000)
+QUICK = Sizes(large=25_000_000, bucket=25_000_000, parameters=300, small=1_000_000)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a run is made.
+
+    Attributes
+    ----------
+    device : str
+        ``"cuda"``; the tests, which have no GPU, take ``"cpu"`` with emulated kernels.
+    clock
+        Times what the device does in a call.
+    sizes, rounds, warm_up
+        Of the tensors; rounds that count, and those before.
+    """
+
+    device: str
+    clock: Clock
+    sizes: Sizes
+    rounds: int
+    warm_up: int
+
+
+def by_events(work: Callable[[], Any], before: Callable[[], object]) -> tuple[float, Any]:
+    """Return the seconds that the device takes for a call after another one, and what it gave.
+
+    The device is kept busy first, so that launches do not wait for Python; a call that waits for
+    the device itself pays for that.
+    """
+    before()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(LEAD)  # type: ignore[no-untyped-call]
+    begin.record()
+    answer = work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3, answer
+
+
+def by_calls(setup: Setup, work: Callable[[], object]) -> float:
+    """Return the median seconds from a call to its return, the device's work included."""
+    seconds = []
+    for _ in range(setup.warm_up + setup.rounds):
+        finish(setup)
+        began = time.perf_counter()
+        work()
+        finish(setup)
+        seconds.append(time.perf_counter() - began)
+    return sorted(seconds[setup.warm_up :])[setup.rounds // 2]
+
+
+def finish(setup: Setup) -> None:
+    """Wait for the device."""
+    if setup.device == "cuda":
+        torch.cuda.synchronize()
+
+
+RATIO, RECEIVED = 0.001, 0.01
 FRAMES = 8
 TOGETHER = 4  # presets at a time: each keeps a few times the memory of the tensor
 
@@ -47,50 +127,41 @@ DENSE = contestant(
     lambda _: gradwire.dense(quantize=BFloat16()),
 )
 OURS = (TOPK, COLD, SIDCO, DENSE)
-PEERS: tuple[type[Contestant], ...] = (
-    *(selecting.TorchTopK, selecting.Sampling, selecting.SidcoInTorch),
-    *hooks.ALL,
-)
-
-Rows = list[dict[str, Any]]
 Failed = dict[str, str]
 
 
 def steps(setup: Setup, numel: int) -> list[Tensor]:
     """Return the gradients of two steps on the device."""
-    drawn = gradients(plan.HEADLINE_LAW, numel)
+    drawn = gradients(HEADLINE, numel)
     return [torch.from_numpy(each).to(setup.device) for each in drawn]
 
 
 def contest(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Encodes with a residual, ours and what torch has."""
     given = steps(setup, setup.sizes.large)
-    return race(setup, [*OURS, *PEERS], given, tick, failed) | {"ratio": RATIO}
+    return race(setup, [*OURS, *TORCH], given, tick, failed) | {"ratio": RATIO}
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """A row for every preset."""
     given = steps(setup, setup.sizes.large)
-    kinds = [_preset(name) for name in examples.ROWS]
+    kinds = [_preset(preset) for preset in PRESETS.values()]
     found: dict[str, Any] = {"numel": setup.sizes.large, "rows": []}
     for first in range(0, len(kinds), TOGETHER):
         part = race(setup, kinds[first : first + TOGETHER], given, tick, failed)
         found = {**part, "rows": found["rows"] + part["rows"]}
-    for row in found["rows"]:
-        row["selects"] = examples.selects(examples.ROWS[row["name"]])
     return found
 
 
-def _preset(name: str) -> type[Kernels]:
-    preset = examples.ROWS[name]
-    return contestant(name, examples.call(preset), lambda numel: examples.build(preset, numel))
+def _preset(preset: Preset) -> type[Kernels]:
+    return contestant(preset.name, call(preset), lambda numel: layer(preset, numel))
 
 
 def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Decode and add: one frame, several, and the entries of one in torch."""
     numel = setup.sizes.large
     given = steps(setup, numel)[0]
-    sent = selecting.TorchTopK(numel, RECEIVED, setup.device)
+    sent = TorchTopK(numel, RECEIVED, setup.device)
     entries = sent.encode(given)
     codec = gradwire.topk(ratio=RECEIVED, memory=gradwire.memory.NoMemory())
     host = given.cpu().numpy()

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 import gradwire
-from benches.compare import files
+from benches.harness import results
 from gradwire.torch.cuda import status
 
-from .setup import Setup
+from .measure import Setup
 
 UNIT = (
     "seconds of the device by events, call: seconds from a call in Python to its return; "
@@ -28,7 +28,7 @@ def facts(device: str) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _device(device) | {"cores": os.cpu_count()},
-        "versions": files.versions("numpy", "torch") | {"gradwire": gradwire.__version__},
+        "versions": results.versions("numpy", "torch") | {"gradwire": gradwire.__version__},
         "library": _library(),
     }
 
@@ -48,7 +48,7 @@ def document(setup: Setup) -> dict[str, Any]:
 def default_path(document: dict[str, Any]) -> Path:
     """Return the file in ``benches/results`` that date and chip name."""
     chip = re.sub(r"[^a-z0-9]+", "-", document["machine"]["chip"].lower()).strip("-")
-    return files.FOLDER / f"{document['date'][:10]}-{chip}.json"
+    return results.FOLDER / f"{document['date'][:10]}-{chip}.json"
 
 
 def _device(device: str) -> dict[str, Any]:

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benches.compare import aim, blocks, files, pages
-from benches.compare.pages import span
+from benches.harness import pages, results
+from benches.harness.pages import span
 
-from .aims import AIMS, ONCE
-
-BLOCK = "gpu"
+HEADINGS = ("", "device", "/ copy", "sent", "bits/sent", "call", "setting")
 TITLES = {
     "contest": "Encode with a residual, ratio 0.001",
     "bucket": "A bucket of {parameters} parameters, top-k, ratio 0.001",
@@ -23,54 +21,50 @@ TITLES = {
 }
 
 
-def page(document: dict[str, Any], path: str) -> list[str]:
-    """Return the aims and all sections as lines of Markdown, and their source."""
-    return [*tables(document), f"From `{path}`."]
+def sections(document: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the title and the cells of every section that the run has."""
+    for name, title in TITLES.items():
+        if measured := document["sections"].get(name):
+            rows = [{"name": "copy", **measured["copy"]}, *measured["rows"]]
+            cells = [_cells(row, measured["numel"]) for row in rows]
+            yield f"{title.format(**measured)}: {measured['numel']:,} float32", cells
 
 
-def tables(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of all tables that the run has."""
+def _cells(row: dict[str, Any], numel: int) -> list[str]:
+    cells = [row["name"], span(row["seconds"]), f"{row['copies']:.2f}"]
+    if "count" in row:
+        bits = 8 * row["nbytes"] / max(1, row["count"])
+        cells += [f"{100 * row['count'] / numel:.3g} %", f"{bits:.1f}"]
+    else:
+        cells += ["", ""]
+    return [*cells, span(row["call"]) if "call" in row else "", row.get("setting", "")]
+
+
+def head(document: dict[str, Any]) -> str:
+    """Return on what a run was made, and what failed."""
     machine, versions = document["machine"], document["versions"]
-    yield (
+    failed = [f"{name} failed: {why.splitlines()[0]}" for name, why in document["failed"].items()]
+    text = (
         f"{machine['chip']}, driver {machine['driver']}, CUDA {machine['cuda']}, torch "
         f"{versions['torch']}, gradwire {versions['gradwire']}; {document['date'][:10]}."
     )
-    yield ""
-    rows = aim.rows(AIMS, document, ONCE)
-    headings = (f"{document['sizes']['large']:,} float32", "aim", "reached")
-    yield from aim.lines(headings, rows)
-    for name, title in TITLES.items():
-        if measured := document["sections"].get(name):
-            yield ""
-            yield f"**{title.format(**measured)}**: {measured['numel']:,} float32"
-            yield ""
-            yield from section(measured)
-    yield ""
-    for name, reason in document["failed"].items():
-        yield f"**{name}** failed: {reason.splitlines()[0]}"
-        yield ""
+    return "\n\n".join([text, *failed])
 
 
-def section(measured: dict[str, Any]) -> list[str]:
-    """Return the table of a section."""
-    rows = measured["rows"]
-    sent, called = (any(key in row for row in rows) for key in ("count", "call"))
-    cells = [["copy", span(measured["copy"]["median"]), "1.00", *[""] * (3 * sent + called)]]
-    for row in rows:
-        line = [row["name"], span(row["seconds"]["median"]), f"{row['copies']['median']:.2f}"]
-        if sent:
-            entries = f"{100 * row['count'] / measured['numel']:.3g} %"
-            bits = f"{8 * row['nbytes'] / max(1, row['count']):.1f}"
-            line += [
-                entries,
-                bits,
-                f"`{row['setting']}`" if "(" in row["setting"] else row["setting"],
-            ]
-        if called:
-            line.append(span(row["call"]) if "call" in row else "")
-        cells.append(line)
-    headings = ["", "device", "/ copy", *(["sent", "bits/sent", "setting"] if sent else [])]
-    return pages.table([*headings, *(["call"] if called else [])], cells)
+def text(document: dict[str, Any]) -> str:
+    """Return all tables for a terminal, which takes no library."""
+    lines = [head(document)]
+    for title, cells in sections(document):
+        wide = [max(map(len, column)) for column in zip(HEADINGS, *cells, strict=True)]
+        lines += ["", title]
+        lines += ["  ".join(map(str.ljust, row, wide)).rstrip() for row in (HEADINGS, *cells)]
+    return "\n".join(lines)
+
+
+def page(document: dict[str, Any], path: Path) -> str:
+    """Return all tables for the documentation, and their source."""
+    parts = [f"**{title}**\n\n{pages.table(HEADINGS, rows)}" for title, rows in sections(document)]
+    return "\n\n".join([head(document), *parts, f"From `{results.relative(path)}`."])
 
 
 def main() -> None:
@@ -78,12 +72,10 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--into", type=Path, help="rewrite the tables in this file")
     chosen = parser.parse_args()
-    document = files.read(chosen.file)
+    document = results.read(chosen.file)
+    print(text(document))
     if chosen.into:
-        path = chosen.file.resolve().relative_to(blocks.ROOT).as_posix()
-        blocks.replace(chosen.into, BLOCK, page(document, path))
-        return
-    print("\n".join(tables(document)))
+        pages.replace(chosen.into, "gpu", page(document, chosen.file))
 
 
 if __name__ == "__main__":

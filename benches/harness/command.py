@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from rich.console import Console
 
-__all__ = ["OutputError", "conduct", "console", "folder", "learning_rate"]
+INTERRUPTED = 130
+"""Exit status, as a shell has it for a command that Ctrl-C ended."""
 
 # Everything needed beyond numpy, checked before anything starts: import name, package name.
 _NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
@@ -22,6 +27,20 @@ _NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotl
 
 class OutputError(Exception):
     """Results cannot be written; the message is meant for the user."""
+
+
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, as Ctrl-C does, so that ranks and links are closed."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def folder(path: Path) -> Path:
@@ -69,7 +88,6 @@ def conduct(command: str, what: Callable[[], int]) -> int:
         return 2
     from benches.harness.namespaces import LinkUnavailableError
     from benches.harness.processes import RankError
-    from benches.harness.signals import terminate_as_interrupt
 
     try:
         with terminate_as_interrupt():
@@ -91,7 +109,7 @@ def conduct(command: str, what: Callable[[], int]) -> int:
         return 1
     except KeyboardInterrupt:
         print(f"{command}: interrupted; processes and links were removed", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def console(*, stderr: bool) -> Console:

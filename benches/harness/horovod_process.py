@@ -23,7 +23,7 @@ def main(setups: list[dict[str, Any]], *, own_name: bool) -> None:
             connection.connect(str(Path(setup["folder"], "ranks")))
             connection.sendall(bytes([2 * setup["rank"] + stream]))
             os.dup2(connection.fileno(), stream)
-    rank_process.main(setup | {"horovodrun": True})
+    rank_process.main(setup)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.harness.link import Link
-from benches.harness.starting import ROOT, RankError, Started, end, keep_log, variables
+from benches.harness.processes import ROOT, RankError, Started, end, keep_log, variables
 
 __all__ = ["missing", "start"]
 

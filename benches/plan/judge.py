@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from benches.harness import pages
+from gradwire.cli.plan.quantities import format_rate
 from gradwire.cost import (
     Calibration,
     Link,
@@ -16,12 +18,15 @@ from gradwire.cost import (
     predict,
 )
 
-from .measure import name_of
-
 BY_GRADIENTS = ("threshold", "strom", "adacomp", "adaptive", "gaussiank", "redsync")
 """What these send depends on gradients: they get the number of bytes that training has sent."""
 
 Row = dict[str, Any]
+
+
+def name_of(rate: int | None) -> str:
+    """Return the name of a link; 0 or None is one that is not shaped."""
+    return format_rate(rate) if rate else "unshaped"
 
 
 def _with(found: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
@@ -93,31 +98,22 @@ def predictions(measured: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def table(measured: dict[str, Any]) -> list[str]:
+def table(measured: dict[str, Any]) -> str:
     """Return the table in Markdown, with a sentence before and one after it."""
     rows = predictions(measured)
     cells = {(row["rate"], row["method"]): row for row in rows}
     rates = list(dict.fromkeys(row["rate"] for row in rows))
     names = list(dict.fromkeys(row["method"] for row in rows))
-    cores = measured["machine"]["cores"]
     title = (
-        f"{measured['date'][:10]}, {measured['ranks']} ranks on {cores} cores, "
-        f"{measured['numel'] / 1e6:.1f} M parameters, Gloo. Milliseconds of a step: predicted / "
-        f"measured, the median of up to {measured['rounds']} turns, and the error."
+        f"{measured['date'][:10]}, {measured['ranks']} ranks on {measured['machine']['cores']} "
+        f"cores, {measured['numel'] / 1e6:.1f} M parameters, Gloo. Milliseconds of a step: "
+        f"predicted / measured, the median of up to {measured['rounds']} turns, and the error."
     )
-    lines = [
-        title,
-        "",
-        "| | " + " | ".join(name_of(rate) for rate in rates) + " |",
-        "|---|" + "---:|" * len(rates),
-    ]
-    lines += [
-        f"| {name} | " + " | ".join(_cell(cells[rate, name]) for rate in rates) + " |"
-        for name in names
-    ]
+    lines = [[name, *(_cell(cells[rate, name]) for rate in rates)] for name in names]
     compute = [median(row["compute"] for row in rows if row["rate"] == rate) for rate in rates]
-    lines.append("| no exchange | " + " | ".join(f"{1e3 * each:.0f}" for each in compute) + " |")
-    return [*lines, "", _summary(rows)]
+    lines.append(["no exchange", *(f"{1e3 * each:.0f}" for each in compute)])
+    shown = pages.table(["", *map(name_of, rates)], lines)
+    return f"{title}\n\n{shown}\n\n{_summary(rows)}"
 
 
 def _cell(row: Row) -> str:

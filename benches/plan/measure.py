@@ -6,16 +6,13 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-import torch
-
-from benches.harness.machine import machine, versions
-from benches.ranks import Ranks, joined
-from gradwire.cli.plan.quantities import format_rate
+from benches.harness import results
+from benches.harness.processes import Ranks, joined
 from gradwire.cost import Calibration, CodecCost, Line
 
+from .judge import name_of
 from .rank import DENSE, LAYERS, NUMEL
 
 AT_ONCE = 6  # methods that take turns, whose models are in memory
@@ -26,17 +23,14 @@ TURN = 4  # steps of a turn where steps are short, after one that is not timed
 SHORT = 0.8  # seconds of a turn, unless one step takes longer
 
 
-def name_of(rate: int) -> str:
-    """Return the name of a link; 0 is one that is not shaped."""
-    return format_rate(rate) if rate else "unshaped"
-
-
 def measure(
-    ranks: int, rates: Sequence[int], methods: Sequence[str], rounds: int
+    ranks: int, rates: Sequence[int | None], methods: Sequence[str], rounds: int
 ) -> dict[str, Any]:
     """Measure on links of these rates between so many ranks."""
     load = os.getloadavg()
-    with joined(ranks, "benches.plan.rank", shaped=True) as processes:
+    with joined(ranks, "benches.plan.rank") as (processes, why_not):
+        if why_not is not None:
+            raise SystemExit(f"no shaped link: {why_not}")
         codecs = [method for method in methods if method not in DENSE]
         found = [processes.ask(do="calibrate", methods=codecs, seconds=0.2) for _ in range(TIMES)]
         outcomes: list[dict[str, Any]] = [
@@ -52,9 +46,7 @@ def measure(
                 processes.shape(outcome["rate"])
                 _turns(processes, batch, rounds, outcome)
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": {**versions(), "torch": torch.__version__},
+        **results.circumstances(),
         "load": {"before": load, "after": os.getloadavg()},
         "ranks": ranks,
         "numel": NUMEL,
@@ -81,9 +73,9 @@ def _turns(processes: Ranks, batch: Sequence[str], rounds: int, outcome: dict[st
             start = time.perf_counter()
             last = seconds[method][-1] if seconds[method] else SHORT
             count = min(TURN, max(1, int(SHORT / last)))
-            answers = processes.ask(do="steps", method=method, count=count)
+            answers = processes.ask(do="timed", method=method, count=count)
             began[method] += time.perf_counter() - start
-            seconds[method].append(round(max(each["seconds"] for each in answers), 5))
+            seconds[method].append(round(max(answers), 5))
     outcome["seconds"] |= {method: sorted(each) for method, each in seconds.items()}
 
 

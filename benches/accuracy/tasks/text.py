@@ -15,9 +15,8 @@ HELD_OUT = 1024
 class Text:
     """A character-level transformer on Python source code: windows of 64 characters."""
 
-    def __init__(self, global_batch: int = GLOBAL_BATCH) -> None:
-        self._global_batch = global_batch
-        self._source = Source(batch=global_batch, held_out_windows=HELD_OUT)
+    def __init__(self) -> None:
+        self._source = Source(batch=GLOBAL_BATCH, held_out_windows=HELD_OUT)
 
     def model(self, seed: int) -> nn.Module:
         """Return a newly initialized model."""
@@ -25,8 +24,8 @@ class Text:
 
     def batches(self, rank: int, ranks: int, seed: int) -> Iterator[Batch]:
         """Yield a rank's share of every global batch, endlessly."""
-        if self._global_batch % ranks:
-            raise ValueError(f"{self._global_batch} windows do not divide among {ranks} ranks")
+        if GLOBAL_BATCH % ranks:
+            raise ValueError(f"{GLOBAL_BATCH} windows do not divide among {ranks} ranks")
         for windows, targets in self._source.batches(0, 1, seed):
             yield windows[rank::ranks], targets[rank::ranks]
 
