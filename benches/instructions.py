@@ -44,7 +44,6 @@ def build(cargo: str = "cargo") -> Path:
 
 
 def count(program: Path, work: str) -> tuple[float, str]:
-    """Return the instructions per element of one case, and the SIMD level that it ran at."""
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     command += ["--collect-atstart=no", "--toggle-collect=*::measured*", str(program), work]
     try:

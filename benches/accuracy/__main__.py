@@ -27,25 +27,20 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="a quarter of the steps, two rates, one seed, 2 ranks"
-    )
-    parser.add_argument(
-        "--only", type=_sections, default=MADE, metavar="NAME,...",
-        help=f"sections to run, of {', '.join(MADE)} (default: all)",
-    )  # fmt: skip
+    # fmt: off
+    parser.add_argument("--quick", action="store_true",
+                        help="a quarter of the steps, two rates, one seed, 2 ranks")
+    parser.add_argument("--only", type=_sections, default=MADE, metavar="NAME,...",
+                        help=f"sections to run, of {', '.join(MADE)} (default: all)")
     parser.add_argument("--seeds", type=int, default=SEEDS,
-                        help="runs of each result (default: %(default)s)")  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=int, default=cores(), help="processes of one thread each (default: cores)"
-    )
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder with the four files of Fashion-MNIST"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("accuracy-results"), metavar="DIR",
-        help="folder of runs, tables and figure (default: %(default)s)",
-    )  # fmt: skip
+                        help="runs of each result (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=cores(),
+                        help="processes of one thread each (default: cores)")
+    parser.add_argument("--data", type=Path, metavar="DIR",
+                        help="folder with the four files of Fashion-MNIST")
+    parser.add_argument("--out", type=Path, default=Path("accuracy-results"), metavar="DIR",
+                        help="folder of runs, tables and figure (default: %(default)s)")
+    # fmt: on
     chosen = parser.parse_args(given)
     for name in ("seeds", "jobs"):
         if getattr(chosen, name) < 1:

@@ -28,14 +28,9 @@ from .local import Hub, Local
 class Dense:
     """Every entry: in float32, as plain DDP sends it, or as torch's ``bf16_compress_hook`` does.
 
-    In bfloat16 gradients are rounded, divided by the ranks, and added up. The sum of more than two
-    ranks depends on their order, which on a ring is another one for each part of a bucket; here it
-    is that of the ranks.
-
-    Attributes
-    ----------
-    nbytes : float
-        Bytes that a rank sends in a step: a ring all-reduce, everything but the own share, twice.
+    In bfloat16 gradients are rounded, divided by the ranks, and added up in their order; on a ring
+    it is another one for each part of a bucket. ``nbytes`` is what a rank sends in a ring all-
+    reduce.
     """
 
     def __init__(self, flat: Flat, ranks: int, start: int = 0, *, half: bool = False) -> None:
@@ -45,7 +40,6 @@ class Dense:
         self.nbytes = 2 * (ranks - 1) / ranks * dtype.itemsize * flat.numel
 
     def take(self, rank: int, gradients: Tensor) -> None:
-        """Add the gradients of a rank; ranks come in order."""
         part = gradients.to(torch.bfloat16).div_(self._ranks) if self._half else gradients
         if rank == 0:
             self._sum.copy_(part)
@@ -53,7 +47,6 @@ class Dense:
             self._sum.add_(part)
 
     def average(self, out: Tensor) -> None:
-        """Write the average, and forget the gradients."""
         if self._half:
             out.copy_(self._sum)
         else:
@@ -63,12 +56,7 @@ class Dense:
 class Exchanged:
     """Large parameters through the exchange of a codec, the others dense.
 
-    Attributes
-    ----------
-    states : list of list of gradwire.State
-        For each rank, the states of the compressed parameters.
-    nbytes : float
-        Bytes that a rank sends in the last step.
+    ``states`` has those of each rank, ``nbytes`` what a rank sent in the last step.
     """
 
     def __init__(self, flat: Flat, ranks: int, codec: Codec) -> None:
@@ -82,17 +70,14 @@ class Exchanged:
         self.nbytes = 0.0
 
     def change(self, codec: Codec) -> None:
-        """Encode with another codec from now on, which keeps the same states."""
         for each in self._ranks:
             each.use(codec)
 
     def take(self, rank: int, gradients: Tensor) -> None:
-        """Take the gradients of a rank; ranks come in order."""
         self._ranks[rank].take(gradients)
         self._others.take(rank, gradients[self._flat.cut :])
 
     def average(self, out: Tensor) -> None:
-        """Exchange what was taken, and write the average."""
         self._others.average(out[self._flat.cut :])
         number = next(self._steps)
         work = [self._threads.submit(self._exchange, each, number) for each in self._ranks]

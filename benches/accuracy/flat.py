@@ -34,16 +34,9 @@ class Piece:
 class Flat:
     """Make a model's tensors views of vectors: compressed parameters first, then the others.
 
-    Attributes
-    ----------
-    parameters, gradients, buffers : torch.Tensor
-        float32 vectors, zero between the tensors. Backward passes add to the gradients.
-    pieces : list of Piece
-        The parameters that are compressed, in the order of the model.
-    cut : int
-        Where the parameters begin that are sent dense.
-    numel, numel_dense : int
-        Entries of all parameters, and of those sent dense.
+    ``parameters``, ``gradients`` and ``buffers`` are float32 vectors, zero between the tensors;
+    backward passes add to the gradients. ``pieces`` are the parameters that are compressed; at
+    ``cut`` those begin that are sent dense.
     """
 
     def __init__(self, model: nn.Module, *, codec: Codec | None = None) -> None:

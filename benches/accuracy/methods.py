@@ -16,18 +16,11 @@ WARM_UP = recommended(gradwire.adam(0.01))
 
 @dataclass(frozen=True)
 class Method:
-    """A codec, or None to send everything, and an optimizer.
+    """A codec, or None to send everything, and an optimizer: "adamw" or "sgd".
 
-    Attributes
-    ----------
-    optimizer : {"adamw", "sgd"}
-        Of `gradwire.torch.optim` if the codec computes steps, else of torch.
-    options : mapping
-        Keyword arguments of the optimizer.
-    schedule : Schedule, optional
-        Of the codec. A tenth of the run counts as an epoch, unless it counts steps.
-    half : bool
-        Without a codec, everything goes in bfloat16, as torch's hook sends it.
+    The optimizer is of `gradwire.torch.optim` if the codec computes steps, else of torch. A tenth
+    of the run is an epoch of the schedule, unless it counts steps. Without a codec, ``half`` sends
+    everything in bfloat16, as torch's hook does.
     """
 
     codec: Codec | None = None

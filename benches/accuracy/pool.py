@@ -39,16 +39,9 @@ class WorkerError(Exception):
 
 
 class Pool:
-    """A few processes. Leaving the context ends them and what they were at.
+    """A few processes that train. Leaving the context ends them and what they were at.
 
-    Parameters
-    ----------
-    jobs : int
-        Number of processes.
-    data : Path, optional
-        Folder of data that is not downloaded.
-    target : callable
-        What a process does.
+    ``data`` is the folder of data that is not downloaded, ``target`` what a process does.
     """
 
     def __init__(self, jobs: int, data: Path | None = None, target: Target | None = None) -> None:
@@ -83,10 +76,7 @@ class Pool:
     def make(self, work: Work[R], tell: Callable[[R, Record], None]) -> None:
         """Make every run that is missing, and tell of it once it is kept.
 
-        Raises
-        ------
-        WorkerError
-            If a run fails or a process dies.
+        Raises `WorkerError` if a run fails or a process dies.
         """
         while True:
             for run in work.missing():

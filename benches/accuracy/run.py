@@ -59,7 +59,6 @@ class Stepper:
         self._optimizer = _optimizer(method, flat, self._average)
 
     def begin(self, learning_rate: float) -> None:
-        """Begin a step."""
         codec = self._changes.get(self._step, self._codec)
         self._step += 1
         for group in self._optimizer.param_groups:
@@ -75,7 +74,6 @@ class Stepper:
                     state.learning_rate = learning_rate
 
     def end(self) -> None:
-        """Update the parameters."""
         self.averages.average(self._average)
         self._optimizer.step()
 
@@ -126,17 +124,9 @@ def _optimizer(method: Method, flat: Flat, average: Tensor) -> torch.optim.Optim
 
 @dataclass
 class Curve:
-    """What a run gave.
+    """What a run gave: its evaluations, bytes that a rank sends a step, and whether it diverged.
 
-    Attributes
-    ----------
-    points : list of dict
-        At each evaluation ``step`` and what the task measures on held-out data, such as ``loss``
-        and ``accuracy``.
-    bytes_per_step : float
-        Bytes that a rank sends, on average.
-    diverged : bool
-        The run ended early, because a gradient or the loss was not finite.
+    Each point has ``step`` and what the task measures on held-out data, such as ``loss``.
     """
 
     points: list[dict[str, float]] = field(default_factory=list)
@@ -159,19 +149,9 @@ def run(
 
     Gradients of the ranks come from backward passes one after the other. Buffers, such as the
     statistics of BatchNorm, are those of rank 0, which DDP broadcasts before every forward pass.
-
-    Parameters
-    ----------
-    task : Task
-        Its batch over all ranks together is the same for any number of ranks.
-    learning_rate : float
-        The highest of a schedule with warm-up and cosine decay.
-    seed : int
-        Of the initial weights and the order of data.
-    evaluations : int
-        On held-out data, at equal distances; the last after the last step.
-    tell : callable, optional
-        Called with the step and each point.
+    The global batch is the same for any number of ranks. The learning rate is the highest of a
+    schedule with warm-up and cosine decay, and evaluations are at equal distances, the last at the
+    end.
     """
     model = task.model(seed)
     flat = Flat(model, codec=method.codec)
@@ -207,7 +187,6 @@ def run(
 
 
 def evaluate(task: Task, model: nn.Module) -> dict[str, float]:
-    """Return what the task measures on held-out data."""
     model.eval()
     with torch.no_grad():
         found = task.evaluate(model)

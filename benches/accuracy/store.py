@@ -25,7 +25,6 @@ def versions() -> dict[str, str]:
 
 
 def key(run: Run, steps: int) -> dict[str, Any]:
-    """Return everything that determines a run but the versions, as plain data."""
     section = SECTIONS[run.section]
     return {
         "schema": SCHEMA,
@@ -95,16 +94,13 @@ class Planned:
         return of_plan(self.plan, [*self.published, *self.store.records], versions())
 
     def missing(self) -> list[Run]:
-        """Return the runs that are known to be needed, most telling first."""
         return self.plan.missing(scores(self.records()))
 
     def order(self, run: Run) -> tuple[str, Any, float, dict[str, Any]]:
-        """Return what a process has to know of a run."""
         options = {"ranks": run.ranks, "seed": run.seed, "steps": self.plan.steps(run.section)}
         return SECTIONS[run.section].task, METHODS[run.method], run.learning_rate, options
 
     def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
-        """Keep what a process has answered."""
         saved = {**key(run, self.plan.steps(run.section)), "versions": versions()}
         record = {"key": saved, **outcome, "processor": machine().get("processor", "")}
         self.store.add(record)

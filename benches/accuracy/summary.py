@@ -31,17 +31,11 @@ SERIES = ["method", "ranks"]
 class Summary:
     """What the runs of a section show.
 
-    Attributes
-    ----------
-    every : pandas.DataFrame
-        A row for each method, number of ranks and learning rate: ``mean`` and ``error`` (standard,
-        NaN for one seed) of the measure in points, over ``seeds``; means of ``loss``, of the
-        measure at the first and the last evaluation, ``early`` and ``last``, and of the bytes a
-        step. NaN where a run diverged.
-    best : pandas.DataFrame
-        Of these, the best rate of every finished series.
-    missing, searched : list of tuple
-        Methods and ranks that have no result yet, and those whose result is not the last word.
+    ``every`` has a row for each method, number of ranks and learning rate: ``mean`` and standard
+    ``error`` of the measure in points over ``seeds``, means of ``loss``, of the measure at the
+    first and the last evaluation, and of the bytes a step; NaN where a run diverged. ``best`` has
+    the best rate of every finished series. ``missing`` series have no result yet, of those
+    ``searched`` it may change.
     """
 
     section: Section

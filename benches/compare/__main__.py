@@ -8,8 +8,9 @@ else; with --quick two.
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,15 @@ import torch
 
 import gradwire
 from benches.harness import pages, results
-from benches.harness.command import INTERRUPTED, terminate_as_interrupt
+from benches.harness.command import INTERRUPTED, progress, terminate_as_interrupt
+from benches.harness.pages import span
 
-from . import show
-from .contestants import OURS, PEERS, presets
+from .contestants import OURS, PEERS, Contestant, presets
 from .laws import HEADLINE, LAWS, gradients
-from .peers import Contestant
 from .timing import Timing, interleave, timed
 
 FULL = {"sizes": (1_000, 1_000_000, 25_000_000), "ratios": (0.1, 0.01, 0.001), "threads": (1, 2)}
 QUICK = {"sizes": (1_000_000, 25_000_000), "ratios": (0.01,), "threads": (1,)}
-BYTES_PER_ENTRY = 180
-"""Everyone keeps a residual, most of them more: what a case takes."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +46,19 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # fmt: off
     parser.add_argument("--quick", action="store_true", help="fewer sizes, one ratio, one thread")
     parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="entries of a tensor")
     parser.add_argument("--ratios", type=float, nargs="+", metavar="R")
     parser.add_argument("--threads", type=int, nargs="+", metavar="T")
     parser.add_argument("--laws", nargs="+", choices=[*LAWS], default=[HEADLINE],
-                        help="distributions of gradients (default: %(default)s)")  # fmt: skip
+                        help="distributions of gradients (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count (default: 7)")
     parser.add_argument("--only", default="", help="only contestants whose name contains this text")
     parser.add_argument("--out", type=Path, help="JSON file to write (default: none)")
     parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing: show a file")
     parser.add_argument("--into", type=Path, help="a page that has the block `encode`")
+    # fmt: on
     chosen = parser.parse_args(given)
     usual = QUICK if chosen.quick else FULL
     for name, values in usual.items():
@@ -122,7 +122,7 @@ def measure(
         before={name: prepare(each) for name, each in entrants.items()},
         after={name: decode(name, each) for name, each in entrants.items()},
     )
-    rows = [{**asdict(case), "name": show.COPY, **copy.record()}]
+    rows = [{**asdict(case), "name": COPY, **copy.record()}]
     for name, timing in timings.items():
         nbytes, count = (float(np.median(each)) for each in zip(*sent[name], strict=True))
         decoded = decodes[name].record()
@@ -141,20 +141,69 @@ def measure(
     return rows
 
 
-def fits(numel: int) -> bool:
-    """Return whether the machine has enough memory for a case; True if that is unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return True
-    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    return 1024 * free >= BYTES_PER_ENTRY * numel
+Row = Mapping[str, Any]
+
+COPY = "plain copy"
+CASE = ("law", "numel", "ratio", "threads")
+
+SHOWN = {
+    COPY: COPY,
+    "gradwire adam": "**gradwire adam**, Adam's step included",
+    "gradwire topk": "**gradwire topk** (exact)",
+    "gradwire sidco": "**gradwire sidco**",
+    "DGC sampling": "DGC's sampling, in torch",
+    "torch PowerSGD, rank 4": "torch's PowerSGD hook, rank 4",
+    "torch.topk": "`torch.topk`",
+}
+"""Rows of the README, in its order."""
 
 
-def progress(text: str) -> None:
-    """Overwrite one line of a terminal; elsewhere say nothing."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K  {text}", end="", file=sys.stderr, flush=True)
+def table(rows: Sequence[Row]) -> str:
+    """Return the table of a case."""
+    law, numel, ratio, threads = (rows[0][name] for name in CASE)
+    headings = ("encode with residual", "median", "least - most", "/ copy", "decode / copy",
+                "sent / asked", "bits/entry", "MB", "setting")  # fmt: skip
+    cells = [_cells(row, max(1, int(numel * ratio)), numel) for row in rows]
+    title = f"**{law}, {numel:,} float32, ratio {ratio:g}, threads: {threads}**"
+    return f"{title}\n\n{pages.table(headings, cells)}"
+
+
+def _cells(row: Row, asked: int, numel: int) -> list[str]:
+    between = f"{span(row['least'])} - {span(row['most'])}"
+    cells = [row["name"], span(row["seconds"]), between, f"{row['copies']:.2f}"]
+    if row["name"] == COPY:
+        return [*cells, "", "", "", "", ""]
+    nbytes, count = row["nbytes"], row["count"]
+    return [
+        *cells,
+        f"{row['decode_copies']:.3f}",
+        "all" if count == numel else f"{count / asked:.2f}",
+        f"{8 * nbytes / max(1, count):.3g}",
+        f"{nbytes / 1e6:.3g}",
+        row["setting"],
+    ]
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Return the tables of all cases."""
+    groups = groupby(document["rows"], key=lambda row: [row[name] for name in CASE])
+    return "\n\n".join(table(list(rows)) for _, rows in groups)
+
+
+def readme(document: Mapping[str, Any], path: Path | None) -> str:
+    """Return the README's block: 25 M entries at one per cent on one thread."""
+    case = [HEADLINE, 25_000_000, 0.01, 1]
+    found = {row["name"]: row for row in document["rows"] if [row[name] for name in CASE] == case}
+    rows = []
+    for name, title in SHOWN.items():
+        row = found[name]
+        copies = f"{row['copies']:.{0 if row['copies'] >= 10 else 1}f}"
+        sent = f"{row['nbytes'] / 1e6:.3g}" if "nbytes" in row else ""
+        rows.append([title, sent, span(row["seconds"]), copies])
+    shown = pages.table(["", "MB per step", "encode", "in copies"], rows)
+    data = "" if path is None else f"; [all figures]({results.relative(path)})"
+    where = f"{results.where(document['machine'])}, {document['date'][:10]}"
+    return f"{shown}\n\nBy `make bench` ({where}{data})."
 
 
 def main(given: list[str] | None = None) -> int:
@@ -164,21 +213,18 @@ def main(given: list[str] | None = None) -> int:
     else:
         document = {**results.circumstances(), "rows": []}
         for case in cases(chosen):
-            if not fits(case.numel):
-                print(f"skipped, not enough memory: {case}")
-                continue
             kinds = contestants(case, chosen.only)
-            rows = measure(case, kinds, chosen.rounds, lambda what: progress(what))
+            rows = measure(case, kinds, chosen.rounds, progress)
             progress("")
             document["rows"] += rows
-            print(f"{show.table(rows)}\n", flush=True)
+            print(f"{table(rows)}\n", flush=True)
             if chosen.out is not None:
                 results.write(document, chosen.out)
     if chosen.show is not None:
-        print(show.page(document))
+        print(page(document))
     if chosen.into is not None:
         path = chosen.show or chosen.out
-        pages.replace(chosen.into, "encode", show.readme(document, path))
+        pages.replace(chosen.into, "encode", readme(document, path))
     return 0
 
 

@@ -6,13 +6,14 @@ Every figure is that of a state, divided by its entries: none is computed from o
 """
 
 import argparse
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gradwire
 from benches.harness import pages
-from gradwire.memory import MEMORIES, Memory
+from gradwire.memory import MEMORIES
 from gradwire.presets import PRESETS
 
 SHAPE = (64, 1024)
@@ -27,45 +28,30 @@ STORAGE: dict[str, dict[str, object]] = {
 """The columns: options of a memory that change how it is stored."""
 
 
-def bytes_per_entry(codec: gradwire.Codec) -> float:
-    """Return the bytes that a state of the codec keeps per entry."""
-    numel = SHAPE[0] * SHAPE[1]
-    return codec.for_shape(SHAPE).init_state(numel).nbytes / numel
-
-
-def stored(codec: gradwire.Codec) -> Iterator[Memory | None]:
-    """Return a codec's memory stored in each of the ways, None for those that it cannot have."""
+def cells(codec: gradwire.Codec) -> Iterator[str]:
+    """Yield the bytes per entry with the codec's memory stored in each way that it can be."""
     names = {field.name for field in dataclasses.fields(codec.memory)}
+    numel = SHAPE[0] * SHAPE[1]
     for options in STORAGE.values():
-        memory = None
-        if options.keys() <= names:
-            memory = dataclasses.replace(codec.memory, **options)
-            try:
+        cell = ""
+        with contextlib.suppress(ValueError):
+            if options.keys() <= names:
+                memory = dataclasses.replace(codec.memory, **options)
                 codec.exchange.check_memory(memory)
-            except ValueError:
-                memory = None
-        yield memory
+                stored = dataclasses.replace(codec, memory=memory).for_shape(SHAPE)
+                cell = f"{stored.init_state(numel).nbytes / numel:g}"
+        yield cell
 
 
 def table() -> str:
     """Return the table: memories first, then presets."""
     rows = [("any", gradwire.topk(ratio=0.01, memory=memory())) for memory in MEMORIES]
     rows += [(f"`{each.call}`", each.build(**each.example)) for each in PRESETS.values()]
-    cells = [
-        [title, f"`{type(codec.memory).__name__}`", *(_cell(codec, each) for each in stored(codec))]
-        for title, codec in rows
-    ]
-    return pages.table(["preset", "memory", *STORAGE], cells, texts=2)
-
-
-def _cell(codec: gradwire.Codec, memory: Memory | None) -> str:
-    if memory is None:
-        return ""
-    return f"{bytes_per_entry(dataclasses.replace(codec, memory=memory)):g}"
+    shown = [[title, f"`{type(codec.memory).__name__}`", *cells(codec)] for title, codec in rows]
+    return pages.table(["preset", "memory", *STORAGE], shown, texts=2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, or write it into a page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, help="a page that has the block")
     into = parser.parse_args(arguments).into

@@ -68,7 +68,6 @@ class Budget:
         self._predicted = self._taken = 0.0
 
     def steps(self, job: Job) -> int:
-        """Return the steps of a run, fixed when the first run of its task and link asks."""
         key = (job.task, job.rate)
         if key not in self._settled:
             usual = KINDS[job.task].steps
@@ -79,14 +78,12 @@ class Budget:
         return self._settled[key]
 
     def begin(self, job: Job) -> None:
-        """Start the clock of a run and remove it from the pending ones."""
         self.todo.remove(job)
         self._run_begin = self._clock()
         if self._training_begin is None:
             self._training_begin = self._run_begin
 
     def end(self, job: Job) -> None:
-        """Compare the duration of a run with its prediction."""
         self._predicted += self._predict(job)
         self._taken += self._clock() - self._run_begin
 

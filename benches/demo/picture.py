@@ -73,12 +73,10 @@ def _loss_panel(
         label = run.label if run.method in _STYLES else f"{run.label}, ratio {ratio:g}"
         axes.plot(seconds, loss, label=label, linewidth=1.8, markersize=4.5, **look[run.method])
     axes.axvline(comparison.equal_time, color="0.55", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
-    axes.annotate(
-        f"{comparison.fastest.label} finishes",
-        (comparison.equal_time, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(4, -4),
-        textcoords="offset points",
+    axes.text(
+        *(comparison.equal_time, 1.0),
+        f" {comparison.fastest.label} finishes",
+        transform=axes.get_xaxis_transform(),
         va="top",
         fontsize=8.5,
         color="0.35",

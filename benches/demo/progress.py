@@ -35,16 +35,13 @@ class Reporter:
         self._label, self._steps, self._said = "", 0, 0.0
 
     def note(self, text: str) -> None:
-        """Print a permanent line."""
         self._console.print(text, highlight=False, markup=False)
 
     def begin(self, label: str, steps: int) -> None:
-        """Show a new run."""
         self._label, self._steps, self._said = label, steps, time.monotonic()
         self._bar.update(self._task, description=label.ljust(24), state="")
 
     def advance(self, step: int, loss: float, share: float, left: float) -> None:
-        """Update the bar, or print a line if it is due."""
         state = f"step {step}/{self._steps}  loss {loss:.3f}  {_clock(left)} left"
         if self._live:
             self._bar.update(self._task, completed=share, state=state)
@@ -53,7 +50,6 @@ class Reporter:
             self.note(f"  [{100 * share:3.0f} %] {self._label}: {state}")
 
     def end(self, summary: str) -> None:
-        """Print the result of the run."""
         self.note(f"  {self._label}: {summary}")
 
     def __enter__(self) -> Self:

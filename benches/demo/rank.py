@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import gradwire
-from benches.demo import methods, probe
-from benches.demo.framework import Framework, Prepared
+from benches.demo.frameworks import DDP, OWN, Framework, Prepared, dense_bytes
 from benches.harness.optimizers import recipe_for, scheduled
 from benches.harness.rates import Rate, rate_for
 from benches.harness.tasks import Batch, Task, loss_sum
+from gradwire.cli.codecs import build
 
 EVALUATIONS = 12
+_WARM_UP = 0.05  # seconds until the token bucket is empty and the congestion window open
+_PATIENCE = 30.0  # seconds to wait for the other end
 
 Say = Callable[..., None]
 
@@ -73,7 +77,7 @@ class Rank:
         """Return the speed of a plain TCP stream between the first two ranks, each way."""
         ways = ((0, 1), (1, 0))
         tell = self.framework.broadcast
-        return [probe.one_way(self.rank, ends, self.address, seconds, tell) for ends in ways]
+        return [one_way(self.rank, ends, self.address, seconds, tell) for ends in ways]
 
     def train(
         self,
@@ -91,7 +95,7 @@ class Rank:
         """
         todo = self.task(task)
         module = todo.model()
-        made = methods.codec_of(method, ratio)
+        made = None if method in OWN else build(method, ratio)
         recipe = recipe_for(todo.usual, made)
         rate = (
             rate_for(task, method, made, str(recipe))
@@ -100,23 +104,19 @@ class Rank:
         )
         optimizer = recipe.optimizer(module.parameters(), rate.value)
         prepared = self.framework.prepare(module, optimizer, method, made)
-        exchange = prepared.exchange
         try:
             batches = todo.batches(self.rank, self.ranks)
             record = self._train(todo, batches, module, prepared, steps, evaluate)
-            traffic = exchange.traffic()
+            record |= prepared.traffic()
         finally:
-            exchange.detach()
-        record["bytes_per_step"] = traffic.bytes_per_step
-        record["dense_bytes_per_step"] = methods.dense_bytes(module.parameters(), self.ranks)
-        record["achieved"] = traffic.achieved
-        record["detail"] = traffic.detail or {}
+            prepared.detach()
+        record["dense_bytes_per_step"] = dense_bytes(module.parameters(), self.ranks)
         record["parameters"] = sum(parameter.numel() for parameter in module.parameters())
         record["replicas_identical"] = self._identical(module)
         record["optimizer"] = str(recipe)
         record["learning_rate"], record["rate_source"] = rate.value, rate.source
         record["facts"] = todo.facts()
-        del module, optimizer, prepared, exchange
+        del module, optimizer, prepared
         gc.collect()
         return record
 
@@ -144,7 +144,7 @@ class Rank:
                     {"step": begin, "seconds": sum(seconds), "loss": loss, "accuracy": accuracy}
                 )
             self.framework.barrier()
-            before = probe.sent_bytes(self.interface)
+            before = sent_bytes(self.interface)
             for step in range(begin, end):
                 start = time.perf_counter()
                 total, _, count = loss_sum(model, next(batches))
@@ -160,7 +160,7 @@ class Rank:
                     told = now
                     self.say("step", step=step + 1, loss=losses[-1], seconds=sum(seconds))
             self.framework.barrier()
-            after = probe.sent_bytes(self.interface)
+            after = sent_bytes(self.interface)
             wire += after - before if after is not None and before is not None else 0
         return {
             "step_seconds": seconds,
@@ -190,16 +190,71 @@ class Rank:
         return len(set(self.framework.gather(digest.hexdigest()))) == 1
 
 
+def one_way(
+    rank: int, ends: tuple[int, int], address: str, seconds: float, tell: Callable[[Any, int], Any]
+) -> float:
+    """Return the bits per second of a TCP stream between two ranks. A collective.
+
+    ``ends`` are the rank that sends and the one that receives; ``tell(value, rank)`` returns the
+    value of that rank on every rank.
+    """
+    source, sink = ends
+    rate = 0.0
+    if rank == sink:
+        with socket.create_server((address, 0)) as server:
+            server.settimeout(_PATIENCE)
+            tell(server.getsockname(), sink)
+            rate = _receive(server.accept()[0])
+    else:
+        there = tell(None, sink)
+        if rank == source:
+            _send(tuple(there), seconds)
+    return float(tell(rate, sink))
+
+
+def _send(there: tuple[str, int], seconds: float) -> None:
+    chunk = bytes(1 << 16)
+    with socket.create_connection(there, timeout=_PATIENCE) as stream:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            stream.sendall(chunk)
+
+
+def _receive(stream: socket.socket) -> float:
+    stream.settimeout(_PATIENCE)
+    buffer = bytearray(1 << 18)
+    count, begin = 0, None
+    with stream:
+        first = last = time.perf_counter()
+        while size := stream.recv_into(buffer):
+            last = time.perf_counter()
+            if begin is not None:
+                count += size
+            elif last - first > _WARM_UP:
+                begin = last
+    return 8 * count / (last - begin) if begin is not None and last > begin else 0.0
+
+
+def sent_bytes(interface: str) -> int | None:
+    """Return the bytes that an interface in this network namespace has sent, or None if unknown."""
+    try:
+        lines = Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, counters = line.partition(":")
+        if name.strip() == interface:
+            return int(counters.split()[8])
+    return None
+
+
 def join(setup: dict[str, Any], say: Say) -> Rank:
-    """Join the other ranks."""
     framework: Framework
     if setup["horovod"]:
         from benches.demo.with_horovod import Horovod
 
         framework = Horovod(setup)
     else:
-        from benches.demo.with_ddp import DDP
-
         framework = DDP(setup)
     here = {key: setup[key] for key in ("rank", "ranks", "interface", "address", "shaped")}
     return Rank(**here, say=say, framework=framework)

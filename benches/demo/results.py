@@ -5,9 +5,11 @@ Plain data without torch or processes, so that saved results can be loaded and d
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, Self
+from typing import Any
+
+import numpy as np
 
 PLAIN = "none"
 HALVES = ("bf16", "fp16")  # DDP's, and Horovod's
@@ -19,29 +21,12 @@ LABELS = {PLAIN: "no compression", "bf16": "bf16 hook", "fp16": "Compression.fp1
 class Run:
     """One training run: a task, a method, a link.
 
-    Attributes
-    ----------
-    bytes_per_step, dense_bytes_per_step : float
-        Payload that a rank sends per step, and the same for plain float32.
-    optimizer : str
-        In words, without the learning rate.
-    learning_rate : float
-        The highest of the schedule.
-    rate_source : str
-        Where the rate comes from, if it was not measured with this method.
-    rate : int or None
-        The link's speed in bits per second; None for the unshaped loopback device.
-    step_seconds : list of float
-        The duration of each step on rank 0, without evaluation.
-    curve : list of dict
-        ``step``, ``seconds`` (of training), ``loss`` and ``accuracy`` on held-out data, at a few
-        points from step 0 to the last.
-    wire_bytes_per_step : float or None
-        Bytes that rank 0's interface sent per step, packet headers included; None on loopback.
-    achieved : float or None
-        Entries sent over entries asked for.
-    compute_seconds : float
-        Median step of the same task without any exchange, with all ranks running.
+    Bytes are those that a rank sends per step: payload, of plain float32, and as counted at its
+    interface, which is None on the loopback device, as ``rate`` is. ``step_seconds`` are of rank 0,
+    without evaluation, ``compute_seconds`` of the median step without any exchange. The curve has
+    ``step``, ``seconds`` of training, ``loss`` and ``accuracy`` on held-out data. ``achieved`` is
+    entries sent over entries asked for; ``rate_source`` says where a learning rate comes from that
+    was not measured with this method.
     """
 
     task: str
@@ -65,7 +50,6 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The name of the method in tables and figures."""
         return LABELS.get(self.method, self.method)
 
     @property
@@ -95,11 +79,8 @@ class Run:
 
     def at_time(self, seconds: float, what: str) -> float:
         """Return ``loss`` or ``accuracy`` at a training time, interpolated linearly."""
-        return interpolate(
-            [point["seconds"] for point in self.curve],
-            [point[what] for point in self.curve],
-            seconds,
-        )
+        taken = [point["seconds"] for point in self.curve]
+        return float(np.interp(seconds, taken, [point[what] for point in self.curve]))
 
     def seconds_to_loss(self, loss: float) -> float | None:
         """Return the training time at which the held-out loss first fell to `loss`, or None."""
@@ -111,18 +92,6 @@ class Run:
                 return previous["seconds"] + part * (point["seconds"] - previous["seconds"])
             previous = point
         return None
-
-
-def interpolate(xs: list[float], ys: list[float], x: float) -> float:
-    """Interpolate linearly between the points; constant beyond the first and the last."""
-    if x <= xs[0]:
-        return ys[0]
-    for (x0, y0), (x1, y1) in zip(
-        zip(xs, ys, strict=True), zip(xs[1:], ys[1:], strict=True), strict=False
-    ):
-        if x <= x1:
-            return y1 if x1 <= x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-    return ys[-1]
 
 
 @dataclass(frozen=True)
@@ -181,16 +150,6 @@ class Results:
         for saved, run in zip(plain["runs"], self.runs, strict=True):
             saved |= {"ratio": run.ratio, "median_step_seconds": run.step, "seconds": run.seconds}
         return plain
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Rebuild the results from the output of ``to_json``."""
-        names = {each.name for each in fields(Run)}
-        runs = [
-            Run(**{key: value for key, value in run.items() if key in names})
-            for run in plain["runs"]
-        ]
-        return cls(**{each.name: plain[each.name] for each in fields(cls)} | {"runs": runs})
 
     def comparisons(self) -> list[Comparison]:
         """Return the runs grouped by task and link, in the order in which they ran."""

@@ -12,7 +12,7 @@ from benches.demo.budget import KINDS, Budget, Job
 from benches.demo.progress import Reporter
 from benches.demo.results import HALVES, PLAIN, Results, Run
 from benches.harness import horovodrun
-from benches.harness.link import Link, Loopback, open_link
+from benches.harness.link import Link, open_link
 from benches.harness.machine import machine, threads_per_rank, versions
 from benches.harness.processes import Ranks, start
 from gradwire.cli.plan.quantities import format_rate
@@ -37,17 +37,9 @@ class Plan:
 
 
 def run(plan: Plan, progress: Reporter) -> Results:
-    """Run the whole plan and return what was measured.
-
-    Raises
-    ------
-    RankError
-        If a rank fails or stops responding. All processes and links have been removed by then.
-    """
+    """Run the whole plan and return what was measured. Processes and links are removed in any case."""
     with ExitStack() as stack:
-        link, why_not = (
-            (Loopback(), "--loopback was given") if plan.loopback else open_link(plan.ranks)
-        )
+        link, why_not = (Link(), "--loopback was given") if plan.loopback else open_link(plan.ranks)
         stack.enter_context(link)
         progress.note(_describe(link, why_not, plan.ranks))
         if plan.horovod:

@@ -16,7 +16,7 @@ import gradwire.torch
 from benches.harness import results
 
 from . import record, show
-from .measure import FULL, QUICK, SECTIONS, Setup, by_events, guarded
+from .measure import SECTIONS, Setup, by_events, guarded
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -67,7 +67,8 @@ def main(given: Sequence[str] | None = None) -> int:
         print(f"bench-gpu: {reason}", file=sys.stderr)
         return 2
     rounds = chosen.rounds or (11 if chosen.quick else 31)
-    setup = Setup("cuda", by_events, QUICK if chosen.quick else FULL, rounds, warm_up=10)
+    numel = 25_000_000 if chosen.quick else 100_000_000
+    setup = Setup("cuda", by_events, numel, rounds, warm_up=10)
     path, document = measure(setup, chosen.sections, chosen.out)
     print(show.text(document))
     print(f"Written: {path}")

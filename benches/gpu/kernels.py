@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gradwire
-from benches.compare.peers import Contestant
+from benches.compare.contestants import Contestant
 from gradwire.torch.backends.cuda.decoding import ADD
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.plans import Plan, takes
@@ -58,7 +58,6 @@ class Kernels(Contestant):
         return self.room, table
 
     def frames(self, wire: Wire) -> list[bytes]:
-        """Return the frames on the host."""
         sizes = wire[1][:, NBYTES].tolist()
         whole = wire[0][: sum(sizes)].cpu().numpy().tobytes()
         stops = itertools.accumulate(sizes)
@@ -100,7 +99,6 @@ class FirstStep(Kernels):
 
 
 def decode_add(data: Tensor, out: Tensor) -> None:
-    """Add a frame to a tensor by the operator, which waits for nothing."""
     ends, sizes = [0, out.numel()], [data.numel()]
     operators().decode_bucket(out, data, ends, [0], sizes, 1, ADD, 1.0, False)
 

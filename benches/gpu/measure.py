@@ -5,7 +5,6 @@ never checked is not timed: frames are compared with the core's first, and who f
 written down.
 """
 
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,13 +16,11 @@ import torch
 from torch import Tensor
 
 import gradwire
-from benches.compare.contestants import call, layer
+from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, layer
 from benches.compare.laws import HEADLINE, gradients
-from benches.compare.peers import TORCH, Contestant, TorchTopK
 from benches.compare.timing import Clock, Tick, interleave
 from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
-from gradwire.torch.backends import cuda
 
 from . import kernels
 from .kernels import Kernels, contestant
@@ -33,36 +30,15 @@ LEAD = 4_000_000
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Entries of the tensors; of the bucket, how many parameters they are shared out to."""
-
-    large: int
-    bucket: int
-    parameters: int
-    small: int
-
-
-FULL = Sizes(large=100_000_000, bucket=25_000_000, parameters=300, small=1_000_000)
-QUICK = Sizes(large=25_000_000, bucket=25_000_000, parameters=300, small=1_000_000)
-
-
-@dataclass(frozen=True)
 class Setup:
-    """How a run is made.
+    """How a run is made: device, clock, entries of the tensors, rounds that count and those before.
 
-    Attributes
-    ----------
-    device : str
-        ``"cuda"``; the tests, which have no GPU, take ``"cpu"`` with emulated kernels.
-    clock
-        Times what the device does in a call.
-    sizes, rounds, warm_up
-        Of the tensors; rounds that count, and those before.
+    The tests, which have no GPU, take the device ``"cpu"`` with emulated kernels.
     """
 
     device: str
     clock: Clock
-    sizes: Sizes
+    numel: int
     rounds: int
     warm_up: int
 
@@ -81,24 +57,6 @@ def by_events(work: Callable[[], Any], before: Callable[[], object]) -> tuple[fl
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / 1e3, answer
-
-
-def by_calls(setup: Setup, work: Callable[[], object]) -> float:
-    """Return the median seconds from a call to its return, the device's work included."""
-    seconds = []
-    for _ in range(setup.warm_up + setup.rounds):
-        finish(setup)
-        began = time.perf_counter()
-        work()
-        finish(setup)
-        seconds.append(time.perf_counter() - began)
-    return sorted(seconds[setup.warm_up :])[setup.rounds // 2]
-
-
-def finish(setup: Setup) -> None:
-    """Wait for the device."""
-    if setup.device == "cuda":
-        torch.cuda.synchronize()
 
 
 RATIO, RECEIVED = 0.001, 0.01
@@ -131,22 +89,21 @@ Failed = dict[str, str]
 
 
 def steps(setup: Setup, numel: int) -> list[Tensor]:
-    """Return the gradients of two steps on the device."""
     drawn = gradients(HEADLINE, numel)
     return [torch.from_numpy(each).to(setup.device) for each in drawn]
 
 
 def contest(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Encodes with a residual, ours and what torch has."""
-    given = steps(setup, setup.sizes.large)
-    return race(setup, [*OURS, *TORCH], given, tick, failed) | {"ratio": RATIO}
+    given = steps(setup, setup.numel)
+    return race(setup, [*OURS, *PEERS], given, tick, failed) | {"ratio": RATIO}
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """A row for every preset."""
-    given = steps(setup, setup.sizes.large)
+    given = steps(setup, setup.numel)
     kinds = [_preset(preset) for preset in PRESETS.values()]
-    found: dict[str, Any] = {"numel": setup.sizes.large, "rows": []}
+    found: dict[str, Any] = {"numel": setup.numel, "rows": []}
     for first in range(0, len(kinds), TOGETHER):
         part = race(setup, kinds[first : first + TOGETHER], given, tick, failed)
         found = {**part, "rows": found["rows"] + part["rows"]}
@@ -159,7 +116,7 @@ def _preset(preset: Preset) -> type[Kernels]:
 
 def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Decode and add: one frame, several, and the entries of one in torch."""
-    numel = setup.sizes.large
+    numel = setup.numel
     given = steps(setup, numel)[0]
     sent = TorchTopK(numel, RECEIVED, setup.device)
     entries = sent.encode(given)
@@ -189,51 +146,6 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
         if not np.array_equal(out.cpu().numpy(), expected):
             raise kernels.WrongBytesError("a decoded frame")
     return {**_timed(setup, works, given), "numel": numel, "ratio": RECEIVED}
-
-
-def bucket(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """A bucket of many parameters, and one tensor with as many entries."""
-    numel, number = setup.sizes.bucket, setup.sizes.parameters
-    given = steps(setup, numel)
-    found = {}
-    for name, numels in ((ONE, [numel]), (MANY, parameters(numel, number))):
-        with guarded(failed, name):
-            found[name] = TOPK(numel, RATIO, setup.device, numels)
-            found[name].check(given[0])
-    works = {name: _encodes(entrant, given) for name, entrant in found.items()}
-    return {**_timed(setup, works, given[0]), "numel": numel, "parameters": number}
-
-
-ONE, MANY = "one tensor", "a bucket"
-
-
-def parameters(numel: int, number: int) -> list[int]:
-    """Return the lengths of parameters, in layers of two matrices and two short vectors."""
-    shares = [(1.0, 0.25, 1 / 256, 1 / 256)[i % 4] for i in range(number)]
-    numels = [int(share * numel / sum(shares)) for share in shares]
-    numels[0] += numel - sum(numels)
-    return numels
-
-
-def small(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """A short tensor: what the device takes, and a whole call from Python."""
-    numel = setup.sizes.small
-    given = steps(setup, numel)
-    kinds = {kind.name: kind for kind in (TOPK, SIDCO)}
-    found = race(setup, list(kinds.values()), given, tick, failed)
-    for row in found["rows"]:  # those that did not fail
-        kind = kinds[row["name"]]
-        tick(f"{kind.name}, called")
-        with guarded(failed, f"{kind.name}, called"):
-            row["call"] = by_calls(setup, _call(kind.make(numel), given[0]))
-    return found
-
-
-def _call(codec: gradwire.Codec, gradient: Tensor) -> Callable[[], object]:
-    state = cuda.init_state(codec, gradient.numel(), "w", 0)
-    room = codec.max_encoded_len(gradient.numel())
-    out = torch.empty(room, dtype=torch.uint8, device=gradient.device)
-    return lambda: cuda.encode_into(codec, gradient, state, out, None)
 
 
 def race(
@@ -301,8 +213,6 @@ def guarded(failed: Failed, name: str) -> Iterator[None]:
 
 SECTIONS: dict[str, Callable[[Setup, Tick, Failed], dict[str, Any]]] = {
     "contest": contest,
-    "bucket": bucket,
-    "small": small,
     "receive": receive,
     "presets": presets,
 }

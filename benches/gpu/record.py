@@ -17,14 +17,8 @@ from gradwire.torch.cuda import status
 
 from .measure import Setup
 
-UNIT = (
-    "seconds of the device by events, call: seconds from a call in Python to its return; "
-    "copies: of the same tensor in the same round; bytes and entries of a frame"
-)
-
 
 def facts(device: str) -> dict[str, Any]:
-    """Return when and on what a run is made."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _device(device) | {"cores": os.cpu_count()},
@@ -37,9 +31,8 @@ def document(setup: Setup) -> dict[str, Any]:
     """Return a run without results yet."""
     return {
         **facts(setup.device),
-        "sizes": vars(setup.sizes),
+        "numel": setup.numel,
         "rounds": setup.rounds,
-        "unit": UNIT,
         "sections": {},
         "failed": {},
     }

@@ -11,23 +11,20 @@ from typing import Any
 from benches.harness import pages, results
 from benches.harness.pages import span
 
-HEADINGS = ("", "device", "/ copy", "sent", "bits/sent", "call", "setting")
+HEADINGS = ("", "device", "/ copy", "sent", "bits/sent", "setting")
 TITLES = {
     "contest": "Encode with a residual, ratio 0.001",
-    "bucket": "A bucket of {parameters} parameters, top-k, ratio 0.001",
-    "small": "A small tensor, ratio 0.001",
     "receive": "Decode and add, ratio 0.01",
     "presets": "Every preset",
 }
 
 
 def sections(document: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the title and the cells of every section that the run has."""
     for name, title in TITLES.items():
         if measured := document["sections"].get(name):
             rows = [{"name": "copy", **measured["copy"]}, *measured["rows"]]
             cells = [_cells(row, measured["numel"]) for row in rows]
-            yield f"{title.format(**measured)}: {measured['numel']:,} float32", cells
+            yield f"{title}: {measured['numel']:,} float32", cells
 
 
 def _cells(row: dict[str, Any], numel: int) -> list[str]:
@@ -37,11 +34,10 @@ def _cells(row: dict[str, Any], numel: int) -> list[str]:
         cells += [f"{100 * row['count'] / numel:.3g} %", f"{bits:.1f}"]
     else:
         cells += ["", ""]
-    return [*cells, span(row["call"]) if "call" in row else "", row.get("setting", "")]
+    return [*cells, row.get("setting", "")]
 
 
 def head(document: dict[str, Any]) -> str:
-    """Return on what a run was made, and what failed."""
     machine, versions = document["machine"], document["versions"]
     failed = [f"{name} failed: {why.splitlines()[0]}" for name, why in document["failed"].items()]
     text = (

@@ -44,13 +44,7 @@ def terminate_as_interrupt() -> Iterator[None]:
 
 
 def folder(path: Path) -> Path:
-    """Create the folder for the results, before anything is measured.
-
-    Raises
-    ------
-    OutputError
-        If the path is not a folder or is not writable.
-    """
+    """Create the folder for the results, before anything is measured, or raise OutputError."""
     if path.exists() and not path.is_dir():
         raise OutputError(f"--out {path} is not a folder; name one, it need not exist yet")
     try:
@@ -86,7 +80,7 @@ def conduct(command: str, what: Callable[[], int]) -> int:
         named = f"{', '.join(missing)}: pip install {' '.join(missing)}"
         print(f"{command} needs {named}", file=sys.stderr)
         return 2
-    from benches.harness.namespaces import LinkUnavailableError
+    from benches.harness.link import LinkUnavailableError
     from benches.harness.processes import RankError
 
     try:
@@ -118,3 +112,9 @@ def console(*, stderr: bool) -> Console:
 
     made = Console(stderr=stderr)
     return made if made.is_terminal else Console(stderr=stderr, width=120)
+
+
+def progress(text: str) -> None:
+    """Overwrite one line of a terminal; elsewhere say nothing."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K  {text}", end="", file=sys.stderr, flush=True)

@@ -21,15 +21,9 @@ __all__ = ["Recipe", "recipe_for", "scheduled"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """An optimizer and its options.
+    """An optimizer and its options, but for the learning rate: "adamw" or "sgd".
 
-    Attributes
-    ----------
-    kind : {"adamw", "sgd"}
-    own : bool
-        Of `gradwire.torch.optim` rather than of torch.
-    options : dict
-        Keyword arguments but for the learning rate.
+    ``own``: of `gradwire.torch.optim` rather than of torch.
     """
 
     kind: str
@@ -46,7 +40,6 @@ class Recipe:
     def optimizer(
         self, parameters: Iterable[torch.nn.Parameter], learning_rate: float
     ) -> torch.optim.Optimizer:
-        """Return the optimizer."""
         made: Any
         options = dict(self.options)
         if self.kind == "sgd":
@@ -58,7 +51,6 @@ class Recipe:
         return optimizer
 
     def __str__(self) -> str:
-        """Return the optimizer in a few words, such as ``AdamW(0.9, 0.999)``."""
         own = "gradwire " if self.own else ""
         if self.kind == "sgd":
             return f"{own}SGD({self.options['momentum']:g})"
@@ -72,14 +64,9 @@ def scheduled(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
 
 
 def recipe_for(usual: str, codec: Codec | None) -> Recipe:
-    """Return the optimizer that is recommended for a codec.
+    """Return the optimizer that is recommended for a codec; None averages gradients.
 
-    Parameters
-    ----------
-    usual : {"adamw", "sgd"}
-        What the task is trained with if nothing is compressed.
-    codec : Codec or None
-        None for methods of torch, which average gradients.
+    ``usual`` is what the task is trained with if nothing is compressed.
     """
     memory = None if codec is None else codec.memory
     if isinstance(memory, AdamCorrection):

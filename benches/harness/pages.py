@@ -32,13 +32,7 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
 
 def find(text: str, name: str) -> str:
-    """Return what stands between the two comments of a block.
-
-    Raises
-    ------
-    ValueError
-        If there is no such block.
-    """
+    """Return what stands between the two comments of a block; ValueError if there is none."""
     return text[slice(*_between(text, name))]
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from benches.harness.link import Link, Loopback, open_link
+from benches.harness.link import Link, open_link
 
 ROOT = Path(__file__).resolve().parents[2]
 """Where ranks run: they find ``benches`` there, from wherever the command was called."""
@@ -37,16 +37,9 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True)
 class Started:
-    """A rank.
+    """A rank: streams of JSON lines, its process, and its last output.
 
-    Attributes
-    ----------
-    commands, events : text streams
-        Of JSON lines.
-    process : subprocess.Popen
-        The rank, or what has started it and ends when it ends.
-    log : deque of str
-        Its last output.
+    The process may be what has started it and ends when it ends.
     """
 
     commands: IO[str]
@@ -95,7 +88,6 @@ def start(link: Link, setups: list[dict[str, Any]]) -> Iterator[Started]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Wait for a process whose ranks have been told to end, and end it if that takes long."""
     try:
         process.wait(timeout=5)
     except subprocess.TimeoutExpired:
@@ -112,20 +104,9 @@ def keep_log(stream: IO[str], keep: Callable[[str], None]) -> None:
 class Ranks:
     """The rank processes, as a context manager that ends them on exit.
 
-    Parameters
-    ----------
-    link : Link
-    ranks : int
-    module : str
-        Its ``join(setup, say)`` joins the other ranks and returns an object whose methods are the
-        commands. ``say(event, **fields)`` sends an event; what a command returns is one, too.
-    start : callable
-    threads : int
-        Of each rank.
-    silence : float
-        Seconds without an event from any rank that count as a failure.
-    **options
-        More of the set-up.
+    ``join(setup, say)`` of the module joins the other ranks and returns an object whose methods are
+    the commands. ``say(event, **fields)`` sends an event; what a command returns is one, too. After
+    so many seconds of silence of all ranks they count as failed. Options become part of the set-up.
     """
 
     def __init__(
@@ -232,7 +213,6 @@ class Ranks:
         )
 
     def close(self) -> None:
-        """End the ranks. Idempotent."""
         for started in self._started:
             with contextlib.suppress(BrokenPipeError):
                 started.commands.close()
@@ -258,13 +238,9 @@ def joined(
 ) -> Iterator[tuple[Ranks, str | None]]:
     """Start so many ranks of a thread each over a link, and end them with the block.
 
-    Yields
-    ------
-    Ranks
-    str or None
-        Why the link cannot be shaped: the ranks then use the loopback device.
+    Beside them comes why the link cannot be shaped: the ranks then use the loopback device.
     """
-    made: tuple[Link, str | None] = (Loopback(), "not asked for") if loopback else open_link(ranks)
+    made: tuple[Link, str | None] = (Link(), "not asked for") if loopback else open_link(ranks)
     link, why_not = made
     with link:
         if link.shaped:

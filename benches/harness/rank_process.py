@@ -33,7 +33,6 @@ def _commands(folder: str) -> "queue.SimpleQueue[dict[str, Any]]":
 
 
 def main(setup: dict[str, Any]) -> None:
-    """Join the other ranks and execute commands until standard input ends."""
     # Only events are written to the pipe: output of libraries is redirected to standard error and
     # from there into the log.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")

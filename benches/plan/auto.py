@@ -1,69 +1,44 @@
-"""Steps with ``auto`` beside those of every setting that can be chosen by hand, by link.
+"""``auto`` beside every setting that can be chosen by hand."""
 
-    python -m benches.plan.auto [--ranks N] [--out FILE] [--into docs/auto.md]
-
-Processes in network namespaces train a network of 8.4 M parameters with AdamW over links of known
-speed, as root or where user namespaces are allowed. On each link ``auto`` begins anew, its first
-steps are timed, and it goes on for half a minute, in which it compares once more what was close.
-Then all methods take turns, some steps at a time: the clock of ``auto`` runs from step to step. Of
-each turn the first step is left out; a figure is the median of the others. What is finished is kept
-in the file of --out, and the same command goes on from there, on the same machine.
-"""
-
-import argparse
 import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benches.harness import pages, results
-from benches.harness.command import conduct
 from benches.harness.processes import joined
-from gradwire.cli.plan.quantities import parse_rate
 
-from .judge import name_of
+from .predict import name_of
 from .rank import DENSE, by_hand
 
-RATES = "50mbit,100mbit,1gbit,10gbit,unshaped"
+BLOCK = "auto beside all others"
 MOST = 600  # steps that auto may take to settle
-LATER = 400  # steps that it goes on for afterwards, at most
-TURN = 12  # steps of a turn
+LATER, AFTER = 400, 30.0  # steps and seconds, at most, that it goes on for afterwards
+TURN, LIMIT = 12, 3.0  # steps and seconds of a turn
 
 Ask = Callable[..., list[dict[str, Any]]]
 
 
-def measure(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Measure all steps on the links that are missing."""
-    measured = {**results.circumstances(), "ranks": chosen.ranks, "outcomes": []}
-    if chosen.out is not None and chosen.out.exists():
-        found = results.read(chosen.out)
-        same = results.same_machine(found["machine"], measured["machine"])
-        if not same or found["ranks"] != chosen.ranks:
-            raise SystemExit(f"{chosen.out} is of another machine or number of ranks: move it away")
-        measured = found
-    there = {each["rate"] for each in measured["outcomes"]}
-    methods = (*DENSE, *by_hand(chosen.ranks), "auto")
-    with joined(chosen.ranks, "benches.plan.rank") as (processes, why_not):
+def measure(ranks: int, rates: Sequence[int | None], rounds: int) -> dict[str, Any]:
+    """Measure all steps on links of these rates."""
+    outcomes = []
+    methods = (*DENSE, *by_hand(ranks), "auto")
+    with joined(ranks, "benches.plan.rank") as (processes, why_not):
         if why_not is not None:
             raise SystemExit(f"no shaped link: {why_not}")
-        for rate in (each for each in chosen.rates if each not in there):
+        for rate in rates:
             print(name_of(rate), file=sys.stderr, flush=True)
             load = os.getloadavg()
             processes.shape(None)  # while DDP compares the models
             processes.ask(do="begin", methods=list(methods))
             processes.shape(rate)
             start, settled = settle(processes.ask)
-            later = go_on(processes.ask, chosen.after)
-            turns = take_turns(processes.ask, methods, chosen.rounds, chosen.seconds)
-            measured["outcomes"].append(
-                {"rate": rate, "load": load, "start": start, "settled": settled, "after": later}
-                | turns
-            )
-            if chosen.out is not None:
-                results.write(measured, chosen.out)
-    return measured
+            later = go_on(processes.ask)
+            turns = take_turns(processes.ask, methods, rounds)
+            found = {"rate": rate, "load": load, "start": start, "settled": settled}
+            outcomes.append({**found, "after": later, **turns})
+    return {**results.circumstances(), "ranks": ranks, "outcomes": outcomes}
 
 
 def settle(ask: Ask) -> tuple[list[float], bool]:
@@ -77,25 +52,23 @@ def settle(ask: Ask) -> tuple[list[float], bool]:
     return start, False
 
 
-def go_on(ask: Ask, seconds: float) -> list[float]:
-    """Take steps with ``auto`` for so many seconds."""
+def go_on(ask: Ask) -> list[float]:
+    """Take steps with ``auto`` for a while."""
     found: list[float] = []
-    while sum(found) < seconds and len(found) < LATER:
+    while sum(found) < AFTER and len(found) < LATER:
         found += slowest(ask(do="steps", method="auto", count=4))
     return found
 
 
-def take_turns(
-    ask: Ask, methods: Sequence[str], rounds: int | None, limit: float
-) -> dict[str, Any]:
-    """Have all methods take turns of so many seconds; by default, each is once in each place."""
+def take_turns(ask: Ask, methods: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Have all methods take turns; of each, the first step does not count."""
     seconds: dict[str, list[list[float]]] = {method: [] for method in methods}
     counts: dict[str, int] = {}
     for method in methods:  # DDP rebuilds its buckets, and codecs learn their sizes
         taken = slowest(ask(do="steps", method=method, count=3))[-1]
-        counts[method] = max(3, min(TURN, round(limit / taken)))
+        counts[method] = max(3, min(TURN, round(LIMIT / taken)))
     decision = ""
-    for turn in range(rounds or len(methods)):
+    for turn in range(rounds):
         at = turn % len(methods)
         for method in (*methods[at:], *methods[:at]):
             answers = ask(do="steps", method=method, count=counts[method])
@@ -136,37 +109,3 @@ def _cells(outcome: Mapping[str, Any]) -> list[str]:
         f"{found['auto'] / found['fp32'] - 1:+.1%}",
         f"{'' if outcome['settled'] else 'not settled after '}{len(start)}: {sum(start):.1f} s",
     ]
-
-
-def rates(text: str) -> list[int | None]:
-    """Parse the speeds of links."""
-    return [None if each == "unshaped" else parse_rate(each) for each in text.split(",")]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rates", type=rates, default=rates(RATES), help=f"default: {RATES}")
-    parser.add_argument("--rounds", type=int, help="turns of all methods (default: their number)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="aim of a turn")
-    parser.add_argument("--after", type=float, default=30.0, metavar="SECONDS",
-                        help="auto goes on for so long, settled (default: 30)")  # fmt: skip
-    parser.add_argument("--out", type=Path, help="keep what was measured, and go on from there")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="what --out kept")
-    parser.add_argument("--into", type=Path, help="a page that has the block")
-    chosen = parser.parse_args()
-
-    def run() -> int:
-        block = table(results.read(chosen.show) if chosen.show is not None else measure(chosen))
-        print(block)
-        if chosen.into is not None:
-            pages.replace(chosen.into, "auto beside all others", block)
-        return 0
-
-    return conduct("benches.plan.auto", run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from benches.harness.half import half_hook
 from benches.harness.rank_process import form_group
+from benches.harness.tasks import half_hook
 from gradwire.auto import OWNERS_FROM
 from gradwire.cost import calibrate
 from gradwire.exchange import ReduceScatter
@@ -120,7 +120,6 @@ class Commands:
         self.loops = make()
 
     def use(self, methods: Sequence[str]) -> dict[str, float]:
-        """Train with these methods from now on; return the bytes of a step of each codec."""
         self._renew(
             lambda: {name: Loop(name if name in DENSE else codec(name)) for name in methods}
         )
@@ -136,7 +135,6 @@ class Commands:
         return sent
 
     def begin(self, methods: Sequence[str], **options: Any) -> None:
-        """Train from now on, and anew, with "auto" and what can be chosen by hand."""
         codecs = by_hand(dist.get_world_size())
         self._renew(
             lambda: {each: Loop(codecs.get(each, each), adam=True, **options) for each in methods}
@@ -154,7 +152,6 @@ class Commands:
         return (time.perf_counter() - start) / count
 
     def steps(self, method: str, count: int) -> dict[str, Any]:
-        """Return the seconds of each of so many steps, and what ``auto`` says of them."""
         loop = self.loops[method]
         dist.barrier()
         seconds = [loop.step() for _ in range(count)]
@@ -200,7 +197,6 @@ class Commands:
 
 
 def join(setup: dict[str, Any], say: Any) -> Commands:
-    """Join the other ranks."""
     warnings.simplefilter("ignore")
     form_group(setup)
     return Commands()

@@ -14,25 +14,31 @@ import time
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from benches.accuracy.pool import Pool, WorkerError
 from benches.accuracy.tasks import fashion_data
 from benches.harness import results
-from benches.harness.command import INTERRUPTED, terminate_as_interrupt
+from benches.harness.command import INTERRUPTED, progress, terminate_as_interrupt
 from benches.harness.machine import cores
 from benches.harness.processes import RankError, Ranks, joined
 from benches.harness.results import Record, Store
 
 from . import curves, show
 from .curves import Run
-from .plan import SECTIONS, Cell, Plan, contestants, quick
+from .plan import DENSE, LARGE, SECTIONS, Cell, Plan, contestants, quick
 from .reading import cell_key, timed_cells
 from .show import Findings
-from .steps import measure, too_large
 
 PARTS = ("curves", "steps")
 RESULTS = results.FOLDER / "study.jsonl"
 QUICK = results.FOLDER / "study-quick.jsonl"
+PLENTY = 4.0
+"""Seconds after which a contestant that has had two turns takes no more."""
+MEMORY = 5e9
+"""Bytes for each rank, with all contestants of the large model."""
+
+Listed = list[tuple[str, str, float | None]]
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
@@ -41,27 +47,25 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true",
-                        help="25 M parameters and the clicks, three links, two ranks, one seed, "
-                        "three turns")  # fmt: skip
+    # fmt: off
+    parser.add_argument("--quick", action="store_true", help="25 M parameters and the clicks, "
+                        "three links, two ranks, one seed, three turns")
     parser.add_argument("--only", type=_names, default=[], metavar="NAME,...",
-                        help=f"models, of {', '.join(SECTIONS)}, and parts, of {', '.join(PARTS)} "
-                        "(default: all)")  # fmt: skip
+                        help=f"models, of {', '.join(SECTIONS)}, and parts, of {', '.join(PARTS)}")
     parser.add_argument("--minutes", type=float, default=math.inf,
-                        help="begin nothing after so many minutes")  # fmt: skip
+                        help="begin nothing after so many minutes")
     parser.add_argument("--jobs", type=int, default=cores(),
-                        help="processes that train curves (default: cores)")  # fmt: skip
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder with the four files of Fashion-MNIST"
-    )
-    parser.add_argument("--results", type=Path, metavar="FILE",
-                        help="what is finished (default: benches/results/study.jsonl, or "
-                        "study-quick.jsonl)")  # fmt: skip
+                        help="processes of one thread each that train curves (default: cores)")
+    parser.add_argument("--data", type=Path, metavar="DIR",
+                        help="folder with the four files of Fashion-MNIST")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="what is finished (default: "
+                        "benches/results/study.jsonl, or study-quick.jsonl)")
     parser.add_argument("--out", type=Path, default=Path("study-results"), metavar="DIR",
-                        help="folder of tables and map (default: %(default)s)")  # fmt: skip
+                        help="folder of tables and map (default: %(default)s)")
     parser.add_argument("--publish", action="store_true",
-                        help="also write docs/study.md and the README")  # fmt: skip
+                        help="also write docs/study.md and the README, from all that is there")
     parser.add_argument("--show", action="store_true", help="measure nothing")
+    # fmt: on
     chosen = parser.parse_args(given)
     if chosen.jobs < 1 or chosen.minutes <= 0:
         parser.error("--jobs must be at least 1, and --minutes above 0")
@@ -192,10 +196,61 @@ def time_cell(ranks: Ranks, cell: Cell, plan: Plan, kept: Store, *, shaped: bool
     print(f"{title}: {seconds:.0f} s", flush=True)
 
 
-def progress(text: str) -> None:
-    """Overwrite one line of a terminal; elsewhere say nothing."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K  {text}", end="", file=sys.stderr, flush=True)
+def measure(
+    ranks: Ranks, plan: Plan, cell: Cell, tell: Callable[[str], object]
+) -> list[dict[str, Any]]:
+    """Return a row for each contestant of a cell, with the seconds of its steps.
+
+    All take turns, each time in another order; a step takes as long as its slowest rank. Of a dense
+    method with buckets of several sizes only the best goes on where steps are long; rows of the
+    others say so.
+    """
+    listed, count = contestants(cell.section), SECTIONS[cell.section].steps_a_turn
+    ranks.shape(cell.link)
+    seconds: dict[str, list[float]] = {name: [] for name, _, _ in listed}
+    for turn in range(-1, plan.turns):
+        at = turn % len(listed)
+        for name, method, _ in [*listed[at:], *listed[:at]]:
+            if turn > 0 and done(name, method, listed, seconds, count):
+                continue
+            if turn < 0 and cell.link is not None and method in DENSE:
+                continue  # they keep nothing that a first turn would settle
+            tell(f"{name}, turn {max(0, turn + 1)} of {plan.turns}")
+            answers = ranks.ask(do="step", contestant=name, steps=count)
+            if turn >= 0:
+                seconds[name].append(max(answers))
+    return [
+        {
+            "contestant": name,
+            "method": method,
+            "bucket": bucket,
+            "dropped": plan.turns > 1 and len(seconds[name]) == 1,
+            "seconds": [float(f"{each:.4g}") for each in seconds[name]],
+        }
+        for name, method, bucket in listed
+    ]
+
+
+def done(
+    name: str, method: str, listed: Listed, seconds: dict[str, list[float]], count: int
+) -> bool:
+    """Tell whether a contestant has been timed for long enough."""
+    if sum(seconds[name]) * count < PLENTY:
+        return False
+    if len(seconds[name]) > 1:
+        return True
+    rivals = [seconds[other][0] for other, same, _ in listed if same == method]
+    return seconds[name][0] > min(rivals)
+
+
+def too_large(cell: Cell) -> bool:
+    """Tell whether the models of a cell do not fit into memory; False if that is unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    except OSError:
+        return False
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return cell.section == LARGE and bool(free) and free[0] < MEMORY * cell.ranks
 
 
 if __name__ == "__main__":

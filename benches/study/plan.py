@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import gradwire
 from benches.accuracy.methods import METHODS as TRAINED
 from benches.accuracy.methods import Method
+from benches.compare.contestants import POWER
 from gradwire import Codec
 
 LINKS: tuple[int | None, ...] = (
@@ -16,9 +17,6 @@ LINKS: tuple[int | None, ...] = (
 
 LARGE = "25M"
 """The model that is timed and not trained: see `rank.Large`."""
-
-POWER = 4
-"""Rank of PowerSGD's factors: the largest that its authors try."""
 
 NONE, FP32, BF16 = "no exchange", "fp32", "bf16"
 TORCH_POWER, OUR_POWER = f"torch PowerSGD, rank {POWER}", f"powersgd({POWER})"
@@ -50,14 +48,8 @@ SMALL_BUCKETS = (0.25, 1.0, 25.0)
 class Section:
     """A model.
 
-    Attributes
-    ----------
-    buckets : tuple of float
-        Sizes of DDP's buckets in MiB that the dense methods may choose from.
-    steps_a_turn : int
-        Steps that are timed together.
-    norm : bool
-        Statistics of a rank's own batch take part, so that dense training depends on the ranks.
+    Dense methods choose from buckets of so many MiB. With ``norm``, statistics of a rank's own
+    batch take part, so that dense training depends on the ranks.
     """
 
     title: str
@@ -97,7 +89,6 @@ class Plan:
     quick: bool = False
 
     def cells(self) -> list[Cell]:
-        """Return the cells, those that share their processes one after the other."""
         return [
             Cell(section, ranks, link)
             for ranks in self.ranks

@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benches.accuracy.methods import ADAMW
 from benches.accuracy.pool import make_task
-from benches.compare.peers import power_state
-from benches.harness.half import half_hook
+from benches.compare.contestants import POWER, power_state
 from benches.harness.rank_process import form_group
+from benches.harness.tasks import half_hook
 from gradwire.schedule import Constant
 from gradwire.torch import ddp, optim
 
@@ -107,7 +107,7 @@ class Loop:
         elif method == plan.BF16:
             self.model.register_comm_hook(None, half_hook)
         elif method == plan.TORCH_POWER:
-            self.model.register_comm_hook(power_state(None, plan.POWER), powerSGD_hook)
+            self.model.register_comm_hook(power_state(None, POWER), powerSGD_hook)
         elif codec is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ddp.PairingWarning)
@@ -172,6 +172,5 @@ def _share(optimizer: torch.optim.Optimizer, kept: list[dict[str, Any]]) -> None
 
 
 def join(setup: dict[str, Any], say: Any) -> Commands:
-    """Join the other ranks."""
     form_group(setup)
     return Commands(setup["rank"], setup["ranks"])

@@ -40,14 +40,8 @@ def timed_cells(plan: Plan, store: Store) -> dict[Cell, Record]:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step: the median of its turns, and how far they spread.
-
-    Attributes
-    ----------
-    low, high : float
-        The quartiles; of fewer than four turns, the least and the largest.
-    count : int
-        Turns.
+    """Seconds of a step: the median of its turns, and their quartiles, or the extremes of fewer
+    than four.
     """
 
     seconds: float
@@ -91,14 +85,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """One method in one cell.
+    """One method in one cell: its step, and steps to the mark, or None if that is never reached.
 
-    Attributes
-    ----------
-    steps : float or None
-        To the mark; None if it is never reached. 1 for a model that is only timed.
-    keeps : bool
-        Of a model that is only timed: whether the method reaches the mark on every task.
+    Of a model that is only timed, ``steps`` is 1, and ``keeps`` tells whether the method reaches
+    the mark on every task.
     """
 
     method: str

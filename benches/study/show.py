@@ -61,7 +61,6 @@ class Findings:
 
     @property
     def note(self) -> str:
-        """What to write beside figures that are not those of the whole study."""
         loads = [
             each["load"][0][0] > LOADED * each["machine"]["cores"] for each in self.cells.values()
         ]
@@ -73,11 +72,9 @@ class Findings:
         return "; ".join(parts)
 
     def sections(self) -> list[str]:
-        """Return the sections that have an outcome."""
         return [name for name in SECTIONS if any(cell.section == name for cell in self.found)]
 
     def links(self) -> list[int | None]:
-        """Return the links, the slowest first."""
         every = {cell.link for cell in self.found}
         return sorted(every, key=lambda each: float("inf") if each is None else each)
 

@@ -32,7 +32,6 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activations."""
         y = functional.relu(self.norm_first(self.first(x)))
         return functional.relu(self.norm_second(self.second(y)) + self.around(x))
 
@@ -54,19 +53,12 @@ class FashionNet(nn.Module):
         self.head = nn.Linear(WIDTHS[-1], 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits."""
         logits: Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
         return logits
 
 
 class Fashion:
-    """Grey images of clothes, 28 x 28, in ten classes; mirrored at random.
-
-    Parameters
-    ----------
-    place : Path, optional
-        Folder with the data.
-    """
+    """Grey images of clothes, 28 x 28, in ten classes; mirrored at random."""
 
     def __init__(self, place: Path | None = None) -> None:
         arrays = fashion_data.load(fashion_data.folder(place))
@@ -75,12 +67,10 @@ class Fashion:
         self._test = _prepared(test_images), test_labels.long()
 
     def model(self, seed: int) -> nn.Module:
-        """Return a newly initialized model."""
         torch.manual_seed(SEED + seed)
         return FashionNet()
 
     def batches(self, rank: int, ranks: int, seed: int) -> Iterator[Batch]:
-        """Yield a rank's share of every global batch, endlessly."""
         images, labels = self._train
         generator = torch.Generator().manual_seed(SEED + seed)
         while True:
@@ -94,12 +84,10 @@ class Fashion:
                     yield chosen, labels[mine]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss of a batch."""
         images, labels = batch
         return functional.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return loss and accuracy."""
         images, labels = self._test
         logits = torch.cat([model(part) for part in torch.split(images, 500)])
         return {
@@ -108,7 +96,6 @@ class Fashion:
         }
 
     def facts(self) -> dict[str, object]:
-        """Return facts about data and model, for the record."""
         return {
             "data": "Fashion-MNIST",
             "training_images": len(self._train[1]),

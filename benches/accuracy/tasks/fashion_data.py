@@ -24,13 +24,7 @@ class MissingDataError(Exception):
 
 
 def folder(given: Path | None = None) -> Path:
-    """Return a folder with the four files; fetch Debian's package into a cache if need be.
-
-    Raises
-    ------
-    MissingDataError
-        If there is none.
-    """
+    """Return a folder with the four files; fetch Debian's package into a cache if need be."""
     if given is not None:
         if missing := [name for name in NAMES if _find(given, name) is None]:
             raise MissingDataError(f"--data {given} has no {missing[0]}, packed with gzip or not")
