@@ -133,8 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     out = folder(arguments.out)
     shown = console(stderr=arguments.json)
-    with Reporter(shown) as progress:
-        results = run(_plan(arguments), progress)
+    results = run(_plan(arguments), Reporter(shown))
     text = json.dumps(results.to_json(), indent=1)
     _files.write(out / "demo.json", text + "\n")
     draw(results, out / "demo.png")

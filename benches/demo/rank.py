@@ -204,35 +204,27 @@ def one_way(
         with socket.create_server((address, 0)) as server:
             server.settimeout(_PATIENCE)
             tell(server.getsockname(), sink)
-            rate = _receive(server.accept()[0])
+            with server.accept()[0] as stream:
+                rate = _receive(stream)
     else:
         there = tell(None, sink)
         if rank == source:
-            _send(tuple(there), seconds)
+            with socket.create_connection(tuple(there), timeout=_PATIENCE) as stream:
+                end = time.perf_counter() + seconds
+                while time.perf_counter() < end:
+                    stream.sendall(bytes(1 << 16))
     return float(tell(rate, sink))
-
-
-def _send(there: tuple[str, int], seconds: float) -> None:
-    chunk = bytes(1 << 16)
-    with socket.create_connection(there, timeout=_PATIENCE) as stream:
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            stream.sendall(chunk)
 
 
 def _receive(stream: socket.socket) -> float:
     stream.settimeout(_PATIENCE)
-    buffer = bytearray(1 << 18)
-    count, begin = 0, None
-    with stream:
-        first = last = time.perf_counter()
-        while size := stream.recv_into(buffer):
-            last = time.perf_counter()
-            if begin is not None:
-                count += size
-            elif last - first > _WARM_UP:
-                begin = last
-    return 8 * count / (last - begin) if begin is not None and last > begin else 0.0
+    buffer, count, counted = bytearray(1 << 18), 0, 0.0
+    first = last = time.perf_counter()
+    while size := stream.recv_into(buffer):
+        before, last = last, time.perf_counter()
+        if before - first > _WARM_UP:
+            count, counted = count + size, counted + last - before
+    return 8 * count / counted if counted else 0.0
 
 
 def sent_bytes(interface: str) -> int | None:

@@ -37,7 +37,7 @@ class Plan:
 
 
 def run(plan: Plan, progress: Reporter) -> Results:
-    """Run the whole plan and return what was measured. Processes and links are removed in any case."""
+    """Run the whole plan and return what was measured; processes and links are then removed."""
     with ExitStack() as stack:
         link, why_not = (Link(), "--loopback was given") if plan.loopback else open_link(plan.ranks)
         stack.enter_context(link)

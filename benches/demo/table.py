@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
@@ -22,16 +21,10 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_times(factor: float | None) -> str:
-    """Return a factor with two or three significant digits."""
+    """Return a factor with two or three significant digits, or a dash for None."""
     if factor is None:
         return "-"
-    return (
-        f"{factor:.2f}x"
-        if factor < 0.995
-        else f"{factor:.1f}x"
-        if factor < 99.95
-        else f"{factor:.0f}x"
-    )
+    return f"{factor:.{2 if factor < 0.995 else 1 if factor < 99.95 else 0}f}x"
 
 
 def table(
@@ -86,60 +79,35 @@ def about() -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Column:
-    heading: str
-    figure: Callable[[Run], str]
-
-
-def _speed_columns(comparison: Comparison) -> list[_Column]:
-    return [
-        _Column("ms per\nstep", lambda run: f"{1e3 * run.step:.1f}"),
-        _Column("compute\n%", lambda run: f"{100 * run.compute_share:.0f}"),
-        _Column("sent per\nstep", lambda run: size(run.sent_per_step)),
-        _Column("ratio", lambda run: format_times(run.ratio)),
-        _Column("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
-        _Column(
-            f"speed\nvs {comparison.half}",
-            lambda run: format_times(comparison.speed_up(run, comparison.half)),
-        ),
-    ]
-
-
-def _learning_columns(comparison: Comparison) -> list[_Column]:
-    steps, budget, target = (
-        f"{comparison.runs[0].steps} st.",
-        comparison.equal_time,
-        comparison.equal_loss,
-    )
-    return [
-        _Column(f"loss,\n{steps}", lambda run: f"{run.curve[-1]['loss']:.3f}"),
-        _Column(f"loss,\n{budget:.1f} s", lambda run: f"{run.at_time(budget, 'loss'):.3f}"),
-        _Column(f"acc. %\n{steps}", lambda run: f"{100 * run.curve[-1]['accuracy']:.1f}"),
-        _Column(
-            f"acc. %\n{budget:.1f} s", lambda run: f"{100 * run.at_time(budget, 'accuracy'):.1f}"
-        ),
-        _Column(
-            f"s to loss\n{target:.3f}", lambda run: format_seconds(run.seconds_to_loss(target))
-        ),
-    ]
+Column = tuple[str, Callable[[Run], str]]
 
 
 def comparison_tables(comparison: Comparison, width: int) -> list[Table]:
     """Return one task's figures over one link: one table, or two if the terminal is narrow."""
-    speed, learning = _speed_columns(comparison), _learning_columns(comparison)
+    half, budget, target = comparison.half, comparison.equal_time, comparison.equal_loss
+    steps = f"{comparison.runs[0].steps} st."
+    speed: list[Column] = [
+        ("ms per\nstep", lambda run: f"{1e3 * run.step:.1f}"),
+        ("compute\n%", lambda run: f"{100 * run.compute_share:.0f}"),
+        ("sent per\nstep", lambda run: size(run.sent_per_step)),
+        ("ratio", lambda run: format_times(run.ratio)),
+        ("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
+        (f"speed\nvs {half}", lambda run: format_times(comparison.speed_up(run, half))),
+    ]
+    learning: list[Column] = [
+        (f"loss,\n{steps}", lambda run: f"{run.curve[-1]['loss']:.3f}"),
+        (f"loss,\n{budget:.1f} s", lambda run: f"{run.at_time(budget, 'loss'):.3f}"),
+        (f"acc. %\n{steps}", lambda run: f"{100 * run.curve[-1]['accuracy']:.1f}"),
+        (f"acc. %\n{budget:.1f} s", lambda run: f"{100 * run.at_time(budget, 'accuracy'):.1f}"),
+        (f"s to loss\n{target:.3f}", lambda run: format_seconds(run.seconds_to_loss(target))),
+    ]
     groups = [[*speed, *learning]] if width >= ONE_TABLE_WIDTH else [speed, learning]
     link = format_rate(comparison.rate) if comparison.rate else "loopback"
-    titles = [f"{comparison.title}, {link}", None]
-    return [
-        table(
-            title,
-            ["method", *(column.heading for column in columns)],
-            [[run.label, *(column.figure(run) for column in columns)] for run in comparison.runs],
-            wrap=False,
-        )
-        for columns, title in zip(groups, titles, strict=False)
-    ]
+    made = []
+    for title, columns in zip([f"{comparison.title}, {link}", None], groups, strict=False):
+        rows = [[run.label, *(figure(run) for _, figure in columns)] for run in comparison.runs]
+        made.append(table(title, ["method", *(name for name, _ in columns)], rows, wrap=False))
+    return made
 
 
 def print_results(results: Results, console: Console) -> None:
@@ -159,11 +127,8 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def _key(results: Results) -> str:
-    counted = (
-        "counted at its interface, packet headers included"
-        if results.link["shaped"]
-        else "payload only"
-    )
+    shaped = "counted at its interface, packet headers included"
+    counted = shaped if results.link["shaped"] else "payload only"
     return (
         "ms per step: median. compute %: the duration of a step without any exchange, as a share "
         "of the step; the rest is coding, sending and waiting. sent per step: bytes that a rank "

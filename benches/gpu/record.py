@@ -3,8 +3,6 @@
 import hashlib
 import os
 import re
-import shutil
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,13 +27,8 @@ def facts(device: str) -> dict[str, Any]:
 
 def document(setup: Setup) -> dict[str, Any]:
     """Return a run without results yet."""
-    return {
-        **facts(setup.device),
-        "numel": setup.numel,
-        "rounds": setup.rounds,
-        "sections": {},
-        "failed": {},
-    }
+    settings = {"numel": setup.numel, "rounds": setup.rounds}
+    return {**facts(setup.device), **settings, "sections": {}, "failed": {}}
 
 
 def default_path(document: dict[str, Any]) -> Path:
@@ -61,13 +54,8 @@ def _device(device: str) -> dict[str, Any]:
 def driver() -> str | None:
     """Return the version of the driver, if the machine tells it."""
     version = Path("/proc/driver/nvidia/version")
-    if version.exists() and (found := re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())):
-        return found[1]
-    if tool := shutil.which("nvidia-smi"):
-        asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
-        said = subprocess.run(asked, capture_output=True, text=True).stdout.split()
-        return said[0] if said else None
-    return None
+    found = version.exists() and re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())
+    return found[1] if found else None
 
 
 def _library() -> dict[str, Any]:

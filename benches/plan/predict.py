@@ -1,4 +1,4 @@
-"""Measure what the model takes, and the steps that it is judged by; predict, and tell how that errs."""
+"""Measure what the model takes and the steps that it is judged by; tell how predictions err."""
 
 import os
 import sys
@@ -10,20 +10,9 @@ from typing import Any
 
 from benches.harness import pages, results
 from benches.harness.processes import Ranks, joined
+from gradwire import cost
 from gradwire.cli.plan.quantities import format_rate
-from gradwire.cost import (
-    Calibration,
-    CodecCost,
-    Line,
-    Link,
-    Method,
-    Network,
-    Workload,
-    bf16,
-    compressed,
-    fp32,
-    predict,
-)
+from gradwire.cost import Calibration, CodecCost, Line, Link, Method
 
 from .rank import DENSE, LAYERS, NUMEL
 
@@ -135,7 +124,7 @@ def _with(found: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
     ]
 
 
-def workload(outcome: dict[str, Any], method: str, *, updates: bool = False) -> Workload:
+def workload(outcome: dict[str, Any], method: str, *, updates: bool = False) -> cost.Workload:
     """Return the middle step without any exchange.
 
     If the codec sends updates, with the optimizer that applies them in place of SGD.
@@ -144,7 +133,7 @@ def workload(outcome: dict[str, Any], method: str, *, updates: bool = False) -> 
     every.sort(key=lambda each: float(each["backward"] + each["other"]))
     more = median(each.pop("applying") for each in every)
     facts = every[len(every) // 2]
-    return Workload(**facts | {"other": facts["other"] + (more if updates else 0.0)})
+    return cost.Workload(**facts | {"other": facts["other"] + (more if updates else 0.0)})
 
 
 def link_of(outcome: dict[str, Any], method: str) -> Link:
@@ -157,10 +146,10 @@ def method_of(name: str, measured: dict[str, Any]) -> Method:
     """Return what is predicted."""
     calibration = Calibration.from_json(measured["calibration"])
     if name == "fp32":
-        return fp32()
+        return cost.fp32()
     if name == "bf16":
-        return bf16(calibration)
-    method = compressed(name, calibration)
+        return cost.bf16(calibration)
+    method = cost.compressed(name, calibration)
     if name not in BY_GRADIENTS:
         return method
     return _sends(method, measured, measured["sent"][name] / (measured["ranks"] - 1))
@@ -185,8 +174,8 @@ def predictions(measured: dict[str, Any]) -> list[Row]:
             method = method_of(name, measured)
             updates = method.cost is not None and method.cost.codec.memory.updates
             work = workload(outcome, name, updates=updates)
-            network = Network(measured["ranks"], link_of(outcome, name))
-            found = predict(work, method, network)
+            network = cost.Network(measured["ranks"], link_of(outcome, name))
+            found = cost.predict(work, method, network)
             real = median(seconds)
             rows.append({"rate": outcome["rate"], "method": name,
                          "compute": workload(outcome, name).compute,

@@ -14,15 +14,14 @@ from matplotlib import pyplot as plt
 from matplotlib.patches import Patch, Rectangle
 
 from benches.harness import pages, results
-from benches.harness.pages import span
 from benches.harness.results import Record, Store
 from gradwire.cli.plan.quantities import format_rate
 from gradwire.cli.theme import STYLE, save
 
 from . import curves
 from .curves import Curves
-from .plan import BF16, COMPARED, DENSE, FP32, LARGE, OUR_POWER, SECTIONS, TORCH_POWER, Cell, Plan
-from .reading import Outcome, Result, Verdict, outcomes, timed_cells
+from .plan import BF16, FP32, LARGE, OUR_POWER, SECTIONS, TORCH_POWER, Cell, Plan
+from .reading import Outcome, Verdict, outcomes, timed_cells
 
 PAGE, README = pages.ROOT / "docs" / "study.md", pages.ROOT / "README.md"
 FIGURE = "study.svg"
@@ -120,31 +119,6 @@ def in_words(outcome: Outcome) -> str:
     return f"{standing} ({shown})"
 
 
-def times(findings: Findings) -> str:
-    """Return the times of all methods to the mark, with their spread and gain."""
-    rows = []
-    for section in findings.sections():
-        for ranks in findings.ranks():
-            cells = [findings.found.get(Cell(section, ranks, x)) for x in findings.links()]
-            for method in COMPARED:
-                shown = [_time(each, each.results.get(method)) if each else "" for each in cells]
-                rows.append([SECTIONS[section].title, ranks, method, *shown])
-    return pages.table(["", "ranks", "method", *map(link_name, findings.links())], rows, texts=3)
-
-
-def _time(outcome: Outcome, result: Result | None) -> str:
-    if result is None or result.steps is None:
-        return "not trained" if result is None else "not reached"
-    step = result.step
-    spread = f" ± {(step.high - step.low) / 2 / step.seconds:.0%}" if step.count > 1 else ""
-    shown = f"{span(result.seconds)}{spread}"
-    if result.method in DENSE:
-        return shown
-    verdict = outcome.compare(result)
-    why = "" if verdict is Verdict.FASTER else f", {verdict.value}"
-    return f"{shown} ({factor(outcome.gain(result))}{why})"
-
-
 def scope(findings: Findings) -> str:
     """Return which links, ranks, seeds and turns are shown."""
     plan = findings.plan
@@ -204,7 +178,6 @@ def page(findings: Findings, path: str) -> str:
         scope(findings),
         summary(findings, f"[the data]({path})"),
         source(findings),
-        times(findings),
     ]
     return "\n\n".join(parts)
 
