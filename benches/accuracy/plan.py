@@ -173,10 +173,6 @@ class Plan:
         }
         return max(means, key=lambda rate: means[rate])
 
-    def open(self, section: Section, method: str, ranks: int, scores: Scores) -> bool:
-        """Tell whether a series needs another run."""
-        return bool(self._missing(section, method, ranks, scores))
-
     def _seeds(self, section: Section) -> int:
         return 1 if self.quick else max(self.seeds, section.tries)
 

@@ -32,13 +32,8 @@ def best(summaries: Sequence[Summary]) -> str:
         seeds = f"mean of {each.seeds} seeds ± standard error" if each.seeds > 1 else "one seed"
         caption = f"**{each.section.title}**, {each.section.size} parameters, {each.steps:,} steps"
         caption += f", {seeds}"
-        for why, series in (
-            ("not finished", each.missing),
-            ("another rate is to be tried with more seeds", each.searched),
-        ):
-            if series:
-                named = (f"`{name}` ({ranks} ranks)" for name, ranks in series)
-                caption += f"; {why}: {', '.join(named)}"
+        named = ", ".join(f"`{name}` ({ranks} ranks)" for name, ranks in each.missing)
+        caption += f"; not finished: {named}" * bool(named)
         lines = [f"* {line}" for _, row in each.best.iterrows() if (line := verdict(each, row))]
         parts += [caption, _best(each), *(["\n".join(lines)] if lines else [])]
     return "\n\n".join(parts)

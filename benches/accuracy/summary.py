@@ -34,8 +34,7 @@ class Summary:
     ``every`` has a row for each method, number of ranks and learning rate: ``mean`` and standard
     ``error`` of the measure in points over ``seeds``, means of ``loss``, of the measure at the
     first and the last evaluation, and of the bytes a step; NaN where a run diverged. ``best`` has
-    the best rate of every finished series. ``missing`` series have no result yet, of those
-    ``searched`` it may change.
+    the best rate of every finished series. ``missing`` series have no result yet.
     """
 
     section: Section
@@ -43,7 +42,6 @@ class Summary:
     every: pandas.DataFrame
     best: pandas.DataFrame
     missing: list[tuple[str, int]]
-    searched: list[tuple[str, int]]
 
     @property
     def seeds(self) -> int:
@@ -81,7 +79,7 @@ def summarize(plan: Plan, records: Mapping[Run, Record]) -> list[Summary]:
     runs = pandas.DataFrame([_row(run, record) for run, record in records.items()])
     found = []
     for name in plan.sections:
-        section, missing, searched, best = SECTIONS[name], [], [], []
+        section, missing, best = SECTIONS[name], [], []
         series = [(m, ranks) for owner, m, ranks in plan.series() if owner.name == name]
         if runs.empty or not (runs["section"] == name).any():
             continue
@@ -91,12 +89,10 @@ def summarize(plan: Plan, records: Mapping[Run, Record]) -> list[Summary]:
             if rate is None:
                 missing.append((method, ranks))
                 continue
-            if plan.open(section, method, ranks, scores):
-                searched.append((method, ranks))
             best.append((method, ranks, rate))
         chosen = every[every[[*SERIES, "rate"]].apply(tuple, axis=1).isin(best)]
         if chosen["method"].isin(section.baselines).any():
-            found.append(Summary(section, plan.steps(name), every, chosen, missing, searched))
+            found.append(Summary(section, plan.steps(name), every, chosen, missing))
     return found
 
 

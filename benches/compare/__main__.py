@@ -23,7 +23,7 @@ from benches.harness.command import INTERRUPTED, progress, terminate_as_interrup
 from benches.harness.pages import span
 
 from .contestants import OURS, PEERS, Contestant, presets
-from .laws import HEADLINE, LAWS, gradients
+from .laws import LAW, gradients
 from .timing import Timing, interleave, timed
 
 FULL = {"sizes": (1_000, 1_000_000, 25_000_000), "ratios": (0.1, 0.01, 0.001), "threads": (1, 2)}
@@ -34,7 +34,6 @@ QUICK = {"sizes": (1_000_000, 25_000_000), "ratios": (0.01,), "threads": (1,)}
 class Case:
     """What is compressed, and with how many threads."""
 
-    law: str
     numel: int
     ratio: float
     threads: int
@@ -51,8 +50,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="entries of a tensor")
     parser.add_argument("--ratios", type=float, nargs="+", metavar="R")
     parser.add_argument("--threads", type=int, nargs="+", metavar="T")
-    parser.add_argument("--laws", nargs="+", choices=[*LAWS], default=[HEADLINE],
-                        help="distributions of gradients (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count (default: 7)")
     parser.add_argument("--only", default="", help="only contestants whose name contains this text")
     parser.add_argument("--out", type=Path, help="JSON file to write (default: none)")
@@ -68,7 +65,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 def cases(chosen: argparse.Namespace) -> list[Case]:
     """Return all cases; those that share tensors follow each other."""
-    axes = chosen.laws, chosen.sizes, chosen.ratios, chosen.threads
+    axes = chosen.sizes, chosen.ratios, chosen.threads
     return [Case(*each) for each in itertools.product(*axes)]
 
 
@@ -85,7 +82,7 @@ def measure(
     gradwire.set_num_threads(case.threads)
     torch.set_num_threads(case.threads)
     torch.manual_seed(0)
-    steps = gradients(case.law, case.numel)
+    steps = gradients(case.numel)
     copied, out = np.zeros_like(steps[0]), np.zeros_like(steps[0])
     # Short work is repeated within a round until the clock resolves it.
     repeats = min(50, max(1, 200_000 // case.numel))
@@ -144,7 +141,7 @@ def measure(
 Row = Mapping[str, Any]
 
 COPY = "plain copy"
-CASE = ("law", "numel", "ratio", "threads")
+CASE = ("numel", "ratio", "threads")
 
 SHOWN = {
     COPY: COPY,
@@ -160,11 +157,11 @@ SHOWN = {
 
 def table(rows: Sequence[Row]) -> str:
     """Return the table of a case."""
-    law, numel, ratio, threads = (rows[0][name] for name in CASE)
+    numel, ratio, threads = (rows[0][name] for name in CASE)
     headings = ("encode with residual", "median", "least - most", "/ copy", "decode / copy",
                 "sent / asked", "bits/entry", "MB", "setting")  # fmt: skip
     cells = [_cells(row, max(1, int(numel * ratio)), numel) for row in rows]
-    title = f"**{law}, {numel:,} float32, ratio {ratio:g}, threads: {threads}**"
+    title = f"**{LAW}, {numel:,} float32, ratio {ratio:g}, threads: {threads}**"
     return f"{title}\n\n{pages.table(headings, cells)}"
 
 
@@ -192,7 +189,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 def readme(document: Mapping[str, Any], path: Path | None) -> str:
     """Return the README's block: 25 M entries at one per cent on one thread."""
-    case = [HEADLINE, 25_000_000, 0.01, 1]
+    case = [25_000_000, 0.01, 1]
     found = {row["name"]: row for row in document["rows"] if [row[name] for name in CASE] == case}
     rows = []
     for name, title in SHOWN.items():

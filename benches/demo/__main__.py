@@ -1,13 +1,10 @@
 """``make demo``: train in several processes over a slow link, with and without compression."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benches.harness import horovodrun
 from benches.harness.command import conduct, console, folder, learning_rate
@@ -15,9 +12,6 @@ from benches.harness.link import MAX_RANKS
 from gradwire import _files
 from gradwire.cli.codecs import unfit
 from gradwire.cli.plan.quantities import parse_rate, ratio
-
-if TYPE_CHECKING:
-    from benches.demo.runner import Plan
 
 _BASELINES = {False: ("none", "bf16"), True: ("none", "fp16")}
 """What is compared with the codecs: DDP's own methods, or Horovod's."""
@@ -39,7 +33,7 @@ def _names(text: str) -> list[str]:
 
 def _rates(text: str) -> list[int]:
     try:
-        return [parse_rate(name) for name in _names(text)]
+        return list(dict.fromkeys(parse_rate(name) for name in _names(text)))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -100,20 +94,6 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
-    from benches.demo.runner import Plan
-
-    baselines = _BASELINES[arguments.horovod]
-    asked = [name for name in dict.fromkeys(arguments.codec) if name not in baselines]
-    names = ("ratio", "ranks", "steps", "loopback", "learning_rate", "horovod")
-    return Plan(
-        tasks=arguments.task,
-        methods=[*baselines, *asked],
-        rates=list(dict.fromkeys(arguments.bandwidth)),
-        **{name: getattr(arguments, name) for name in names},
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     made = parser()
     arguments = made.parse_args(argv)
@@ -133,7 +113,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     out = folder(arguments.out)
     shown = console(stderr=arguments.json)
-    results = run(_plan(arguments), Reporter(shown))
+    baselines = _BASELINES[arguments.horovod]
+    asked = (name for name in arguments.codec if name not in baselines)
+    arguments.methods = list(dict.fromkeys((*baselines, *asked)))
+    results = run(arguments, Reporter(shown))
     text = json.dumps(results.to_json(), indent=1)
     _files.write(out / "demo.json", text + "\n")
     draw(results, out / "demo.png")

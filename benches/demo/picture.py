@@ -1,7 +1,5 @@
 """Plot the demo's results: held-out loss and bytes sent, both over training time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

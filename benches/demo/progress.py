@@ -1,7 +1,5 @@
 """Show progress: one line that is overwritten on a terminal, an occasional line otherwise."""
 
-from __future__ import annotations
-
 import time
 
 from rich.console import Console

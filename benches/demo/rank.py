@@ -1,7 +1,5 @@
 """The commands that a rank executes: measure the link, train, evaluate."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import socket
@@ -16,8 +14,7 @@ from torch import nn
 
 import gradwire
 from benches.demo.frameworks import DDP, OWN, Framework, Prepared, dense_bytes
-from benches.harness.optimizers import recipe_for, scheduled
-from benches.harness.rates import Rate, rate_for
+from benches.harness.recipes import Rate, rate_for, recipe_for, scheduled
 from benches.harness.tasks import Batch, Task, loss_sum
 from gradwire.cli.codecs import build
 

@@ -3,8 +3,6 @@
 Plain data without torch or processes, so that saved results can be loaded and drawn anywhere.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any

@@ -1,8 +1,6 @@
 """Run every method on every task over every link, in processes that serve all runs."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
@@ -10,7 +8,7 @@ from typing import Any
 
 from benches.demo.budget import KINDS, Budget, Job
 from benches.demo.progress import Reporter
-from benches.demo.results import HALVES, PLAIN, Results, Run
+from benches.demo.results import Results, Run
 from benches.harness import horovodrun
 from benches.harness.link import Link, open_link
 from benches.harness.machine import machine, threads_per_rank, versions
@@ -19,24 +17,10 @@ from gradwire.cli.plan.quantities import format_rate
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools
 PROBE_SECONDS = 0.4
+SETTINGS = ("methods", "ratio", "learning_rate", "ranks")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The runs to make."""
-
-    tasks: Sequence[str] = ("digits", "text")
-    methods: Sequence[str] = (PLAIN, HALVES[0], "topk", "sidco")
-    rates: Sequence[int] = (100_000_000, 1_000_000_000)
-    ratio: float = 0.02
-    ranks: int = 2
-    steps: int | None = None  # None: the task's default, or as many as fit into the time
-    loopback: bool = False
-    learning_rate: float | None = None  # None: the one measured for the method
-    horovod: bool = False  # instead of DDP
-
-
-def run(plan: Plan, progress: Reporter) -> Results:
+def run(plan: Namespace, progress: Reporter) -> Results:
     """Run the whole plan and return what was measured; processes and links are then removed."""
     with ExitStack() as stack:
         link, why_not = (Link(), "--loopback was given") if plan.loopback else open_link(plan.ranks)
@@ -75,17 +59,17 @@ def _describe(link: Link, why_not: str | None, ranks: int) -> str:
 class _Session:
     """The demo, once the link and the ranks are up."""
 
-    plan: Plan
+    plan: Namespace
     link: Link
     why_not: str | None
     ranks: Ranks
     progress: Reporter
 
     def __post_init__(self) -> None:
-        self.rates: list[int | None] = [*self.plan.rates] if self.link.shaped else [None]
+        self.rates: list[int | None] = [*self.plan.bandwidth] if self.link.shaped else [None]
         jobs = [
             Job(task, method, rate)
-            for task in self.plan.tasks
+            for task in self.plan.task
             for rate in self.rates
             for method in self.plan.methods
         ]
@@ -93,19 +77,16 @@ class _Session:
         self.tasks: dict[str, dict[str, Any]] = {}
 
     def run(self) -> Results:
-        found = versions() | self.ranks.ready()
+        plan, found = self.plan, versions() | self.ranks.ready()
         measured = {
             format_rate(rate) if rate else "loopback": self._probe(rate) for rate in self.rates
         }
-        runs = [run for task in self.plan.tasks for run in self._task(task)]
+        runs = [run for task in plan.task for run in self._task(task)]
         return Results(
             settings={
-                "methods": list(self.plan.methods),
-                "ratio": self.plan.ratio,
-                "learning_rate": self.plan.learning_rate,
-                "ranks": self.plan.ranks,
-                "framework": "horovod" if self.plan.horovod else "ddp",
-                "threads_per_rank": threads_per_rank(self.plan.ranks),
+                **{name: getattr(plan, name) for name in SETTINGS},
+                "framework": "horovod" if plan.horovod else "ddp",
+                "threads_per_rank": threads_per_rank(plan.ranks),
             },
             machine=machine(),
             versions=found,
@@ -147,12 +128,10 @@ class _Session:
         return compute
 
     def _job(self, job: Job) -> Run:
-        steps = self.budget.steps(job)
+        steps = self.budget.begin(job)
         where = f" @ {format_rate(job.rate)}" if job.rate else ""
         self.progress.begin(f"{job.task}{where}: {job.method}", steps)
-        self.budget.begin(job)
         record = self._train(job.task, job.method, steps, evaluate=True)
-        self.budget.end(job)
         del record["facts"]
         run = Run(
             task=job.task,

@@ -1,7 +1,5 @@
 """Print the demo's tables, and what is said under them of how methods were trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from rich import box
@@ -9,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benches.demo.results import LABELS, PLAIN, Comparison, Results, Run
-from benches.harness.rates import table as rates
+from benches.harness.recipes import measured_rates
 from gradwire.cli.plan.quantities import format_rate, size
 
 ONE_TABLE_WIDTH = 112  # terminal columns needed to show all figures in one table
@@ -66,7 +64,7 @@ def training_table(task: str, methods: Iterable[Run]) -> Table:
 
 def about() -> str:
     """Return how optimizers and learning rates were chosen."""
-    settings = rates()["settings"]
+    settings = measured_rates()["settings"]
     seeds = ", ".join(
         f"{' and '.join(map(str, seeds))} on {task}" for task, seeds in settings["seeds"].items()
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import gradwire
 from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, layer
-from benches.compare.laws import HEADLINE, gradients
+from benches.compare.laws import gradients
 from benches.compare.timing import Clock, Tick, interleave
 from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
@@ -73,23 +73,17 @@ SIDCO = contestant(
     "generalized Pareto, adaptive stages, float32 values",
     lambda _: gradwire.sidco(ratio=RATIO),
 )
-COLD = contestant(
-    "gradwire topk, first step",
-    "the same with a new state each time: no history, an empty residual",
-    lambda _: gradwire.topk(ratio=RATIO),
-    kernels.FirstStep,
-)
 DENSE = contestant(
     "gradwire dense bf16",
     "every entry as bfloat16; no residual",
     lambda _: gradwire.dense(quantize=BFloat16()),
 )
-OURS = (TOPK, COLD, SIDCO, DENSE)
+OURS = (TOPK, SIDCO, DENSE)
 Failed = dict[str, str]
 
 
 def steps(setup: Setup, numel: int) -> list[Tensor]:
-    drawn = gradients(HEADLINE, numel)
+    drawn = gradients(numel)
     return [torch.from_numpy(each).to(setup.device) for each in drawn]
 
 

@@ -4,8 +4,6 @@ Each rank runs `benches.harness.rank_process`, which takes commands as JSON line
 input and writes events as JSON lines. A module of the program says what the commands are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
