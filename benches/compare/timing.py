@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
+
 Tick = Callable[[str], None]
 Clock = Callable[[Callable[[], Any], Callable[[], object]], tuple[float, Any]]
 
@@ -93,10 +95,18 @@ def timed(
     for _ in range(repeats):
         before()
         answer = None
+        _finish()
         began = time.perf_counter()
         answer = work()
+        _finish()
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds), answer
+
+
+def _finish() -> None:
+    """Wait for what was given to a GPU: calls return before their work is done."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
 
 
 def _nothing(*_: Any) -> None:

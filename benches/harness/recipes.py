@@ -2,8 +2,8 @@
 
 A task names the optimizer that people would use without compression. A codec changes it only where
 it has to, by the rules of the documentation ("Choosing a codec, a ratio and an optimizer").
-Learning rates, ``rates.json``, were measured at commit 5ed8a39, each as the best of one grid for all;
-a codec that is not among them gets the rate of the one that is most like it.
+The learning rates in ``rates.json`` were measured at commit 5ed8a39, each as the best of one grid
+for all; a codec that is not among them gets the rate of the one that is most like it.
 """
 
 import json
@@ -33,13 +33,6 @@ class Recipe:
     kind: str
     own: bool
     options: Mapping[str, Any]
-
-    def build(
-        self, parameters: Iterable[torch.nn.Parameter], learning_rate: float, steps: int
-    ) -> tuple[torch.optim.Optimizer, LRScheduler]:
-        """Return the optimizer and its schedule."""
-        optimizer = self.optimizer(parameters, learning_rate)
-        return optimizer, scheduled(optimizer, steps)
 
     def optimizer(
         self, parameters: Iterable[torch.nn.Parameter], learning_rate: float
