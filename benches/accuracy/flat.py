@@ -5,7 +5,7 @@ for small models is most of the time of a step.
 """
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,37 +34,17 @@ class Piece:
 class Flat:
     """Make a model's tensors views of vectors: compressed parameters first, then the others.
 
-    Attributes
-    ----------
-    parameters, gradients, buffers : torch.Tensor
-        float32 vectors, zero between the tensors. Backward passes add to the gradients.
-    pieces : list of Piece
-        The parameters that are compressed, in the order of the model.
-    cut : int
-        Where the parameters begin that are sent dense.
-    numel, numel_dense : int
-        Entries of all parameters, and of those sent dense.
+    ``parameters``, ``gradients`` and ``buffers`` are float32 vectors, zero between the tensors;
+    backward passes add to the gradients. ``pieces`` are the parameters that are compressed; at
+    ``cut`` those begin that are sent dense.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        dense: Sequence[str] = (),
-        *,
-        codec: Codec | None = None,
-        only: Collection[str] | None = None,
-    ) -> None:
-        """Send parameters dense that are small, or whose name contains one of ``dense``.
-
-        So are those whose shape does not suit the exchange of the codec. With ``only``, parameters
-        of other names are left where they are.
-        """
-        named = [pair for pair in model.named_parameters() if only is None or pair[0] in only]
+    def __init__(self, model: nn.Module, *, codec: Codec | None = None) -> None:
+        """Send parameters dense that are small, or whose shape the codec's exchange cannot take."""
+        named = list(model.named_parameters())
         chosen = [
-            each.numel() >= MIN_NUMEL
-            and not any(part in name for part in dense)
-            and (codec is None or codec.exchange.suits(each.shape))
-            for name, each in named
+            each.numel() >= MIN_NUMEL and (codec is None or codec.exchange.suits(each.shape))
+            for _, each in named
         ]
         large = [pair for pair, yes in zip(named, chosen, strict=True) if yes]
         small = [pair for pair, yes in zip(named, chosen, strict=True) if not yes]

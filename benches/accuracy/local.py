@@ -13,13 +13,7 @@ Act = Callable[[list[Any]], None]
 
 
 class Hub:
-    """Where the ranks of one channel meet.
-
-    Parameters
-    ----------
-    size : int
-        Number of ranks.
-    """
+    """Where so many ranks of one channel meet."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -29,7 +23,6 @@ class Hub:
         self._error: BaseException | None = None
 
     def join(self, number: int, rank: int, given: Any, act: Act) -> "Meeting":
-        """Join a collective; the last rank to do so acts on what all have given."""
         with self._arrived:
             every = self._given.setdefault(number, {})
             every[rank] = given
@@ -41,14 +34,12 @@ class Hub:
         return Meeting(self, number)
 
     def wait(self, number: int) -> None:
-        """Wait until all ranks have joined."""
         with self._arrived:
             self._arrived.wait_for(lambda: number not in self._missing or self._error is not None)
             if number in self._missing:
                 raise RuntimeError(f"another rank has failed: {self._error!r}")
 
     def fail(self, error: BaseException) -> None:
-        """Let all who wait fail, now and later."""
         with self._arrived:
             self._error = error
             self._arrived.notify_all()
@@ -61,7 +52,6 @@ class Meeting:
         self._hub, self._number = hub, number
 
     def wait(self) -> None:
-        """Wait for it."""
         self._hub.wait(self._number)
 
 
@@ -74,15 +64,12 @@ class Local:
         self._numbers = itertools.count()
 
     def all_gather(self, out: Tensor, mine: Tensor) -> Meeting:
-        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
         return self._join((out, mine), _all_gather)
 
     def all_reduce(self, tensor: Tensor) -> Meeting:
-        """Start to replace a tensor by its sum over all ranks, in rank order."""
         return self._join(tensor, _all_reduce)
 
     def broadcast(self, tensor: Tensor, source: int) -> Meeting:
-        """Start to replace a tensor by that of one rank."""
         return self._join((tensor, source), _broadcast)
 
     def all_to_all(
@@ -92,7 +79,6 @@ class Local:
         out_sizes: Sequence[int] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> Meeting:
-        """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs."""
         return self._join(
             (_parts(out, out_sizes, self.size), _parts(mine, sizes, self.size)), _swap
         )
@@ -103,7 +89,6 @@ class Local:
         return every if self.rank == to else []
 
     def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return plain objects of all ranks."""
         found: list[Any] = []
         self._join((found, mine), _objects).wait()
         return found

@@ -1,14 +1,12 @@
 """The methods under comparison: a codec and the optimizer that it is used with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gradwire
 from gradwire import Codec
 from gradwire.schedule import Schedule, WarmUp, recommended
-
-from .flat import Flat
-from .rules import ByOptimizer, Rule
 
 ADAMW = {"betas": (0.9, 0.999), "weight_decay": 0.01}
 SGD = {"momentum": 0.9}
@@ -18,27 +16,18 @@ WARM_UP = recommended(gradwire.adam(0.01))
 
 @dataclass(frozen=True)
 class Method:
-    """A codec, or None to send everything, and an optimizer.
+    """A codec, or None to send everything, and an optimizer: "adamw" or "sgd".
 
-    Attributes
-    ----------
-    optimizer : {"adamw", "sgd"}
-        Of `gradwire.torch.optim` if the codec computes steps, else of torch.
-    options : dict
-        Keyword arguments of the optimizer.
-    schedule : Schedule, optional
-        Of the codec. A tenth of the run counts as an epoch, unless it counts steps.
+    The optimizer is of `gradwire.torch.optim` if the codec computes steps, else of torch. A tenth
+    of the run is an epoch of the schedule, unless it counts steps. Without a codec, ``half`` sends
+    everything in bfloat16, as torch's hook does.
     """
 
     codec: Codec | None = None
     optimizer: str = "adamw"
-    options: dict[str, Any] = field(default_factory=lambda: dict(ADAMW))
+    options: Mapping[str, Any] = field(default_factory=lambda: dict(ADAMW))
     schedule: Schedule | None = None
-
-    def rule(self, flat: Flat, ranks: int, steps: int) -> Rule:
-        """Return the rule for a run of so many steps."""
-        rule = ByOptimizer(flat, ranks, self.codec, self.optimizer, self.options)
-        return rule if self.schedule is None else rule.scheduled(self.schedule, steps)
+    half: bool = False
 
     def config(self) -> dict[str, Any]:
         """Return what determines the method, as plain data."""
@@ -50,22 +39,7 @@ class Method:
         found = {"codec": codec, "optimizer": self.optimizer, "options": options}
         if self.schedule is not None:
             found["schedule"] = self.schedule.get_config()
-        return found
-
-
-def current(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a recorded `Method.config` as it would be recorded now.
-
-    Options of a codec that are newer than the record have their defaults. Where the codec of the
-    record is none any more, it stays as it is.
-    """
-    if config["codec"] is None:
-        return config
-    try:
-        codec = Codec.from_config(config["codec"])
-    except (TypeError, ValueError):
-        return config
-    return {**config, "codec": codec.get_config()}
+        return {**found, "wire": "bfloat16"} if self.half else found
 
 
 METHODS: dict[str, Method] = {

@@ -40,39 +40,31 @@ def draw(summaries: Sequence[Summary], path: Path) -> None:
         figure, panels = plt.subplots(
             rows, 2, figsize=(9.0, 4.0 * rows + 0.6), squeeze=False, layout="constrained"
         )
-        every = [panel for row in panels for panel in row]
-        for panel, summary in zip(every, summaries, strict=False):
-            _panel(panel, summary)
-        for panel in every[len(summaries) :]:
-            panel.set_axis_off()
         named: dict[str, Any] = {}
-        for panel in every:
+        for at, panel in enumerate(panels.flat):
+            if at < len(summaries):
+                _panel(panel, summaries[at])
+            else:
+                panel.set_axis_off()
             handles, labels = panel.get_legend_handles_labels()
-            named |= {
-                label: named.get(label, each) for label, each in zip(labels, handles, strict=True)
-            }
+            named = dict(zip(labels, handles, strict=True)) | named
         ordered = [label for method in LOOKS for label in named if label.split(", 8")[0] == method]
-        figure.legend(
-            [named[label] for label in ordered],
-            ordered,
-            loc="outside upper center",
-            ncols=4,
-            frameon=False,
-        )
+        where = {"loc": "outside upper center", "ncols": 4}
+        figure.legend([named[label] for label in ordered], ordered, frameon=False, **where)
         save(figure, path)
         plt.close(figure)
 
 
 def _panel(axes: Any, summary: Summary) -> None:
-    dense = summary.dense(2).mean
+    dense = summary.dense(2)["mean"]
     axes.axhspan(dense - POINTS, dense, color=BAND, zorder=0)
-    for each in summary.best:
-        color, marker = LOOKS[each.method]
-        many = each.ranks != 2
+    for _, each in summary.best.iterrows():
+        color, marker = LOOKS[each["method"]]
+        many = each["ranks"] != 2
         axes.errorbar(
-            [each.bytes_per_step],
-            [each.mean],
-            yerr=None if math.isnan(each.error) else [each.error],
+            [each["nbytes"]],
+            [each["mean"]],
+            yerr=None if math.isnan(each["error"]) else [each["error"]],
             color=color,
             marker=marker,
             markerfacecolor="none" if many else color,
@@ -80,7 +72,7 @@ def _panel(axes: Any, summary: Summary) -> None:
             linestyle="",
             elinewidth=1,
             capsize=2,
-            label=f"{each.method}, {each.ranks} ranks" if many else each.method,
+            label=f"{each['method']}, {each['ranks']} ranks" if many else each["method"],
         )
     axes.set_xscale("log")
     axes.margins(x=0.12, y=0.15)

@@ -6,6 +6,7 @@ from statistics import fmean
 
 ADAM_GRID = tuple(1e-3 * 2.0**i for i in range(-2, 7))
 SGD_GRID = tuple(0.05 * 2.0**i for i in range(-5, 8))
+_DENSE = ("dense AdamW", "dense AdamW, β1 0.95", "dense AdamW, β2 0.95")
 SEEDS = 3
 QUICK = 4
 """A quick run makes this part of the steps."""
@@ -15,12 +16,7 @@ QUICK = 4
 class Measure:
     """What is compared: a share that is better if it is larger, in points of a hundredth.
 
-    Attributes
-    ----------
-    heading, axis : str
-        In a table and in the figure.
-    whole : bool
-        The mean over all evaluations of a run counts, and not the last one.
+    ``whole``: the mean over all evaluations of a run counts, and not the last one.
     """
 
     heading: str
@@ -40,22 +36,10 @@ MEASURES: dict[str, Measure] = {
 class Section:
     """A task with one family of optimizers: what one table compares.
 
-    Attributes
-    ----------
-    edition : int
-        Raise it when the task changes, so that old runs are not taken for new ones.
-    measure : str
-        What is compared, of what the task measures: one of `MEASURES`.
-    size : str
-        The parameters of the model.
-    grid : tuple of float
-        Learning rates, the same for all methods.
-    baselines : tuple of str
-        Methods that send everything.
-    methods : dict
-        The two rates at which the search begins, by method and number of ranks.
-    tries : int
-        Seeds with which the search compares two rates. Each result has as many at least.
+    Raise ``edition`` when the task changes, so that old runs are not taken for new ones.
+    ``methods`` has the two rates at which each search begins, by method and number of ranks;
+    ``tries`` is the number of seeds with which it compares two. Of a section that is ``archived``
+    the runs are published, and the code of the task is gone.
     """
 
     name: str
@@ -65,10 +49,11 @@ class Section:
     size: str
     measure: str
     steps: int
-    grid: tuple[float, ...]
-    baselines: tuple[str, ...]
     methods: Mapping[tuple[str, int], tuple[float, float]]
+    grid: tuple[float, ...] = ADAM_GRID
+    baselines: tuple[str, ...] = _DENSE
     tries: int = 1
+    archived: bool = False
 
     def value(self, points: Sequence[Mapping[str, float]]) -> float:
         """Return the measure of a run, from what it measured at its evaluations."""
@@ -87,7 +72,6 @@ class Run:
     seed: int
 
 
-_DENSE = ("dense AdamW", "dense AdamW, β1 0.95", "dense AdamW, β2 0.95")
 _ONE_PER_CENT = ("adam(0.01)", "adam(0.01), warm-up")
 _UPDATES = (*_ONE_PER_CENT, "adam(0.002), warm-up", "adam_onebit()")
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
@@ -113,86 +97,35 @@ def _adam(
 SECTIONS: dict[str, Section] = {
     each.name: each
     for each in (
+        Section("text", "text", 1, "Text, AdamW", "0.43 M", "accuracy", 2400, _adam(2e-3, 4)),
         Section(
-            "text",
-            "text",
-            1,
-            "Text, AdamW",
-            "0.43 M",
-            "accuracy",
-            2400,
-            ADAM_GRID,
-            _DENSE,
-            _adam(2e-3, 4),
-        ),
-        Section(
-            "fashion",
-            "fashion",
-            1,
-            "Fashion-MNIST, AdamW",
-            "0.08 M",
-            "accuracy",
-            1400,
-            ADAM_GRID,
-            _DENSE,
+            "fashion", "fashion", 1, "Fashion-MNIST, AdamW", "0.08 M", "accuracy", 1400,
             # BatchNorm sees a rank's own batch, so dense training depends on the ranks as well.
             _adam(4e-3, 2, dense_too=True),
         ),
         Section(
-            "fashion-sgd",
-            "fashion",
-            1,
-            "Fashion-MNIST, SGD with momentum",
-            "0.08 M",
-            "accuracy",
-            1400,
-            SGD_GRID,
-            ("dense SGD",),
+            "fashion-sgd", "fashion", 1, "Fashion-MNIST, SGD with momentum", "0.08 M",
+            "accuracy", 1400,
             {
                 **{(method, 2): (0.1, 0.2) for method in ("dense SGD", *_MOMENTUM)},
                 # Without momentum steps are a tenth as long.
                 ("topk(0.01), SGD without momentum", 2): (0.8, 1.6),
             },
+            grid=SGD_GRID, baselines=("dense SGD",),
+        ),
+        Section("clicks", "clicks", 1, "Clicks, AdamW", "0.34 M", "auc", 2000, _adam(8e-3)),
+        Section(
+            "noise", "noise", 1, "Noise prediction, AdamW", "0.71 M", "explained", 400,
+            {(method, 2): (8e-3, 16e-3) for method in (*_DENSE, *_ONE_PER_CENT)}, archived=True,
         ),
         Section(
-            "clicks",
-            "clicks",
-            1,
-            "Clicks, AdamW",
-            "0.34 M",
-            "auc",
-            2000,
-            ADAM_GRID,
-            _DENSE,
-            _adam(8e-3),
-        ),
-        Section(
-            "noise",
-            "noise",
-            1,
-            "Noise prediction, AdamW",
-            "0.71 M",
-            "explained",
-            400,
-            ADAM_GRID,
-            _DENSE,
-            {(method, 2): (8e-3, 16e-3) for method in (*_DENSE, *_ONE_PER_CENT)},
-        ),
-        Section(
-            "control",
-            "control",
-            1,
-            "Cart-pole by PPO, AdamW",
-            "0.13 M",
-            "return",
-            640,
-            ADAM_GRID,
-            _DENSE,
+            "control", "control", 1, "Cart-pole by PPO, AdamW", "0.13 M", "return", 640,
             {(method, 2): (1e-3, 2e-3) for method in (*_DENSE, *_ONE_PER_CENT)},
-            tries=3,
+            tries=3, archived=True,
         ),
     )
-}
+}  # fmt: skip
+MADE = tuple(name for name, each in SECTIONS.items() if not each.archived)
 
 Scores = Mapping[Run, float]
 """The measure of every finished run; minus infinity if it diverged."""
@@ -200,22 +133,13 @@ Scores = Mapping[Run, float]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run.
+    """What to run; a quick one has fewer steps, the two first rates only, one seed, two ranks."""
 
-    Attributes
-    ----------
-    sections : sequence of str
-    seeds : int
-    quick : bool
-        Fewer steps, the two first rates only, one seed, two ranks.
-    """
-
-    sections: Sequence[str] = tuple(SECTIONS)
+    sections: Sequence[str] = MADE
     seeds: int = SEEDS
     quick: bool = False
 
     def steps(self, section: str) -> int:
-        """Return the steps of a run."""
         steps = SECTIONS[section].steps
         return steps // QUICK if self.quick else steps
 
@@ -227,33 +151,12 @@ class Plan:
                     yield SECTIONS[name], method, ranks
 
     def missing(self, scores: Scores) -> list[Run]:
-        """Return the runs that are known to be needed and are not there, most telling first."""
         found: list[tuple[int, int, Run]] = []
         for section, method, ranks in self.series():
             for stage, run in self._missing(section, method, ranks, scores):
                 found.append((ranks, stage, run))
         found.sort(key=lambda each: each[:2])
         return [run for _, _, run in found]
-
-    def left(self, scores: Scores) -> dict[tuple[str, int], float]:
-        """Return about how many runs are left, by task and ranks."""
-        left: dict[tuple[str, int], float] = {}
-        for section, method, ranks in self.series():
-            known: float = len(self._missing(section, method, ranks, scores))
-            if known:
-                made = sum(
-                    (run.section, run.method, run.ranks) == (section.name, method, ranks)
-                    for run in scores
-                )
-                known = max(known, self._usual(section) - made)
-            left[section.task, ranks] = left.get((section.task, ranks), 0) + known
-        return left
-
-    def _usual(self, section: Section) -> float:
-        """How many runs a series usually takes: a search tries three or four rates."""
-        if self.quick:
-            return 2
-        return 3.5 * section.tries + 2 * (self._seeds(section) - section.tries)
 
     def best(self, section: Section, method: str, ranks: int, scores: Scores) -> float | None:
         """Return the rate with the best mean over all seeds; None before the series is complete.
@@ -269,10 +172,6 @@ class Plan:
             if all(replace(start, learning_rate=rate, seed=seed) in scores for seed in range(seeds))
         }
         return max(means, key=lambda rate: means[rate])
-
-    def open(self, section: Section, method: str, ranks: int, scores: Scores) -> bool:
-        """Tell whether a series needs another run."""
-        return bool(self._missing(section, method, ranks, scores))
 
     def _seeds(self, section: Section) -> int:
         return 1 if self.quick else max(self.seeds, section.tries)

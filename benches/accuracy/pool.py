@@ -1,18 +1,24 @@
-"""Worker processes that make runs, the most telling ones first."""
+"""Worker processes of a thread each that make runs, the most telling ones first."""
 
+import contextlib
 import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from .store import Record
-from .worker import serve
+from benches.harness.results import Record
 
 R = TypeVar("R", bound=Hashable)
 Target = Callable[[Connection, Path | None], None]
+
+_tasks: dict[str, Any] = {}
+"""The tasks that this process has made so far, by name."""
 
 
 class Work(Protocol[R]):
@@ -21,8 +27,8 @@ class Work(Protocol[R]):
     def missing(self) -> Sequence[R]:
         """Return the runs that are known to be needed and are not there, most telling first."""
 
-    def order(self, run: R) -> object:
-        """Return what a process has to know of a run."""
+    def order(self, run: R) -> tuple[str, Any, float, dict[str, Any]]:
+        """Return the name of a task and the arguments of `run.run`."""
 
     def keep(self, run: R, outcome: dict[str, Any]) -> Record:
         """Keep what a process has answered."""
@@ -33,19 +39,12 @@ class WorkerError(Exception):
 
 
 class Pool:
-    """A few processes with a thread each. Leaving the context ends them and what they were at.
+    """A few processes that train. Leaving the context ends them and what they were at.
 
-    Parameters
-    ----------
-    jobs : int
-        Number of processes.
-    data : Path, optional
-        Folder of data that is not downloaded.
-    target : callable
-        What a process does.
+    ``data`` is the folder of data that is not downloaded, ``target`` what a process does.
     """
 
-    def __init__(self, jobs: int, data: Path | None = None, target: Target = serve) -> None:
+    def __init__(self, jobs: int, data: Path | None = None, target: Target | None = None) -> None:
         # Set before the workers import numpy and torch, which read it once.
         os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
         context = multiprocessing.get_context("spawn")
@@ -54,7 +53,7 @@ class Pool:
         self._busy: dict[Connection, Any] = {}
         for _ in range(jobs):
             here, there = context.Pipe()
-            process = context.Process(target=target, args=(there, data), daemon=True)
+            process = context.Process(target=target or serve, args=(there, data), daemon=True)
             process.start()
             there.close()
             self._processes.append(process)
@@ -77,10 +76,7 @@ class Pool:
     def make(self, work: Work[R], tell: Callable[[R, Record], None]) -> None:
         """Make every run that is missing, and tell of it once it is kept.
 
-        Raises
-        ------
-        WorkerError
-            If a run fails or a process dies.
+        Raises `WorkerError` if a run fails or a process dies.
         """
         while True:
             for run in work.missing():
@@ -106,3 +102,48 @@ def _answer(pipe: Connection, run: object) -> dict[str, Any]:
     if isinstance(answer, Exception):
         raise WorkerError(f"{run}: {type(answer).__name__}: {answer}") from answer
     return answer
+
+
+def serve(pipe: Connection, data: Path | None) -> None:
+    """Train what is ordered, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent has ended
+        while True:
+            task, method, learning_rate, options = pipe.recv()
+            try:
+                if task not in _tasks:
+                    _tasks[task] = make_task(task, data)
+                answer: object = _train(_tasks[task], method, learning_rate, **options)
+            except Exception as error:  # for the parent, which reports it
+                answer = error
+            pipe.send(answer)
+
+
+def _train(task: Any, method: Any, learning_rate: float, **options: Any) -> dict[str, Any]:
+    import torch
+
+    import gradwire
+
+    from .run import run
+
+    torch.set_num_threads(1)
+    gradwire.set_num_threads(1)
+    start = time.process_time()
+    curve = run(task, method, learning_rate, **options)
+    seconds = round(time.process_time() - start, 2)
+    return {**asdict(curve), "seconds": seconds, "facts": task.facts()}
+
+
+def make_task(name: str, data: Path | None) -> Any:
+    """Return a task; each imports only what it needs."""
+    if name == "text":
+        from .tasks.text import Text
+
+        return Text()
+    if name == "clicks":
+        from .tasks.clicks import Clicks
+
+        return Clicks()
+    from .tasks.fashion import Fashion
+
+    return Fashion(data)

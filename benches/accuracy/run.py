@@ -1,46 +1,132 @@
 """One training run with ranks that are simulated in one process."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor, nn
 
 from benches.harness.tasks import share_of_rate
 from gradwire import Codec, NonFiniteError
+from gradwire.schedule import BySteps
+from gradwire.torch.optim import SGD, AdamW
 
+from .averages import Dense, Exchanged
 from .flat import Flat
-from .rules import Rule
-from .tasks.task import Task
+from .methods import Method
 
 EVALUATIONS = 6
+EPOCHS = 10
+"""Epochs of a run, for schedules."""
 
 
-class Method(Protocol):
-    """What makes rules."""
+class Task(Protocol):
+    """Model and data for simulated ranks."""
 
-    @property
-    def codec(self) -> Codec | None:
-        """The codec; None to send everything."""
+    def model(self, seed: int) -> nn.Module:
+        """Return a newly initialized model."""
 
-    def rule(self, flat: Flat, ranks: int, steps: int) -> Rule:
-        """Return the rule for a run of so many steps."""
+    def batches(self, rank: int, ranks: int, seed: int) -> Any:
+        """Yield a rank's share of every global batch, endlessly."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean loss of a batch."""
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the means over the held-out data; ``loss`` and others."""
+
+    def facts(self) -> dict[str, object]:
+        """Return facts about data and model, for the record."""
+
+
+class Stepper:
+    """Average gradients, dense or with a codec, and give them to an optimizer.
+
+    A codec that corrects momentum or sends updates gets the optimizer of `gradwire.torch.optim`,
+    and the learning rate before each step, as from `gradwire.torch.ddp.attach`. Its schedule
+    changes it with the epochs of the run.
+    """
+
+    def __init__(self, flat: Flat, ranks: int, method: Method, steps: int) -> None:
+        self._codec = method.codec
+        self._exchanged = None if self._codec is None else Exchanged(flat, ranks, self._codec)
+        self.averages = self._exchanged or Dense(flat, ranks, half=method.half)
+        self._changes = _changes(method, steps)
+        self._step = 0
+        self._average = torch.zeros_like(flat.gradients)
+        self._optimizer = _optimizer(method, flat, self._average)
+
+    def begin(self, learning_rate: float) -> None:
+        codec = self._changes.get(self._step, self._codec)
+        self._step += 1
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        if codec is None or self._exchanged is None:
+            return
+        if codec != self._codec:
+            self._exchanged.change(codec)
+            self._codec = codec
+        if codec.memory.updates:
+            for states in self._exchanged.states:
+                for state in states:
+                    state.learning_rate = learning_rate
+
+    def end(self) -> None:
+        self.averages.average(self._average)
+        self._optimizer.step()
+
+
+def _changes(method: Method, steps: int) -> dict[int, Codec]:
+    """Return the codecs of a schedule, by the steps from which they are used."""
+    codec, schedule = method.codec, method.schedule
+    if schedule is None:
+        return {}
+    assert codec is not None
+    if isinstance(schedule, BySteps):
+        begins = list(range(0, steps, schedule.steps))
+    else:
+        begins = [-(-epoch * steps // EPOCHS) for epoch in range(EPOCHS)]
+    found = {}
+    for epoch, step in enumerate(begins):
+        changed = schedule.codec_at(codec, epoch)
+        assert changed is not None  # dense epochs are not simulated
+        found[step] = changed
+    return found
+
+
+def _optimizer(method: Method, flat: Flat, average: Tensor) -> torch.optim.Optimizer:
+    """Return the optimizer of the compressed and the dense parameters, two of their own.
+
+    Where the codec has computed steps, it applies them to the first.
+    """
+    groups: list[nn.Parameter] = []
+    for begin, end in ((0, flat.cut), (flat.cut, flat.parameters.numel())):
+        part = nn.Parameter(flat.parameters[begin:end])
+        part.grad = average[begin:end]
+        groups.append(part)
+    memory = None if method.codec is None else method.codec.memory
+    options = dict(method.options)
+    if memory is None or not (memory.corrects or memory.updates):
+        if method.optimizer == "sgd":
+            return torch.optim.SGD(groups, lr=0.0, **options)
+        return torch.optim.AdamW(groups, lr=0.0, fused=True, **options)
+    compressed, dense = groups
+    divided: list[dict[str, Any]] = [
+        {"params": [compressed], "corrected": True},
+        {"params": [dense]},
+    ]
+    if method.optimizer == "sgd":
+        return SGD(divided, lr=0.0, **options)
+    return AdamW(divided, lr=0.0, fused=True, **options)
 
 
 @dataclass
 class Curve:
-    """What a run gave.
+    """What a run gave: its evaluations, bytes that a rank sends a step, and whether it diverged.
 
-    Attributes
-    ----------
-    points : list of dict
-        At each evaluation ``step`` and what the task measures on held-out data, such as ``loss``
-        and ``accuracy``.
-    bytes_per_step : float
-        Bytes that a rank sends, on average.
-    diverged : bool
-        The run ended early, because a gradient or the loss was not finite.
+    Each point has ``step`` and what the task measures on held-out data, such as ``loss``.
     """
 
     points: list[dict[str, float]] = field(default_factory=list)
@@ -57,48 +143,35 @@ def run(
     seed: int = 0,
     steps: int,
     evaluations: int = EVALUATIONS,
-    dense: Sequence[str] = (),
     tell: Callable[[int, dict[str, float]], Any] | None = None,
 ) -> Curve:
     """Train from scratch.
 
     Gradients of the ranks come from backward passes one after the other. Buffers, such as the
     statistics of BatchNorm, are those of rank 0, which DDP broadcasts before every forward pass.
-
-    Parameters
-    ----------
-    task : Task
-        Its batch over all ranks together is the same for any number of ranks.
-    learning_rate : float
-        The highest of a schedule with warm-up and cosine decay.
-    seed : int
-        Of the initial weights and the order of data.
-    evaluations : int
-        On held-out data, at equal distances; the last after the last step.
-    dense : sequence of str
-        Parameters to send dense whatever their size, by a part of their names.
-    tell : callable, optional
-        Called with the step and each point.
+    The global batch is the same for any number of ranks. The learning rate is the highest of a
+    schedule with warm-up and cosine decay, and evaluations are at equal distances, the last at the
+    end.
     """
     model = task.model(seed)
-    flat = Flat(model, dense, codec=method.codec)
-    rule = method.rule(flat, ranks, steps)
+    flat = Flat(model, codec=method.codec)
+    stepper = Stepper(flat, ranks, method, steps)
     batches = [task.batches(rank, ranks, seed) for rank in range(ranks)]
     pauses = {round(steps * (i + 1) / evaluations) for i in range(evaluations)}
     curve = Curve()
     sent = 0.0
     try:
         for step in range(steps):
-            rule.begin(learning_rate * share_of_rate(step, steps))
+            stepper.begin(learning_rate * share_of_rate(step, steps))
             for rank in range(ranks):
                 flat.gradients.zero_()
                 task.loss(model, next(batches[rank])).backward()  # type: ignore[no-untyped-call]
                 if rank == 0:
                     buffers = flat.buffers.clone()
-                rule.take(rank, flat.gradients)
+                stepper.averages.take(rank, flat.gradients)
             flat.buffers.copy_(buffers)
-            rule.end()
-            sent += rule.nbytes
+            stepper.end()
+            sent += stepper.averages.nbytes
             curve.bytes_per_step = sent / (step + 1)
             if step + 1 in pauses:
                 point = {"step": step + 1, **evaluate(task, model)}
@@ -113,8 +186,7 @@ def run(
     return curve
 
 
-def evaluate(task: Task, model: torch.nn.Module) -> dict[str, float]:
-    """Return what the task measures on held-out data."""
+def evaluate(task: Task, model: nn.Module) -> dict[str, float]:
     model.eval()
     with torch.no_grad():
         found = task.evaluate(model)

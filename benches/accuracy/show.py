@@ -7,94 +7,172 @@ Only rows whose runs are all there are written into the documentation.
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benches.compare import blocks
+from benches.harness import pages, results
+from benches.harness.pages import with_error
 
-from . import document, tables
-from .document import Document
+from . import store
+from .methods import METHODS
 from .plan import MEASURES
-from .summary import Summary
+from .store import Document
+from .summary import Summary, allowed, summarize
 
-BEST, RATES = "accuracy", "all learning rates"
-README = "accuracy"
+BEST, RATES, README = "accuracy", "all learning rates", "accuracy"
 FIGURE = "accuracy.svg"
-PICTURE = f"![Accuracy against bytes]({FIGURE})"
 
 
-def best(summaries: Sequence[Summary]) -> list[str]:
+def best(summaries: Sequence[Summary]) -> str:
     """Return the tables at the best learning rates, each with its verdicts."""
     parts = []
     for each in summaries:
         seeds = f"mean of {each.seeds} seeds ± standard error" if each.seeds > 1 else "one seed"
         caption = f"**{each.section.title}**, {each.section.size} parameters, {each.steps:,} steps"
-        missing, searched = _named(each.missing), _named(each.searched)
-        caption += f", {seeds}" + f"; not finished: {missing}" * bool(missing)
-        parts += [
+        caption += f", {seeds}"
+        named = ", ".join(f"`{name}` ({ranks} ranks)" for name, ranks in each.missing)
+        caption += f"; not finished: {named}" * bool(named)
+        lines = [f"* {line}" for _, row in each.best.iterrows() if (line := verdict(each, row))]
+        parts += [caption, _best(each), *(["\n".join(lines)] if lines else [])]
+    return "\n\n".join(parts)
+
+
+def _best(summary: Summary) -> str:
+    measure = MEASURES[summary.section.measure]
+    beside = ("early, %", "at the end, %") if measure.whole else ("loss",)
+    headings = ("method", "ranks", "learning rate", "kB per step", "compression", *beside,
+                measure.heading, "points behind")  # fmt: skip
+    rows = []
+    for _, row in summary.best.iterrows():
+        dense = summary.dense(row["ranks"])
+        # A ring all-reduce, for the same number of ranks.
+        plain = dense["nbytes"] * _ring(row["ranks"]) / _ring(dense["ranks"])
+        loss = (f"{row['early']:.1f}", f"{row['last']:.1f}") if measure.whole else (
+            f"{row['loss']:.4f}",
+        )  # fmt: skip
+        behind = "" if summary.is_dense(row["method"]) else with_error(*summary.behind(row), "+")
+        rows.append(
             [
-                caption
-                + f"; another rate is to be tried with more seeds: {searched}" * bool(searched)
-            ],
-            tables.best(each),
-            tables.verdicts(each),
-        ]
-    return tables.joined([part for part in parts if part])
+                row["method"],
+                row["ranks"],
+                _rate(row["rate"]),
+                f"{row['nbytes'] / 1e3:.1f}",
+                f"{plain / row['nbytes']:.0f}",
+                *loss,
+                with_error(row["mean"], row["error"]),
+                behind,
+            ]
+        )
+    return pages.table(headings, rows)
 
 
-def _named(series: Sequence[tuple[str, int]]) -> str:
-    """Return methods, each with its numbers of ranks."""
-    ranks: dict[str, list[str]] = {}
-    for method, count in series:
-        ranks.setdefault(method, []).append(str(count))
-    return ", ".join(f"`{name}` ({' and '.join(each)} ranks)" for name, each in ranks.items())
+def verdict(summary: Summary, row: Any) -> str:
+    """Return in a sentence how a method compares; nothing for one without an aim."""
+    behind, error = summary.behind(row)
+    limit = allowed(row["method"], error)
+    if limit is None:
+        return ""
+    dense = summary.dense(row["ranks"])["method"]
+    points = f"{abs(behind):.2f}{'' if math.isnan(error) else f' ± {error:.2f}'} points"
+    if abs(behind) <= 2 * error:
+        side = "below" if behind >= 0 else "above"
+        how = f"as accurate as {dense}, {points} {side}"
+    else:
+        how = f"{points} {'behind' if behind >= 0 else 'ahead of'} {dense}"
+    end = "holds" if behind <= limit else f"**fails by {behind - limit:.2f}**"
+    return f"`{row['method']}`, {row['ranks']} ranks: {how}: {end} (at most {limit:.2f} behind)."
 
 
-def rates(summaries: Sequence[Summary]) -> list[str]:
-    """Return the tables of all learning rates."""
+def rates(summaries: Sequence[Summary]) -> str:
+    """Return the tables of all learning rates that were tried, the best of each method in bold."""
     parts = []
     for each in summaries:
-        parts += [[f"**{each.section.title}**, {MEASURES[each.section.measure].heading}"]]
-        parts += [tables.rates(each)]
-    return tables.joined(parts)
+        finished = [pair not in each.missing for pair in _series(each.every)]
+        every = each.every[finished]
+        tried = sorted(set(every["rate"]))
+        marked = {
+            (*pair, rate) for pair, rate in zip(_series(each.best), each.best["rate"], strict=True)
+        }
+        rows: dict[tuple[str, int], dict[float, str]] = {}
+        for pair, rate, mean in zip(_series(every), every["rate"], every["mean"], strict=True):
+            cell = "diverged" if math.isnan(mean) else f"{mean:.2f}"
+            rows.setdefault(pair, {})[rate] = f"**{cell}**" if (*pair, rate) in marked else cell
+        cells = [[*pair, *(row.get(rate, "") for rate in tried)] for pair, row in rows.items()]
+        title = f"**{each.section.title}**, {MEASURES[each.section.measure].heading}"
+        parts += [title, pages.table(["method", "ranks", *map(_rate, tried)], cells)]
+    return "\n\n".join(parts)
 
 
-def source(found: Document, path: str) -> list[str]:
+def _series(frame: Any) -> list[tuple[str, int]]:
+    return list(zip(frame["method"], frame["ranks"], strict=True))
+
+
+def overview(summaries: Sequence[Summary]) -> str:
+    """Return one table of all tasks that are trained with AdamW, with two ranks."""
+    shown = [each for each in summaries if "dense AdamW" in each.section.baselines]
+    found = [each.best[each.best["ranks"] == 2].set_index("method") for each in shown]
+    titles = [
+        f"{each.section.title.partition(',')[0]}, {MEASURES[each.section.measure].heading}"
+        for each in shown
+    ]
+    rows = []
+    for method in METHODS:
+        if any(method in frame.index for frame in found):
+            cells = [_with_bytes(frame, method) for frame in found]
+            rows.append([f"**{method}**" if method == "adam(0.01)" else method, *cells])
+    return pages.table(["2 ranks; kB per step in parentheses", *titles], rows)
+
+
+def _with_bytes(frame: Any, method: str) -> str:
+    if method not in frame.index:
+        return ""
+    row = frame.loc[method]
+    return f"{with_error(row['mean'], row['error'])} ({row['nbytes'] / 1e3:.1f})"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _ring(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def source(found: Document, path: str) -> str:
     """Return where the figures come from."""
-    processors = dict.fromkeys(each["processor"] for each in found["runs"])
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    processors = " and ".join(dict.fromkeys(each["processor"] for each in found["runs"]))
     hours = sum(each["seconds"] for each in found["runs"]) / 3600
-    text = (
-        f"By `make accuracy` ({len(found['runs'])} runs, {hours:.1f} core-hours on "
-        f"{' and '.join(processors)}; {versions}; "
-        f"{found['date'][:10]}; [all runs]({path}))."
+    return (
+        f"By `make accuracy` ({len(found['runs'])} runs, {hours:.1f} core-hours on {processors}; "
+        f"{results.listed(found['versions'])}; {found['date'][:10]}; [all runs]({path}))."
     )
-    return ["", text]
 
 
-def _shown(found: Document) -> list[Summary]:
-    """Return what is published: of the sections in which something that compresses is finished."""
-    return [each.finished for each in document.summaries(found) if each.verdicts()]
+def published(path: Path) -> tuple[Document, list[Summary]]:
+    """Return a file, and the sections in which something that compresses is finished."""
+    plan, found = store.read(path)
+    every = summarize(plan, store.of_plan(plan, found["runs"]))
+    return found, [each for each in every if not all(map(each.is_dense, each.best["method"]))]
 
 
-def page(found: Document, path: str) -> dict[str, list[str]]:
-    """Return the lines of both blocks of the page."""
-    summaries = _shown(found)
+def readme(summaries: Sequence[Summary]) -> str:
+    """Return the README's block."""
+    seeds = max(each.seeds for each in summaries)
+    return (
+        f"{overview(summaries)}\n\nBy `make accuracy`: means of {seeds} seeds ± standard error, "
+        "each method at its best learning rate; [all figures](docs/accuracy.md)."
+    )
+
+
+def page(found: Document, summaries: Sequence[Summary], path: str) -> dict[str, str]:
+    """Return both blocks of the page."""
+    picture = f"![Accuracy against bytes]({FIGURE})"
     return {
-        BEST: [*best(summaries), "", PICTURE, *source(found, path)],
+        BEST: f"{best(summaries)}\n\n{picture}\n\n{source(found, path)}",
         RATES: rates(summaries),
     }
-
-
-def readme(found: Document) -> list[str]:
-    """Return the lines of the README's block."""
-    summaries = _shown(found)
-    seeds = max((each.seeds for each in summaries), default=0)
-    source = (
-        f"By `make accuracy`: means of {seeds} seeds ± standard error, each method at its best "
-        "learning rate; [all figures](docs/accuracy.md)."
-    )
-    return [*tables.overview(summaries), "", source]
 
 
 def main() -> None:
@@ -103,19 +181,17 @@ def main() -> None:
     parser.add_argument("--into", type=Path, help="rewrite the tables and the figure of this page")
     parser.add_argument("--readme", type=Path, help="rewrite the table in this README")
     chosen = parser.parse_args()
-    found = document.read(chosen.file)
-    summaries = document.summaries(found)
+    found, summaries = published(chosen.file)
     if chosen.readme is not None:
-        blocks.replace(chosen.readme, README, readme(found))
+        pages.replace(chosen.readme, README, readme(summaries))
     if chosen.into is None:
-        print("\n".join([*best(summaries), "", *rates(summaries), *source(found, chosen.file)]))
+        print(f"{best(summaries)}\n\n{rates(summaries)}")
         return
     from .picture import draw
 
-    path = chosen.file.resolve().relative_to(blocks.ROOT).as_posix()
-    for name, lines in page(found, f"../{path}").items():
-        blocks.replace(chosen.into, name, lines)
-    draw(_shown(found), chosen.into.with_name(FIGURE))
+    for name, block in page(found, summaries, f"../{results.relative(chosen.file)}").items():
+        pages.replace(chosen.into, name, block)
+    draw(summaries, chosen.into.with_name(FIGURE))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,30 @@
-"""Finished runs, one JSON object a line, each with everything that determines it."""
+"""Finished runs, each with everything that determines it, and the document that publishes them."""
 
-import functools
-import json
-import platform
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benches.harness import results
 from benches.harness.machine import machine
+from benches.harness.results import Record
+from gradwire import Codec
 
-from .methods import METHODS, current
+from .methods import METHODS
 from .plan import SECTIONS, Plan, Run, Scores
 
 SCHEMA = 1
+PUBLISHED = results.FOLDER / "2026-11-24-accuracy.json"
+"""The document of docs/accuracy.md, from which later runs go on."""
 
-Record = dict[str, Any]
 
-
-@functools.cache
 def versions() -> dict[str, str]:
     """Return the versions that the figures depend on."""
-    found = {name: version(name) for name in ("gradwire", "numpy", "torch")}
-    return {"python": platform.python_version(), **found}
+    return results.versions("gradwire", "numpy", "torch")
 
 
 def key(run: Run, steps: int) -> dict[str, Any]:
-    """Return everything that determines a run, as plain data."""
     section = SECTIONS[run.section]
     return {
         "schema": SCHEMA,
@@ -40,105 +37,96 @@ def key(run: Run, steps: int) -> dict[str, Any]:
         "learning_rate": run.learning_rate,
         "seed": run.seed,
         "steps": steps,
-        "versions": dict(versions()),
     }
 
 
-def same(saved: dict[str, Any], key: dict[str, Any]) -> bool:
-    """Tell whether a saved key is of what a key says."""
-    return {**saved, "config": current(saved["config"])} == key
+def current(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a key as it would be recorded now: options newer than the record have defaults."""
+    config = saved["config"]
+    if config["codec"] is not None:
+        # Of a codec that is none any more, the record stays as it is.
+        with contextlib.suppress(TypeError, ValueError):
+            config = {**config, "codec": Codec.from_config(config["codec"]).get_config()}
+    return {**saved, "config": config}
 
 
-class Lines:
-    """A file of records, read once and then appended to.
-
-    An interrupted write leaves an incomplete line, which is passed over. Nothing but the end of the
-    file is ever written, so another process may read it at any time.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.records: list[Record] = []
-        self._ended = True
-        if self.path.exists():
-            text = self.path.read_text("utf-8")
-            self._ended = text.endswith("\n") or not text
-            self.records = [each for line in text.splitlines() for each in _parsed(line)]
-
-    def add(self, record: Record) -> None:
-        """Append a run."""
-        before = "" if self._ended else "\n"
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{before}{json.dumps(record)}\n")
-        self._ended = True
-        self.records.append(record)
-
-
-class Store(Lines):
-    """The runs of a folder, and those that were published before."""
-
-    def __init__(self, folder: Path, published: Sequence[Record] = ()) -> None:
-        super().__init__(folder / "runs.jsonl")
-        self._published = published
-
-    def of(self, plan: Plan) -> dict[Run, Record]:
-        """Return the runs that belong to a plan, made with the same versions and settings."""
-        found = {}
-        for record in [*self._published, *self.records]:
-            saved = record["key"]
-            if saved.get("section") not in plan.sections or saved.get("method") not in METHODS:
-                continue
-            run = run_of(saved)
-            if same(saved, key(run, plan.steps(run.section))):
-                found[run] = record
-        return found
-
-
-def processor(machine: Mapping[str, Any]) -> str:
-    """Return the name of a machine's processor, or its architecture where it has none."""
-    return str(machine.get("processor", machine["architecture"]))
-
-
-def _parsed(line: str) -> list[Record]:
-    """Return the record of a line, or nothing if it is not whole."""
-    try:
-        return [json.loads(line)]
-    except ValueError:
-        return []
-
-
-@dataclass
-class Planned:
-    """The runs of a plan that a store lacks, for a pool."""
-
-    plan: Plan
-    kept: Store
-
-    def missing(self) -> list[Run]:
-        """Return the runs that are known to be needed, most telling first."""
-        return self.plan.missing(scores(self.kept.of(self.plan)))
-
-    def order(self, run: Run) -> tuple[Run, int]:
-        """Return what a process has to know of a run."""
-        return run, self.plan.steps(run.section)
-
-    def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
-        """Keep what a process has answered."""
-        made = {"processor": processor(machine())}
-        record = {"key": key(run, self.plan.steps(run.section)), **outcome, **made}
-        self.kept.add(record)
-        return record
-
-
-def run_of(saved: dict[str, Any]) -> Run:
+def run_of(saved: Mapping[str, Any]) -> Run:
     """Return the run that a key describes."""
     names = ("section", "method", "ranks", "learning_rate", "seed")
     return Run(**{name: saved[name] for name in names})
 
 
-def scores(records: dict[Run, Record]) -> Scores:
+def of_plan(
+    plan: Plan, records: Sequence[Record], here: Mapping[str, str] | None = None
+) -> dict[Run, Record]:
+    """Return the records that belong to a plan: if versions are given, those made with them."""
+    found = {}
+    for record in records:
+        saved = dict(record["key"])
+        made_with = saved.pop("versions")
+        if saved["section"] not in plan.sections or saved["method"] not in METHODS:
+            continue
+        run = run_of(saved)
+        right = here is None or made_with == here
+        if right and current(saved) == key(run, plan.steps(run.section)):
+            found[run] = record
+    return found
+
+
+def scores(records: Mapping[Run, Record]) -> Scores:
     """Return the measure of every run; minus infinity if it diverged."""
     return {
         run: float("-inf") if record["diverged"] else SECTIONS[run.section].value(record["points"])
         for run, record in records.items()
     }
+
+
+@dataclass
+class Planned:
+    """The runs of a plan, for a pool: those that are published or in a folder are there."""
+
+    plan: Plan
+    store: results.Store
+    published: Sequence[Record] = ()
+
+    def records(self) -> dict[Run, Record]:
+        """Return what is there, made with the versions of now."""
+        return of_plan(self.plan, [*self.published, *self.store.records], versions())
+
+    def missing(self) -> list[Run]:
+        return self.plan.missing(scores(self.records()))
+
+    def order(self, run: Run) -> tuple[str, Any, float, dict[str, Any]]:
+        options = {"ranks": run.ranks, "seed": run.seed, "steps": self.plan.steps(run.section)}
+        return SECTIONS[run.section].task, METHODS[run.method], run.learning_rate, options
+
+    def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
+        saved = {**key(run, self.plan.steps(run.section)), "versions": versions()}
+        record = {"key": saved, **outcome, "processor": machine().get("processor", "")}
+        self.store.add(record)
+        return record
+
+
+Document = dict[str, Any]
+
+
+def document(plan: Plan, records: Mapping[Run, Record]) -> Document:
+    """Return all runs of a plan as what is published."""
+
+    def order(run: Run) -> tuple[Any, ...]:
+        return list(SECTIONS).index(run.section), run.ranks, run.method, run.learning_rate, run.seed
+
+    return {
+        **results.circumstances(),
+        "plan": {"sections": list(plan.sections), "seeds": plan.seeds, "quick": plan.quick},
+        "runs": [records[run] for run in sorted(records, key=order)],
+    }
+
+
+def read(path: Path) -> tuple[Plan, Document]:
+    """Return the plan and the document of a file; each of its runs says on what processor."""
+    found: Document = results.read(path)
+    for record in found["runs"]:
+        record.setdefault("processor", found["machine"].get("processor", ""))
+    plan = found["plan"]
+    return Plan(tuple(plan["sections"]), plan["seeds"], plan["quick"]), found

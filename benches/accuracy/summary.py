@@ -1,13 +1,16 @@
 """From runs to what they show: best rates, means, standard errors, verdicts."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas
+
+from benches.harness.results import Record
 
 from . import store
 from .plan import SECTIONS, Plan, Run, Section
-from .store import Record
 
 POINTS = 0.2
 """Difference that is allowed in any case, in points."""
@@ -21,184 +24,107 @@ ALLOWED: dict[str, tuple[float, bool]] = {
 """For each method with an aim: how many points it may be behind the best dense baseline, and
 whether it may be one standard error behind if that is more."""
 
-
-@dataclass(frozen=True)
-class Result:
-    """One method with so many ranks at one learning rate, over all seeds.
-
-    Attributes
-    ----------
-    points : tuple of float
-        The measure of each seed in points: 100 times accuracy or area. NaN if the run diverged.
-    loss : float
-        Mean held-out loss.
-    early, last : float
-        Means of the measure at the first evaluation and at the last one, in points.
-    bytes_per_step : float
-        Bytes that a rank sends.
-    """
-
-    method: str
-    ranks: int
-    learning_rate: float
-    points: tuple[float, ...]
-    loss: float
-    bytes_per_step: float
-    early: float = math.nan
-    last: float = math.nan
-
-    @property
-    def mean(self) -> float:
-        """Mean over the seeds."""
-        return fmean(self.points)
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean; NaN for one seed."""
-        if len(self.points) < 2 or math.isnan(self.mean):
-            return math.nan
-        return stdev(self.points) / math.sqrt(len(self.points))
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How far a method ends behind the best dense baseline, in points; negative if ahead.
-
-    Attributes
-    ----------
-    error : float
-        Standard error of the difference; NaN for one seed.
-    allowed : float or None
-        How far it may be behind; None for a method without an aim.
-    """
-
-    result: Result
-    behind: float
-    error: float
-    allowed: float | None
-
-    @property
-    def as_accurate(self) -> bool:
-        """Whether the difference is within two standard errors."""
-        return abs(self.behind) <= 2 * self.error
-
-    @property
-    def passed(self) -> bool | None:
-        """Whether the aim is met."""
-        return None if self.allowed is None else self.behind <= self.allowed
+SERIES = ["method", "ranks"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One section: the best rate of every finished series, and all rates.
+    """What the runs of a section show.
 
-    Attributes
-    ----------
-    missing, searched : tuple of (str, int)
-        Methods and ranks that have no result yet, and those whose result is not the last word.
+    ``every`` has a row for each method, number of ranks and learning rate: ``mean`` and standard
+    ``error`` of the measure in points over ``seeds``, means of ``loss``, of the measure at the
+    first and the last evaluation, and of the bytes a step; NaN where a run diverged. ``best`` has
+    the best rate of every finished series. ``missing`` series have no result yet.
     """
 
     section: Section
     steps: int
-    seeds: int
-    missing: tuple[tuple[str, int], ...]
-    best: tuple[Result, ...]
-    every: tuple[Result, ...]
-    searched: tuple[tuple[str, int], ...] = ()
+    every: pandas.DataFrame
+    best: pandas.DataFrame
+    missing: list[tuple[str, int]]
 
     @property
-    def finished(self) -> "Summary":
-        """The same with the rates of finished series only."""
-        every = (each for each in self.every if (each.method, each.ranks) not in self.missing)
-        return replace(self, every=tuple(every))
+    def seeds(self) -> int:
+        """Of a result."""
+        return int(self.best["seeds"].max())
 
-    def dense(self, ranks: int) -> Result:
+    def is_dense(self, method: str) -> bool:
+        """Tell whether a method is a baseline."""
+        return method in self.section.baselines
+
+    def dense(self, ranks: int) -> Any:
         """Return the best baseline with so many ranks, or with two if there is none."""
-        mine = [each for each in self.best if each.method in self.section.baselines]
-        same = [each for each in mine if each.ranks == ranks] or mine
-        return max(same, key=lambda each: each.mean)
+        mine = self.best[self.best["method"].isin(self.section.baselines)]
+        same = mine[mine["ranks"] == ranks]
+        found = mine if same.empty else same
+        return found.loc[found["mean"].idxmax()]
 
-    def verdicts(self) -> list[Verdict]:
-        """Return a verdict for every method that compresses."""
-        return [
-            verdict(each, self.dense(each.ranks))
-            for each in self.best
-            if each.method not in self.section.baselines
-        ]
+    def behind(self, result: Any) -> tuple[float, float]:
+        """Return how many points a result is behind the best baseline, and the standard error."""
+        dense = self.dense(result["ranks"])
+        return dense["mean"] - result["mean"], math.hypot(dense["error"], result["error"])
 
 
-def verdict(result: Result, dense: Result) -> Verdict:
-    """Compare a method with a dense baseline, each at its own best rate."""
-    behind = dense.mean - result.mean
-    error = math.hypot(dense.error, result.error)
-    allowed = None
-    if result.method in ALLOWED:
-        allowed, or_error = ALLOWED[result.method]
-        if or_error and not math.isnan(error):
-            allowed = max(allowed, error)
-    return Verdict(result, behind, error, allowed)
+def allowed(method: str, error: float) -> float | None:
+    """Return how many points a method may be behind; None if it has no aim."""
+    if method not in ALLOWED:
+        return None
+    points, or_error = ALLOWED[method]
+    return max(points, error) if or_error and not math.isnan(error) else points
 
 
 def summarize(plan: Plan, records: Mapping[Run, Record]) -> list[Summary]:
     """Return the sections that have a finished baseline, in the order of the plan."""
+    scores = store.scores(records)
+    runs = pandas.DataFrame([_row(run, record) for run, record in records.items()])
     found = []
-    scores = store.scores(dict(records))
     for name in plan.sections:
-        section = SECTIONS[name]
-        best, missing, searched = [], [], []
-        for owner, method, ranks in plan.series():
-            if owner.name != name:
-                continue
+        section, missing, best = SECTIONS[name], [], []
+        series = [(m, ranks) for owner, m, ranks in plan.series() if owner.name == name]
+        if runs.empty or not (runs["section"] == name).any():
+            continue
+        every = _grouped(runs[runs["section"] == name], series)
+        for method, ranks in series:
             rate = plan.best(section, method, ranks, scores)
             if rate is None:
                 missing.append((method, ranks))
-            else:
-                if plan.open(section, method, ranks, scores):
-                    searched.append((method, ranks))
-                best.append(_result(section, _of(records, name, method, ranks)[rate]))
-        if not any(each.method in section.baselines for each in best):
-            continue
-        every = [
-            _result(section, group)
-            for owner, method, ranks in plan.series()
-            if owner.name == name
-            for _, group in sorted(_of(records, name, method, ranks).items())
-        ]
-        seeds = max(len(each.points) for each in best)
-        steps = plan.steps(name)
-        parts = tuple(missing), tuple(best), tuple(every), tuple(searched)
-        found.append(Summary(section, steps, seeds, *parts))
+                continue
+            best.append((method, ranks, rate))
+        chosen = every[every[[*SERIES, "rate"]].apply(tuple, axis=1).isin(best)]
+        if chosen["method"].isin(section.baselines).any():
+            found.append(Summary(section, plan.steps(name), every, chosen, missing))
     return found
 
 
-def _of(
-    records: Mapping[Run, Record], section: str, method: str, ranks: int
-) -> dict[float, list[Record]]:
-    """Return the records of a series by rate, in the order of seeds."""
-    found: dict[float, list[Record]] = {}
-    for run in sorted(records, key=lambda run: run.seed):
-        if (run.section, run.method, run.ranks) == (section, method, ranks):
-            found.setdefault(run.learning_rate, []).append(records[run])
-    return found
+def _row(run: Run, record: Record) -> dict[str, Any]:
+    section, points = SECTIONS[run.section], record["points"]
+    row = {
+        "section": run.section,
+        "method": run.method,
+        "ranks": run.ranks,
+        "rate": run.learning_rate,
+        "nbytes": record["bytes_per_step"],
+    }
+    if record["diverged"]:
+        return row
+    return {
+        **row,
+        "value": 100 * section.value(points),
+        "loss": points[-1]["loss"],
+        "early": 100 * points[0][section.measure],
+        "last": 100 * points[-1][section.measure],
+    }
 
 
-def _result(section: Section, group: Sequence[Record]) -> Result:
-    first = group[0]["key"]
-
-    def mean(at: int, name: str) -> float:
-        return fmean(
-            math.nan if each["diverged"] else float(each["points"][at][name]) for each in group
-        )
-
-    return Result(
-        method=first["method"],
-        ranks=first["ranks"],
-        learning_rate=first["learning_rate"],
-        points=tuple(
-            math.nan if each["diverged"] else 100 * section.value(each["points"]) for each in group
-        ),
-        loss=mean(-1, "loss"),
-        bytes_per_step=fmean(record["bytes_per_step"] for record in group),
-        early=100 * mean(0, section.measure),
-        last=100 * mean(-1, section.measure),
-    )
+def _grouped(runs: pandas.DataFrame, series: list[tuple[str, int]]) -> pandas.DataFrame:
+    """Return the means over seeds, in the order of a plan."""
+    names = ["value", "loss", "early", "last", "nbytes"]
+    groups = runs.reindex(columns=[*SERIES, "rate", *names]).groupby([*SERIES, "rate"])
+    means = groups[names].agg(lambda each: each.mean(skipna=False))
+    every = means.rename(columns={"value": "mean"})
+    every["error"] = groups["value"].agg(lambda each: each.sem(skipna=False))
+    every["seeds"] = groups.size()
+    every = every.reset_index()
+    places = zip(every["method"], every["ranks"], strict=True)
+    every["place"] = [series.index(each) for each in places]
+    return every.sort_values(["place", "rate"]).drop(columns="place")

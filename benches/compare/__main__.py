@@ -1,126 +1,234 @@
-"""Measure gradwire and its peers: ``make bench``, or ``python -m benches.compare --help``."""
+"""Time encodes and decodes of gradwire's codecs, of other implementations, and a plain copy.
+
+All run in one process, in interleaved rounds on the same gradient; figures are medians, in seconds
+and in copies of the same tensor in the same round. About ten minutes on two cores that do nothing
+else; with --quick two.
+"""
 
 import argparse
+import itertools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+import numpy as np
+import torch
 
-from benches import stopping
+import gradwire
+from benches.harness import pages, results
+from benches.harness.command import INTERRUPTED, progress, terminate_as_interrupt
+from benches.harness.pages import span
 
-from . import aims, break_even, hooks, ours, peers, plan, record, sections, tables
-from .contestant import Contestant
-from .rounds import Case, Outcome, run
+from .contestants import OURS, PEERS, Contestant, presets
+from .laws import LAW, gradients
+from .timing import Timing, interleave, timed
 
-# Everyone keeps a residual, most of them more: what a case takes, with room for what torch makes.
-BYTES_PER_ENTRY = 180
+FULL = {"sizes": (1_000, 1_000_000, 25_000_000), "ratios": (0.1, 0.01, 0.001), "threads": (1, 2)}
+QUICK = {"sizes": (1_000_000, 25_000_000), "ratios": (0.01,), "threads": (1,)}
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="encode 1 M and 25 M entries of one distribution at 0.001: a minute instead of ten",
+@dataclass(frozen=True)
+class Case:
+    """What is compressed, and with how many threads."""
+
+    numel: int
+    ratio: float
+    threads: int
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make bench ARGS=...",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--sections",
-        nargs="+",
-        choices=sections.NAMES,
-        metavar="S",
-        help=f"sections to run (default: all, with --quick the first): {', '.join(sections.NAMES)}",
-    )
-    plan.add_arguments(parser)
-    parser.add_argument(
-        "--rounds", type=int, help="number of rounds (default: 7, above 25 M entries 3)"
-    )
-    parser.add_argument("--only", help="only contestants whose name contains this text")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    chosen = parser.parse_args()
-    chosen.sections = chosen.sections or ([sections.ENCODE] if chosen.quick else sections.NAMES)
+    # fmt: off
+    parser.add_argument("--quick", action="store_true", help="fewer sizes, one ratio, one thread")
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="entries of a tensor")
+    parser.add_argument("--ratios", type=float, nargs="+", metavar="R")
+    parser.add_argument("--threads", type=int, nargs="+", metavar="T")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds that count (default: 7)")
+    parser.add_argument("--only", default="", help="only contestants whose name contains this text")
+    parser.add_argument("--out", type=Path, help="JSON file to write (default: none)")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing: show a file")
+    parser.add_argument("--into", type=Path, help="a page that has the block `encode`")
+    # fmt: on
+    chosen = parser.parse_args(given)
+    usual = QUICK if chosen.quick else FULL
+    for name, values in usual.items():
+        setattr(chosen, name, getattr(chosen, name) or values)
     return chosen
 
 
-def contestants(only: str | None) -> list[type[Contestant]]:
-    """Return the chosen contestants, and the dense bf16 cast, which break-even links need."""
-    everyone: list[type[Contestant]] = [*ours.ALL, *peers.ALL, *hooks.ALL]
-    return [k for k in everyone if not only or only in k.name or k is peers.TorchHalf]
+def cases(chosen: argparse.Namespace) -> list[Case]:
+    """Return all cases; those that share tensors follow each other."""
+    axes = chosen.sizes, chosen.ratios, chosen.threads
+    return [Case(*each) for each in itertools.product(*axes)]
 
 
-def fits(numel: int) -> bool:
-    """Return whether the machine has enough memory for a case; True if that is unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return True
-    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    return 1024 * free >= BYTES_PER_ENTRY * numel
+def contestants(case: Case, only: str) -> Iterator[type[Contestant]]:
+    """Yield everyone; the presets, which have ratios of their own, once for each length."""
+    more = presets() if case.ratio == 0.01 and case.threads == 1 else ()
+    return (kind for kind in itertools.chain(OURS, PEERS, more) if only in kind.name)
 
 
-@contextmanager
-def progress(console: Console, title: str) -> Iterator[Callable[[str], None]]:
-    """Show progress; yield a function that reports what is being done."""
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda what: bar.update(task, advance=1, description=f"{title}: {what}")
-
-
-def encodes(
-    console: Console, chosen: argparse.Namespace, kinds: list[type[Contestant]]
-) -> list[Outcome]:
-    """Run the contest case by case, and print each case as it finishes."""
+def measure(
+    case: Case, kinds: Iterable[type[Contestant]], rounds: int, tick: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return a row for the copy and for everyone."""
+    gradwire.set_num_threads(case.threads)
+    torch.set_num_threads(case.threads)
+    torch.manual_seed(0)
+    steps = gradients(case.numel)
+    copied, out = np.zeros_like(steps[0]), np.zeros_like(steps[0])
+    # Short work is repeated within a round until the clock resolves it.
+    repeats = min(50, max(1, 200_000 // case.numel))
+    entrants: dict[str, Contestant] = {}
     for kind in kinds:
-        console.print(f"[bold]{kind.name}[/]: {kind.setting}", soft_wrap=True)
-    todo = plan.cases(chosen, chosen.quick)
-    outcomes = []
-    for number, case in enumerate(todo, start=1):
-        title = f"{number} of {len(todo)}: {case}"
-        if not fits(case.numel):
-            console.print(f"skipped, not enough memory: {case}")
-            continue
-        rounds = chosen.rounds or (3 if case.numel > plan.HEADLINE else 7)
-        with progress(console, title) as tick:
-            outcomes.append(run(case, kinds, rounds, tick))
-        _show(console, case, outcomes[-1])
-    return outcomes
+        tick(f"{kind.name}, first steps")
+        entrants[kind.name] = entrant = kind(case.numel, case.ratio)
+        entrant.settle(steps[0])
+    decodes = {name: Timing() for name in entrants}
+    sent: dict[str, list[tuple[int, int]]] = {name: [] for name in entrants}
+
+    def encode(entrant: Contestant) -> Callable[[int], Any]:
+        return lambda turn: entrant.encode(steps[turn % 2])
+
+    def prepare(entrant: Contestant) -> Callable[[int], object]:
+        return lambda turn: entrant.ready(steps[turn % 2])
+
+    def decode(name: str, entrant: Contestant) -> Callable[[int, Any, float], object]:
+        def work(turn: int, wire: Any, copy: float) -> None:
+            out.fill(0)
+            seconds, _ = timed(lambda: entrant.decode_add(wire, out), lambda: None, repeats)
+            decodes[name].add(seconds, copy)
+            sent[name].append((entrant.nbytes(wire), entrant.count(wire)))
+
+        return work
+
+    copy, timings = interleave(
+        {name: encode(each) for name, each in entrants.items()},
+        lambda: np.copyto(copied, steps[0]),
+        rounds,
+        tick,
+        warm_up=6 if case.numel <= 1_000_000 else 2,  # enough for a controller to settle
+        clock=lambda work, before: timed(work, before, repeats),
+        before={name: prepare(each) for name, each in entrants.items()},
+        after={name: decode(name, each) for name, each in entrants.items()},
+    )
+    rows = [{**asdict(case), "name": COPY, **copy.record()}]
+    for name, timing in timings.items():
+        nbytes, count = (float(np.median(each)) for each in zip(*sent[name], strict=True))
+        decoded = decodes[name].record()
+        rows.append(
+            {
+                **asdict(case),
+                "name": name,
+                "setting": entrants[name].setting,
+                **timing.record(),
+                "decode_seconds": decoded["seconds"],
+                "decode_copies": decoded["copies"],
+                "nbytes": nbytes,
+                "count": count,
+            }
+        )
+    return rows
 
 
-def _show(console: Console, case: Case, outcome: Outcome) -> None:
-    console.print(tables.encode_table(outcome))
-    if case.numel == plan.HEADLINE and case.threads == 1:
-        console.print(break_even.table(outcome))
+Row = Mapping[str, Any]
+
+COPY = "plain copy"
+CASE = ("numel", "ratio", "threads")
+
+SHOWN = {
+    COPY: COPY,
+    "gradwire adam": "**gradwire adam**, Adam's step included",
+    "gradwire topk": "**gradwire topk** (exact)",
+    "gradwire sidco": "**gradwire sidco**",
+    "DGC sampling": "DGC's sampling, in torch",
+    "torch PowerSGD, rank 4": "torch's PowerSGD hook, rank 4",
+    "torch.topk": "`torch.topk`",
+}
+"""Rows of the README, in its order."""
 
 
-def others(console: Console, chosen: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """Run the other sections, each with all its numbers of threads."""
-    numel = chosen.sizes[0] if chosen.sizes else plan.HEADLINE
-    found: dict[str, list[dict[str, Any]]] = {}
-    for section in (each for name, each in sections.ALL.items() if name in chosen.sections):
-        for threads in section.threads:
-            with progress(console, f"{section.summary}, threads: {threads}") as tick:
-                measured = section.measure(numel, threads, chosen.rounds or 7, tick)
-            found.setdefault(section.name, []).append(measured)
-            console.print(section.table(measured))
-    return found
+def table(rows: Sequence[Row]) -> str:
+    """Return the table of a case."""
+    numel, ratio, threads = (rows[0][name] for name in CASE)
+    headings = ("encode with residual", "median", "least - most", "/ copy", "decode / copy",
+                "sent / asked", "bits/entry", "MB", "setting")  # fmt: skip
+    cells = [_cells(row, max(1, int(numel * ratio)), numel) for row in rows]
+    title = f"**{LAW}, {numel:,} float32, ratio {ratio:g}, threads: {threads}**"
+    return f"{title}\n\n{pages.table(headings, cells)}"
 
 
-def main() -> None:
-    chosen = arguments()
-    console = Console(width=None if Console().is_terminal else 170)
-    kinds = contestants(chosen.only)
-    facts = record.machine()
-    console.print(f"{facts['processor']}, {facts['cores']} cores, SIMD level {facts['simd']}\n")
-    outcomes = encodes(console, chosen, kinds) if sections.ENCODE in chosen.sections else []
-    found = others(console, chosen)
-    document = record.document(outcomes, found, kinds, facts)
-    console.print(aims.table(document))
-    console.print(f"\nWritten: {record.write(document, chosen.out)}")
+def _cells(row: Row, asked: int, numel: int) -> list[str]:
+    between = f"{span(row['least'])} - {span(row['most'])}"
+    cells = [row["name"], span(row["seconds"]), between, f"{row['copies']:.2f}"]
+    if row["name"] == COPY:
+        return [*cells, "", "", "", "", ""]
+    nbytes, count = row["nbytes"], row["count"]
+    return [
+        *cells,
+        f"{row['decode_copies']:.3f}",
+        "all" if count == numel else f"{count / asked:.2f}",
+        f"{8 * nbytes / max(1, count):.3g}",
+        f"{nbytes / 1e6:.3g}",
+        row["setting"],
+    ]
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Return the tables of all cases."""
+    groups = groupby(document["rows"], key=lambda row: [row[name] for name in CASE])
+    return "\n\n".join(table(list(rows)) for _, rows in groups)
+
+
+def readme(document: Mapping[str, Any], path: Path | None) -> str:
+    """Return the README's block: 25 M entries at one per cent on one thread."""
+    case = [25_000_000, 0.01, 1]
+    found = {row["name"]: row for row in document["rows"] if [row[name] for name in CASE] == case}
+    rows = []
+    for name, title in SHOWN.items():
+        row = found[name]
+        copies = f"{row['copies']:.{0 if row['copies'] >= 10 else 1}f}"
+        sent = f"{row['nbytes'] / 1e6:.3g}" if "nbytes" in row else ""
+        rows.append([title, sent, span(row["seconds"]), copies])
+    shown = pages.table(["", "MB per step", "encode", "in copies"], rows)
+    data = "" if path is None else f"; [all figures]({results.relative(path)})"
+    where = f"{results.where(document['machine'])}, {document['date'][:10]}"
+    return f"{shown}\n\nBy `make bench` ({where}{data})."
+
+
+def main(given: list[str] | None = None) -> int:
+    chosen = arguments(given)
+    if chosen.show is not None:
+        document = results.read(chosen.show)
+    else:
+        document = {**results.circumstances(), "rows": []}
+        for case in cases(chosen):
+            kinds = contestants(case, chosen.only)
+            rows = measure(case, kinds, chosen.rounds, progress)
+            progress("")
+            document["rows"] += rows
+            print(f"{table(rows)}\n", flush=True)
+            if chosen.out is not None:
+                results.write(document, chosen.out)
+    if chosen.show is not None:
+        print(page(document))
+    if chosen.into is not None:
+        path = chosen.show or chosen.out
+        pages.replace(chosen.into, "encode", readme(document, path))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(stopping.run(main))
+    try:
+        with terminate_as_interrupt():
+            sys.exit(main())
+    except KeyboardInterrupt:
+        print("make bench: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)

@@ -6,15 +6,15 @@ Every figure is that of a state, divided by its entries: none is computed from o
 """
 
 import argparse
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gradwire
-from gradwire.memory import MEMORIES, Memory
+from benches.harness import pages
+from gradwire.memory import MEMORIES
 from gradwire.presets import PRESETS
-
-from . import blocks
 
 SHAPE = (64, 1024)
 """Of a matrix: what depends on a tensor's shape has one to depend on."""
@@ -28,51 +28,37 @@ STORAGE: dict[str, dict[str, object]] = {
 """The columns: options of a memory that change how it is stored."""
 
 
-def bytes_per_entry(codec: gradwire.Codec) -> float:
-    """Return the bytes that a state of the codec keeps per entry."""
-    numel = SHAPE[0] * SHAPE[1]
-    return codec.for_shape(SHAPE).init_state(numel).nbytes / numel
-
-
-def stored(codec: gradwire.Codec) -> Iterator[Memory | None]:
-    """Return a codec's memory stored in each of the ways, None for those that it cannot have."""
+def cells(codec: gradwire.Codec) -> Iterator[str]:
+    """Yield the bytes per entry with the codec's memory stored in each way that it can be."""
     names = {field.name for field in dataclasses.fields(codec.memory)}
+    numel = SHAPE[0] * SHAPE[1]
     for options in STORAGE.values():
-        memory = None
-        if options.keys() <= names:
-            memory = dataclasses.replace(codec.memory, **options)
-            try:
+        cell = ""
+        with contextlib.suppress(ValueError):
+            if options.keys() <= names:
+                memory = dataclasses.replace(codec.memory, **options)
                 codec.exchange.check_memory(memory)
-            except ValueError:
-                memory = None
-        yield memory
+                stored = dataclasses.replace(codec, memory=memory).for_shape(SHAPE)
+                cell = f"{stored.init_state(numel).nbytes / numel:g}"
+        yield cell
 
 
-def table() -> list[str]:
-    """Return the lines of the table: memories first, then presets."""
-    lines = [f"| preset | memory | {' | '.join(STORAGE)} |", "|---|---|" + "---:|" * len(STORAGE)]
+def table() -> str:
+    """Return the table: memories first, then presets."""
     rows = [("any", gradwire.topk(ratio=0.01, memory=memory())) for memory in MEMORIES]
     rows += [(f"`{each.call}`", each.build(**each.example)) for each in PRESETS.values()]
-    return lines + [_row(title, codec) for title, codec in rows]
-
-
-def _row(title: str, codec: gradwire.Codec) -> str:
-    cells = [
-        "" if memory is None else f"{bytes_per_entry(dataclasses.replace(codec, memory=memory)):g}"
-        for memory in stored(codec)
-    ]
-    return f"| {' | '.join([title, f'`{type(codec.memory).__name__}`', *cells])} |"
+    shown = [[title, f"`{type(codec.memory).__name__}`", *cells(codec)] for title, codec in rows]
+    return pages.table(["preset", "memory", *STORAGE], shown, texts=2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, or write it into a page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, help="a page that has the block")
     into = parser.parse_args(arguments).into
     if into is None:
-        print("\n".join(table()))
+        print(table())
     else:
-        blocks.replace(into, "bytes per entry", table())
+        pages.replace(into, "bytes per entry", table())
 
 
 if __name__ == "__main__":

@@ -1,23 +1,17 @@
 """``make demo``: train in several processes over a slow link, with and without compression."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benches.harness import horovodrun
 from benches.harness.command import conduct, console, folder, learning_rate
-from benches.harness.namespaces import MAX_RANKS
+from benches.harness.link import MAX_RANKS
 from gradwire import _files
 from gradwire.cli.codecs import unfit
 from gradwire.cli.plan.quantities import parse_rate, ratio
-
-if TYPE_CHECKING:
-    from benches.demo.runner import Plan
 
 _BASELINES = {False: ("none", "bf16"), True: ("none", "fp16")}
 """What is compared with the codecs: DDP's own methods, or Horovod's."""
@@ -39,7 +33,7 @@ def _names(text: str) -> list[str]:
 
 def _rates(text: str) -> list[int]:
     try:
-        return [parse_rate(name) for name in _names(text)]
+        return list(dict.fromkeys(parse_rate(name) for name in _names(text)))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -64,102 +58,43 @@ def _tasks(text: str) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
+    # fmt: off
     made = argparse.ArgumentParser(
         prog="make demo ARGS=...",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
-        "--codec",
-        type=_names,
-        default=["topk", "sidco", "adam"],
-        metavar="NAME,...",
-        help="presets to compare with the baselines none and bf16; `gradwire codecs` lists them "
-        "(default: topk,sidco,adam)",
-    )
-    made.add_argument(
-        "--ratio",
-        type=ratio,
-        default=0.02,
-        help="share of the entries to send per step (default: %(default)s)",
-    )
-    made.add_argument(
-        "--bandwidth",
-        type=_rates,
-        default=_rates("100mbit,1gbit"),
-        metavar="RATE,...",
-        help="link speeds, such as 100mbit or 2.5gbit (default: 100mbit,1gbit)",
-    )
-    made.add_argument(
-        "--ranks",
-        type=_count(2, MAX_RANKS),
-        default=2,
-        help="number of processes (default: 2)",
-    )
-    made.add_argument(
-        "--steps",
-        type=_count(2, 100_000),
-        help="training steps per run (default: depends on the task, fewer on slow machines)",
-    )
-    made.add_argument(
-        "--task",
-        type=_tasks,
-        default=["digits", "text"],
-        metavar="NAME,...",
-        help="digits, text or both (default: both)",
-    )
-    made.add_argument(
-        "--learning-rate",
-        type=learning_rate,
-        metavar="RATE",
-        help="of all methods (default: for each method the best of one grid)",
-    )
-    made.add_argument(
-        "--horovod",
-        action="store_true",
-        help="train with Horovod instead of DDP: horovodrun starts the ranks, and the baselines "
-        "are Horovod's own DistributedOptimizer, none and fp16",
-    )
-    made.add_argument(
-        "--loopback",
-        action="store_true",
-        help="use the loopback device even if a shaped link is possible",
-    )
-    made.add_argument(
-        "--out",
-        type=Path,
-        default=Path("demo-results"),
-        metavar="DIR",
-        help="folder for demo.png and demo.json (default: %(default)s)",
-    )
-    made.add_argument(
-        "--json",
-        action="store_true",
-        help="print the results as JSON instead of tables; progress goes to stderr",
-    )
+    made.add_argument("--codec", type=_names, default=["topk", "sidco", "adam"], metavar="NAME,...",
+                      help="presets to compare with the baselines none and bf16; `gradwire codecs` "
+                      "lists them (default: topk,sidco,adam)")
+    made.add_argument("--ratio", type=ratio, default=0.02,
+                      help="share of the entries to send per step (default: %(default)s)")
+    made.add_argument("--bandwidth", type=_rates, default=_rates("100mbit,1gbit"),
+                      metavar="RATE,...",
+                      help="link speeds, such as 100mbit or 2.5gbit (default: 100mbit,1gbit)")
+    made.add_argument("--ranks", type=_count(2, MAX_RANKS), default=2,
+                      help="number of processes (default: 2)")
+    made.add_argument("--steps", type=_count(2, 100_000),
+                      help="training steps per run (default: depends on the task, fewer on slow "
+                      "machines)")
+    made.add_argument("--task", type=_tasks, default=["digits", "text"], metavar="NAME,...",
+                      help="digits, text or both (default: both)")
+    made.add_argument("--learning-rate", type=learning_rate, metavar="RATE",
+                      help="of all methods (default: for each method the best of one grid)")
+    made.add_argument("--horovod", action="store_true",
+                      help="train with Horovod instead of DDP: horovodrun starts the ranks, and "
+                      "the baselines are Horovod's own DistributedOptimizer, none and fp16")
+    made.add_argument("--loopback", action="store_true",
+                      help="use the loopback device even if a shaped link is possible")
+    made.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR",
+                      help="folder for demo.png and demo.json (default: %(default)s)")
+    made.add_argument("--json", action="store_true",
+                      help="print the results as JSON instead of tables; progress goes to stderr")
+    # fmt: on
     return made
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
-    from benches.demo.runner import Plan
-
-    baselines = _BASELINES[arguments.horovod]
-    asked = [name for name in dict.fromkeys(arguments.codec) if name not in baselines]
-    return Plan(
-        tasks=arguments.task,
-        methods=[*baselines, *asked],
-        rates=list(dict.fromkeys(arguments.bandwidth)),
-        ratio=arguments.ratio,
-        ranks=arguments.ranks,
-        steps=arguments.steps,
-        loopback=arguments.loopback,
-        learning_rate=arguments.learning_rate,
-        horovod=arguments.horovod,
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo with these arguments and return the exit status."""
     made = parser()
     arguments = made.parse_args(argv)
     for name in arguments.codec:
@@ -172,14 +107,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from benches.demo.picture import draw
+    from benches.demo.progress import Reporter
     from benches.demo.runner import run
     from benches.demo.table import print_results
-    from benches.harness.progress import Reporter
 
     out = folder(arguments.out)
     shown = console(stderr=arguments.json)
-    with Reporter(shown) as progress:
-        results = run(_plan(arguments), progress)
+    baselines = _BASELINES[arguments.horovod]
+    asked = (name for name in arguments.codec if name not in baselines)
+    arguments.methods = list(dict.fromkeys((*baselines, *asked)))
+    results = run(arguments, Reporter(shown))
     text = json.dumps(results.to_json(), indent=1)
     _files.write(out / "demo.json", text + "\n")
     draw(results, out / "demo.png")

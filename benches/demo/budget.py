@@ -1,12 +1,10 @@
 """Predict how long the demo takes, and fit the number of steps to the time allowed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benches.harness.trained import HALVES, PLAIN
+from benches.demo.results import HALVES, PLAIN
 
 SECONDS = 260.0  # for all runs, so that the demo ends within five minutes, start-up included
 MIN_STEPS = 60  # with fewer steps the models learn too little to compare
@@ -15,7 +13,7 @@ _FIXED = 1.5  # seconds per run for set-up and evaluation
 
 @dataclass(frozen=True)
 class Kind:
-    """Estimates for a task, replaced by measurements as they become available."""
+    """Estimates for a task; that of computing is replaced by what was measured."""
 
     title: str
     steps: int
@@ -31,7 +29,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One pending run."""
+    """One run."""
 
     task: str
     method: str
@@ -39,17 +37,10 @@ class Job:
 
 
 class Budget:
-    """The pending runs, their predicted duration, and their numbers of steps.
+    """The pending runs, about how long they take, and their numbers of steps.
 
-    Parameters
-    ----------
-    jobs
-        All runs in order; runs of the same task and link are adjacent.
-    steps : int or None
-        Steps per run. None uses the task's default, or fewer if the machine would otherwise exceed
-        `SECONDS`. All methods on one task and link get the same number.
-    ratio : float
-        Share of entries that the sparse methods send, to predict their bytes.
+    Without ``steps``, a run has the task's default, or fewer if the machine would otherwise exceed
+    `SECONDS`; all methods on one task and link get the same number.
     """
 
     def __init__(
@@ -64,11 +55,9 @@ class Budget:
         self._asked, self._ratio, self._clock = steps, ratio, clock
         self._settled: dict[tuple[str, int | None], int] = {}
         self._begin = self._run_begin = clock()
-        self._training_begin: float | None = None
-        self._predicted = self._taken = 0.0
 
-    def steps(self, job: Job) -> int:
-        """Return the steps of a run, fixed when the first run of its task and link asks."""
+    def begin(self, job: Job) -> int:
+        """Return the steps of a run that begins, fixed by the first run of its task and link."""
         key = (job.task, job.rate)
         if key not in self._settled:
             usual = KINDS[job.task].steps
@@ -76,31 +65,18 @@ class Budget:
             share = min(1.0, max(left, 0.0) / max(self._left(), 1e-9))
             fitting = max(MIN_STEPS, 10 * round(usual * share / 10))
             self._settled[key] = self._asked or min(usual, fitting)
-        return self._settled[key]
-
-    def begin(self, job: Job) -> None:
-        """Start the clock of a run and remove it from the pending ones."""
         self.todo.remove(job)
         self._run_begin = self._clock()
-        if self._training_begin is None:
-            self._training_begin = self._run_begin
-
-    def end(self, job: Job) -> None:
-        """Compare the duration of a run with its prediction."""
-        self._predicted += self._predict(job)
-        self._taken += self._clock() - self._run_begin
+        return self._settled[key]
 
     def so_far(self, step: int, steps: int) -> tuple[float, float]:
         """Return the completed share of all runs and the seconds left, at a step of a run."""
         now = self._clock()
         left = (now - self._run_begin) * (steps - step) / step + self._left()
-        done = now - (self._begin if self._training_begin is None else self._training_begin)
-        return done / max(done + left, 1e-9), left
+        return (now - self._begin) / max(now - self._begin + left, 1e-9), left
 
     def _left(self) -> float:
-        """Return the predicted seconds of all pending runs, corrected by past runs."""
-        pace = self._taken / self._predicted if self._predicted else 1.0
-        return pace * sum(self._predict(job) for job in self.todo)
+        return sum(map(self._predict, self.todo))
 
     def _predict(self, job: Job) -> float:
         kind = KINDS[job.task]

@@ -1,7 +1,5 @@
 """Plot the demo's results: held-out loss and bytes sent, both over training time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from benches.demo.results import Comparison, Results
-from benches.harness.trained import HALVES, PLAIN
+from benches.demo.results import HALVES, PLAIN, Results
 from gradwire.cli.plan.quantities import format_rate, size
 from gradwire.cli.theme import save
 
@@ -40,72 +37,41 @@ def styles(methods: list[str]) -> dict[str, dict[str, Any]]:
 
 def draw(results: Results, path: Path) -> None:
     """Save the figure as a PNG: a column per task and link, loss above, bytes below."""
-    comparisons = results.comparisons()
+    comparisons, ratio = results.comparisons(), results.settings["ratio"]
     look = styles(list(dict.fromkeys(run.method for run in results.runs)))
-    columns = len(comparisons)
-    figure, axes = plt.subplots(
-        2,
-        columns,
-        figsize=(4.3 * columns + 0.6, 7.2),
-        squeeze=False,
-        sharex="col",
-        layout="constrained",
-    )
-    for column, comparison in enumerate(comparisons):
-        _loss_panel(axes[0][column], comparison, look, results.settings["ratio"])
-        _bytes_panel(axes[1][column], comparison, look)
+    size_of = {"figsize": (4.3 * len(comparisons) + 0.6, 7.2), "squeeze": False}
+    figure, axes = plt.subplots(2, len(comparisons), sharex="col", layout="constrained", **size_of)
+    for above, below, comparison in zip(*axes, comparisons, strict=True):
+        link = format_rate(comparison.rate) if comparison.rate else "loopback"
+        above.set_title(f"{comparison.task}, {link}", fontsize=12, fontweight="bold")
+        for run in comparison.runs:
+            how = {"linewidth": 1.8, "markersize": 4.5, **look[run.method]}
+            label = run.label if run.method in _STYLES else f"{run.label}, ratio {ratio:g}"
+            seconds = [point["seconds"] for point in run.curve]
+            sent = [run.sent_per_step * point["step"] for point in run.curve]
+            above.plot(seconds, [point["loss"] for point in run.curve], label=label, **how)
+            below.plot(seconds[1:], sent[1:], **how)
+        end = comparison.equal_time
+        above.axvline(end, color="0.55", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
+        above.text(end, 1.0, f" {comparison.fastest.label} finishes", va="top", fontsize=8.5,
+                   color="0.35", transform=above.get_xaxis_transform())  # fmt: skip
+        _tidy(above, lambda loss, _: f"{loss:g}")
+        above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        above.yaxis.set_minor_formatter(NullFormatter())
+        _tidy(below, lambda count, _: size(count))
+        below.set_xlabel("training time (s)")
     axes[0][0].set_ylabel("held-out loss (nats, log scale)")
     axes[1][0].set_ylabel("bytes sent by a rank")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=11
-    )
+    where = {"loc": "outside upper center", "ncols": len(labels)}
+    figure.legend(handles, labels, frameon=False, fontsize=11, **where)
     save(figure, path, dpi=130)
     plt.close(figure)
 
 
-def _loss_panel(
-    axes: Any, comparison: Comparison, look: dict[str, dict[str, Any]], ratio: float
-) -> None:
-    link = format_rate(comparison.rate) if comparison.rate else "loopback"
-    axes.set_title(f"{comparison.task}, {link}", fontsize=12, fontweight="bold")
-    for run in comparison.runs:
-        seconds, loss = ([point[what] for point in run.curve] for what in ("seconds", "loss"))
-        label = run.label if run.method in _STYLES else f"{run.label}, ratio {ratio:g}"
-        axes.plot(seconds, loss, label=label, linewidth=1.8, markersize=4.5, **look[run.method])
-    axes.axvline(comparison.equal_time, color="0.55", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
-    axes.annotate(
-        f"{comparison.fastest.label} finishes",
-        (comparison.equal_time, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(4, -4),
-        textcoords="offset points",
-        va="top",
-        fontsize=8.5,
-        color="0.35",
-    )
+def _tidy(axes: Any, shown: Any) -> None:
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    _tidy(axes)
-
-
-def _bytes_panel(axes: Any, comparison: Comparison, look: dict[str, dict[str, Any]]) -> None:
-    for run in comparison.runs:
-        points = [point for point in run.curve if point["step"] > 0]
-        seconds, sent = (
-            [point["seconds"] for point in points],
-            [run.sent_per_step * point["step"] for point in points],
-        )
-        axes.plot(seconds, sent, linewidth=1.8, markersize=4.5, **look[run.method])
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: size(count)))
-    axes.set_xlabel("training time (s)")
-    _tidy(axes)
-
-
-def _tidy(axes: Any) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(shown))
     axes.set_xlim(left=0)
     axes.grid(visible=True, color="0.9", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)

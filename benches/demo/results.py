@@ -3,43 +3,39 @@
 Plain data without torch or processes, so that saved results can be loaded and drawn anywhere.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any
 
-from benches.harness import trained
-from benches.harness.trained import HALVES, Trained
+import numpy as np
+
+PLAIN = "none"
+HALVES = ("bf16", "fp16")  # DDP's, and Horovod's
+LABELS = {PLAIN: "no compression", "bf16": "bf16 hook", "fp16": "Compression.fp16"}
+"""Names of the methods that are not presets, in tables and figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Trained):
+class Run:
     """One training run: a task, a method, a link.
 
-    Attributes
-    ----------
-    rate : int or None
-        The link's speed in bits per second; None for the unshaped loopback device.
-    step_seconds : list of float
-        The duration of each step on rank 0, without evaluation.
-    curve : list of dict
-        ``step``, ``seconds`` (of training), ``loss`` and ``accuracy`` on held-out data, at a few
-        points from step 0 to the last.
-    wire_bytes_per_step : float or None
-        Bytes that rank 0's interface sent per step, packet headers included; None on loopback.
-    achieved : float or None
-        Entries sent over entries asked for.
-    compute_seconds : float
-        Median step of the same task without any exchange, with all ranks running.
+    Bytes are those that a rank sends per step: payload, of plain float32, and as counted at its
+    interface, which is None on the loopback device, as ``rate`` is. ``step_seconds`` are of rank 0,
+    without evaluation, ``compute_seconds`` of the median step without any exchange. The curve has
+    ``step``, ``seconds`` of training, ``loss`` and ``accuracy`` on held-out data. ``achieved`` is
+    entries sent over entries asked for; ``rate_source`` says where a learning rate comes from that
+    was not measured with this method.
     """
 
-    derived: ClassVar[dict[str, str]] = {
-        **Trained.derived,
-        "median_step_seconds": "step",
-        "seconds": "seconds",
-    }
-
+    task: str
+    method: str
+    steps: int
+    bytes_per_step: float
+    dense_bytes_per_step: float
+    replicas_identical: bool
+    optimizer: str = ""
+    learning_rate: float = 0.0
+    rate_source: str = ""
     rate: int | None
     parameters: int
     step_seconds: list[float]
@@ -49,6 +45,15 @@ class Run(Trained):
     achieved: float | None
     compute_seconds: float
     detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return LABELS.get(self.method, self.method)
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of plain float32 divided by the bytes of the method."""
+        return self.dense_bytes_per_step / self.bytes_per_step
 
     @property
     def step(self) -> float:
@@ -72,11 +77,8 @@ class Run(Trained):
 
     def at_time(self, seconds: float, what: str) -> float:
         """Return ``loss`` or ``accuracy`` at a training time, interpolated linearly."""
-        return interpolate(
-            [point["seconds"] for point in self.curve],
-            [point[what] for point in self.curve],
-            seconds,
-        )
+        taken = [point["seconds"] for point in self.curve]
+        return float(np.interp(seconds, taken, [point[what] for point in self.curve]))
 
     def seconds_to_loss(self, loss: float) -> float | None:
         """Return the training time at which the held-out loss first fell to `loss`, or None."""
@@ -88,18 +90,6 @@ class Run(Trained):
                 return previous["seconds"] + part * (point["seconds"] - previous["seconds"])
             previous = point
         return None
-
-
-def interpolate(xs: list[float], ys: list[float], x: float) -> float:
-    """Interpolate linearly between the points; constant beyond the first and the last."""
-    if x <= xs[0]:
-        return ys[0]
-    for (x0, y0), (x1, y1) in zip(
-        zip(xs, ys, strict=True), zip(xs[1:], ys[1:], strict=True), strict=False
-    ):
-        if x <= x1:
-            return y1 if x1 <= x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-    return ys[-1]
 
 
 @dataclass(frozen=True)
@@ -142,12 +132,22 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Results(trained.Results[Run]):
-    """Everything measured by one run of the demo."""
+class Results:
+    """Everything measured by one run of the demo, with the circumstances."""
 
-    kind: ClassVar[type[Trained]] = Run
-
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    tasks: dict[str, dict[str, Any]]
+    runs: list[Run]
     link: dict[str, Any]  # shaped, why_not, measured: {rate: [bits per second each way]}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, dicts, strings and numbers, derived figures included."""
+        plain = {"schema": 1, **asdict(self)}
+        for saved, run in zip(plain["runs"], self.runs, strict=True):
+            saved |= {"ratio": run.ratio, "median_step_seconds": run.step, "seconds": run.seconds}
+        return plain
 
     def comparisons(self) -> list[Comparison]:
         """Return the runs grouped by task and link, in the order in which they ran."""

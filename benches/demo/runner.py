@@ -1,61 +1,43 @@
 """Run every method on every task over every link, in processes that serve all runs."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from benches.demo.budget import KINDS, Budget, Job
+from benches.demo.progress import Reporter
 from benches.demo.results import Results, Run
 from benches.harness import horovodrun
-from benches.harness.link import Link, Loopback, open_link
-from benches.harness.machine import machine, threads_per_rank
-from benches.harness.processes import Ranks
-from benches.harness.progress import Reporter
-from benches.harness.starting import start
-from benches.harness.trained import HALVES, PLAIN
+from benches.harness.link import Link, open_link
+from benches.harness.machine import machine, threads_per_rank, versions
+from benches.harness.processes import Ranks, start
 from gradwire.cli.plan.quantities import format_rate
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools
 PROBE_SECONDS = 0.4
+SETTINGS = ("methods", "ratio", "learning_rate", "ranks")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The runs to make."""
-
-    tasks: Sequence[str] = ("digits", "text")
-    methods: Sequence[str] = (PLAIN, HALVES[0], "topk", "sidco")
-    rates: Sequence[int] = (100_000_000, 1_000_000_000)
-    ratio: float = 0.02
-    ranks: int = 2
-    steps: int | None = None  # None: the task's default, or as many as fit into the time
-    loopback: bool = False
-    learning_rate: float | None = None  # None: the one measured for the method
-    horovod: bool = False  # instead of DDP
-
-
-def run(plan: Plan, progress: Reporter) -> Results:
-    """Run the whole plan and return what was measured.
-
-    Raises
-    ------
-    RankError
-        If a rank fails or stops responding. All processes and links have been removed by then.
-    """
+def run(plan: Namespace, progress: Reporter) -> Results:
+    """Run the whole plan and return what was measured; processes and links are then removed."""
     with ExitStack() as stack:
-        link, why_not = (
-            (Loopback(), "--loopback was given") if plan.loopback else open_link(plan.ranks)
-        )
+        link, why_not = (Link(), "--loopback was given") if plan.loopback else open_link(plan.ranks)
         stack.enter_context(link)
         progress.note(_describe(link, why_not, plan.ranks))
         if plan.horovod:
             progress.note("Ranks: started by horovodrun.")
         begin = horovodrun.start if plan.horovod else start
-        ranks = stack.enter_context(Ranks(link, plan.ranks, begin))
+        processes = Ranks(
+            link,
+            plan.ranks,
+            "benches.demo.rank",
+            start=begin,
+            threads=threads_per_rank(plan.ranks),
+            horovod=plan.horovod,
+        )
+        ranks = stack.enter_context(processes)
         return _Session(plan, link, why_not, ranks, progress).run()
 
 
@@ -77,17 +59,17 @@ def _describe(link: Link, why_not: str | None, ranks: int) -> str:
 class _Session:
     """The demo, once the link and the ranks are up."""
 
-    plan: Plan
+    plan: Namespace
     link: Link
     why_not: str | None
     ranks: Ranks
     progress: Reporter
 
     def __post_init__(self) -> None:
-        self.rates: list[int | None] = [*self.plan.rates] if self.link.shaped else [None]
+        self.rates: list[int | None] = [*self.plan.bandwidth] if self.link.shaped else [None]
         jobs = [
             Job(task, method, rate)
-            for task in self.plan.tasks
+            for task in self.plan.task
             for rate in self.rates
             for method in self.plan.methods
         ]
@@ -95,19 +77,16 @@ class _Session:
         self.tasks: dict[str, dict[str, Any]] = {}
 
     def run(self) -> Results:
-        found = self.ranks.versions()
+        plan, found = self.plan, versions() | self.ranks.ready()
         measured = {
             format_rate(rate) if rate else "loopback": self._probe(rate) for rate in self.rates
         }
-        runs = [run for task in self.plan.tasks for run in self._task(task)]
+        runs = [run for task in plan.task for run in self._task(task)]
         return Results(
             settings={
-                "methods": list(self.plan.methods),
-                "ratio": self.plan.ratio,
-                "learning_rate": self.plan.learning_rate,
-                "ranks": self.plan.ranks,
-                "framework": "horovod" if self.plan.horovod else "ddp",
-                "threads_per_rank": threads_per_rank(self.plan.ranks),
+                **{name: getattr(plan, name) for name in SETTINGS},
+                "framework": "horovod" if plan.horovod else "ddp",
+                "threads_per_rank": threads_per_rank(plan.ranks),
             },
             machine=machine(),
             versions=found,
@@ -120,10 +99,7 @@ class _Session:
         """Set the rate and measure a plain TCP stream, in bits per second each way."""
         if rate is not None:
             self.link.set_rate(rate)
-        self.ranks.send(do="probe", seconds=PROBE_SECONDS)
-        there = back = 0.0
-        for _, event in self.ranks.events("probed"):
-            there, back = event["rates"]
+        there, back = self.ranks.ask(do="probe", seconds=PROBE_SECONDS)[0]
         asked = format_rate(rate) if rate else "loopback"
         speeds = f"{format_rate(there)} one way, {format_rate(back)} the other"
         self.progress.note(f"  {asked}: TCP stream measured at {speeds}")
@@ -152,12 +128,10 @@ class _Session:
         return compute
 
     def _job(self, job: Job) -> Run:
-        steps = self.budget.steps(job)
+        steps = self.budget.begin(job)
         where = f" @ {format_rate(job.rate)}" if job.rate else ""
         self.progress.begin(f"{job.task}{where}: {job.method}", steps)
-        self.budget.begin(job)
         record = self._train(job.task, job.method, steps, evaluate=True)
-        self.budget.end(job)
         del record["facts"]
         run = Run(
             task=job.task,
@@ -173,15 +147,18 @@ class _Session:
         return run
 
     def _train(self, task: str, method: str, steps: int, *, evaluate: bool) -> dict[str, Any]:
-        def advance(step: int, loss: float) -> None:
-            self.progress.advance(step, loss, *self.budget.so_far(step, steps))
+        def advance(event: dict[str, Any]) -> None:
+            step: int = event["step"]
+            self.progress.advance(step, event["loss"], *self.budget.so_far(step, steps))
 
-        return self.ranks.train(
+        found: dict[str, Any] = self.ranks.ask(
             advance if evaluate else None,
+            do="train",
             task=task,
             method=method,
             steps=steps,
             evaluate=evaluate,
             ratio=self.plan.ratio,
             learning_rate=self.plan.learning_rate,
-        )
+        )[0]
+        return found

@@ -1,17 +1,13 @@
-"""Print the demo's tables."""
+"""Print the demo's tables, and what is said under them of how methods were trained."""
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Sequence
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benches.demo.reading import reading
-from benches.demo.results import Comparison, Results, Run
-from benches.harness.tables import about, table, training_table
-from benches.harness.trained import PLAIN
+from benches.demo.results import LABELS, PLAIN, Comparison, Results, Run
+from benches.harness.recipes import measured_rates
 from gradwire.cli.plan.quantities import format_rate, size
 
 ONE_TABLE_WIDTH = 112  # terminal columns needed to show all figures in one table
@@ -23,72 +19,93 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_times(factor: float | None) -> str:
-    """Return a factor with two or three significant digits."""
+    """Return a factor with two or three significant digits, or a dash for None."""
     if factor is None:
         return "-"
+    return f"{factor:.{2 if factor < 0.995 else 1 if factor < 99.95 else 0}f}x"
+
+
+def table(
+    title: str | None,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    texts: int = 1,
+    wrap: bool = True,
+) -> Table:
+    """Return a table whose first columns are texts and whose others are figures."""
+    made = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for at, heading in enumerate(headings):
+        made.add_column(heading, justify="left" if at < texts else "right", no_wrap=not wrap)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def format_learning_rate(trained: Run) -> str:
+    """Return a learning rate, and where it comes from if that is worth a remark."""
+    source = f" ({trained.rate_source})" if trained.rate_source else ""
+    return f"{trained.learning_rate:g}{source}"
+
+
+def training_table(task: str, methods: Iterable[Run]) -> Table:
+    """Return a table of what the methods were trained with on a task."""
+    headings = ("method", "optimizer", "learning rate")
+    rows = [(each.label, each.optimizer, format_learning_rate(each)) for each in methods]
+    return table(f"{task}: trained with", headings, rows, texts=len(headings))
+
+
+def about() -> str:
+    """Return how optimizers and learning rates were chosen."""
+    settings = measured_rates()["settings"]
+    seeds = ", ".join(
+        f"{' and '.join(map(str, seeds))} on {task}" for task, seeds in settings["seeds"].items()
+    )
     return (
-        f"{factor:.2f}x"
-        if factor < 0.995
-        else f"{factor:.1f}x"
-        if factor < 99.95
-        else f"{factor:.0f}x"
+        "Every method has the optimizer that is recommended for it: AdamW(beta1, beta2) and "
+        "SGD(momentum) are torch's, those of gradwire.torch.optim are named so. The learning rate "
+        f"is the best of one grid for all methods, {settings['grid']}, by held-out loss after "
+        f"{settings['steps']} steps (seeds {seeds}), unless a remark says otherwise; "
+        "--learning-rate sets another."
     )
 
 
-@dataclass(frozen=True)
-class _Column:
-    heading: str
-    figure: Callable[[Run], str]
-
-
-def _speed_columns(comparison: Comparison) -> list[_Column]:
-    return [
-        _Column("ms per\nstep", lambda run: f"{1e3 * run.step:.1f}"),
-        _Column("compute\n%", lambda run: f"{100 * run.compute_share:.0f}"),
-        _Column("sent per\nstep", lambda run: size(run.sent_per_step)),
-        _Column("ratio", lambda run: format_times(run.ratio)),
-        _Column("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
-        _Column(
-            f"speed\nvs {comparison.half}",
-            lambda run: format_times(comparison.speed_up(run, comparison.half)),
-        ),
-    ]
-
-
-def _learning_columns(comparison: Comparison) -> list[_Column]:
-    steps, budget, target = (
-        f"{comparison.runs[0].steps} st.",
-        comparison.equal_time,
-        comparison.equal_loss,
-    )
-    return [
-        _Column(f"loss,\n{steps}", lambda run: f"{run.curve[-1]['loss']:.3f}"),
-        _Column(f"loss,\n{budget:.1f} s", lambda run: f"{run.at_time(budget, 'loss'):.3f}"),
-        _Column(f"acc. %\n{steps}", lambda run: f"{100 * run.curve[-1]['accuracy']:.1f}"),
-        _Column(
-            f"acc. %\n{budget:.1f} s", lambda run: f"{100 * run.at_time(budget, 'accuracy'):.1f}"
-        ),
-        _Column(
-            f"s to loss\n{target:.3f}", lambda run: format_seconds(run.seconds_to_loss(target))
-        ),
-    ]
+Column = tuple[str, Callable[[Run], str]]
 
 
 def comparison_tables(comparison: Comparison, width: int) -> list[Table]:
     """Return one task's figures over one link: one table, or two if the terminal is narrow."""
-    speed, learning = _speed_columns(comparison), _learning_columns(comparison)
+    half, budget, target = comparison.half, comparison.equal_time, comparison.equal_loss
+    steps = f"{comparison.runs[0].steps} st."
+    speed: list[Column] = [
+        ("ms per\nstep", lambda run: f"{1e3 * run.step:.1f}"),
+        ("compute\n%", lambda run: f"{100 * run.compute_share:.0f}"),
+        ("sent per\nstep", lambda run: size(run.sent_per_step)),
+        ("ratio", lambda run: format_times(run.ratio)),
+        ("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
+        (f"speed\nvs {half}", lambda run: format_times(comparison.speed_up(run, half))),
+    ]
+    learning: list[Column] = [
+        (f"loss,\n{steps}", lambda run: f"{run.curve[-1]['loss']:.3f}"),
+        (f"loss,\n{budget:.1f} s", lambda run: f"{run.at_time(budget, 'loss'):.3f}"),
+        (f"acc. %\n{steps}", lambda run: f"{100 * run.curve[-1]['accuracy']:.1f}"),
+        (f"acc. %\n{budget:.1f} s", lambda run: f"{100 * run.at_time(budget, 'accuracy'):.1f}"),
+        (f"s to loss\n{target:.3f}", lambda run: format_seconds(run.seconds_to_loss(target))),
+    ]
     groups = [[*speed, *learning]] if width >= ONE_TABLE_WIDTH else [speed, learning]
     link = format_rate(comparison.rate) if comparison.rate else "loopback"
-    titles = [f"{comparison.title}, {link}", None]
-    return [
-        table(
-            title,
-            ["method", *(column.heading for column in columns)],
-            [[run.label, *(column.figure(run) for column in columns)] for run in comparison.runs],
-            wrap=False,
-        )
-        for columns, title in zip(groups, titles, strict=False)
-    ]
+    made = []
+    for title, columns in zip([f"{comparison.title}, {link}", None], groups, strict=False):
+        rows = [[run.label, *(figure(run) for _, figure in columns)] for run in comparison.runs]
+        made.append(table(title, ["method", *(name for name, _ in columns)], rows, wrap=False))
+    return made
 
 
 def print_results(results: Results, console: Console) -> None:
@@ -108,11 +125,8 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def _key(results: Results) -> str:
-    counted = (
-        "counted at its interface, packet headers included"
-        if results.link["shaped"]
-        else "payload only"
-    )
+    shaped = "counted at its interface, packet headers included"
+    counted = shaped if results.link["shaped"] else "payload only"
     return (
         "ms per step: median. compute %: the duration of a step without any exchange, as a share "
         "of the step; the rest is coding, sending and waiting. sent per step: bytes that a rank "
@@ -122,3 +136,75 @@ def _key(results: Results) -> str:
         " fastest method finishes; evaluation time is excluded. s to loss: seconds of training "
         "until the lowest loss that every method reached."
     )
+
+
+# On a shared machine a difference in time below this factor is noise, and counts as a draw.
+NOTICEABLE = 1.05
+
+
+def reading(results: Results) -> list[str]:
+    """Return the lines; the last one says whether all replicas are equal."""
+    lines = [_line(comparison) for comparison in results.comparisons()]
+    return [*lines, replicas(results.runs)]
+
+
+def _line(comparison: Comparison) -> str:
+    where = f"{comparison.task}, {format_rate(comparison.rate) if comparison.rate else 'loopback'}"
+    ours = [run for run in comparison.runs if run.method not in LABELS]
+    rivals = [run for run in comparison.runs if run.method in LABELS]
+    if not ours or not rivals:
+        return f"{where}: {_said(comparison.fastest)} has the shortest steps."
+    best = min(ours, key=lambda run: _reached(comparison, run))
+    rival = min(rivals, key=lambda run: _reached(comparison, run))
+    sooner = _reached(comparison, rival) / _reached(comparison, best)
+    loss = f"loss {comparison.equal_loss:.3f}"
+    if sooner >= NOTICEABLE:
+        return (
+            f"{where}: compression pays. {best.label} reaches {loss} "
+            f"{_sooner(comparison, best, rivals)}. {_steps(best, rivals)}"
+        )
+    if sooner > 1 / NOTICEABLE:
+        both = f"{best.label} and {_said(rival)}"
+        return f"{where}: a draw. {both} reach {loss} at the same time. {_steps(best, rivals)}"
+    return (
+        f"{where}: compression does not pay. {_said(rival)} reaches {loss} "
+        f"{1 / sooner:.1f}x sooner than {best.label}. {_why_not(best, rival)}"
+    )
+
+
+def _sooner(comparison: Comparison, best: Run, rivals: list[Run]) -> str:
+    took = _reached(comparison, best)
+    factors = ((_reached(comparison, rival) / took, _said(rival)) for rival in rivals)
+    return " and ".join(f"{factor:.1f}x sooner than {rival}" for factor, rival in factors)
+
+
+def _steps(best: Run, rivals: list[Run]) -> str:
+    factors = (f"{rival.step / best.step:.1f}x as fast as with {_said(rival)}" for rival in rivals)
+    return f"Steps with {best.label} are {' and '.join(factors)}."
+
+
+def _why_not(best: Run, rival: Run) -> str:
+    faster = rival.step / best.step
+    if faster >= NOTICEABLE:
+        return f"Steps with {best.label} are {faster:.1f}x as fast, but each learns less."
+    share = f"{100 * rival.compute_share:.0f} %"
+    return f"The link is no bottleneck: even with {_said(rival)}, computing is {share} of a step."
+
+
+def _said(run: Run) -> str:
+    return LABELS[PLAIN] if run.method == PLAIN else run.method
+
+
+def _reached(comparison: Comparison, run: Run) -> float:
+    """Return the seconds until a run reached the loss that all runs reached; always positive."""
+    seconds = run.seconds_to_loss(comparison.equal_loss)
+    return max(run.seconds if seconds is None else seconds, 1e-9)
+
+
+def replicas(runs: Iterable[Run]) -> str:
+    """Return the line that says whether all ranks ended with equal models."""
+    broken = dict.fromkeys(f"{e.task}/{e.method}" for e in runs if not e.replicas_identical)
+    if broken:
+        named = ", ".join(broken)
+        return f"WARNING: the ranks' models differ after {named}. Please report this bug."
+    return "In every run, all ranks ended with bit-identical models."

@@ -6,18 +6,18 @@ Nothing is installed: torch, numpy and gradwire are enough, and a library of the
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import gradwire.torch
-from benches.compare import files
+from benches.harness import pages, results
+from benches.harness.pages import span
 
-from . import record, show
-from .measure import SECTIONS, guarded
-from .setup import FULL, QUICK, Setup, by_events
+from . import record
+from .measure import SECTIONS, Setup, by_events, guarded
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -35,6 +35,8 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, help="rounds that count (default: 31, quick 11)")
     parser.add_argument("--out", type=Path, help="file to write in place of results/DATE-CHIP.json")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing: show a file")
+    parser.add_argument("--into", type=Path, help="with --show, a page that has the block `gpu`")
     return parser.parse_args(given)
 
 
@@ -54,23 +56,82 @@ def measure(setup: Setup, sections: Sequence[str], out: Path | None) -> tuple[Pa
     for name in sections:
         with guarded(document["failed"], name):
             document["sections"][name] = SECTIONS[name](setup, _say, document["failed"])
-        files.write(document, path)
-    return path, files.read(path)
+        results.write(document, path)
+    return path, results.read(path)
 
 
 def _say(what: str) -> None:
     print(f"bench-gpu: {what}", file=sys.stderr, flush=True)
 
 
+HEADINGS = ("", "device", "/ copy", "sent", "bits/sent", "setting")
+TITLES = {
+    "contest": "Encode with a residual, ratio 0.001",
+    "receive": "Decode and add, ratio 0.01",
+    "presets": "Every preset",
+}
+
+
+def sections(document: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
+    for name, title in TITLES.items():
+        if measured := document["sections"].get(name):
+            rows = [{"name": "copy", **measured["copy"]}, *measured["rows"]]
+            cells = [_cells(row, measured["numel"]) for row in rows]
+            yield f"{title}: {measured['numel']:,} float32", cells
+
+
+def _cells(row: dict[str, Any], numel: int) -> list[str]:
+    cells = [row["name"], span(row["seconds"]), f"{row['copies']:.2f}"]
+    if "count" in row:
+        bits = 8 * row["nbytes"] / max(1, row["count"])
+        cells += [f"{100 * row['count'] / numel:.3g} %", f"{bits:.1f}"]
+    else:
+        cells += ["", ""]
+    return [*cells, row.get("setting", "")]
+
+
+def head(document: dict[str, Any]) -> str:
+    machine, versions = document["machine"], document["versions"]
+    failed = [f"{name} failed: {why.splitlines()[0]}" for name, why in document["failed"].items()]
+    text = (
+        f"{machine['chip']}, driver {machine['driver']}, CUDA {machine['cuda']}, torch "
+        f"{versions['torch']}, gradwire {versions['gradwire']}; {document['date'][:10]}."
+    )
+    return "\n\n".join([text, *failed])
+
+
+def text(document: dict[str, Any]) -> str:
+    """Return all tables for a terminal, which takes no library."""
+    lines = [head(document)]
+    for title, cells in sections(document):
+        wide = [max(map(len, column)) for column in zip(HEADINGS, *cells, strict=True)]
+        lines += ["", title]
+        lines += ["  ".join(map(str.ljust, row, wide)).rstrip() for row in (HEADINGS, *cells)]
+    return "\n".join(lines)
+
+
+def page(document: dict[str, Any], path: Path) -> str:
+    """Return all tables for the documentation, and their source."""
+    parts = [f"**{title}**\n\n{pages.table(HEADINGS, rows)}" for title, rows in sections(document)]
+    return "\n\n".join([head(document), *parts, f"From `{results.relative(path)}`."])
+
+
 def main(given: Sequence[str] | None = None) -> int:
     chosen = arguments(given)
+    if chosen.show is not None:
+        shown = results.read(chosen.show)
+        print(text(shown))
+        if chosen.into is not None:
+            pages.replace(chosen.into, "gpu", page(shown, chosen.show))
+        return 0
     if (reason := hindrance()) is not None:
         print(f"bench-gpu: {reason}", file=sys.stderr)
         return 2
     rounds = chosen.rounds or (11 if chosen.quick else 31)
-    setup = Setup("cuda", by_events, QUICK if chosen.quick else FULL, rounds, warm_up=10)
+    numel = 25_000_000 if chosen.quick else 100_000_000
+    setup = Setup("cuda", by_events, numel, rounds, warm_up=10)
     path, document = measure(setup, chosen.sections, chosen.out)
-    print("\n".join(show.tables(document)))
+    print(text(document))
     print(f"Written: {path}")
     return 1 if document["failed"] else 0
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gradwire
-from benches.compare.contestant import Contestant
+from benches.compare.contestants import Contestant
 from gradwire.torch.backends.cuda.decoding import ADD
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.plans import Plan, takes
@@ -58,7 +58,6 @@ class Kernels(Contestant):
         return self.room, table
 
     def frames(self, wire: Wire) -> list[bytes]:
-        """Return the frames on the host."""
         sizes = wire[1][:, NBYTES].tolist()
         whole = wire[0][: sum(sizes)].cpu().numpy().tobytes()
         stops = itertools.accumulate(sizes)
@@ -86,27 +85,11 @@ class Kernels(Contestant):
         return int(wire[1][:, COUNT].sum())
 
 
-class FirstStep(Kernels):
-    """The same with a new state each time."""
-
-    def __init__(self, numel: int, ratio: float, device: str) -> None:
-        super().__init__(numel, ratio, device)
-        with self.states[0].on_device(self.device) as state:
-            self.new = state.clone()
-
-    def ready(self, gradient: Any) -> None:
-        with self.states[0].on_device(self.device) as state:
-            state.copy_(self.new)
-
-
 def decode_add(data: Tensor, out: Tensor) -> None:
-    """Add a frame to a tensor by the operator, which waits for nothing."""
     ends, sizes = [0, out.numel()], [data.numel()]
     operators().decode_bucket(out, data, ends, [0], sizes, 1, ADD, 1.0, False)
 
 
-def contestant(
-    name: str, setting: str, make: Callable[[int], gradwire.Codec], kind: type[Kernels] = Kernels
-) -> type[Kernels]:
+def contestant(name: str, setting: str, make: Callable[[int], gradwire.Codec]) -> type[Kernels]:
     """Return a codec as a contestant."""
-    return type(name, (kind,), {"name": name, "setting": setting, "make": staticmethod(make)})
+    return type(name, (Kernels,), {"name": name, "setting": setting, "make": staticmethod(make)})

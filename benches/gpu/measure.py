@@ -1,8 +1,14 @@
-"""What a run measures: each section in interleaved rounds with a copy, and checked before."""
+"""What a run measures: each section in interleaved rounds with a copy, and checked before.
+
+CUDA's events take the time of the device, with all of the work queued before it starts. What was
+never checked is not timed: frames are compared with the core's first, and who fails is left out and
+written down.
+"""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,18 +16,50 @@ import torch
 from torch import Tensor
 
 import gradwire
-from benches.compare import examples, hooks, plan, selecting
-from benches.compare.contestant import Contestant
-from benches.compare.interleave import Tick, interleave
+from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, layer
 from benches.compare.laws import gradients
+from benches.compare.timing import Clock, Tick, interleave
+from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
-from gradwire.torch.backends import cuda
 
 from . import kernels
 from .kernels import Kernels, contestant
-from .setup import Setup, by_calls
 
-RATIO, RECEIVED = plan.HEADLINE_RATIO, 0.01
+LEAD = 4_000_000
+"""Cycles that the device waits before the work: two milliseconds, in which all is queued."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a run is made: device, clock, entries of the tensors, rounds that count and those before.
+
+    The tests, which have no GPU, take the device ``"cpu"`` with emulated kernels.
+    """
+
+    device: str
+    clock: Clock
+    numel: int
+    rounds: int
+    warm_up: int
+
+
+def by_events(work: Callable[[], Any], before: Callable[[], object]) -> tuple[float, Any]:
+    """Return the seconds that the device takes for a call after another one, and what it gave.
+
+    The device is kept busy first, so that launches do not wait for Python; a call that waits for
+    the device itself pays for that.
+    """
+    before()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(LEAD)  # type: ignore[no-untyped-call]
+    begin.record()
+    answer = work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3, answer
+
+
+RATIO, RECEIVED = 0.001, 0.01
 FRAMES = 8
 TOGETHER = 4  # presets at a time: each keeps a few times the memory of the tensor
 
@@ -35,62 +73,46 @@ SIDCO = contestant(
     "generalized Pareto, adaptive stages, float32 values",
     lambda _: gradwire.sidco(ratio=RATIO),
 )
-COLD = contestant(
-    "gradwire topk, first step",
-    "the same with a new state each time: no history, an empty residual",
-    lambda _: gradwire.topk(ratio=RATIO),
-    kernels.FirstStep,
-)
 DENSE = contestant(
     "gradwire dense bf16",
     "every entry as bfloat16; no residual",
     lambda _: gradwire.dense(quantize=BFloat16()),
 )
-OURS = (TOPK, COLD, SIDCO, DENSE)
-PEERS: tuple[type[Contestant], ...] = (
-    *(selecting.TorchTopK, selecting.Sampling, selecting.SidcoInTorch),
-    *hooks.ALL,
-)
-
-Rows = list[dict[str, Any]]
+OURS = (TOPK, SIDCO, DENSE)
 Failed = dict[str, str]
 
 
 def steps(setup: Setup, numel: int) -> list[Tensor]:
-    """Return the gradients of two steps on the device."""
-    drawn = gradients(plan.HEADLINE_LAW, numel)
+    drawn = gradients(numel)
     return [torch.from_numpy(each).to(setup.device) for each in drawn]
 
 
 def contest(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Encodes with a residual, ours and what torch has."""
-    given = steps(setup, setup.sizes.large)
+    given = steps(setup, setup.numel)
     return race(setup, [*OURS, *PEERS], given, tick, failed) | {"ratio": RATIO}
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """A row for every preset."""
-    given = steps(setup, setup.sizes.large)
-    kinds = [_preset(name) for name in examples.ROWS]
-    found: dict[str, Any] = {"numel": setup.sizes.large, "rows": []}
+    given = steps(setup, setup.numel)
+    kinds = [_preset(preset) for preset in PRESETS.values()]
+    found: dict[str, Any] = {"numel": setup.numel, "rows": []}
     for first in range(0, len(kinds), TOGETHER):
         part = race(setup, kinds[first : first + TOGETHER], given, tick, failed)
         found = {**part, "rows": found["rows"] + part["rows"]}
-    for row in found["rows"]:
-        row["selects"] = examples.selects(examples.ROWS[row["name"]])
     return found
 
 
-def _preset(name: str) -> type[Kernels]:
-    preset = examples.ROWS[name]
-    return contestant(name, examples.call(preset), lambda numel: examples.build(preset, numel))
+def _preset(preset: Preset) -> type[Kernels]:
+    return contestant(preset.name, call(preset), lambda numel: layer(preset, numel))
 
 
 def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Decode and add: one frame, several, and the entries of one in torch."""
-    numel = setup.sizes.large
+    numel = setup.numel
     given = steps(setup, numel)[0]
-    sent = selecting.TorchTopK(numel, RECEIVED, setup.device)
+    sent = TorchTopK(numel, RECEIVED, setup.device)
     entries = sent.encode(given)
     codec = gradwire.topk(ratio=RECEIVED, memory=gradwire.memory.NoMemory())
     host = given.cpu().numpy()
@@ -118,51 +140,6 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
         if not np.array_equal(out.cpu().numpy(), expected):
             raise kernels.WrongBytesError("a decoded frame")
     return {**_timed(setup, works, given), "numel": numel, "ratio": RECEIVED}
-
-
-def bucket(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """A bucket of many parameters, and one tensor with as many entries."""
-    numel, number = setup.sizes.bucket, setup.sizes.parameters
-    given = steps(setup, numel)
-    found = {}
-    for name, numels in ((ONE, [numel]), (MANY, parameters(numel, number))):
-        with guarded(failed, name):
-            found[name] = TOPK(numel, RATIO, setup.device, numels)
-            found[name].check(given[0])
-    works = {name: _encodes(entrant, given) for name, entrant in found.items()}
-    return {**_timed(setup, works, given[0]), "numel": numel, "parameters": number}
-
-
-ONE, MANY = "one tensor", "a bucket"
-
-
-def parameters(numel: int, number: int) -> list[int]:
-    """Return the lengths of parameters, in layers of two matrices and two short vectors."""
-    shares = [(1.0, 0.25, 1 / 256, 1 / 256)[i % 4] for i in range(number)]
-    numels = [int(share * numel / sum(shares)) for share in shares]
-    numels[0] += numel - sum(numels)
-    return numels
-
-
-def small(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """A short tensor: what the device takes, and a whole call from Python."""
-    numel = setup.sizes.small
-    given = steps(setup, numel)
-    kinds = {kind.name: kind for kind in (TOPK, SIDCO)}
-    found = race(setup, list(kinds.values()), given, tick, failed)
-    for row in found["rows"]:  # those that did not fail
-        kind = kinds[row["name"]]
-        tick(f"{kind.name}, called")
-        with guarded(failed, f"{kind.name}, called"):
-            row["call"] = by_calls(setup, _call(kind.make(numel), given[0]))
-    return found
-
-
-def _call(codec: gradwire.Codec, gradient: Tensor) -> Callable[[], object]:
-    state = cuda.init_state(codec, gradient.numel(), "w", 0)
-    room = codec.max_encoded_len(gradient.numel())
-    out = torch.empty(room, dtype=torch.uint8, device=gradient.device)
-    return lambda: cuda.encode_into(codec, gradient, state, out, None)
 
 
 def race(
@@ -230,8 +207,6 @@ def guarded(failed: Failed, name: str) -> Iterator[None]:
 
 SECTIONS: dict[str, Callable[[Setup, Tick, Failed], dict[str, Any]]] = {
     "contest": contest,
-    "bucket": bucket,
-    "small": small,
     "receive": receive,
     "presets": presets,
 }

@@ -3,8 +3,6 @@
 import hashlib
 import os
 import re
-import shutil
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,43 +10,31 @@ from typing import Any
 import torch
 
 import gradwire
-from benches.compare import files
+from benches.harness import results
 from gradwire.torch.cuda import status
 
-from .setup import Setup
-
-UNIT = (
-    "seconds of the device by events, call: seconds from a call in Python to its return; "
-    "copies: of the same tensor in the same round; bytes and entries of a frame"
-)
+from .measure import Setup
 
 
 def facts(device: str) -> dict[str, Any]:
-    """Return when and on what a run is made."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _device(device) | {"cores": os.cpu_count()},
-        "versions": files.versions("numpy", "torch") | {"gradwire": gradwire.__version__},
+        "versions": results.versions("numpy", "torch") | {"gradwire": gradwire.__version__},
         "library": _library(),
     }
 
 
 def document(setup: Setup) -> dict[str, Any]:
     """Return a run without results yet."""
-    return {
-        **facts(setup.device),
-        "sizes": vars(setup.sizes),
-        "rounds": setup.rounds,
-        "unit": UNIT,
-        "sections": {},
-        "failed": {},
-    }
+    settings = {"numel": setup.numel, "rounds": setup.rounds}
+    return {**facts(setup.device), **settings, "sections": {}, "failed": {}}
 
 
 def default_path(document: dict[str, Any]) -> Path:
     """Return the file in ``benches/results`` that date and chip name."""
     chip = re.sub(r"[^a-z0-9]+", "-", document["machine"]["chip"].lower()).strip("-")
-    return files.FOLDER / f"{document['date'][:10]}-{chip}.json"
+    return results.FOLDER / f"{document['date'][:10]}-{chip}.json"
 
 
 def _device(device: str) -> dict[str, Any]:
@@ -68,13 +54,8 @@ def _device(device: str) -> dict[str, Any]:
 def driver() -> str | None:
     """Return the version of the driver, if the machine tells it."""
     version = Path("/proc/driver/nvidia/version")
-    if version.exists() and (found := re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())):
-        return found[1]
-    if tool := shutil.which("nvidia-smi"):
-        asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
-        said = subprocess.run(asked, capture_output=True, text=True).stdout.split()
-        return said[0] if said else None
-    return None
+    found = version.exists() and re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())
+    return found[1] if found else None
 
 
 def _library() -> dict[str, Any]:

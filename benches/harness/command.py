@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from rich.console import Console
 
-__all__ = ["OutputError", "conduct", "console", "folder", "learning_rate"]
+INTERRUPTED = 130
+"""Exit status, as a shell has it for a command that Ctrl-C ended."""
 
 # Everything needed beyond numpy, checked before anything starts: import name, package name.
 _NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
@@ -24,14 +29,22 @@ class OutputError(Exception):
     """Results cannot be written; the message is meant for the user."""
 
 
-def folder(path: Path) -> Path:
-    """Create the folder for the results, before anything is measured.
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, as Ctrl-C does, so that ranks and links are closed."""
 
-    Raises
-    ------
-    OutputError
-        If the path is not a folder or is not writable.
-    """
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def folder(path: Path) -> Path:
+    """Create the folder for the results, before anything is measured, or raise OutputError."""
     if path.exists() and not path.is_dir():
         raise OutputError(f"--out {path} is not a folder; name one, it need not exist yet")
     try:
@@ -67,9 +80,8 @@ def conduct(command: str, what: Callable[[], int]) -> int:
         named = f"{', '.join(missing)}: pip install {' '.join(missing)}"
         print(f"{command} needs {named}", file=sys.stderr)
         return 2
-    from benches.harness.namespaces import LinkUnavailableError
+    from benches.harness.link import LinkUnavailableError
     from benches.harness.processes import RankError
-    from benches.harness.signals import terminate_as_interrupt
 
     try:
         with terminate_as_interrupt():
@@ -91,7 +103,7 @@ def conduct(command: str, what: Callable[[], int]) -> int:
         return 1
     except KeyboardInterrupt:
         print(f"{command}: interrupted; processes and links were removed", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def console(*, stderr: bool) -> Console:
@@ -100,3 +112,9 @@ def console(*, stderr: bool) -> Console:
 
     made = Console(stderr=stderr)
     return made if made.is_terminal else Console(stderr=stderr, width=120)
+
+
+def progress(text: str) -> None:
+    """Overwrite one line of a terminal; elsewhere say nothing."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K  {text}", end="", file=sys.stderr, flush=True)

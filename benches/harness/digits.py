@@ -30,7 +30,6 @@ class DigitsNet(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits."""
         logits: Tensor = self.layers(images)
         return logits
 
@@ -51,12 +50,10 @@ class Digits:
         self._test, self._train = (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
 
     def model(self, seed: int = 0) -> nn.Module:
-        """Return a new network with the weights of the seed."""
         torch.manual_seed(SEED + seed)
         return DigitsNet()
 
     def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
-        """Yield this rank's part of each global batch."""
         images, labels = self._train
         generator = torch.Generator().manual_seed(SEED + seed)
         while True:
@@ -67,16 +64,13 @@ class Digits:
                     yield images[mine], labels[mine]
 
     def steps_per_epoch(self, ranks: int) -> int:
-        """Return the number of global batches in the training data."""
         return len(self._train[1]) // (self.batch * ranks)
 
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
-        """Return this rank's share of the held-out data."""
         images, labels = self._test
         return [(images[rank::ranks], labels[rank::ranks])]
 
     def facts(self) -> dict[str, object]:
-        """Return facts about the data, for the record."""
         return {
             "data": "sklearn.datasets.load_digits",
             "training_images": len(self._train[1]),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import shlex
 import socket
 import subprocess
@@ -26,8 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benches.harness import rank_process
 from benches.harness.link import Link
-from benches.harness.starting import ROOT, RankError, Started, end, keep_log, variables
+from benches.harness.processes import ROOT, RankError, Started, end, keep_log, variables
 
 __all__ = ["missing", "start"]
 
@@ -55,20 +57,13 @@ def _launcher() -> Path:
 
 
 def missing() -> str | None:
-    """Return what is missing to start ranks with `horovodrun`, or None."""
     if importlib.util.find_spec("horovod") is None:
         return "Horovod is not installed"
     return None if _launcher().exists() else f"there is no {_launcher()}"
 
 
 def start(link: Link, setups: list[dict[str, Any]]) -> Iterator[Started]:
-    """Start one `horovodrun` with a rank for each set-up.
-
-    Raises
-    ------
-    RankError
-        It ended, or not all ranks connected in time.
-    """
+    """Start one `horovodrun` with a rank for each set-up; RankError if not all of them connect."""
     folder = Path(setups[0]["folder"])
     log: deque[str] = deque(maxlen=80)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -104,7 +99,7 @@ def _horovodrun(link: Link, setups: list[dict[str, Any]], folder: Path) -> subpr
         hosts = f"localhost:{len(setups)}"
     horovodrun = [str(_launcher()), "--gloo", "--disable-cache", "-np", str(len(setups))]
     where = ["--hosts", hosts, "--network-interfaces", link.interface]
-    rank = [*own_name, sys.executable, "-m", f"{__package__}.horovod_process", json.dumps(setups)]
+    rank = [*own_name, sys.executable, "-m", f"{__package__}.horovodrun", json.dumps(setups)]
     if own_name:
         rank.append("--own-name")
     return subprocess.Popen(
@@ -149,3 +144,23 @@ def _accept(
             connection.settimeout(None)
             connected[connection.recv(1)[0]] = connection
     return connected
+
+
+def be_rank(setups: list[dict[str, Any]], *, own_name: bool) -> None:
+    """Connect standard input and output to the command, and be a rank.
+
+    With ``own_name``, this process has a UTS namespace to itself, in which it names the host.
+    """
+    setup = setups[int(os.environ["HOROVOD_RANK"])]
+    if own_name:
+        socket.sethostname(setup["address"])
+    for stream in (0, 1):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(Path(setup["folder"], "ranks")))
+            connection.sendall(bytes([2 * setup["rank"] + stream]))
+            os.dup2(connection.fileno(), stream)
+    rank_process.main(setup)
+
+
+if __name__ == "__main__":
+    be_rank(json.loads(sys.argv[1]), own_name="--own-name" in sys.argv[2:])

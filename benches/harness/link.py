@@ -1,79 +1,69 @@
-"""Links between the ranks: shaped to a known speed, or the loopback device."""
+"""Links between the ranks: the loopback device, or network namespaces and shaped veth pairs.
+
+Two ranks get a namespace each, joined by one veth pair; more ranks are connected to a bridge in a
+namespace of its own. A token bucket on both ends of every pair shapes both directions, so that each
+rank has a full-duplex link.
+
+The kernel cleans up. The namespaces have no names: each is held open by a process that reads its
+standard input, a pipe whose other end only this process holds. When this process ends, even by
+SIGKILL, the pipe closes and the holder exits; with the last process of a namespace the kernel
+removes the namespace and all its devices. Nothing is left to clean up, two demos cannot collide,
+and nothing outside the new namespaces is touched: not even a device name appears there.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
-from benches.harness.namespaces import LinkUnavailableError, NamespaceLink
+DEVICE = "gw0"  # the name of a rank's own end, inside its namespace
+SUBNET = "198.18.0"  # RFC 2544: addresses set aside for benchmarks; routed nowhere
+MAX_RANKS = 16
+
+# tbf sends a burst at full speed. Limiting it to a quarter of a millisecond keeps small frames from
+# looking too fast; with less than two full packets tbf does not reach the rate.
+BURST_SECONDS = 0.00025
+MIN_BURST_BYTES = 4096
 
 
-class Link(Protocol):
-    """A link between the ranks."""
+class LinkUnavailableError(RuntimeError):
+    """A shaped link is not possible on this machine or for this user; the message says why."""
 
-    shaped: bool
-    interface: str
+
+class Link:
+    """All ranks on the machine's own loopback device, at whatever speed that has."""
+
+    shaped = False
+    interface = "lo" if sys.platform.startswith("linux") else "lo0"
 
     def command_prefix(self, rank: int, *, inside: bool = False) -> list[str]:
         """Return the prefix that makes a command run in the rank's network namespace.
 
         With ``inside``, for a command that is given in another rank's namespace.
         """
-
-    def address(self, rank: int) -> str:
-        """Return the rank's own address."""
-
-    def set_rate(self, bits_per_second: int) -> None:
-        """Shape both directions of the link to this rate."""
-
-    def close(self) -> None:
-        """Remove everything. Idempotent."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None: ...
-
-
-@dataclass
-class Loopback:
-    """All ranks on the machine's own loopback device, at whatever speed that has."""
-
-    shaped: bool = False
-    interface: str = "lo" if sys.platform.startswith("linux") else "lo0"
-
-    def command_prefix(self, rank: int, *, inside: bool = False) -> list[str]:
-        """Return an empty prefix: all ranks share this namespace."""
         return []
 
     def address(self, rank: int) -> str:
-        """Return the loopback address, the same for all ranks."""
+        """Return the rank's own address."""
         return "127.0.0.1"
 
     def set_rate(self, bits_per_second: int) -> None:
-        """Raise LinkUnavailableError."""
+        """Shape both directions of the link to this rate."""
         raise LinkUnavailableError(
             "the loopback device is never shaped: it belongs to the whole machine"
         )
 
     def close(self) -> None:
-        """Do nothing: nothing was created."""
+        """Remove everything. Idempotent."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -82,4 +72,175 @@ def open_link(ranks: int) -> tuple[Link, str | None]:
     try:
         return NamespaceLink(ranks), None
     except LinkUnavailableError as error:
-        return Loopback(), str(error)
+        return Link(), str(error)
+
+
+class _Namespace:
+    """One network namespace, open for as long as its holder runs."""
+
+    def __init__(self, tools: _Tools, owner: _Namespace | None) -> None:
+        self._tools = tools
+        hold = [tools.unshare, "--net", "--", "/bin/sh", "-c", "echo ready; exec cat >/dev/null"]
+        if tools.user_namespace and owner is None:
+            hold[1:1] = ["--user", "--map-root-user"]
+        elif tools.user_namespace and owner is not None:
+            hold[:0] = [
+                tools.nsenter,
+                f"--target={owner.pid}",
+                "--user",
+                "--preserve-credentials",
+                "--",
+            ]
+        # A new session, so that Ctrl-C in the terminal reaches only the command, which then cleans
+        # up in order.
+        self.process = subprocess.Popen(
+            hold,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.pid: int = self.process.pid
+        assert self.process.stdout is not None
+        if self.process.stdout.readline().strip() != "ready":
+            _, complaint = self.process.communicate()
+            raise LinkUnavailableError(complaint.strip() or "unshare created no network namespace")
+
+    def enter(self, *, inside: bool = False) -> list[str]:
+        """Return the prefix that runs a command in this namespace.
+
+        ``inside`` another one, the command is in the user namespace already.
+        """
+        outside = self._tools.user_namespace and not inside
+        user = ["--user", "--preserve-credentials"] if outside else []
+        return [self._tools.nsenter, f"--target={self.pid}", *user, "--net", "--"]
+
+    def run(self, *command: str) -> None:
+        _run([*self.enter(), *command])
+
+    def close(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30, check=False
+    )
+    if done.returncode:
+        complaint = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+        raise LinkUnavailableError(f"{' '.join(command[command.index('--') + 1 :])}: {complaint}")
+
+
+@dataclass(frozen=True)
+class _Tools:
+    ip: str
+    tc: str
+    unshare: str
+    nsenter: str
+    user_namespace: bool = False
+
+    @classmethod
+    def find(cls) -> _Tools:
+        if not sys.platform.startswith("linux"):
+            raise LinkUnavailableError(f"network namespaces need Linux, and this is {sys.platform}")
+        # ip and tc are in sbin directories, which are often missing from a user's PATH.
+        path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+        packages = {
+            "ip": "iproute2",
+            "tc": "iproute2",
+            "unshare": "util-linux",
+            "nsenter": "util-linux",
+        }
+        found = {tool: shutil.which(tool, path=path) for tool in packages}
+        missing = sorted({packages[tool] for tool, where in found.items() if where is None})
+        if missing:
+            raise LinkUnavailableError(f"the commands of {' and '.join(missing)} are not installed")
+        ip, tc, unshare, nsenter = (str(where) for where in found.values())
+        return cls(ip, tc, unshare, nsenter)
+
+    def as_ordinary_user(self) -> _Tools:
+        return replace(self, user_namespace=True)
+
+
+class NamespaceLink(Link):
+    """2 to 16 ranks in separate namespaces, joined by shaped veth pairs.
+
+    Raises LinkUnavailableError if that is not possible here. Nothing is left behind.
+    """
+
+    shaped, interface = True, DEVICE
+
+    def __init__(self, ranks: int) -> None:
+        if not 2 <= ranks <= MAX_RANKS:
+            raise ValueError(f"a link joins 2 to {MAX_RANKS} ranks, not {ranks}")
+        self.ranks = ranks
+        self._spaces: list[_Namespace] = []
+        self._switch: _Namespace | None = None
+        self._tools = _Tools.find()
+        try:
+            self._open()
+            # Detect a kernel without tbf now, not after a minute of training.
+            self.set_rate(1_000_000_000)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        try:
+            self._spaces.append(_Namespace(self._tools, None))
+        except LinkUnavailableError:
+            # Not root. Users are root in a user namespace of their own, if the system allows it.
+            self._tools = self._tools.as_ordinary_user()
+            self._spaces.append(_Namespace(self._tools, None))
+        owner = self._spaces[0]
+        self._spaces.extend(_Namespace(self._tools, owner) for _ in range(self.ranks - 1))
+        if self.ranks == 2:
+            self._pair(owner, self._spaces[1], DEVICE)
+        else:
+            self._switch = _Namespace(self._tools, owner)
+            self._switch.run(self._tools.ip, "link", "add", "switch", "type", "bridge")
+            self._switch.run(self._tools.ip, "link", "set", "switch", "up")
+            for rank, space in enumerate(self._spaces):
+                self._pair(space, self._switch, f"port{rank}")
+                self._switch.run(
+                    self._tools.ip, "link", "set", f"port{rank}", "master", "switch", "up"
+                )
+        for rank, space in enumerate(self._spaces):
+            space.run(self._tools.ip, "link", "set", "lo", "up")
+            space.run(self._tools.ip, "address", "add", f"{self.address(rank)}/24", "dev", DEVICE)
+            space.run(self._tools.ip, "link", "set", DEVICE, "up")
+
+    def _pair(self, here: _Namespace, there: _Namespace, there_name: str) -> None:
+        """Create a veth pair with one end in each namespace, and in no other."""
+        ends = [DEVICE, "type", "veth", "peer", "name", there_name, "netns", str(there.pid)]
+        here.run(self._tools.ip, "link", "add", *ends)
+
+    def command_prefix(self, rank: int, *, inside: bool = False) -> list[str]:
+        return self._spaces[rank].enter(inside=inside)
+
+    def address(self, rank: int) -> str:
+        return f"{SUBNET}.{rank + 1}"
+
+    def set_rate(self, bits_per_second: int) -> None:
+        ends = [(space, DEVICE) for space in self._spaces]
+        if self._switch is not None:
+            ends += [(self._switch, f"port{rank}") for rank in range(self.ranks)]
+        burst = max(MIN_BURST_BYTES, round(bits_per_second / 8 * BURST_SECONDS))
+        rate = f"rate {bits_per_second}bit burst {burst}b latency 50ms"
+        shape = f"root tbf {rate}".split()
+        for space, device in ends:
+            space.run(self._tools.tc, "qdisc", "replace", "dev", device, *shape)
+
+    def close(self) -> None:
+        spaces = [*self._spaces, *([self._switch] if self._switch else [])]
+        self._spaces, self._switch = [], None
+        for space in spaces:
+            space.close()

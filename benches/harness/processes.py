@@ -1,40 +1,137 @@
-"""The rank processes as the command sees them: start, commands, events, end."""
+"""The processes of ranks, joined by a link: start, commands, events, end.
 
-from __future__ import annotations
+Each rank runs `benches.harness.rank_process`, which takes commands as JSON lines on its standard
+input and writes events as JSON lines. A module of the program says what the commands are.
+"""
 
 import contextlib
 import json
+import os
 import queue
+import subprocess
+import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
-from benches.harness.link import Link
-from benches.harness.machine import threads_per_rank, versions
-from benches.harness.starting import RankError, Start, Started, end, start
+from benches.harness.link import Link, open_link
 
-__all__ = ["RankError", "Ranks"]
+ROOT = Path(__file__).resolve().parents[2]
+"""Where ranks run: they find ``benches`` there, from wherever the command was called."""
 
 SILENCE = 180.0  # seconds without an event from any rank that count as a failure
+UNSHAPED = 200_000_000_000
+"""Bits per second that no link reaches."""
+
+
+class RankError(RuntimeError):
+    """A rank failed; the message is meant for the user."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A rank: streams of JSON lines, its process, and its last output.
+
+    The process may be what has started it and ends when it ends.
+    """
+
+    commands: IO[str]
+    events: IO[str]
+    process: subprocess.Popen[str]
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=40))
+
+
+Start = Callable[[Link, list[dict[str, Any]]], Iterator[Started]]
+"""Starts a rank for each set-up."""
+
+
+def variables(setup: dict[str, Any]) -> dict[str, str]:
+    """Return the environment of a rank."""
+    return os.environ | {
+        "GLOO_SOCKET_IFNAME": setup["interface"],
+        "OMP_NUM_THREADS": str(setup["threads"]),
+        "CUDA_VISIBLE_DEVICES": "",  # the ranks use the CPU; looking for GPUs takes time
+    }
+
+
+def start(link: Link, setups: list[dict[str, Any]]) -> Iterator[Started]:
+    """Start a process for each rank, in the rank's namespace."""
+    for setup in setups:
+        process = subprocess.Popen(
+            [
+                *link.command_prefix(setup["rank"]),
+                *(sys.executable, "-m", f"{__package__}.rank_process", json.dumps(setup)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=variables(setup),
+            cwd=ROOT,
+            start_new_session=True,  # Ctrl-C reaches only the command, which then ends the ranks
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        made = Started(process.stdin, process.stdout, process)
+        log = process.stderr, made.log.append
+        threading.Thread(target=keep_log, args=log, daemon=True).start()
+        yield made
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def keep_log(stream: IO[str], keep: Callable[[str], None]) -> None:
+    """Keep the lines of a stream until it ends."""
+    for line in stream:
+        keep(line.rstrip())
 
 
 class Ranks:
-    """The rank processes, as a context manager that ends them on exit."""
+    """The rank processes, as a context manager that ends them on exit.
 
-    def __init__(self, link: Link, ranks: int, start: Start = start) -> None:
+    ``join(setup, say)`` of the module joins the other ranks and returns an object whose methods are
+    the commands. ``say(event, **fields)`` sends an event; what a command returns is one, too. After
+    so many seconds of silence of all ranks they count as failed. Options become part of the set-up.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        ranks: int,
+        module: str,
+        *,
+        start: Start = start,
+        threads: int = 1,
+        silence: float = SILENCE,
+        **options: Any,
+    ) -> None:
+        self._link, self._silence = link, silence
         self._events: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
         self._folder = tempfile.TemporaryDirectory(
-            prefix="gradwire-demo-", ignore_cleanup_errors=True
+            prefix="gradwire-bench-", ignore_cleanup_errors=True
         )
         self._started: list[Started] = []
         common = {
+            **options,
+            "module": module,
             "ranks": ranks,
             "folder": self._folder.name,
             "interface": link.interface,
             "shaped": link.shaped,
-            "threads": threads_per_rank(ranks),
+            "threads": threads,
         }
         setups = [{"rank": rank, "address": link.address(rank), **common} for rank in range(ranks)]
         try:
@@ -46,64 +143,65 @@ class Ranks:
         for rank, started in enumerate(self._started):
             threading.Thread(target=self._read_events, args=(rank, started), daemon=True).start()
 
+    def __len__(self) -> int:
+        return len(self._started)
+
     def _read_events(self, rank: int, started: Started) -> None:
         with contextlib.suppress(ConnectionResetError):
             for line in started.events:
                 self._events.put((rank, json.loads(line)))
         self._events.put((rank, None))
 
-    def send(self, **command: Any) -> None:
-        """Send all ranks the same command."""
+    def shape(self, rate: int | None) -> None:
+        """Shape the link to so many bits per second; None takes the limit away.
+
+        Nothing happens on the loopback device.
+        """
+        if self._link.shaped:
+            self._link.set_rate(rate or UNSHAPED)
+
+    def ready(self) -> Any:
+        """Wait until all ranks have joined each other; return what the first knows of them."""
+        return self._gather("ready")[0]
+
+    def ask(self, tell: Callable[[dict[str, Any]], object] | None = None, **command: Any) -> Any:
+        """Have all ranks do something; return their answers, in their order.
+
+        ``do`` names the command. ``tell`` gets the events that come before the answers.
+        """
         for rank, started in enumerate(self._started):
             try:
                 started.commands.write(json.dumps(command) + "\n")
                 started.commands.flush()
             except BrokenPipeError:
                 raise self._gone(rank) from None
+        return self._gather("answer", tell)
 
-    def events(self, last: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield (rank, event) until every rank has sent the event of that name."""
-        waiting = set(range(len(self._started)))
-        while waiting:
+    def _gather(
+        self, last: str, tell: Callable[[dict[str, Any]], object] | None = None
+    ) -> list[Any]:
+        """Return what all ranks say with their event of that name.
+
+        As soon as one of them has ended, whichever it is, that is an error: the others would wait
+        for it in a collective until that times out.
+        """
+        found: dict[int, Any] = {}
+        while len(found) < len(self._started):
             try:
-                rank, event = self._events.get(timeout=SILENCE)
+                rank, event = self._events.get(timeout=self._silence)
             except queue.Empty:
                 raise RankError(
-                    f"no event from any rank for {SILENCE:.0f} s while waiting for {last!r}"
+                    f"no event from any rank for {self._silence:.0f} s while waiting for {last!r}"
                 ) from None
             if event is None:
                 raise self._gone(rank)
             if event["event"] == "error":
-                raise self._failed(rank, event)
+                raise RankError(f"rank {rank} failed: {event['message']}\n{event['traceback']}")
             if event["event"] == last:
-                waiting.discard(rank)
-            yield rank, event
-
-    def versions(self) -> dict[str, str]:
-        """Wait until all ranks have joined each other; return the versions in use."""
-        found = versions()
-        for _, event in self.events("ready"):
-            found |= event["versions"]
-        return found
-
-    def train(
-        self, advance: Callable[[int, float], object] | None = None, **what: Any
-    ) -> dict[str, Any]:
-        """Train once, and return the record of rank 0; see `benches.harness.ranks.Rank.train`.
-
-        ``advance`` is called with a step and its loss a few times a second.
-        """
-        self.send(do="train", **what)
-        record: dict[str, Any] = {}
-        for rank, event in self.events("trained"):
-            if event["event"] == "step" and advance is not None:
-                advance(event["step"], event["loss"])
-            elif event["event"] == "trained" and rank == 0:
-                record = event["record"]
-        return record
-
-    def _failed(self, rank: int, event: dict[str, Any]) -> RankError:
-        return RankError(f"rank {rank} failed: {event['message']}\n{event['traceback']}")
+                found[rank] = event["value"]
+            elif tell is not None:
+                tell(event)
+        return [found[rank] for rank in range(len(found))]
 
     def _gone(self, rank: int) -> RankError:
         status = self._started[rank].process.wait()
@@ -113,7 +211,6 @@ class Ranks:
         )
 
     def close(self) -> None:
-        """End the ranks. Idempotent."""
         for started in self._started:
             with contextlib.suppress(BrokenPipeError):
                 started.commands.close()
@@ -131,3 +228,21 @@ class Ranks:
         where: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def joined(
+    ranks: int, module: str, *, loopback: bool = False, silence: float = 900.0, **options: Any
+) -> Iterator[tuple[Ranks, str | None]]:
+    """Start so many ranks of a thread each over a link, and end them with the block.
+
+    Beside them comes why the link cannot be shaped: the ranks then use the loopback device.
+    """
+    made: tuple[Link, str | None] = (Link(), "not asked for") if loopback else open_link(ranks)
+    link, why_not = made
+    with link:
+        if link.shaped:
+            link.set_rate(UNSHAPED)
+        with Ranks(link, ranks, module, silence=silence, **options) as processes:
+            processes.ready()
+            yield processes, why_not

@@ -6,6 +6,7 @@ ends, for whatever reason, standard input closes and the rank exits at once, eve
 collective or the import of torch; so no rank outlives the command.
 """
 
+import importlib
 import json
 import os
 import queue
@@ -13,6 +14,7 @@ import shutil
 import sys
 import threading
 import traceback
+from datetime import timedelta
 from typing import Any
 
 
@@ -31,7 +33,6 @@ def _commands(folder: str) -> "queue.SimpleQueue[dict[str, Any]]":
 
 
 def main(setup: dict[str, Any]) -> None:
-    """Join the other ranks and execute commands until standard input ends."""
     # Only events are written to the pipe: output of libraries is redirected to standard error and
     # from there into the log.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -43,15 +44,33 @@ def main(setup: dict[str, Any]) -> None:
 
     commands = _commands(setup["folder"])
     try:
-        from benches.harness.ranks import join
-
-        rank = join(setup, say)
+        rank = importlib.import_module(setup["module"]).join(setup, say)
+        say("ready", value=getattr(rank, "versions", None))
         while True:
             command = commands.get()
-            getattr(rank, command.pop("do"))(**command)
+            say("answer", value=getattr(rank, command.pop("do"))(**command))
     except BaseException as error:
         say("error", message=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
         os._exit(1)
+
+
+def form_group(setup: dict[str, Any], seconds: float = 600.0) -> None:
+    """Form a process group of Gloo with the other ranks, in which collectives may take so long."""
+    import torch
+    import torch.distributed as dist
+
+    import gradwire
+
+    torch.set_num_threads(setup["threads"])
+    gradwire.set_num_threads(setup["threads"])
+    # A file, not a port: it works across namespaces, and no socket is open to strangers.
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{setup['folder']}/store",
+        rank=setup["rank"],
+        world_size=setup["ranks"],
+        timeout=timedelta(seconds=seconds),
+    )
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ compression.
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import functional
 
 SEED = 20260101
@@ -23,10 +24,7 @@ Batch = tuple[Tensor, Tensor]
 class Task(Protocol):
     """Model and data for training and evaluation on one rank.
 
-    Attributes
-    ----------
-    usual : {"adamw", "sgd"}
-        What such models are trained with if nothing is compressed.
+    ``usual`` is what such models are trained with if nothing is compressed.
     """
 
     usual: ClassVar[str]
@@ -64,3 +62,14 @@ def loss_sum(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, int]:
     targets = targets.reshape(-1)
     loss = functional.cross_entropy(logits, targets, reduction="sum")
     return loss, (logits.argmax(dim=-1) == targets).sum(), targets.numel()
+
+
+def half_hook(group: Any, bucket: Any) -> Any:
+    """Do what torch's ``bf16_compress_hook`` does.
+
+    DDP knows that one by its name, and refuses it on builds without NCCL.
+    """
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+half_hook.__annotations__.clear()  # DDP insists that annotations, if there are any, are its own

@@ -54,7 +54,6 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input with attention and the feed-forward layer added."""
         batch, length, width = x.shape
         split = self.query_key_value(self.norm_attention(x)).view(
             batch, length, 3, self.heads, width // self.heads
@@ -80,7 +79,6 @@ class TextNet(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Return the logits."""
         positions = torch.arange(text.shape[1], device=text.device)
         x = self.character(text) + self.position(positions)
         logits: Tensor = self.head(self.norm(self.blocks(x)))
@@ -102,7 +100,6 @@ class Text:
         self._train, self._test = characters(train), characters(test)
 
     def model(self, seed: int = 0) -> nn.Module:
-        """Return a new network with the weights of the seed."""
         torch.manual_seed(SEED + seed)
         return TextNet(self.length)
 
@@ -111,7 +108,6 @@ class Text:
         return windows[:, :-1], windows[:, 1:]
 
     def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
-        """Yield this rank's part of each global batch."""
         generator = torch.Generator().manual_seed(SEED + seed)
         while True:
             starts = torch.randint(
@@ -120,16 +116,13 @@ class Text:
             yield self._windows(self._train, starts[rank::ranks])
 
     def steps_per_epoch(self, ranks: int) -> int:
-        """Return the number of global batches of non-overlapping windows."""
         return len(self._train) // (self.length * self.batch * ranks)
 
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
-        """Return this rank's share of the held-out data."""
         starts = torch.linspace(0, len(self._test) - self.length - 2, self.held_out_windows).long()
         return [self._windows(self._test, part) for part in torch.split(starts[rank::ranks], 16)]
 
     def facts(self) -> dict[str, object]:
-        """Return facts about the data, for the record."""
         return {
             "data": "the Python standard library's top-level modules",
             "training_characters": len(self._train),

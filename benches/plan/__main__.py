@@ -1,61 +1,79 @@
 """Step times as `gradwire.cost` predicts them, beside those of real processes over shaped links.
 
     python -m benches.plan [--ranks N] [--rates ...] [--methods ...] [--out FILE] [--into FILE]
+    python -m benches.plan --auto [--out FILE] [--into docs/auto.md]
 
 Processes in network namespaces train a network of 8.4 M parameters over links of known speed, as
 root or where user namespaces are allowed. The model sees what a user can measure beforehand: a
 step without any exchange, codecs on these machines, and the link by all-reduces. Methods take
 turns, and so do steps without any exchange. Every figure, of what the model takes and of what it is
-judged by, is the middle one of several: what is usual, on a machine whose speed varies.
+judged by, is the middle one of several: what is usual, on a machine whose speed varies. With all
+methods and rates, 2 ranks take about 25 minutes.
 
-With all methods and rates, 2 ranks take about 25 minutes.
+With --auto, ``auto`` trains beside every setting that can be chosen by hand, with AdamW. On each
+link it begins anew, its first steps are timed, and it goes on for half a minute, in which it
+compares once more what was close, before all take turns: its clock runs from step to step.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
-from benches import stopping
-from benches.compare import blocks
+from benches.harness import pages, results
+from benches.harness.command import conduct
 from gradwire.cli.plan.quantities import parse_rate
 
-from .judge import table
-from .measure import measure
+from . import auto
+from .predict import measure, table
 from .rank import METHODS
 
 RATES = "50mbit,100mbit,1gbit,10gbit,unshaped"
 
 
-def main() -> None:
-    """Measure, predict and print."""
+def rates(text: str) -> list[int | None]:
+    """Parse the speeds of links."""
+    return [None if each == "unshaped" else parse_rate(each) for each in text.split(",")]
+
+
+def main() -> int:
+    # fmt: off
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--auto", action="store_true", help="compare `auto`; predict nothing")
     parser.add_argument("--ranks", type=int, default=2, choices=(2, 3, 4))
-    parser.add_argument("--rates", default=RATES, help="default: %(default)s")
+    parser.add_argument("--rates", type=rates, default=rates(RATES), help=f"default: {RATES}")
     parser.add_argument("--methods", default=",".join(METHODS), help="default: all")
     parser.add_argument("--rounds", type=int, default=12,
-                        help="turns of all methods (default: %(default)s)")  # fmt: skip
+                        help="turns of all methods (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="keep what was measured")
     parser.add_argument("--show", type=Path, nargs="+", metavar="FILE", help="what --out kept")
     parser.add_argument("--into", type=Path, help="a page that has the block")
-    options = parser.parse_args()
-    methods = options.methods.split(",")
+    chosen = parser.parse_args()
+    # fmt: on
+    methods = chosen.methods.split(",")
     if unknown := sorted(set(methods) - set(METHODS)):
         parser.error(f"--methods: unknown {', '.join(unknown)}; known are {', '.join(METHODS)}")
-    if options.show is not None:
-        runs = [json.loads(each.read_text("utf-8")) for each in options.show]
-    else:
-        rates = [0 if each == "unshaped" else parse_rate(each) for each in options.rates.split(",")]
-        runs = [measure(options.ranks, rates, methods, options.rounds)]
-    if options.out is not None:
-        options.out.write_text(json.dumps(runs[0], separators=(",", ":")) + "\n", "utf-8")
-    lines = [line for run in runs for line in (*table(run), "")][:-1]
-    print("\n".join(lines))
-    if options.into is not None:
-        blocks.replace(options.into, "predicted and measured", lines)
+
+    def run() -> int:
+        if chosen.show is not None:
+            runs = [results.read(each) for each in chosen.show]
+        elif chosen.auto:
+            runs = [auto.measure(chosen.ranks, chosen.rates, chosen.rounds)]
+        else:
+            runs = [measure(chosen.ranks, chosen.rates, methods, chosen.rounds)]
+        if chosen.out is not None:
+            results.write(runs[0], chosen.out)
+        block = "\n\n".join(map(auto.table if chosen.auto else table, runs))
+        print(block)
+        if chosen.into is not None:
+            pages.replace(
+                chosen.into, auto.BLOCK if chosen.auto else "predicted and measured", block
+            )
+        return 0
+
+    return conduct("benches.plan", run)
 
 
 if __name__ == "__main__":
-    sys.exit(stopping.run(main))
+    sys.exit(main())

@@ -1,11 +1,9 @@
-"""The process of one rank: what each line on its standard input asks for."""
+"""The process of one rank: a network of 8.4 M parameters that trains with each method."""
 
-import json
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -15,24 +13,27 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from benches.harness.half import half_hook
-from benches.joining import join, obey
+from benches.harness.rank_process import form_group
+from benches.harness.tasks import half_hook
+from gradwire.auto import OWNERS_FROM
 from gradwire.cost import calibrate
+from gradwire.exchange import ReduceScatter
 from gradwire.presets import PRESETS
 from gradwire.schedule import Constant
 from gradwire.torch import cost, ddp, optim
 
-LAYERS, WIDTH, BATCH = 8, 1024, 64
+LAYERS, WIDTH, BATCH, BUCKET_MB = 8, 1024, 64, 8.0
 NUMEL = LAYERS * WIDTH**2
-BUCKET_MB = 8
-RATIO = 0.01
-THRESHOLD = 1e-3
+RATIO, THRESHOLD = 0.01, 1e-3
 PAUSE = 0.05  # seconds for the queues of the link to run empty
 PROFILED = 5  # steps without any exchange, in each turn
 SETTLED = 6  # steps until DDP has rebuilt its buckets, and codecs know their sizes
 
 DENSE = ("fp32", "bf16")
 METHODS = (*DENSE, *PRESETS)
+
+RATIOS = (0.1, 0.05, 0.02, 0.01)
+OWNERS = " through owners"
 
 
 def codec(name: str) -> gradwire.Codec:
@@ -46,53 +47,63 @@ def codec(name: str) -> gradwire.Codec:
         return make()  # it has no ratio
 
 
-class Loop:
-    """A model that trains with one method; the method "" exchanges nothing."""
+def by_hand(ranks: int) -> dict[str, gradwire.Codec]:
+    """Return the codecs that ``auto`` chooses from among so many ranks."""
+    found = {f"adam({ratio:g})": gradwire.adam(ratio=ratio) for ratio in RATIOS}
+    if ranks >= OWNERS_FROM:
+        found |= {
+            f"{name}{OWNERS}": replace(each, exchange=ReduceScatter())
+            for name, each in found.items()
+        }
+    return found
 
-    def __init__(self, method: str) -> None:
+
+class Loop:
+    """A model that trains with a codec, or with one of `DENSE`, "auto", or "": no exchange.
+
+    The optimizer is SGD, or gradwire's AdamW where the codec needs it or ``adam`` asks for it.
+    """
+
+    def __init__(
+        self,
+        method: str | gradwire.Codec,
+        *,
+        adam: bool = False,
+        layers: int = LAYERS,
+        width: int = WIDTH,
+        bucket_mb: float = BUCKET_MB,
+        max_ratio: float = RATIOS[-1],
+    ) -> None:
         torch.manual_seed(0)
-        layers = [
-            part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())
-        ]
+        parts = (nn.Linear(width, width, bias=False) for _ in range(layers))
         self.model = DistributedDataParallel(
-            nn.Sequential(*layers), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
+            nn.Sequential(*(part for each in parts for part in (each, nn.ReLU()))),
+            bucket_cap_mb=bucket_mb,
+            gradient_as_bucket_view=True,
         )
-        self.input = torch.randn(BATCH, WIDTH)
+        self.input = torch.randn(BATCH, width)
         self.handle: ddp.Handle | None = None
+        parameters = self.model.parameters()
+        updates = isinstance(method, gradwire.Codec) and method.memory.updates
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=1e-3)
+        options: dict[str, Any] = {}
+        if adam or updates:  # steps are sent, which no other optimizer applies
+            self.optimizer = optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+            options = {"optimizer": self.optimizer, "schedule": Constant()}
         if method == "bf16":
             self.model.register_comm_hook(None, half_hook)
-        parameters = self.model.parameters()
-        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=1e-3)
-        if method in PRESETS:
-            self._attach(codec(method))
+        elif method == "auto":
+            self.handle = ddp.attach(self.model, "auto", max_ratio=max_ratio, **options)
+        elif isinstance(method, gradwire.Codec):
+            self.handle = ddp.attach(self.model, method, **options)
 
-    def _attach(self, chosen: gradwire.Codec) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ddp.PairingWarning)
-            if isinstance(chosen.memory, gradwire.memory.AdamCorrection):
-                # Steps are sent, which no other optimizer applies.
-                self.optimizer = optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
-                self.handle = ddp.attach(
-                    self.model, chosen, optimizer=self.optimizer, schedule=Constant()
-                )
-            else:
-                self.handle = ddp.attach(self.model, chosen)
-
-    def step(self) -> None:
-        """Train on the same batch once more."""
+    def step(self) -> float:
+        """Train on the same batch once more; return the seconds."""
+        start = time.perf_counter()
         self.model(self.input).square().mean().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-    def timed(self, count: int) -> float:
-        """Return the seconds of a step: of so many, one after another, after one more."""
-        time.sleep(PAUSE)
-        dist.barrier()
-        self.step()  # after a pause, and after one of another model: training has neither
-        start = time.perf_counter()
-        for _ in range(count):
-            self.step()
-        return (time.perf_counter() - start) / count
+        return time.perf_counter() - start
 
 
 class Commands:
@@ -102,12 +113,16 @@ class Commands:
         self.loops: dict[str, Loop] = {}
         self.plain: Loop | None = None
 
-    def use(self, methods: Sequence[str]) -> dict[str, float]:
-        """Train with these methods from now on; return the bytes of a step of each codec."""
+    def _renew(self, make: Callable[[], dict[str, Loop]]) -> None:
         for loop in self.loops.values():
             if loop.handle is not None:
                 loop.handle.detach()
-        self.loops = {method: Loop(method) for method in methods}
+        self.loops = make()
+
+    def use(self, methods: Sequence[str]) -> dict[str, float]:
+        self._renew(
+            lambda: {name: Loop(name if name in DENSE else codec(name)) for name in methods}
+        )
         sent = {}
         for method, loop in self.loops.items():
             for _ in range(SETTLED):
@@ -119,8 +134,32 @@ class Commands:
                 sent[method] = float(loop.handle.metrics()["wire_bytes"])
         return sent
 
-    def steps(self, method: str, count: int) -> dict[str, float]:
-        return {"seconds": self.loops[method].timed(count)}
+    def begin(self, methods: Sequence[str], **options: Any) -> None:
+        codecs = by_hand(dist.get_world_size())
+        self._renew(
+            lambda: {each: Loop(codecs.get(each, each), adam=True, **options) for each in methods}
+        )
+
+    def timed(self, method: str, count: int) -> float:
+        """Return the seconds of a step: of so many in a row after a pause, and after one more."""
+        time.sleep(PAUSE)
+        dist.barrier()
+        loop = self.loops[method]
+        loop.step()  # after a pause, and after one of another model: training has neither
+        start = time.perf_counter()
+        for _ in range(count):
+            loop.step()
+        return (time.perf_counter() - start) / count
+
+    def steps(self, method: str, count: int) -> dict[str, Any]:
+        loop = self.loops[method]
+        dist.barrier()
+        seconds = [loop.step() for _ in range(count)]
+        decision = None
+        if method == "auto":
+            assert loop.handle is not None
+            decision = loop.handle.report(residuals=False).decision
+        return {"seconds": seconds, "decision": decision}
 
     def profile(self) -> dict[str, Any]:
         """Return the middle one of some steps without any exchange.
@@ -157,12 +196,7 @@ class Commands:
         return calibrate({name: codec(name) for name in methods}, seconds=seconds).to_json()
 
 
-def main(setup: dict[str, Any]) -> None:
-    """Join the other ranks, and do what each line of standard input says."""
-    say = join(setup, seconds=300)
-    say()
-    obey(Commands(), say)
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+def join(setup: dict[str, Any], say: Any) -> Commands:
+    warnings.simplefilter("ignore")
+    form_group(setup)
+    return Commands()

@@ -12,26 +12,33 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from benches.accuracy.pool import Pool, WorkerError
-from benches.accuracy.store import Record
 from benches.accuracy.tasks import fashion_data
-from benches.compare.blocks import ROOT
+from benches.harness import results
+from benches.harness.command import INTERRUPTED, progress, terminate_as_interrupt
 from benches.harness.machine import cores
-from benches.harness.signals import terminate_as_interrupt
+from benches.harness.processes import RankError, Ranks, joined
+from benches.harness.results import Record, Store
 
-from . import curves, methods, page, store, whole
-from .aims import link_name
-from .page import Findings
-from .plan import SECTIONS, Cell, Plan, quick
-from .progress import Left
-from .steps import StudyRanks, measure, show_progress, too_large
-from .store import Run, Store
+from . import curves, show
+from .curves import Run
+from .plan import DENSE, LARGE, SECTIONS, Cell, Plan, contestants, quick
+from .reading import cell_key, timed_cells
+from .show import Findings
 
-PARTS = ("curves", "steps", "whole")
+PARTS = ("curves", "steps")
+RESULTS = results.FOLDER / "study.jsonl"
+QUICK = results.FOLDER / "study-quick.jsonl"
+PLENTY = 4.0
+"""Seconds after which a contestant that has had two turns takes no more."""
+MEMORY = 5e9
+"""Bytes for each rank, with all contestants of the large model."""
+
+Listed = list[tuple[str, str, float | None]]
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
@@ -40,48 +47,30 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--quick", action="store_true",
-        help="25 M parameters and the clicks, three links, two ranks, one seed, three turns",
-    )  # fmt: skip
-    parser.add_argument(
-        "--only", type=_names, default=None, metavar="NAME,...",
-        help=f"models, of {', '.join(SECTIONS)}, and parts, of {', '.join(PARTS)} "
-        "(default: all but fashion-sgd)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="begin nothing after so many minutes"
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=cores(),
-        help="processes of one thread each that train curves (default: cores)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder with the four files of Fashion-MNIST"
-    )
-    parser.add_argument(
-        "--results", type=Path, metavar="FILE",
-        help="what is finished (default: benches/results/study.jsonl, or study-quick.jsonl)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, default=Path("study-results"), metavar="DIR",
-        help="folder of tables and map (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--publish", action="store_true",
-        help="also write docs/study.md and the README, from all that is there",
-    )  # fmt: skip
+    # fmt: off
+    parser.add_argument("--quick", action="store_true", help="25 M parameters and the clicks, "
+                        "three links, two ranks, one seed, three turns")
+    parser.add_argument("--only", type=_names, default=[], metavar="NAME,...",
+                        help=f"models, of {', '.join(SECTIONS)}, and parts, of {', '.join(PARTS)}")
+    parser.add_argument("--minutes", type=float, default=math.inf,
+                        help="begin nothing after so many minutes")
+    parser.add_argument("--jobs", type=int, default=cores(),
+                        help="processes of one thread each that train curves (default: cores)")
+    parser.add_argument("--data", type=Path, metavar="DIR",
+                        help="folder with the four files of Fashion-MNIST")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="what is finished (default: "
+                        "benches/results/study.jsonl, or study-quick.jsonl)")
+    parser.add_argument("--out", type=Path, default=Path("study-results"), metavar="DIR",
+                        help="folder of tables and map (default: %(default)s)")
+    parser.add_argument("--publish", action="store_true",
+                        help="also write docs/study.md and the README, from all that is there")
     parser.add_argument("--show", action="store_true", help="measure nothing")
+    # fmt: on
     chosen = parser.parse_args(given)
-    if chosen.jobs < 1:
-        parser.error("--jobs must be at least 1")
-    if chosen.minutes <= 0:
-        parser.error("--minutes must be above 0")
+    if chosen.jobs < 1 or chosen.minutes <= 0:
+        parser.error("--jobs must be at least 1, and --minutes above 0")
     if chosen.publish and chosen.results is not None:
-        parser.error(
-            f"--publish shows {store.RESULTS.relative_to(ROOT)}, or with --quick "
-            f"{store.QUICK.relative_to(ROOT)}: leave out --results, or --publish"
-        )
+        parser.error("--publish shows what is in benches/results: leave out --results")
     return chosen
 
 
@@ -97,24 +86,21 @@ def _names(text: str) -> list[str]:
 
 def planned(chosen: argparse.Namespace) -> tuple[Plan, list[str]]:
     """Return the plan, and the parts of it that are made."""
-    names = chosen.only or []
-    models = [name for name in SECTIONS if name in names] or None
-    parts = [part for part in PARTS if part in names] or list(PARTS)
+    models = tuple(name for name in SECTIONS if name in chosen.only)
+    parts = [part for part in PARTS if part in chosen.only] or list(PARTS)
     if chosen.quick:
-        return quick(models), parts
-    plan = Plan()
-    return (replace(plan, sections=models) if models else plan), parts
+        return quick(models) if models else quick(), parts
+    return Plan(models) if models else Plan(), parts
 
 
 def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
     plan, parts = planned(chosen)
-    path = chosen.results or (store.QUICK if chosen.quick else store.RESULTS)
-    kept = Store(path, None if chosen.show else store.circumstances())
+    kept = Store(chosen.results or (QUICK if chosen.quick else RESULTS))
     try:
         with terminate_as_interrupt():
             return run(plan, [] if chosen.show else parts, kept, chosen)
-    except (WorkerError, fashion_data.MissingDataError, OSError, RuntimeError) as error:
+    except (WorkerError, RankError, fashion_data.MissingDataError, OSError) as error:
         print(f"make study: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -123,52 +109,37 @@ def main(given: list[str] | None = None) -> int:
             "goes on from there",
             file=sys.stderr,
         )
-        return 130
+        return INTERRUPTED
 
 
 def run(plan: Plan, parts: list[str], kept: Store, chosen: argparse.Namespace) -> int:
     """Make what is missing, and write what it shows."""
-    began = time.monotonic()
+    end = time.monotonic() + 60 * chosen.minutes
 
-    def over(needed: float = 0.0) -> bool:
-        return bool(time.monotonic() + needed > began + 60 * chosen.minutes)
+    def over() -> bool:
+        return time.monotonic() > end
 
-    def late(needed: float) -> bool:
-        return over(needed) or time.monotonic() + needed > began + plan.whole_by
-
-    kept.path.parent.mkdir(parents=True, exist_ok=True)
-    left = Left(plan, kept, chosen.jobs)
-    if parts:
-        print(f"{left.there()}; {left.text()} left", flush=True)
+    if any(section == "fashion" for section in plan.sections) and parts:
+        fashion_data.folder(chosen.data)  # before anything else: it may have to be fetched
     try:
         if "steps" in parts:
-            time_steps(plan, kept, chosen.data, left, over)
+            time_steps(plan, kept, chosen.data, over)
         if "curves" in parts:
-            train_curves(plan, kept, chosen, left, over)
-        if "whole" in parts:
-            train_whole(plan, kept, chosen.data, over, late)
+            train_curves(plan, kept, chosen, over)
     finally:
-        findings = Findings.of(plan, kept)
-        lines = page.write(findings, chosen.out)
-        print("\n".join(["", *lines]))
-        if lines:
-            print(f"Written to {chosen.out}: study.md, {page.FIGURE}")
+        if text := show.write(Findings.of(plan, kept), chosen.out):
+            print(f"\n{text}\nWritten to {chosen.out}: study.md, {show.FIGURE}")
     if chosen.publish:
-        every = Store(kept.path)
-        page.publish(Findings.of(page.shown(chosen.quick, every), every))
+        # What a command was asked to make does not count: the page depends on the data alone.
+        show.publish(Findings.of(quick() if chosen.quick else Plan(), kept))
     return 0
 
 
 def train_curves(
-    plan: Plan, kept: Store, chosen: argparse.Namespace, left: Left, over: Callable[[], bool]
+    plan: Plan, kept: Store, chosen: argparse.Namespace, over: Callable[[], bool]
 ) -> None:
     """Train the curves that are missing."""
     asked = curves.Asked(plan, kept, over)
-    missing = asked.missing()
-    if not missing:
-        return
-    if any(SECTIONS[each.section].task == "fashion" for each in missing):
-        fashion_data.folder(chosen.data)  # before anything else: it may have to be fetched
 
     def tell(run: Run, record: Record) -> None:
         shown = "diverged"
@@ -176,77 +147,110 @@ def train_curves(
             shown = f"{100 * curves.score(record, run.section):.2f} after {run.steps} steps"
         print(
             f"{run.section}: {run.method}, {run.ranks} ranks, rate {run.learning_rate:.4g}, "
-            f"seed {run.seed}: {shown}; {left.text()} left",
+            f"seed {run.seed}: {shown}; at least {len(asked.missing())} left",
             flush=True,
         )
 
-    with Pool(min(chosen.jobs, len(missing)), chosen.data, curves.serve) as pool:
-        pool.make(asked, tell)
+    if missing := asked.missing():
+        with Pool(min(chosen.jobs, len(missing)), chosen.data) as pool:
+            pool.make(asked, tell)
 
 
-def time_steps(
-    plan: Plan, kept: Store, data: Path | None, left: Left, over: Callable[[], bool]
-) -> None:
-    """Time the cells that are missing."""
-    there = kept.cells(plan)
+def time_steps(plan: Plan, kept: Store, data: Path | None, over: Callable[[], bool]) -> None:
+    """Time the cells that are missing, all methods of a cell in turns."""
+    there = timed_cells(plan, kept)
     missing = [cell for cell in plan.cells() if cell not in there]
-    if any(SECTIONS[cell.section].task == "fashion" for cell in missing):
-        fashion_data.folder(data)
     for count, cells in groupby(missing, key=lambda each: each.ranks):
         if over():
             return
-        with StudyRanks(count, data) as ranks:
-            if ranks.why_not is not None:
-                print(f"no shaped link, so only the loopback device: {ranks.why_not}")
+        with joined(count, "benches.study.rank") as (ranks, why_not):
+            if why_not is not None:
+                print(f"no shaped link, so only the loopback device: {why_not}")
+            loaded = ""
             for cell in cells:
                 if over():
                     return
-                if ranks.why_not is None or cell.link is None:
-                    time_cell(ranks, cell, plan, kept, left)
+                if why_not is not None and cell.link is not None:
+                    continue
+                if cell.section != loaded:
+                    if too_large(cell):
+                        print(f"{cell}: not timed, there is not enough free memory", flush=True)
+                        continue
+                    ranks.shape(None)
+                    listed, folder = contestants(cell.section), data and str(data)
+                    ranks.ask(do="load", section=cell.section, contestants=listed, data=folder)
+                    loaded = cell.section
+                time_cell(ranks, cell, plan, kept, shaped=why_not is None)
 
 
-def time_cell(ranks: StudyRanks, cell: Cell, plan: Plan, kept: Store, left: Left) -> None:
+def time_cell(ranks: Ranks, cell: Cell, plan: Plan, kept: Store, *, shaped: bool) -> None:
     """Time all methods of a cell, and keep it."""
-    title = f"{cell.section}, {cell.ranks} ranks, {link_name(cell.link)}"
+    title = f"{cell.section}, {cell.ranks} ranks, {show.link_name(cell.link)}"
     began, load = time.monotonic(), os.getloadavg()
-    if not ranks.loaded(cell.section):
-        why = too_large(cell)
-        if why is not None:
-            print(f"{title}: not timed, because {why}", flush=True)
-            return
-    rows = measure(ranks, plan, cell, lambda text: show_progress(f"{title}: {text}"))
-    show_progress("")
+    rows = measure(ranks, plan, cell, lambda text: progress(f"{title}: {text}"))
+    progress("")
     seconds = round(time.monotonic() - began, 1)
-    found = {"rows": rows, "shaped": ranks.why_not is None, "cell_seconds": seconds,
+    found = {"rows": rows, "shaped": shaped, "cell_seconds": seconds,
              "load": [load, os.getloadavg()]}  # fmt: skip
-    kept.keep(store.cell_key(cell, plan), found)
-    print(f"{title}: {seconds:.0f} s; {left.text()} left", flush=True)
+    kept.add({"key": cell_key(cell, plan), **results.circumstances(), **found})
+    print(f"{title}: {seconds:.0f} s", flush=True)
 
 
-def train_whole(
-    plan: Plan,
-    kept: Store,
-    data: Path | None,
-    over: Callable[[], bool],
-    late: Callable[[float], bool],
-) -> None:
-    """Make the whole runs that are missing: of dense methods only those that are not too late."""
-    missing = whole.wanted(plan, kept)
-    if not missing or over():
-        return
-    with StudyRanks(whole.RANKS, data) as ranks:
-        if ranks.why_not is not None:
-            return
-        for each, needed in missing:
-            if over() or (each.method in methods.DENSE and late(needed)):
+def measure(
+    ranks: Ranks, plan: Plan, cell: Cell, tell: Callable[[str], object]
+) -> list[dict[str, Any]]:
+    """Return a row for each contestant of a cell, with the seconds of its steps.
+
+    All take turns, each time in another order; a step takes as long as its slowest rank. Of a dense
+    method with buckets of several sizes only the best goes on where steps are long; rows of the
+    others say so.
+    """
+    listed, count = contestants(cell.section), SECTIONS[cell.section].steps_a_turn
+    ranks.shape(cell.link)
+    seconds: dict[str, list[float]] = {name: [] for name, _, _ in listed}
+    for turn in range(-1, plan.turns):
+        at = turn % len(listed)
+        for name, method, _ in [*listed[at:], *listed[:at]]:
+            if turn > 0 and done(name, method, listed, seconds, count):
                 continue
-            found = whole.train(ranks, each)
-            kept.keep(store.whole_key(each), found)
-            print(
-                f"whole run, {each.method}: {found['seconds']:.0f} s, where the product is "
-                f"{needed:.0f} s",
-                flush=True,
-            )
+            if turn < 0 and cell.link is not None and method in DENSE:
+                continue  # they keep nothing that a first turn would settle
+            tell(f"{name}, turn {max(0, turn + 1)} of {plan.turns}")
+            answers = ranks.ask(do="step", contestant=name, steps=count)
+            if turn >= 0:
+                seconds[name].append(max(answers))
+    return [
+        {
+            "contestant": name,
+            "method": method,
+            "bucket": bucket,
+            "dropped": plan.turns > 1 and len(seconds[name]) == 1,
+            "seconds": [float(f"{each:.4g}") for each in seconds[name]],
+        }
+        for name, method, bucket in listed
+    ]
+
+
+def done(
+    name: str, method: str, listed: Listed, seconds: dict[str, list[float]], count: int
+) -> bool:
+    """Tell whether a contestant has been timed for long enough."""
+    if sum(seconds[name]) * count < PLENTY:
+        return False
+    if len(seconds[name]) > 1:
+        return True
+    rivals = [seconds[other][0] for other, same, _ in listed if same == method]
+    return seconds[name][0] > min(rivals)
+
+
+def too_large(cell: Cell) -> bool:
+    """Tell whether the models of a cell do not fit into memory; False if that is unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    except OSError:
+        return False
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return cell.section == LARGE and bool(free) and free[0] < MEMORY * cell.ranks
 
 
 if __name__ == "__main__":

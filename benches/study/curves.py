@@ -1,90 +1,78 @@
 """Which curves are trained, and which are those of `make accuracy`.
 
 A curve does not depend on the link: the arithmetic is the same bit for bit. So each is trained once
-with simulated ranks, and those of `make accuracy` with two ranks, which have the same settings, are
-taken from its file.
+with simulated ranks, and those of `make accuracy`, which have the same settings, are taken from its
+file.
 """
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
-from benches.accuracy import document
-from benches.accuracy.methods import METHODS, Method
-from benches.accuracy.plan import SECTIONS as TRAINED
-from benches.accuracy.store import Record
+from benches.accuracy import show, store
+from benches.accuracy.methods import METHODS as ACCURACY
+from benches.accuracy.plan import SECTIONS as TASKS
+from benches.harness import results
+from benches.harness.results import Record
 
-from . import methods
-from .plan import SECTIONS, Plan
-from .store import Run, Store, run_key
+from .plan import DENSE, FP32, METHODS, OUR_POWER, SECTIONS, TORCH_POWER, Plan
 
-Curves = Mapping[Run, Record]
-
-SEARCHED, MOST = (methods.BF16, methods.OUR_POWER), 6
-"""Methods whose rates `make accuracy` has not searched for, and how many are tried at most."""
+EDITION = 2
+"""Raise it when what is trained changes: curves are then made again."""
 
 
 @dataclass(frozen=True)
-class Series:
-    """A method with so many ranks, and the learning rates among which the best is looked for."""
+class Run:
+    """One training run with simulated ranks."""
 
     section: str
     method: str
     ranks: int
+    learning_rate: float
+    seed: int
     steps: int
-    rates: tuple[float, ...]
 
-    def run(self, rate: float, seed: int) -> Run:
-        """Return one of its runs."""
-        return Run(self.section, self.method, self.ranks, rate, seed, self.steps)
+
+Curves = dict[Run, Record]
 
 
 @functools.cache
-def _accuracy() -> tuple[dict[tuple[str, str, int], float], list[Record]]:
+def _published() -> tuple[dict[tuple[str, str, int], float], list[Record]]:
     """Return the best rates of `make accuracy`, and its runs."""
-    found = document.read(document.PUBLISHED)
+    document, summaries = show.published(store.PUBLISHED)
     best = {
-        (each.section.name, result.method, result.ranks): result.learning_rate
-        for each in document.summaries(found)
-        for result in each.best
+        (each.section.name, row["method"], row["ranks"]): row["rate"]
+        for each in summaries
+        for _, row in each.best.iterrows()
     }
-    return best, found["runs"]
+    return best, document["runs"]
 
 
-def _same_as(section: str, method: str) -> str | None:
+def _name(method: str) -> str | None:
     """Return the name under which `make accuracy` trains a method."""
-    curve = methods.compared(section)[method].curve
-    if not isinstance(curve, Method):
-        return None
-    return next((name for name, each in METHODS.items() if each.config() == curve.config()), None)
+    return next((name for name, each in ACCURACY.items() if each == METHODS[method]), None)
 
 
-def taken(section: str, method: str) -> dict[Run, Record]:
-    """Return the runs of `make accuracy` that have the settings of a method."""
-    name = _same_as(section, method)
-    found = {}
-    for record in _accuracy()[1]:
+def every(kept: results.Store) -> Curves:
+    """Return all runs that there are: those of `make accuracy`, and our own."""
+    names = {_name(method): method for method in METHODS if _name(method)}
+    found: Curves = {}
+    for record in _published()[1]:
+        key = {**record["key"], "method": names.get(record["key"]["method"])}
+        if key["section"] in SECTIONS and key["method"]:
+            found[_run(key)] = record
+    for record in kept.records:
         key = record["key"]
-        if name is None or (key["section"], key["method"]) != (section, name):
-            continue
-        if key["edition"] == TRAINED[section].edition:
-            run = Run(section, method, key["ranks"], key["learning_rate"], key["seed"],
-                      key["steps"])  # fmt: skip
-            found[run] = record
+        known = key["kind"] == "curve" and key["method"] in METHODS and key["section"] in SECTIONS
+        if known and key["edition"] == [EDITION, TASKS[key["section"]].edition]:
+            found[_run(key)] = record
     return found
 
 
-def all_curves(store: Store, plan: Plan) -> dict[Run, Record]:
-    """Return all runs that there are: those of `make accuracy`, and our own."""
-    found: dict[Run, Record] = {}
-    for section in plan.sections:
-        if SECTIONS[section].trained:
-            for method, each in methods.compared(section).items():
-                if each.curve is not None:
-                    found |= taken(section, method)
-    return found | store.curves()
+def _run(key: Mapping[str, Any]) -> Run:
+    return Run(**{name: key[name] for name in Run.__dataclass_fields__})
 
 
 def source(section: str, method: str, ranks: int) -> tuple[str, int]:
@@ -93,148 +81,97 @@ def source(section: str, method: str, ranks: int) -> tuple[str, int]:
     Dense averages are the same for any number of ranks, but for rounding, unless statistics of a
     rank's own batch take part.
     """
-    chosen = methods.compared(section)[method]
-    if chosen.same_curve_as is not None:
-        return chosen.same_curve_as, ranks
-    if chosen.kind == "dense" and not SECTIONS[section].norm:
-        return method, 2
-    return method, ranks
+    if method == TORCH_POWER:
+        return OUR_POWER, ranks
+    return method, 2 if method in DENSE and not SECTIONS[section].norm else ranks
 
 
-def series(plan: Plan) -> list[Series]:
-    """Return what has to be there.
+def first_rates(section: str, method: str, ranks: int, made: Curves) -> set[float]:
+    """Return the learning rates that have to be tried with one seed.
 
-    The best rates of `make accuracy` are known. Where it has none for so many ranks, two rates of
-    its grid are tried with one seed: the best with two ranks, and the best with eight or else the
-    double.
-    In bfloat16, training begins with the rate of dense training. PowerSGD tries that one and the
-    one that is best for `adam`. `narrowed` goes on from there.
+    Those of `make accuracy` are known. Where it has none for so many ranks, two of its grid are
+    tried: the best with two ranks, and the best with eight or else the double. bfloat16 begins with
+    the rate of dense training; PowerSGD tries that one and the one that is best for `adam`, and
+    with more ranks has the rate that was best with two.
     """
-    best = _accuracy()[0]
-    found: list[Series] = []
-    for section in plan.sections:
-        if not SECTIONS[section].trained:
-            continue
-        steps = plan.steps.get(section, TRAINED[section].steps)
-        dense = _best(best, section, methods.FP32, 2)
-        assert dense is not None
-        for method, each in methods.compared(section).items():
-            if each.curve is None:
-                continue
+
+    def best(name: str, count: int) -> float | None:
+        return _published()[0].get((section, _name(name) or "", count))
+
+    dense, own = best(FP32, 2), best(method, 2)
+    assert dense is not None
+    if method in DENSE:
+        return {best(method, ranks) or dense}
+    if method == OUR_POWER and ranks != 2:
+        two = chosen_rate(section, method, 2, made)
+        return set() if two is None else {two}
+    if own is None:
+        ours = best("adam(0.01)", 2)
+        return {dense, dense / 2 if ours in (None, dense) else ours or dense}
+    return {own} if ranks == 2 else {own, best(method, 8) or 2 * own}
+
+
+def series(plan: Plan) -> Iterator[tuple[str, str, int]]:
+    """Yield section, method and ranks of all curves."""
+    for section in plan.trained():
+        for method in METHODS:
             for ranks in plan.trained_ranks:
-                if source(section, method, ranks) != (method, ranks):
-                    continue
-                first = _best(best, section, method, 2)
-                if each.kind == "dense":
-                    rates: tuple[float, ...] = (_best(best, section, method, ranks) or dense,)
-                elif first is None:
-                    ours = _best(best, section, "adam(0.01)", 2) if _has(section) else None
-                    rates = (dense, ours or dense / 2)
-                    if ours == dense:
-                        rates = (dense, dense / 2)
-                elif ranks == 2:
-                    rates = (first,)
-                else:
-                    rates = (first, _best(best, section, method, 8) or 2 * first)
-                found.append(Series(section, method, ranks, steps, tuple(dict.fromkeys(rates))))
-    return found
+                if source(section, method, ranks) == (method, ranks):
+                    yield section, method, ranks
 
 
-def _has(section: str) -> bool:
-    return "adam(0.01)" in methods.compared(section)
-
-
-def _best(
-    best: Mapping[tuple[str, str, int], float], section: str, method: str, ranks: int
-) -> float | None:
-    name = _same_as(section, method)
-    return None if name is None else best.get((section, name, ranks))
+def chosen_rate(section: str, method: str, ranks: int, made: Curves) -> float | None:
+    """Return the rate that is best with the first seed; None before all were tried."""
+    tried = {
+        run.learning_rate: score(record, section)
+        for run, record in made.items()
+        if (run.section, run.method, run.ranks) == (section, method, ranks)
+        and (run.seed, run.steps) == (0, TASKS[section].steps)
+    }
+    if not tried or first_rates(section, method, ranks, made) - tried.keys():
+        return None
+    return max(tried, key=lambda rate: tried[rate])
 
 
 def score(record: Record, section: str) -> float:
     """Return the measure at the end of a run; minus infinity if it diverged."""
     if record["diverged"]:
         return float("-inf")
-    return float(record["points"][-1][TRAINED[section].measure])
+    return float(record["points"][-1][TASKS[section].measure])
 
 
-def chosen_rate(each: Series, made: Curves) -> float | None:
-    """Return the rate that is best with the first seed; None before all were tried."""
-    tried = [each.run(rate, 0) for rate in each.rates]
-    if any(run not in made for run in tried):
+def mean_curve(
+    section: str, method: str, ranks: int, seeds: int, made: Curves
+) -> list[tuple[int, float]] | None:
+    """Return step and mean over the seeds at each evaluation, at the best rate.
+
+    None if a run is missing; nothing if one diverged.
+    """
+    name, trained = source(section, method, ranks)
+    rate = chosen_rate(section, name, trained, made)
+    if rate is None:
         return None
-    return max(tried, key=lambda run: score(made[run], each.section)).learning_rate
-
-
-def searched(each: Series, made: Curves) -> Series:
-    """Return a series with another rate beyond the end of its grid, while the best is there."""
-    rates = sorted(each.rates)
-    while len(rates) < MOST:
-        rate = chosen_rate(replace(each, rates=tuple(rates)), made)
-        if rate == rates[-1]:
-            rates.append(2 * rates[-1])
-        elif rate == rates[0]:
-            rates.insert(0, rates[0] / 2)
-        else:
-            break
-    return replace(each, rates=tuple(rates))
-
-
-def narrowed(plan: Plan, made: Curves) -> list[Series]:
-    """Return the series with the rates that have to be tried, as far as that is known.
-
-    Those of `SEARCHED` go on from the ends of their grids, unless the plan is quick. PowerSGD with
-    more ranks has the rate that was best with two.
-    """
-    found: list[Series] = []
-    two: dict[str, Series] = {}
-    for each in sorted(series(plan), key=lambda one: one.ranks):
-        if each.method == methods.OUR_POWER and each.section in two:
-            rate = chosen_rate(two[each.section], made)
-            if rate is None:
-                continue
-            each = replace(each, rates=(rate,))
-        elif each.method in SEARCHED and not plan.quick:
-            each = searched(each, made)
-        if each.method == methods.OUR_POWER and each.ranks == 2:
-            two[each.section] = each
-        found.append(each)
-    return found
-
-
-def unchanged(plan: Plan, made: Curves) -> dict[tuple[str, str, int], Series]:
-    """Return the series of what ``auto`` chooses among, at the best rate of dense training.
-
-    That is the rate of someone who turns it on and changes nothing else, with as many ranks.
-    """
-    known = {(each.section, each.method, each.ranks): each for each in narrowed(plan, made)}
-    found = {}
-    for section, like in ((each.section, each.method) for each in known.values()):
-        if like != methods.AUTO_LIKE[SECTIONS[section].family]:
-            continue
-        for method in (*methods.DENSE, like):
-            for ranks in plan.trained_ranks:
-                each = known.get((section, *source(section, method, ranks)))
-                dense = known.get((section, *source(section, methods.FP32, ranks)))
-                rate = None if dense is None else chosen_rate(dense, made)
-                if each is not None and rate is not None:
-                    found[section, method, ranks] = replace(each, rates=(rate,))
-    return found
+    runs = [Run(section, name, trained, rate, each, TASKS[section].steps) for each in range(seeds)]
+    if any(run not in made for run in runs):
+        return None
+    if any(made[run]["diverged"] for run in runs):
+        return []
+    together = zip(*(made[run]["points"] for run in runs), strict=True)
+    measure = TASKS[section].measure
+    return [(int(each[0]["step"]), fmean(point[measure] for point in each)) for each in together]
 
 
 def wanted(plan: Plan, made: Curves) -> list[Run]:
     """Return the runs that are known to be needed and are not there: first seeds first."""
     first: list[Run] = []
     more: list[Run] = []
-    if methods.has_auto():
-        for each in unchanged(plan, made).values():
-            runs = [each.run(rate, seed) for rate in each.rates for seed in range(plan.seeds)]
-            first, more = [*first, *runs[:1]], [*more, *runs[1:]]
-    for each in narrowed(plan, made):
-        first += [each.run(rate, 0) for rate in each.rates]
-        rate = chosen_rate(each, made)
-        if rate is not None:
-            more += [each.run(rate, seed) for seed in range(1, plan.seeds)]
+    for section, method, ranks in series(plan):
+        steps = TASKS[section].steps
+        rates = sorted(first_rates(section, method, ranks, made))
+        first += [Run(section, method, ranks, rate, 0, steps) for rate in rates]
+        best = chosen_rate(section, method, ranks, made)
+        if best is not None:
+            more += [Run(section, method, ranks, best, s, steps) for s in range(1, plan.seeds)]
     return [run for run in dict.fromkeys([*first, *more]) if run not in made]
 
 
@@ -243,41 +180,20 @@ class Asked:
     """The runs that a store lacks, for a pool; none any more once the time is over."""
 
     plan: Plan
-    kept: Store
+    kept: results.Store
     over: Callable[[], bool]
 
     def missing(self) -> list[Run]:
-        """Return what is needed and not there."""
-        if self.over():
-            return []
-        return wanted(self.plan, all_curves(self.kept, self.plan))
+        return [] if self.over() else wanted(self.plan, every(self.kept))
 
-    def order(self, run: Run) -> Run:
-        """Return what a process has to know of a run."""
-        return run
+    def order(self, run: Run) -> tuple[str, Any, float, dict[str, Any]]:
+        options = {"ranks": run.ranks, "seed": run.seed, "steps": run.steps}
+        return TASKS[run.section].task, METHODS[run.method], run.learning_rate, options
 
     def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
-        """Keep what a process has answered."""
-        return self.kept.keep(run_key(run), outcome)
-
-
-def trained(run: Run, data: Path | None, tasks: Any) -> dict[str, Any]:
-    """Train in a process of a pool."""
-    from benches.accuracy.worker import made_task, train
-
-    method = methods.compared(run.section)[run.method].curve
-    return train(
-        made_task(TRAINED[run.section].task, data, tasks),
-        method,
-        run.learning_rate,
-        ranks=run.ranks,
-        seed=run.seed,
-        steps=run.steps,
-    )
-
-
-def serve(pipe: Any, data: Path | None) -> None:
-    """Make runs until the pipe is closed."""
-    from benches.accuracy.worker import serve_with
-
-    serve_with(trained, pipe, data)
+        edition = [EDITION, TASKS[run.section].edition]
+        key = {"kind": "curve", "edition": edition, **asdict(run)}
+        key["config"] = METHODS[run.method].config()
+        record = {"key": key, **results.circumstances(), **outcome}
+        self.kept.add(record)
+        return record

@@ -1,80 +1,70 @@
 """What is compared, over which links and with how many ranks."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import gradwire
+from benches.accuracy.methods import METHODS as TRAINED
+from benches.accuracy.methods import Method
+from benches.compare.contestants import POWER
+from gradwire import Codec
 
 LINKS: tuple[int | None, ...] = (
-    50_000_000,
-    100_000_000,
-    500_000_000,
-    1_000_000_000,
-    10_000_000_000,
-    None,
+    *(50_000_000, 100_000_000, 500_000_000),
+    *(1_000_000_000, 10_000_000_000, None),
 )
 """Bits per second of every rank's link, each way; None is not shaped."""
 
-RANKS = (2, 3, 4)
-TRAINED_RANKS = (2, 4)
-SEEDS = 3
-TURNS = 9
-PLENTY = 4.0
-"""Seconds after which a contestant that has had two turns takes no more."""
-
 LARGE = "25M"
-"""The model that is timed and not trained: see `models.Large`."""
+"""The model that is timed and not trained: see `rank.Large`."""
+
+NONE, FP32, BF16 = "no exchange", "fp32", "bf16"
+TORCH_POWER, OUR_POWER = f"torch PowerSGD, rank {POWER}", f"powersgd({POWER})"
+DENSE = (FP32, BF16)
+
+CODECS: dict[str, Codec] = {
+    OUR_POWER: gradwire.powersgd(POWER),
+    "adam(0.05)": gradwire.adam(0.05),
+    "adam(0.01)": gradwire.adam(0.01),
+    "adam(0.002)": gradwire.adam(0.002),
+    "adam_onebit()": gradwire.adam_onebit(),
+}
+"""Of the contestants whose steps are timed."""
+
+METHODS: dict[str, Method] = {
+    FP32: TRAINED["dense AdamW"],
+    BF16: Method(half=True),
+    OUR_POWER: Method(CODECS[OUR_POWER]),
+    **{name: TRAINED[name] for name in ("adam(0.01)", "adam(0.002), warm-up", "adam_onebit()")},
+}
+"""How each is trained. torch's PowerSGD is taken to have the curve of ours."""
+
+COMPARED = (FP32, BF16, TORCH_POWER, *(name for name in METHODS if name not in DENSE))
+
+SMALL_BUCKETS = (0.25, 1.0, 25.0)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A model, and with which optimizer it is trained.
+    """A model.
 
-    Attributes
-    ----------
-    name : str
-        Of `benches.accuracy`, if the model is trained.
-    task : str
-        What the processes of ranks time.
-    family : {"adamw", "sgd"}
-        What methods are compared.
-    buckets : tuple of float
-        Sizes of DDP's buckets in MiB that the dense methods may choose from.
-    steps_a_turn : int
-        Steps that are timed together.
-    norm : bool
-        Statistics of a rank's own batch take part, so that dense training depends on the ranks.
+    Dense methods choose from buckets of so many MiB. With ``norm``, statistics of a rank's own
+    batch take part, so that dense training depends on the ranks.
     """
 
-    name: str
     title: str
-    task: str
-    family: str
-    buckets: tuple[float, ...]
-    steps_a_turn: int
+    buckets: tuple[float, ...] = SMALL_BUCKETS
+    steps_a_turn: int = 4
     norm: bool = False
 
-    @property
-    def trained(self) -> bool:
-        """Whether there are curves."""
-        return self.name != LARGE
-
-
-SMALL_BUCKETS = (0.25, 1.0, 25.0)
 
 SECTIONS: dict[str, Section] = {
-    each.name: each
-    for each in (
-        Section(LARGE, "25 M parameters", LARGE, "adamw", (5.0, 25.0, 128.0), 1),
-        Section("text", "Text", "text", "adamw", SMALL_BUCKETS, 4),
-        Section("clicks", "Clicks", "clicks", "adamw", SMALL_BUCKETS, 4),
-        Section("fashion", "Fashion-MNIST", "fashion", "adamw", SMALL_BUCKETS, 4, norm=True),
-        Section("fashion-sgd", "Fashion-MNIST, SGD", "fashion", "sgd", SMALL_BUCKETS, 4, norm=True),
-    )
+    LARGE: Section("25 M parameters", (5.0, 25.0, 128.0), 1),
+    "text": Section("Text"),
+    "clicks": Section("Clicks"),
+    "fashion": Section("Fashion-MNIST", norm=True),
 }
-
-
-DEFAULT = (LARGE, "text", "clicks", "fashion")
-"""Without SGD, which takes another half hour."""
+"""The tasks of `benches.accuracy`, and a large model."""
 
 
 @dataclass(frozen=True)
@@ -88,32 +78,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure.
+    """What to measure; figures of a short run are never taken for those of a long one."""
 
-    Attributes
-    ----------
-    turns : int
-        Turns of each method in a cell.
-    quick : bool
-        Part of the record: figures of a short run are never taken for those of a long one.
-    """
-
-    sections: Sequence[str] = DEFAULT
+    sections: Sequence[str] = tuple(SECTIONS)
     links: Sequence[int | None] = LINKS
-    ranks: Sequence[int] = RANKS
-    trained_ranks: Sequence[int] = TRAINED_RANKS
-    seeds: int = SEEDS
-    turns: int = TURNS
+    ranks: Sequence[int] = (2, 3, 4)
+    trained_ranks: Sequence[int] = (2, 4)
+    seeds: int = 3
+    turns: int = 9
     quick: bool = False
-    settling: float = 40.0
-    """Seconds that ``auto`` has for a new link, or more where steps are long: see `estimates`."""
-    whole_by: float = math.inf
-    """Seconds after the start by which whole runs of dense methods have to be over."""
-    steps: Mapping[str, int] = field(default_factory=dict)
-    """Of a run where they are not those of `benches.accuracy`: for tests."""
 
     def cells(self) -> list[Cell]:
-        """Return the cells, those that share their processes one after the other."""
         return [
             Cell(section, ranks, link)
             for ranks in self.ranks
@@ -121,11 +96,39 @@ class Plan:
             for link in self.links
         ]
 
+    def trained(self) -> Iterator[str]:
+        """Yield the sections that have curves."""
+        return (section for section in self.sections if section != LARGE)
 
-def quick(sections: Sequence[str] | None = None) -> Plan:
-    """Return a plan of at most eight minutes on two cores that do nothing else."""
-    chosen = (LARGE, "clicks") if sections is None else tuple(sections)
+
+def quick(sections: Sequence[str] = (LARGE, "clicks")) -> Plan:
+    """Return a plan of some minutes on two cores that do nothing else."""
     links = (100_000_000, 1_000_000_000, None)
-    return Plan(
-        chosen, links, (2,), (2,), seeds=1, turns=3, quick=True, settling=30.0, whole_by=450.0
-    )
+    return Plan(sections, links, (2,), (2,), seeds=1, turns=3, quick=True)
+
+
+def contestants(section: str) -> list[tuple[str, str, float | None]]:
+    """Return what is timed: its name, its method, and the size of its buckets in MiB.
+
+    Dense methods are timed with buckets of several sizes, methods with phases in each of them. All
+    of a cell take turns in the same processes, so that any two of them may be compared.
+    """
+    found: list[tuple[str, str, float | None]] = [(NONE, NONE, None)]
+    for name in COMPARED:
+        if name in DENSE:
+            sizes = SECTIONS[section].buckets
+            found += [(f"{name}, {size:g} MB", name, size) for size in sizes]
+        else:
+            found += [(part, part, None) for part, _ in phases(section, name)]
+    return found
+
+
+def phases(section: str, method: str) -> tuple[tuple[str, float], ...]:
+    """Return the contestants whose steps a method takes, and the share of each.
+
+    A warm-up is the first of ten epochs; a model that is not trained has none.
+    """
+    if method != "adam(0.002), warm-up":
+        return ((method, 1.0),)
+    last = "adam(0.002)"
+    return ((last, 1.0),) if section == LARGE else (("adam(0.05)", 0.1), (last, 0.9))

@@ -1,31 +1,124 @@
-"""The process of one rank: what each line on its standard input asks for."""
+"""The process of one rank: DDP with each method of the study, as real ranks train with it."""
 
 import gc
-import hashlib
 import itertools
-import json
-import statistics
-import sys
 import time
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
-from benches.accuracy.run import evaluate
-from benches.accuracy.worker import make_task
-from benches.harness.tasks import share_of_rate
-from benches.joining import join, obey
+from benches.accuracy.methods import ADAMW
+from benches.accuracy.pool import make_task
+from benches.compare.contestants import POWER, power_state
+from benches.harness.rank_process import form_group
+from benches.harness.tasks import half_hook
+from gradwire.schedule import Constant
+from gradwire.torch import ddp, optim
 
-from . import models
-from .loops import Loop
-from .plan import LARGE, SECTIONS
+from . import plan
 
+LAYERS, WIDTH, ROWS = 24, 1024, 256
 PAUSE = 0.05  # seconds for the queues of the link to run empty
 BATCHES = 4
-LOADED = 50  # batches that whole runs load together
 WARM = 4  # steps: DDP rebuilds its buckets, PowerSGD begins, codecs learn their sizes
+RATE = 1e-6  # nobody looks at the weights of a model that is only timed
+WHOLE = 128.0
+"""MiB that hold all of any model: torch's PowerSGD hook hangs on Gloo with two buckets."""
+
+
+class Network(nn.Module):
+    """Square layers with ReLU between them: 25.2 M parameters."""
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.layers = nn.ParameterList(nn.Parameter(weight) for weight in weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.layers:
+            x = nn.functional.relu(nn.functional.linear(x, weight))
+        return x
+
+
+class Large:
+    """A model as large as a ResNet-50 on rows that are drawn at random.
+
+    Every rank has 256 rows a step, so about 40 GFLOP. Only its time is of interest: all models
+    share their weights, which saves memory.
+    """
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self._weights = torch.randn(LAYERS, WIDTH, WIDTH).mul_((2 / WIDTH) ** 0.5)
+
+    def model(self, seed: int) -> nn.Module:
+        return Network(self._weights)
+
+    def batches(self, rank: int, ranks: int, seed: int) -> Iterator[tuple[Tensor, ...]]:
+        while True:
+            yield torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        rows, targets = batch
+        return nn.functional.mse_loss(model(rows), targets)
+
+
+def timed(name: str, data: str | None) -> Any:
+    """Return a task to time: the clicks need few rows for that."""
+    if name == plan.LARGE:
+        return Large()
+    if name == "clicks":
+        from benches.accuracy.tasks.clicks import Clicks
+
+        return Clicks(1 << 13, 1 << 9)
+    return make_task(name, None if data is None else Path(data))
+
+
+def shares(task: Any, rank: int, ranks: int) -> Iterator[tuple[Tensor, ...]]:
+    """Yield a rank's share of every global batch; some ranks have a row more than others."""
+    if isinstance(task, Large):
+        yield from task.batches(rank, ranks, 0)
+    for batch in task.batches(0, 1, 0):
+        yield tuple(each[rank::ranks].contiguous() for each in batch)
+
+
+class Loop:
+    """A model that trains with one method."""
+
+    def __init__(self, module: nn.Module, method: str, bucket: float | None) -> None:
+        whole = WHOLE if method == plan.TORCH_POWER else bucket
+        self.model = DistributedDataParallel(
+            module, bucket_cap_mb=whole, gradient_as_bucket_view=True
+        )
+        codec = plan.CODECS.get(method)
+        updates = codec is not None and codec.memory.updates
+        kind: Any = optim.AdamW if updates else torch.optim.AdamW
+        self.optimizer = kind(self.model.parameters(), lr=RATE, fused=True, **ADAMW)
+        self.handle: Any = None
+        if method == plan.NONE:
+            self.model.register_comm_hook(None, debugging_hooks.noop_hook)
+        elif method == plan.BF16:
+            self.model.register_comm_hook(None, half_hook)
+        elif method == plan.TORCH_POWER:
+            self.model.register_comm_hook(power_state(None, POWER), powerSGD_hook)
+        elif codec is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ddp.PairingWarning)
+                self.handle = ddp.attach(
+                    self.model, codec, optimizer=self.optimizer, schedule=Constant()
+                )
+
+    def step(self, task: Any, batch: tuple[Tensor, ...]) -> None:
+        self.optimizer.zero_grad()
+        task.loss(self.model, batch).backward()
+        self.optimizer.step()
 
 
 class Commands:
@@ -39,98 +132,33 @@ class Commands:
 
     def load(
         self, section: str, contestants: list[tuple[str, str, float | None]], data: str | None
-    ) -> dict[str, Any]:
+    ) -> None:
         """Make the models of contestants of a section, in place of those before."""
-        self.unload()
-        chosen = SECTIONS[section]
-        self._task = models.timed(chosen.task, None if data is None else Path(data))
-        shares = models.shares(self._task, self._rank, self._ranks, 0)
-        self._batches = list(itertools.islice(shares, BATCHES))
+        for loop in self._loops.values():
+            if loop.handle is not None:
+                loop.handle.detach()
+        self._loops.clear()
+        gc.collect()
+        self._task = timed(section, data)
+        self._batches = list(itertools.islice(shares(self._task, self._rank, self._ranks), BATCHES))
         states: list[dict[str, Any]] = []
         for name, method, bucket in contestants:
-            module = self._task.model(0)
-            loop = Loop(module, chosen.family, method, bucket=bucket)
+            loop = Loop(self._task.model(0), method, bucket)
             for _ in range(WARM):
                 loop.step(self._task, self._batches[0])
-            if section == LARGE and type(loop.optimizer) is torch.optim.AdamW:
+            if section == plan.LARGE and type(loop.optimizer) is torch.optim.AdamW:
                 _share(loop.optimizer, states)
             self._loops[name] = loop
-        return {"contestants": list(self._loops)}
 
-    def unload(self) -> dict[str, Any]:
-        """Forget the models."""
-        for loop in self._loops.values():
-            loop.close()
-        self._loops.clear()
-        self._task = None
-        gc.collect()
-        return {}
-
-    def step(self, contestant: str, steps: int) -> dict[str, Any]:
-        """Return the time of a step, over so many after a pause, and what ``auto`` then says."""
+    def step(self, contestant: str, steps: int) -> float:
+        """Return the seconds of a step, over so many after a pause."""
         time.sleep(PAUSE)
-        return self.settle(contestant, steps)
-
-    def settle(self, contestant: str, steps: int) -> dict[str, Any]:
-        """Return the time of a step, over so many without a pause, and what ``auto`` then says."""
         loop = self._loops[contestant]
-        batches = list(itertools.islice(itertools.cycle(self._batches), steps))
-        return {**loop.timed(self._task, batches), "said": loop.said()}
-
-    def anew(self, contestant: str) -> dict[str, Any]:
-        """Have ``auto`` forget what it knows of the link before."""
-        self._loops[contestant].decide_anew()
-        return {}
-
-    def facts(self, contestant: str) -> dict[str, Any]:
-        """Return what a contestant sends, and what ``auto`` says."""
-        loop = self._loops[contestant]
-        return {"nbytes": loop.nbytes(), "said": loop.said()}
-
-    def whole(
-        self,
-        section: str,
-        method: str,
-        bucket: float | None,
-        rate: float,
-        steps: int,
-        seed: int,
-        data: str | None,
-    ) -> dict[str, Any]:
-        """Train from scratch to the end, as `benches.accuracy.run.run` does, and evaluate.
-
-        Loading data is not part of the time: ranks wait for each other when all have their batches.
-        """
-        self.unload()
-        chosen = SECTIONS[section]
-        task = make_task(chosen.task, None if data is None else Path(data))
-        module = task.model(seed)
-        loop = Loop(module, chosen.family, method, bucket=bucket, rate=rate)
-        shares = models.shares(task, self._rank, self._ranks, seed)
-        seconds: list[float] = []
-        worked = 0.0
-        for first in range(0, steps, LOADED):
-            batches = list(itertools.islice(shares, min(LOADED, steps - first)))
-            dist.barrier()
-            began = time.process_time()
-            for step, batch in enumerate(batches, first):
-                begin = time.perf_counter()
-                for group in loop.optimizer.param_groups:
-                    group["lr"] = rate * share_of_rate(step, steps)
-                loop.step(task, batch)
-                seconds.append(time.perf_counter() - begin)
-            worked += time.process_time() - began
-        digest = hashlib.sha256()
-        for parameter in module.parameters():
-            digest.update(parameter.detach().numpy().tobytes())
-        loop.close()
-        return {
-            "seconds": sum(seconds),
-            "median": statistics.median(seconds),
-            "cpu": worked / steps,
-            "digest": digest.hexdigest(),
-            **evaluate(task, module),
-        }
+        dist.barrier()
+        began = time.perf_counter()
+        for batch in itertools.islice(itertools.cycle(self._batches), steps):
+            loop.step(self._task, batch)
+        return (time.perf_counter() - began) / steps
 
 
 def _share(optimizer: torch.optim.Optimizer, kept: list[dict[str, Any]]) -> None:
@@ -143,12 +171,6 @@ def _share(optimizer: torch.optim.Optimizer, kept: list[dict[str, Any]]) -> None
         optimizer.state[parameter] = state
 
 
-def main(setup: dict[str, Any]) -> None:
-    """Join the other ranks, and do what each line of standard input says."""
-    say = join(setup, seconds=600)
-    say(torch=torch.__version__)
-    obey(Commands(setup["rank"], setup["ranks"]), say)
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+def join(setup: dict[str, Any], say: Any) -> Commands:
+    form_group(setup)
+    return Commands(setup["rank"], setup["ranks"])

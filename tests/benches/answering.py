@@ -1,15 +1,27 @@
 """A rank that joins no other: it answers, waits or ends, as each command says."""
 
-import json
 import sys
 import time
 
-for line in sys.stdin:
-    what = json.loads(line).get(str(json.loads(sys.argv[1])["rank"]), "answer")
-    if what == "answer":
-        print("{}", flush=True)
-    elif what == "wait":
-        time.sleep(900)
-        sys.exit("nobody ended this rank")
-    else:
-        sys.exit(int(what))
+
+class Commands:
+    versions = "first"
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def act(self, **what):
+        act = what.get(str(self.rank), "answer")
+        if act == "wait":
+            time.sleep(900)
+        if act != "answer":
+            print("goodbye", file=sys.stderr, flush=True)
+            sys.stderr.flush()
+            import os
+
+            os._exit(int(act))
+        return self.rank
+
+
+def join(setup, say):
+    return Commands(setup["rank"])

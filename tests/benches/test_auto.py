@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the bench needs the extra [torch]")
 
-from benches.ranks import joined
+from benches.harness.processes import joined
 
 FAST = 100_000_000_000
 SLOW = 10_000_000
@@ -17,9 +17,9 @@ LIMIT = 400.0
 @pytest.mark.full
 @pytest.mark.timeout(4 * LIMIT)
 def test_it_compresses_on_a_slow_link_and_is_dense_on_a_fast_one_and_back():
-    with joined(2, "benches.auto.rank") as ranks:
-        if ranks.why_not is not None:
-            pytest.skip(f"no shaped link: {ranks.why_not}")
+    with joined(2, "tests.benches.slow_auto") as (ranks, why_not):
+        if why_not is not None:
+            pytest.skip(f"no shaped link: {why_not}")
         ranks.shape(SLOW)
         # Encodes are so slow that the codec pays only where an exchange takes longer than they do,
         # however loaded the machine is: dense, a step takes 0.2 s on the slow link, and next to
@@ -31,7 +31,6 @@ def test_it_compresses_on_a_slow_link_and_is_dense_on_a_fast_one_and_back():
             width=256,
             bucket_mb=0.3,
             max_ratio=0.1,
-            slow=0.03,
         )
 
         def until(compressed: bool) -> str:

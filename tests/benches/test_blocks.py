@@ -1,71 +1,74 @@
-"""Tables in the documentation are what the command makes of the file that they name."""
+"""Tables in the documentation are what the commands make of the files that they name."""
 
+import json
 import re
 
 import pytest
 
-from benches.accuracy.store import Lines
-from benches.compare import aims, blocks, markdown, record, show, state_bytes
-from benches.scatter import accuracy
+pytest.importorskip("pandas", reason="the layer demo has pandas")
 
-README = blocks.ROOT / "README.md"
-PERFORMANCE = blocks.ROOT / "docs" / "performance.md"
+from benches.accuracy import methods, show, store
+from benches.compare import state_bytes
+from benches.harness import pages, results
+from benches.plan import auto, predict
+from benches.study import show as study
+from benches.study.__main__ import RESULTS
+from benches.study.plan import Plan
 
-
-def source(block: str) -> str:
-    found = re.search(r"benches/results/[\w.-]+\.jsonl?", block)
-    assert found, "a table names the run that it comes from"
-    return found[0]
-
-
-@pytest.mark.parametrize("name", ["encode"])
-def test_a_table_of_the_readme_is_that_of_its_run(name):
-    text = README.read_text()
-    path = source(text)
-    wanted = markdown.page(record.read(blocks.ROOT / path), path)[name]
-    assert blocks.find(text, name).split("\n")[1:-1] == wanted
+DOCS = pages.ROOT / "docs"
 
 
-@pytest.mark.parametrize("level", ["avx512", "avx2"])
-def test_the_aims_in_the_documentation_are_those_of_their_run(level):
-    block = blocks.find(PERFORMANCE.read_text(), f"aims {level}")
-    path = source(block)
-    document = record.read(blocks.ROOT / path)
-    assert aims.block(document) == f"aims {level}"
-    assert block.split("\n")[1:-1] == aims.markdown(document, path)
+def named(page: str, what: str) -> list:
+    """Return the files of results that a page names."""
+    found = dict.fromkeys(re.findall(rf"benches/results/[\w-]*{what}[\w-]*\.json\b", page))
+    assert found, "the page names the runs that its tables come from"
+    return [json.loads((pages.ROOT / each).read_text("utf-8")) for each in found]
 
 
-def test_the_sections_in_the_documentation_are_those_of_their_run():
-    block = blocks.find(PERFORMANCE.read_text(), show.BLOCK)
-    path = source(block)
-    assert block.split("\n")[1:-1] == show.page(record.read(blocks.ROOT / path), path)
+def test_the_tables_and_the_figure_of_accuracy_are_those_of_their_run():
+    found, summaries = show.published(store.PUBLISHED)
+    text = (DOCS / "accuracy.md").read_text("utf-8")
+    for name, block in show.page(
+        found, summaries, f"../{results.relative(store.PUBLISHED)}"
+    ).items():
+        assert pages.find(text, name) == f"\n{block}\n"
+    readme = (pages.ROOT / "README.md").read_text("utf-8")
+    assert pages.find(readme, show.README) == f"\n{show.readme(summaries)}\n"
+    figure, best = (DOCS / show.FIGURE).read_text("utf-8"), pages.find(text, show.BEST)
+    for method in methods.METHODS:
+        assert (f"| {method} " in best) == (f">{method}<" in figure or f"{method}," in figure)
 
 
-def test_losses_by_exchange_in_the_documentation_are_those_of_their_runs():
-    block = blocks.find((blocks.ROOT / "docs" / "exchanges.md").read_text(), accuracy.BLOCK)
-    path = source(block)
-    rows = accuracy.current(Lines(blocks.ROOT / path))
-    assert block.split("\n")[1:-1] == accuracy.show(rows, path)
+def test_the_map_of_the_study_is_that_of_its_records():
+    findings = study.Findings.of(Plan(), results.Store(RESULTS))
+    text = (DOCS / "study.md").read_text("utf-8")
+    block = study.page(findings, f"../{results.relative(RESULTS)}")
+    assert pages.find(text, "study map") == f"\n{block}\n"
+    readme = (pages.ROOT / "README.md").read_text("utf-8")
+    assert pages.find(readme, "study") == f"\n{study.readme(findings)}\n"
 
 
-def test_the_bytes_per_entry_in_the_documentation_are_those_of_states():
-    block = blocks.find((blocks.ROOT / "docs" / "memory.md").read_text(), "bytes per entry")
-    assert block.split("\n")[1:-1] == state_bytes.table()
+def test_the_bytes_per_entry_are_those_of_states():
+    text = (DOCS / "memory.md").read_text("utf-8")
+    assert pages.find(text, "bytes per entry") == f"\n{state_bytes.table()}\n"
+
+
+def test_predictions_and_auto_are_those_of_their_runs():
+    text = (DOCS / "cost.md").read_text("utf-8")
+    tables = "\n\n".join(map(predict.table, named(text, "plan")))
+    assert pages.find(text, "predicted and measured") == f"\n{tables}\n"
+    measured = json.loads((results.FOLDER / "2026-11-23-auto.json").read_text("utf-8"))
+    text = (DOCS / "auto.md").read_text("utf-8")
+    assert pages.find(text, auto.BLOCK) == f"\n{auto.table(measured)}\n"
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):
     path = tmp_path / "page.md"
     path.write_text("before\n<!-- x: by a command, begin -->\n\n<!-- x: end -->\nafter\n")
-    blocks.replace(path, "x", ["one"])
-    blocks.replace(path, "x", ["two", "three"])
-    assert blocks.find(path.read_text(), "x") == "\ntwo\nthree\n"
+    pages.replace(path, "x", "one")
+    pages.replace(path, "x", "two\nthree")
+    assert pages.find(path.read_text(), "x") == "\ntwo\nthree\n"
     assert path.read_text().startswith("before\n")
     assert path.read_text().endswith("\nafter\n")
-
-
-def test_a_page_without_the_block_is_an_error(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text("nothing here\n")
     with pytest.raises(ValueError, match="substring not found"):
-        blocks.replace(path, "x", ["one"])
-    assert path.read_text() == "nothing here\n"
+        pages.replace(path, "y", "one")

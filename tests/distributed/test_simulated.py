@@ -1,4 +1,4 @@
-"""Simulated ranks of benches/accuracy and benches/diloco train as real ranks do."""
+"""Simulated ranks of benches/accuracy train as real ranks do."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +10,10 @@ import torch
 import gradwire
 from benches.accuracy import run as running
 from benches.accuracy.methods import ADAMW, SGD, Method
-from benches.diloco.training import train
 from gradwire.schedule import WarmUp
-from tests.benches.accuracy.toy import Plain, Toy
+from tests.benches.accuracy.toy import Toy
 from tests.distributed.ranks import Ranks
-from tests.distributed.scenarios.simulated import ACROSS, RATE
+from tests.distributed.scenarios.simulated import RATE
 
 STEPS = 30
 
@@ -28,7 +27,6 @@ CASES: list[tuple[str | None, dict[str, Any], str]] = [  # preset, its options, 
     ("dgc", {"ratio": 0.01}, "sgd"),
     ("adam", {"ratio": 0.01}, "adamw"),
     ("adam_onebit", {}, "adamw"),
-    # These by the exchanges of the package, between threads.
     ("powersgd", {}, "sgd"),
     ("powersgd", {"rank": 1, "warm_start": False}, "adamw"),
     ("scalecom", {"ratio": 0.02}, "adamw"),
@@ -59,18 +57,6 @@ def test_simulated_ranks_equal_real_ones_bit_for_bit(
 
 def test_a_schedule_is_simulated_as_well(two: Ranks) -> None:
     compare(two, "adam", {"ratio": 0.01}, "adamw", (0.3, 0.1))
-
-
-@pytest.mark.parametrize("way", ACROSS)
-def test_sites_are_simulated_bit_for_bit(two: Ranks, way: str) -> None:
-    real, other = two.run("simulated.across", way=way, steps=STEPS)
-    task = Remembered()
-    found = train(task, ACROSS[way], seed=0, steps=STEPS)
-    for name, each in task.last.state_dict().items():
-        np.testing.assert_array_equal(each.numpy(), real["state"][name], err_msg=name)
-        np.testing.assert_array_equal(each.numpy(), other["state"][name], err_msg=name)
-    assert found.bytes_per_step == pytest.approx(real["nbytes"], abs=128)  # messages to meet
-    assert found.largest_message >= found.bytes_per_step
 
 
 def compare(
@@ -110,7 +96,3 @@ class Kept(Toy):
     def model(self, seed: int) -> Any:
         self.last = super().model(seed)
         return self.last
-
-
-class Remembered(Kept, Plain):
-    """The same without BatchNorm."""

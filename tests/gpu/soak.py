@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 import gradwire
 import gradwire.torch
-from benches.compare.hooks import group
+from benches.compare.contestants import group
 from benches.compare.laws import student
 from benches.gpu.record import facts
 from gradwire.torch.backends import cuda

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benches.harness.starting import ROOT
+from benches.harness.processes import ROOT
 from tests.benches.harness.test_link import needs_namespaces
 
 pytestmark = pytest.mark.timeout(900)

@@ -44,7 +44,6 @@ class ClickNet(nn.Module):
         )
 
     def forward(self, ids: Tensor, numbers: Tensor) -> Tensor:
-        """Return the logits."""
         found = [table(ids[:, field]) for field, table in enumerate(self.tables)]
         fields = torch.stack([self.numbers(numbers), *found], dim=1)
         products = fields @ fields.transpose(1, 2)
@@ -62,12 +61,10 @@ class Clicks:
         self._test = [each[training_rows:] for each in rows]
 
     def model(self, seed: int) -> nn.Module:
-        """Return a newly initialized model."""
         torch.manual_seed(SEED + seed)
         return ClickNet()
 
     def batches(self, rank: int, ranks: int, seed: int) -> Iterator[Batch]:
-        """Yield a rank's share of every global batch, endlessly."""
         generator = torch.Generator().manual_seed(SEED + seed)
         while True:
             order = torch.randperm(len(self._train[0]), generator=generator)
@@ -76,12 +73,10 @@ class Clicks:
                     yield _rows(self._train, group[rank::ranks])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean log loss of a batch."""
         ids, numbers, clicked = batch
         return functional.binary_cross_entropy_with_logits(model(ids, numbers), clicked)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return log loss and the area under the ROC curve."""
         rows = torch.arange(len(self._test[0]))
         logits = torch.cat(
             [model(*_rows(self._test, part)[:2]) for part in torch.split(rows, 4096)]
@@ -91,7 +86,6 @@ class Clicks:
         return {"loss": loss.item(), "auc": area(logits, clicked)}
 
     def facts(self) -> dict[str, object]:
-        """Return facts about data and model, for the record."""
         return {
             "data": f"{len(self._train[0])} generated rows, {len(self._test[0])} more held out",
             "vocabularies": list(VOCABULARIES),

@@ -1,6 +1,6 @@
 """A small residual network with BatchNorm on Fashion-MNIST."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -15,26 +15,23 @@ SEED = 20260101
 GLOBAL_BATCH = 128
 WIDTHS = (16, 32, 64)
 
-Norm = Callable[[int], nn.Module]
-
 
 class Block(nn.Module):
     """Two convolutions with normalization, and a way around them."""
 
-    def __init__(self, before: int, width: int, stride: int, norm: Norm) -> None:
+    def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(before, width, 3, stride, 1, bias=False)
-        self.norm_first = norm(width)
+        self.norm_first = nn.BatchNorm2d(width)
         self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.norm_second = norm(width)
+        self.norm_second = nn.BatchNorm2d(width)
         self.around: nn.Module = nn.Identity()
         if stride != 1 or before != width:
             self.around = nn.Sequential(
-                nn.Conv2d(before, width, 1, stride, bias=False), norm(width)
+                nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width)
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activations."""
         y = functional.relu(self.norm_first(self.first(x)))
         return functional.relu(self.norm_second(self.second(y)) + self.around(x))
 
@@ -42,77 +39,55 @@ class Block(nn.Module):
 class FashionNet(nn.Module):
     """A ResNet of three blocks: 0.08 M parameters."""
 
-    def __init__(self, norm: Norm) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(1, WIDTHS[0], 3, 2, 1, bias=False), norm(WIDTHS[0]), nn.ReLU()
+            nn.Conv2d(1, WIDTHS[0], 3, 2, 1, bias=False), nn.BatchNorm2d(WIDTHS[0]), nn.ReLU()
         )
         self.blocks = nn.Sequential(
             *(
-                Block(before, width, 1 if before == width else 2, norm)
+                Block(before, width, 1 if before == width else 2)
                 for before, width in zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False)
             )
         )
         self.head = nn.Linear(WIDTHS[-1], 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits."""
         logits: Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
         return logits
 
 
 class Fashion:
-    """Grey images of clothes, 28 x 28, in ten classes; mirrored at random.
+    """Grey images of clothes, 28 x 28, in ten classes; mirrored at random."""
 
-    Parameters
-    ----------
-    place : Path, optional
-        Folder with the data.
-    norm : callable
-        Makes the normalization of so many channels.
-    global_batch : int
-        Images a step, of all ranks together.
-    """
-
-    def __init__(
-        self,
-        place: Path | None = None,
-        norm: Norm = nn.BatchNorm2d,
-        global_batch: int = GLOBAL_BATCH,
-    ) -> None:
-        self._norm = norm
-        self._global_batch = global_batch
+    def __init__(self, place: Path | None = None) -> None:
         arrays = fashion_data.load(fashion_data.folder(place))
         images, labels, test_images, test_labels = (torch.tensor(each) for each in arrays)
         self._train = _prepared(images), labels.long()
         self._test = _prepared(test_images), test_labels.long()
 
     def model(self, seed: int) -> nn.Module:
-        """Return a newly initialized model."""
         torch.manual_seed(SEED + seed)
-        return FashionNet(self._norm)
+        return FashionNet()
 
     def batches(self, rank: int, ranks: int, seed: int) -> Iterator[Batch]:
-        """Yield a rank's share of every global batch, endlessly."""
         images, labels = self._train
         generator = torch.Generator().manual_seed(SEED + seed)
         while True:
             order = torch.randperm(len(labels), generator=generator)
-            for group in torch.split(order, self._global_batch):
-                mirrored = torch.rand(self._global_batch, generator=generator) < 0.5
-                if len(group) == self._global_batch:
+            for group in torch.split(order, GLOBAL_BATCH):
+                mirrored = torch.rand(GLOBAL_BATCH, generator=generator) < 0.5
+                if len(group) == GLOBAL_BATCH:
                     mine, turn = group[rank::ranks], mirrored[rank::ranks]
                     chosen = images[mine]
                     chosen[turn] = chosen[turn].flip(-1)
                     yield chosen, labels[mine]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss of a batch."""
         images, labels = batch
         return functional.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return loss and accuracy."""
         images, labels = self._test
         logits = torch.cat([model(part) for part in torch.split(images, 500)])
         return {
@@ -121,7 +96,6 @@ class Fashion:
         }
 
     def facts(self) -> dict[str, object]:
-        """Return facts about data and model, for the record."""
         return {
             "data": "Fashion-MNIST",
             "training_images": len(self._train[1]),

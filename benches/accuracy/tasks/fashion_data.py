@@ -24,13 +24,7 @@ class MissingDataError(Exception):
 
 
 def folder(given: Path | None = None) -> Path:
-    """Return a folder with the four files; fetch Debian's package into a cache if need be.
-
-    Raises
-    ------
-    MissingDataError
-        If there is none.
-    """
+    """Return a folder with the four files; fetch Debian's package into a cache if need be."""
     if given is not None:
         if missing := [name for name in NAMES if _find(given, name) is None]:
             raise MissingDataError(f"--data {given} has no {missing[0]}, packed with gzip or not")
@@ -56,37 +50,27 @@ def _cache() -> Path:
 
 def _fetch(cache: Path) -> None:
     """Download and unpack Debian's package; neither takes root."""
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise MissingDataError(_advice("this system has no apt-get"))
     cache.mkdir(parents=True, exist_ok=True)
     print(f"fetching Debian's package {PACKAGE} (30 MB) into {cache}", file=sys.stderr)
-    done = subprocess.run(
-        ["apt-get", "download", "--quiet", PACKAGE],
-        cwd=cache,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = sorted(cache.glob(f"{PACKAGE}_*.deb"))
-    if done.returncode != 0 or not found:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
-        raise MissingDataError(_advice(f"apt-get could not download it ({lines[-1]})"))
     unpacked = cache / "unpacked"
-    subprocess.run(["dpkg-deb", "--extract", found[-1], unpacked], check=True)
+    try:
+        get = ["apt-get", "download", "--quiet", PACKAGE]
+        subprocess.run(get, cwd=cache, capture_output=True, text=True, check=True)
+        (package,) = cache.glob(f"{PACKAGE}_*.deb")
+        subprocess.run(["dpkg-deb", "--extract", package, unpacked], check=True)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        raise MissingDataError(
+            f"Fashion-MNIST is not here, and apt-get could not download it ({error}). Install "
+            f"Debian's or Ubuntu's package {PACKAGE}, or download "
+            f"{', '.join(f'{name}.gz' for name in NAMES)} from "
+            "https://github.com/zalandoresearch/fashion-mnist and name their folder with --data "
+            "DIR; or leave the task out with --only text,clicks"
+        ) from None
     for name in NAMES:
         file = unpacked / INSTALLED.relative_to("/") / f"{name}.gz"
         file.replace(cache / file.name)
     shutil.rmtree(unpacked)
-    found[-1].unlink()
-
-
-def _advice(why: str) -> str:
-    return (
-        f"Fashion-MNIST is not here: {why}. Install Debian's or Ubuntu's package {PACKAGE}, or "
-        f"download {', '.join(f'{name}.gz' for name in NAMES)} from "
-        "https://github.com/zalandoresearch/fashion-mnist and name their folder with --data DIR; "
-        "or leave the task out with --only text,clicks"
-    )
+    package.unlink()
 
 
 def _find(place: Path, name: str) -> Path | None:

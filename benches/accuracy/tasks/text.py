@@ -15,28 +15,23 @@ HELD_OUT = 1024
 class Text:
     """A character-level transformer on Python source code: windows of 64 characters."""
 
-    def __init__(self, global_batch: int = GLOBAL_BATCH) -> None:
-        self._global_batch = global_batch
-        self._source = Source(batch=global_batch, held_out_windows=HELD_OUT)
+    def __init__(self) -> None:
+        self._source = Source(batch=GLOBAL_BATCH, held_out_windows=HELD_OUT)
 
     def model(self, seed: int) -> nn.Module:
-        """Return a newly initialized model."""
         return self._source.model(seed)
 
     def batches(self, rank: int, ranks: int, seed: int) -> Iterator[Batch]:
-        """Yield a rank's share of every global batch, endlessly."""
-        if self._global_batch % ranks:
-            raise ValueError(f"{self._global_batch} windows do not divide among {ranks} ranks")
+        if GLOBAL_BATCH % ranks:
+            raise ValueError(f"{GLOBAL_BATCH} windows do not divide among {ranks} ranks")
         for windows, targets in self._source.batches(0, 1, seed):
             yield windows[rank::ranks], targets[rank::ranks]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss of a batch."""
         total, _, count = loss_sum(model, batch)
         return total / count
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return loss and accuracy."""
         sums = torch.zeros(3, dtype=torch.float64)
         for batch in self._source.held_out(0, 1):
             loss, right, count = loss_sum(model, batch)
@@ -44,6 +39,5 @@ class Text:
         return {"loss": float(sums[0] / sums[2]), "accuracy": float(sums[1] / sums[2])}
 
     def facts(self) -> dict[str, object]:
-        """Return facts about data and model, for the record."""
         facts = self._source.facts()
         return {name: facts[name] for name in ("data", "training_characters", "sha256")}

@@ -44,13 +44,3 @@ class Toy:
 
     def facts(self) -> dict[str, Any]:
         return {"data": "points"}
-
-
-class Plain(Toy):
-    """Without BatchNorm."""
-
-    def model(self, seed: int) -> nn.Module:
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 8)
-        )

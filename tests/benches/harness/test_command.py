@@ -7,16 +7,14 @@ import pytest
 
 from benches.demo import __main__ as demo
 from benches.harness import command
-from benches.harness.namespaces import LinkUnavailableError
-from benches.presets import __main__ as presets
+from benches.harness.link import LinkUnavailableError
 
 
-@pytest.mark.parametrize("program", [demo, presets], ids=["demo", "presets"])
-def test_results_need_a_folder(program, tmp_path, capsys):
+def test_results_need_a_folder(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("kept")
     for out in (file, Path("/dev/null"), file / "below"):
-        assert program.main(["--out", str(out)]) == 1
+        assert demo.main(["--out", str(out)]) == 1
         complaint = capsys.readouterr().err
         assert f": --out {out}" in complaint or f"--out {out}: " in complaint
         assert "Traceback" not in complaint

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from benches.harness.link import Loopback
-from benches.harness.processes import RankError, Ranks
-from benches.harness.starting import ROOT
+from benches.harness.link import Link
+from benches.harness.processes import ROOT, RankError, Ranks
 from tests.benches.harness.test_link import needs_namespaces
 
 for needed in ("torch", "sklearn", "rich", "matplotlib"):
@@ -153,14 +152,11 @@ def test_stopped_in_the_middle_it_leaves_no_process_behind(tmp_path, how, last_l
 
 
 def test_a_rank_that_fails_ends_the_demo_with_its_traceback():
-    with Ranks(Loopback(), 2) as ranks:
-        for _ in ranks.events("ready"):
-            pass
-        ranks.send(do="train", task="cats", method="none", steps=2, ratio=0.1, evaluate=False)
+    with Ranks(Link(), 2, "benches.demo.rank", horovod=False) as ranks:
+        ranks.ready()
         with pytest.raises(
             RankError, match=r"rank [01] failed: ValueError: unknown task 'cats'\nTraceback"
         ):
-            for _ in ranks.events("trained"):
-                pass
+            ranks.ask(do="train", task="cats", method="none", steps=2, evaluate=False)
         processes = [each.process for each in ranks._started]
     assert all(process.poll() is not None for process in processes)

@@ -7,7 +7,7 @@ import pytest
 
 from benches.demo import __main__ as demo
 from benches.harness import command
-from benches.harness.starting import ROOT
+from benches.harness.processes import ROOT
 from gradwire.cli.codecs import build, unfit
 from gradwire.cli.plan.quantities import format_rate, parse_rate
 

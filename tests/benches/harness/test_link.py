@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from benches.harness import link as links
-from benches.harness import namespaces
-from benches.harness.namespaces import LinkUnavailableError, NamespaceLink
-from benches.harness.starting import ROOT
+from benches.harness.link import LinkUnavailableError, NamespaceLink
+from benches.harness.processes import ROOT
 
 SBIN = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
@@ -150,14 +149,14 @@ def test_an_exception_takes_the_link_down():
 @needs_namespaces
 def test_a_failure_half_way_takes_down_what_is_there(monkeypatch):
     made = []
-    hold = namespaces._Namespace.__init__
+    hold = links._Namespace.__init__
 
     def remember(self, *arguments):
         hold(self, *arguments)
         made.append(self.pid)
 
-    monkeypatch.setattr(namespaces._Namespace, "__init__", remember)
-    monkeypatch.setattr(namespaces, "DEVICE", "a name too long for a device")
+    monkeypatch.setattr(links._Namespace, "__init__", remember)
+    monkeypatch.setattr(links, "DEVICE", "a name too long for a device")
     with pytest.raises(LinkUnavailableError, match="too long for a device"):
         NamespaceLink(2)
     assert len(made) == 2
@@ -169,7 +168,7 @@ def test_a_failure_half_way_takes_down_what_is_there(monkeypatch):
 def test_a_killed_owner_leaves_nothing_behind(how):
     code = (
         "import sys, time\n"
-        "from benches.harness.namespaces import NamespaceLink\n"
+        "from benches.harness.link import NamespaceLink\n"
         "link = NamespaceLink(3)\n"
         "print(*(space.pid for space in [*link._spaces, link._switch]), flush=True)\n"
         "time.sleep(60)\n"
@@ -194,9 +193,9 @@ def test_two_links_at_once_do_not_meet():
 
 
 def test_without_the_tools_the_link_is_loopback_and_says_why(monkeypatch):
-    monkeypatch.setattr(namespaces.shutil, "which", lambda tool, path: None)
+    monkeypatch.setattr(links.shutil, "which", lambda tool, path: None)
     link, why = links.open_link(2)
-    assert isinstance(link, links.Loopback)
+    assert type(link) is links.Link
     if sys.platform.startswith("linux"):
         assert why == "the commands of iproute2 and util-linux are not installed"
     assert (link.shaped, link.address(1), link.command_prefix(1)) == (False, "127.0.0.1", [])
@@ -212,10 +211,10 @@ def test_without_privilege_the_reason_is_what_the_system_said(monkeypatch, tmp_p
     refuse.chmod(0o755)
     found = shutil.which
     monkeypatch.setattr(
-        namespaces.shutil,
+        links.shutil,
         "which",
         lambda tool, path: str(refuse) if tool == "unshare" else found(tool, path=path),
     )
     link, why = links.open_link(2)
-    assert isinstance(link, links.Loopback)
+    assert type(link) is links.Link
     assert why == said

@@ -1,4 +1,4 @@
-"""The same training as the simulated ranks of benches/accuracy and benches/diloco."""
+"""The same training as the simulated ranks of benches/accuracy."""
 
 from typing import Any
 
@@ -6,13 +6,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from benches.accuracy.rules import EPOCHS
-from benches.diloco.settings import Setting
+from benches.accuracy.run import EPOCHS
 from benches.harness.tasks import share_of_rate
 from gradwire.schedule import Constant, WarmUp
-from gradwire.torch import ddp, diloco
+from gradwire.torch import ddp
 from gradwire.torch.optim import SGD, AdamW
-from tests.benches.accuracy.toy import Plain, Toy
+from tests.benches.accuracy.toy import Toy
 
 RATE = 0.01
 
@@ -58,49 +57,6 @@ def real(
         handle.detach()
     state = {name: each.detach().numpy() for name, each in model.module.state_dict().items()}
     return {"state": state, "nbytes": nbytes, **evaluated(task, model.module)}
-
-
-ACROSS = {
-    "average": Setting(gradwire.topk(0.1), 3),
-    "momentum": Setting(gradwire.sparseloco(), 2, beta1=0.9, outer_lr=0.7, outer_momentum=0.9),
-    "streaming": Setting(
-        gradwire.topk(0.1, quantize=gradwire.quantize.Codebook(2)),
-        4,
-        fragments=2,
-        delay=3,
-        mixing=None,
-    ),
-    "mixed": Setting(gradwire.dense(), 4, outer_lr=0.7, outer_momentum=0.9, delay=2, mixing=0.5),
-}
-
-
-def across(rank: int, world_size: int, way: str, steps: int) -> dict[str, Any]:
-    """Train with DiLoCo; return shared parameters by name, and bytes per step."""
-    task, setting = Plain(), ACROSS[way]
-    model = task.model(0)
-    inner = torch.optim.AdamW(model.parameters(), fused=True, **setting.adamw())
-    batches = task.batches(rank, world_size, 0)
-    with diloco.DiLoCo(
-        model,
-        setting.codec,
-        optimizer=inner,
-        inner_steps=setting.inner_steps,
-        outer_lr=setting.outer_lr,
-        outer_momentum=setting.outer_momentum,
-        fragments=setting.fragments,
-        delay=setting.delay,
-        mixing=setting.mixing,
-    ) as outer:
-        for step in range(steps):
-            for group in inner.param_groups:
-                group["lr"] = setting.rate * share_of_rate(step, steps)
-            inner.zero_grad()
-            task.loss(model, next(batches)).backward()
-            inner.step()
-        nbytes = outer.report().wire_bytes
-        with outer.shared():
-            state = {name: each.numpy().copy() for name, each in model.state_dict().items()}
-    return {"state": state, "nbytes": nbytes}
 
 
 def evaluated(task: Toy, model: torch.nn.Module) -> dict[str, float]:

@@ -1,1 +1,0 @@
-"""Change one thing at a time: ``python -m benches.accuracy.ablations``."""

@@ -1,1 +1,0 @@
-"""`attach(model, "auto")` beside every setting that can be chosen by hand."""

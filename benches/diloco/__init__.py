@@ -1,1 +1,0 @@
-"""Loss and bytes of DiLoCo beside dense data parallelism: ``python -m benches.diloco``."""

@@ -1,0 +1,157 @@
+"""What each method is trained with: the optimizer that suits its codec, and the learning rate.
+
+A task names the optimizer that people would use without compression. A codec changes it only where
+it has to, by the rules of the documentation ("Choosing a codec, a ratio and an optimizer").
+The learning rates in ``rates.json`` were measured at commit 5ed8a39, each as the best of one grid
+for all; a codec that is not among them gets the rate of the one that is most like it.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from benches.harness.tasks import share_of_rate
+from gradwire.codec import Codec
+from gradwire.memory import AdamCorrection, MomentumCorrection
+from gradwire.torch import optim
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An optimizer and its options, but for the learning rate: "adamw" or "sgd".
+
+    ``own``: of `gradwire.torch.optim` rather than of torch.
+    """
+
+    kind: str
+    own: bool
+    options: Mapping[str, Any]
+
+    def optimizer(
+        self, parameters: Iterable[torch.nn.Parameter], learning_rate: float
+    ) -> torch.optim.Optimizer:
+        made: Any
+        options = dict(self.options)
+        if self.kind == "sgd":
+            made = optim.SGD if self.own else torch.optim.SGD
+        else:
+            made = optim.AdamW if self.own else torch.optim.AdamW
+            options["fused"] = True  # nobody who looks at the time of a step does without
+        optimizer: torch.optim.Optimizer = made(parameters, lr=learning_rate, **options)
+        return optimizer
+
+    def __str__(self) -> str:
+        own = "gradwire " if self.own else ""
+        if self.kind == "sgd":
+            return f"{own}SGD({self.options['momentum']:g})"
+        # With gradwire's, parameters that are sent dense alone have a first moment.
+        return f"{own}AdamW({', '.join(f'{beta:g}' for beta in self.options['betas'])})"
+
+
+def scheduled(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
+    """Return the schedule of the learning rate: warm-up, then cosine decay."""
+    return LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
+
+
+def recipe_for(usual: str, codec: Codec | None) -> Recipe:
+    """Return the optimizer that is recommended for a codec; None averages gradients.
+
+    ``usual`` is what the task is trained with if nothing is compressed.
+    """
+    memory = None if codec is None else codec.memory
+    if isinstance(memory, AdamCorrection):
+        return Recipe("adamw", True, {"betas": (0.9, memory.beta2), "eps": memory.eps})
+    if isinstance(memory, MomentumCorrection):
+        options = {"momentum": memory.momentum, "nesterov": memory.nesterov}
+        return Recipe("sgd", True, options)
+    # Error feedback sends gradients late and as sums, which acts as momentum. A moment of the
+    # optimizer would average these sums once more.
+    feedback = memory is not None and memory.keeps
+    if usual == "sgd":
+        late = feedback and codec is not None and codec.sparsify.selects
+        return Recipe("sgd", False, {"momentum": 0.0 if late else 0.9})
+    # A first moment costs one bit per entry as much as a sparse codec: 2.32 instead of 2.16 on the
+    # text after 300 steps, with `onebit` at a rate of 0.002.
+    return Recipe("adamw", False, {"betas": (0.0 if feedback else 0.9, 0.999)})
+
+
+FILE = Path(__file__).with_name("rates.json")
+
+USUAL = {"AdamW(": 0.002, "SGD(0)": 0.512, "SGD(": 0.128}
+"""Rates by family of optimizer, where nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A learning rate, and where it comes from; empty if it was measured with the method itself."""
+
+    value: float
+    source: str = ""
+
+
+def family(optimizer: str) -> str:
+    """Return the family of an optimizer in words. Without momentum, steps of SGD are shorter."""
+    return next(name for name in USUAL if name in optimizer)
+
+
+@cache
+def measured_rates() -> dict[str, Any]:
+    """Return the measured table."""
+    found: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+    return found
+
+
+def codec_of(entry: dict[str, Any]) -> Codec | None:
+    """Return the codec of an entry. Options that are newer than the entry have their defaults."""
+    return None if entry["codec"] is None else Codec.from_config(entry["codec"])
+
+
+def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rate:
+    """Return the learning rate for a method: a preset, or one of torch without a codec.
+
+    Rates of another family of optimizers mean nothing.
+    """
+    config = None if codec is None else codec.get_config()
+    known = [
+        each
+        for each in measured_rates()["tasks"].get(task, [])
+        if each["learning_rate"] is not None and family(each["optimizer"]) == family(optimizer)
+    ]
+    if not known:
+        return Rate(USUAL[family(optimizer)], "not measured")
+
+    def unlike(entry: dict[str, Any]) -> tuple[Any, ...]:
+        other = entry["codec"]
+        return (
+            entry["optimizer"] != optimizer,
+            _kind(other) != _kind(config),
+            entry["method"] != method,
+            _distance(other, config),
+        )
+
+    best = min(known, key=unlike)
+    own = (best["method"], codec_of(best), best["optimizer"]) == (method, codec, optimizer)
+    return Rate(best["learning_rate"], "" if own else f"that of {best['call']}")
+
+
+def _kind(config: dict[str, Any] | None) -> tuple[str, str]:
+    """Return what matters most: whether all entries are sent, and what is kept of them."""
+    if config is None:
+        return "all", "none"
+    every = config["sparsify"]["kind"] == "all"
+    return "all" if every else "some", config["memory"]["kind"]
+
+
+def _distance(one: dict[str, Any] | None, other: dict[str, Any] | None) -> float:
+    """Return how different the shares of entries are; infinite if only one has such a share."""
+    first, second = (each["sparsify"].get("ratio") if each else None for each in (one, other))
+    if first is None or second is None:
+        return 0.0 if first is second else math.inf
+    return abs(math.log(first / second))

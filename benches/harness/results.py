@@ -1,0 +1,99 @@
+"""What was measured: records with everything that determines them, and where they were made."""
+
+import json
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gradwire
+from benches.harness import machine
+from benches.harness.pages import ROOT
+
+FOLDER = ROOT / "benches" / "results"
+
+Record = dict[str, Any]
+
+TIMED = ("architecture", "processor", "cores", "simd")
+"""What has to be equal of two machines whose times are compared."""
+
+
+class Store:
+    """A file of records, one JSON object a line, read once and then appended to.
+
+    An interrupted write leaves an incomplete line, which is passed over. Nothing but the end of the
+    file is ever written, so another process may read it at any time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[Record] = []
+        self._ended = True
+        if path.exists():
+            text = path.read_text("utf-8")
+            self._ended = text.endswith("\n") or not text
+            for line in text.splitlines():
+                try:
+                    self.records.append(json.loads(line))
+                except ValueError:
+                    continue
+
+    def add(self, record: Record) -> None:
+        """Append a record."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{'' if self._ended else chr(10)}{json.dumps(record)}\n")
+        self._ended = True
+        self.records.append(record)
+
+
+def write(document: Any, path: Path) -> None:
+    """Write a run as JSON, beside the file first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    part.replace(path)
+
+
+def read(path: Path) -> Any:
+    """Read a run."""
+    return json.loads(path.read_text("utf-8"))
+
+
+def relative(path: Path) -> str:
+    """Return how a page names a file of this checkout."""
+    return path.resolve().relative_to(ROOT).as_posix()
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of Python and of packages."""
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def circumstances() -> dict[str, Any]:
+    """Return day, machine and versions, as they are now."""
+    import torch
+
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {**machine.machine(), "simd": gradwire.simd_level()},
+        "versions": {**machine.versions(), "torch": torch.__version__},
+    }
+
+
+def same_machine(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether times of two machines may be compared."""
+    return all(one.get(name) == other.get(name) for name in TIMED)
+
+
+def where(found: Mapping[str, Any]) -> str:
+    """Return a machine in words."""
+    level = f", SIMD level {found['simd']}" if "simd" in found else ""
+    return f"{found.get('processor', found.get('architecture'))}, {found['cores']} cores{level}"
+
+
+def listed(found: Mapping[str, str]) -> str:
+    """Return versions in words."""
+    return ", ".join(f"{name} {each}" for name, each in found.items())

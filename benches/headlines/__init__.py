@@ -1,1 +1,0 @@
-"""What papers claim, beside what is measured here: ``python -m benches.headlines``."""

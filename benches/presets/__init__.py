@@ -1,1 +1,0 @@
-"""Training with every preset, side by side: ``python -m benches.presets``."""

@@ -1,1 +1,0 @@
-"""Exchanges in which ranks own ranges, beside the all-gather."""

@@ -1,0 +1,251 @@
+"""What the study writes: the map of winners as a picture and a table, alone and in the pages."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.patches import Patch, Rectangle
+
+from benches.harness import pages, results
+from benches.harness.results import Record, Store
+from gradwire.cli.plan.quantities import format_rate
+from gradwire.cli.theme import STYLE, save
+
+from . import curves
+from .curves import Curves
+from .plan import BF16, FP32, LARGE, OUR_POWER, SECTIONS, TORCH_POWER, Cell, Plan
+from .reading import Outcome, Verdict, outcomes, timed_cells
+
+PAGE, README = pages.ROOT / "docs" / "study.md", pages.ROOT / "README.md"
+FIGURE = "study.svg"
+LOADED = 3.0
+"""Processes for each core. The four ranks of the study on two cores make it two."""
+
+NOISE: dict[str, Any] = {
+    "facecolor": "#f6f6f6", "edgecolor": "#bbbbbb", "hatch": "////", "linewidth": 0.0,
+}  # fmt: skip
+# Tints of Okabe and Ito's palette; the name stands in every cell as well.
+COLORS = {
+    FP32: "#c9c9c9",
+    BF16: "#e0dccb",
+    TORCH_POWER: "#f3b58a",
+    OUR_POWER: "#f0d48a",
+    "adam(0.01)": "#8cc3ea",
+    "adam(0.002), warm-up": "#b5dcf4",
+    "adam_onebit()": "#8fd4bd",
+}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that is known of a plan."""
+
+    plan: Plan
+    store: Store
+    cells: Mapping[Cell, Record]
+    made: Curves
+    found: dict[Cell, Outcome]
+
+    @classmethod
+    def of(cls, plan: Plan, store: Store) -> "Findings":
+        cells, made = timed_cells(plan, store), curves.every(store)
+        return cls(plan, store, cells, made, outcomes(plan, cells, made))
+
+    @property
+    def note(self) -> str:
+        loads = [
+            each["load"][0][0] > LOADED * each["machine"]["cores"] for each in self.cells.values()
+        ]
+        cells = len(self.plan.cells()) - len(self.cells)
+        runs = len(curves.wanted(self.plan, self.made))
+        parts = ["short run"] * self.plan.quick + ["on a machine with other work"] * any(loads)
+        parts += [f"missing: {cells} cells"] * bool(cells)
+        parts += [f"missing: {runs} curves"] * bool(runs)
+        return "; ".join(parts)
+
+    def sections(self) -> list[str]:
+        return [name for name in SECTIONS if any(cell.section == name for cell in self.found)]
+
+    def links(self) -> list[int | None]:
+        every = {cell.link for cell in self.found}
+        return sorted(every, key=lambda each: float("inf") if each is None else each)
+
+    def ranks(self) -> list[int]:
+        return sorted({cell.ranks for cell in self.found})
+
+
+def link_name(link: int | None) -> str:
+    """Return a link for reading."""
+    return "unshaped" if link is None else format_rate(link)
+
+
+def short(method: str) -> str:
+    """Return a method's name for a cell of the map."""
+    return method.removesuffix(", warm-up").replace(TORCH_POWER, "torch PowerSGD")
+
+
+def factor(gain: float) -> str:
+    """Return how many times as fast, for reading."""
+    if gain == 0:
+        return "not reached"
+    return f"{gain:.0f} x" if gain >= 9.95 else f"{gain:.1f} x" if gain >= 1.1 else f"{gain:.2f} x"
+
+
+def winners(findings: Findings) -> str:
+    """Return the map: the winner of every cell, and how many times as fast as the best dense."""
+    rows = []
+    for section in findings.sections():
+        for ranks in findings.ranks():
+            cells = [findings.found.get(Cell(section, ranks, x)) for x in findings.links()]
+            shown = ["" if each is None else in_words(each) for each in cells]
+            rows.append([SECTIONS[section].title, ranks, *shown])
+    return pages.table(["", "ranks", *map(link_name, findings.links())], rows)
+
+
+def in_words(outcome: Outcome) -> str:
+    """Return the winner of a cell; where nothing that compresses wins, the best of that too."""
+    best, winner = outcome.compressed, outcome.winner
+    shown = f"{short(best.method)} {factor(outcome.gain(best))}"
+    if winner is best:
+        return shown
+    standing = f"*{Verdict.NOISE.value}*" if winner is None else f"**{winner.method}**"
+    return f"{standing} ({shown})"
+
+
+def scope(findings: Findings) -> str:
+    """Return which links, ranks, seeds and turns are shown."""
+    plan = findings.plan
+    text = (
+        f"Links: {_listed(map(link_name, findings.links()))}. Processes: "
+        f"{_listed(map(str, findings.ranks()))}. At most {plan.turns} turns of each method."
+    )
+    if set(findings.sections()) - {LARGE}:
+        seeds = f"{plan.seeds} seeds" if plan.seeds > 1 else "one seed"
+        text += f" Curves: {seeds}, {_listed(map(str, plan.trained_ranks))} ranks."
+    return text
+
+
+def _listed(texts: Any) -> str:
+    *most, last = texts
+    return f"{', '.join(most)} and {last}" if most else str(last)
+
+
+def summary(findings: Findings, link: str) -> str:
+    """Return how often compression wins, and where the figures are."""
+    counts = Counter(each.verdict for each in findings.found.values())
+    won, noise = counts[Verdict.FASTER], counts[Verdict.NOISE]
+    note = f" ({findings.note})" if findings.note else ""
+    return (
+        f"By `make study`{note}: of {len(findings.found)} cells, compression wins {won}, dense "
+        f"training {len(findings.found) - won - noise}, and {noise} are within the noise; {link}."
+    )
+
+
+def source(findings: Findings) -> str:
+    """Return when and where the times were taken."""
+    records = findings.cells.values()
+    dates = sorted({each["date"][:10] for each in records})
+    where = "; ".join(dict.fromkeys(results.where(each["machine"]) for each in records))
+    made = "; ".join(dict.fromkeys(results.listed(each["versions"]) for each in records))
+    return f"Times of {_listed(dates)}: {where}. Versions: {made}."
+
+
+def readme(findings: Findings) -> str:
+    """Return the README's block."""
+    trained = [SECTIONS[name].title for name in findings.sections() if name != LARGE]
+    parts = ["the step rate of 25 M parameters"] * (LARGE in findings.sections())
+    if trained:
+        parts.append(f"the time to the accuracy of dense float32 on {_listed(trained)}")
+    return (
+        f"The fastest method of each cell, by {' and by '.join(parts)}. {scope(findings)}\n\n"
+        f"![Winners over links and ranks](docs/{FIGURE})\n\n"
+        f"{summary(findings, '[all figures](docs/study.md)')}"
+    )
+
+
+def page(findings: Findings, path: str) -> str:
+    """Return the block of the page."""
+    parts = [
+        f"![Winners over links and ranks]({FIGURE})",
+        winners(findings),
+        scope(findings),
+        summary(findings, f"[the data]({path})"),
+        source(findings),
+    ]
+    return "\n\n".join(parts)
+
+
+def write(findings: Findings, folder: Path) -> str:
+    """Write the tables and the map into a folder, and return the tables."""
+    if not findings.found:
+        return ""
+    text = page(findings, findings.store.path.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "study.md").write_text(f"{text}\n", "utf-8")
+    draw(findings, folder / FIGURE)
+    return text
+
+
+def publish(findings: Findings) -> None:
+    """Write the blocks of the page and of the README, and the page's figure."""
+    path = results.relative(findings.store.path)
+    pages.replace(PAGE, "study map", page(findings, f"../{path}"))
+    pages.replace(README, "study", readme(findings))
+    draw(findings, PAGE.with_name(FIGURE))
+
+
+def draw(findings: Findings, path: Path) -> None:
+    """Save the map: a panel for each model, a cell for each link and number of ranks."""
+    named, links, ranks = findings.sections(), findings.links(), findings.ranks()
+    height = 0.46 * len(named) * (len(ranks) + 0.9) + 0.7
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(
+            len(named), 1, figsize=(9.0, height), squeeze=False, layout="constrained"
+        )
+        for axes, section in zip((each for (each,) in panels), named, strict=True):
+            for column, link in enumerate(links):
+                for line, count in enumerate(ranks):
+                    outcome = findings.found.get(Cell(section, count, link))
+                    if outcome is not None:
+                        _cell(axes, column, line, outcome)
+            _label(axes, section, links, ranks)
+        won = {each.winner and each.winner.method for each in findings.found.values()}
+        handles = [Patch(color=COLORS[name], label=name) for name in COLORS if name in won]
+        handles += [Patch(label=Verdict.NOISE.value, **NOISE)] * (None in won)
+        figure.legend(
+            handles=handles,
+            loc="outside upper center",
+            ncols=4,
+            frameon=False,
+            title=findings.note or None,
+        )
+        save(figure, path)
+        plt.close(figure)
+
+
+def _label(axes: Any, section: str, links: Sequence[int | None], ranks: Sequence[int]) -> None:
+    axes.set_xlim(0, len(links))
+    axes.set_ylim(0, len(ranks))
+    axes.set_xticks([at + 0.5 for at in range(len(links))], [link_name(each) for each in links])
+    axes.set_yticks([at + 0.5 for at in range(len(ranks))], [f"{each} ranks" for each in ranks])
+    axes.tick_params(length=0, labelsize=8)
+    axes.set_title(SECTIONS[section].title, fontweight="bold", fontsize=10, loc="left")
+    axes.spines[:].set_visible(False)
+
+
+def _cell(axes: Any, column: int, line: int, outcome: Outcome) -> None:
+    winner, best = outcome.winner, outcome.compressed
+    filled = NOISE if winner is None else {"color": COLORS[winner.method]}
+    axes.add_patch(Rectangle((column + 0.01, line + 0.03), 0.98, 0.94, **filled))
+    name, gain = short(best.method), factor(outcome.gain(best))
+    standing = Verdict.NOISE.value if winner is None else winner.method
+    text = f"{name}\n{gain}" if winner is best else f"{standing}\n({name} {gain})"
+    axes.text(column + 0.5, line + 0.5, text, ha="center", va="center", fontsize=7,
+              color="#000000", linespacing=1.05)  # fmt: skip

@@ -1,0 +1,26 @@
+"""Ranks that train with ``auto``, whose encodes are as slow as on another processor."""
+
+import time
+from typing import Any
+
+from benches.plan import rank
+from gradwire.torch.exchange.all_gather import AllGatherExchange
+
+
+class Commands(rank.Commands):
+    def steps(self, method: str, count: int) -> dict[str, Any]:
+        found = super().steps(method, count)
+        deciding = self.loops[method].handle._deciding
+        return {**found, "kinds": [each.kind for each in deciding.plan]}
+
+
+def join(setup: dict[str, Any], say: Any) -> Commands:
+    fill = AllGatherExchange._fill
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.03)
+        fill(*arguments)
+
+    AllGatherExchange._fill = slowly
+    rank.join(setup, say)
+    return Commands()

@@ -1,0 +1,87 @@
+"""What a comparison does with everybody, on tensors too short to say anything of speed."""
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+pytest.importorskip("pandas", reason="the layer demo has pandas")
+
+from benches.compare import contestants
+from benches.compare.__main__ import COPY, Case, main, measure, readme, table
+from benches.compare.contestants import OURS, PEERS, SidcoInTorch
+from benches.compare.laws import student
+from benches.harness import pages, results
+from gradwire.presets import PRESETS
+
+NUMEL, RATIO = 10_007, 0.01
+EVERYONE = [*OURS, *PEERS, *contestants.presets()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_group_is_left():
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return measure(Case(NUMEL, RATIO, 1), EVERYONE, 2, lambda _: None)
+
+
+def test_everyone_is_timed_beside_the_copy_and_has_a_setting(rows):
+    assert [row["name"] for row in rows] == [COPY, *(kind.name for kind in EVERYONE)]
+    assert all(row["seconds"] > 0 and row["rounds"] == 2 for row in rows)
+    assert all(row["setting"] for row in rows[1:])
+    assert len(EVERYONE) == len(OURS) + len(PEERS) + len(PRESETS)
+    assert f"{NUMEL:,} float32, ratio 0.01" in table(rows)
+
+
+def test_everyone_sends_about_what_was_asked_or_everything(rows):
+    # The published controller of SIDCo promises nothing on a tensor as short as this.
+    shown = {kind.name for kind in (*OURS, *PEERS)} - {SidcoInTorch.name}
+    for row in rows[1:]:
+        asked = row["count"] / (NUMEL * RATIO)
+        if row["name"] in shown:
+            assert row["count"] == NUMEL or 0.5 < asked < 2, row["name"]
+
+
+@pytest.mark.parametrize("kind", [OURS[0], OURS[-1], *PEERS[:3]], ids=lambda kind: kind.name)
+def test_whoever_decodes_restores_what_was_sent(kind):
+    gradient, entrant = student(NUMEL, 0), kind(NUMEL, RATIO)
+    out = np.zeros_like(gradient)
+    entrant.decode_add(entrant.encode(gradient), out)
+    sent = out != 0
+    np.testing.assert_allclose(out[sent], gradient[sent], rtol=2**-8)
+
+
+def test_a_first_step_has_no_history():
+    cold = next(kind for kind in OURS if kind.cold)(NUMEL, RATIO)
+    frames = set()
+    for _ in range(2):
+        cold.ready(student(NUMEL, 0))
+        frames.add(bytes(cold.encode(student(NUMEL, 0))))
+    assert len(frames) == 1
+
+
+def test_power_sgd_sends_two_factors_and_what_is_no_matrix():
+    entrant = PEERS[-1](NUMEL, RATIO)
+    entrant.ready(student(NUMEL, 0))
+    wire = entrant.encode(student(NUMEL, 0))
+    assert entrant.nbytes(wire) == 4 * (contestants.POWER * 2 * 100 + 7)
+    for numel in (1000, 2_500_000):
+        flat = torch.arange(float(numel))
+        layers = contestants.layers(flat)
+        assert torch.equal(torch.cat([layer.flatten() for layer in layers]), flat)
+
+
+def test_a_written_run_is_shown_and_gives_the_block_of_the_readme(rows, tmp_path, capsys):
+    headline = [{**row, "numel": 25_000_000} for row in rows]
+    document = {**results.circumstances(), "rows": headline}
+    results.write(document, tmp_path / "run.json")
+    assert main(["--show", str(tmp_path / "run.json")]) == 0
+    assert capsys.readouterr().out.count("| gradwire topk   ") == 1
+    block = readme(document, pages.ROOT / "benches" / "results" / "x.json")
+    assert "**gradwire topk** (exact)" in block
+    assert block.endswith("[all figures](benches/results/x.json)).")
