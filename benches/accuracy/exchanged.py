@@ -18,8 +18,7 @@ from gradwire.torch import backends
 from gradwire.torch.engine import parameter_states as making
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.step import BucketTask, Step
-from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.build import build
+from gradwire.torch.exchange import ExchangeBase, build
 from gradwire.torch.transport import Channel
 
 from .averaging import Dense

@@ -34,7 +34,7 @@ __all__ = [
     "ring_all_reduce",
 ]
 
-FRONT, RESULT = 32, 16
+FRONT, RESULT = 32, 32
 """Bytes that a reduce-scatter sends ahead of pieces, beside a bit for each tensor, and of sums."""
 
 

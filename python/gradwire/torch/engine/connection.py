@@ -14,7 +14,6 @@ from gradwire.torch.exchange import (
     AutoExchangeRouter,
     Confirmation,
     Exchange,
-    ExchangeBase,
     HierarchicalExchange,
     build,
 )
@@ -94,7 +93,7 @@ def connect(
     agree(messages, "attached", facts)
     frames = transport.make(carriers)
     transport.connect(frames, carriers, named.values())
-    exchange: ExchangeBase
+    exchange: Exchange
     if options.owners_of(frames.size) is not None:
         exchange = AutoExchangeRouter(frames, transport.make(), carriers)
     else:

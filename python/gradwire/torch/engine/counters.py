@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 import numpy as np
@@ -150,6 +150,12 @@ class StepTimes:
     node_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STAGES, 0.0))
     recent: deque[list[BucketTimestamps]] = field(default_factory=lambda: deque(maxlen=STEPS))
+
+    def clear(self) -> None:
+        """Start from zero, except ``steps_ever``."""
+        fresh = StepTimes(steps_ever=self.steps_ever)
+        for each in fields(self):
+            setattr(self, each.name, getattr(fresh, each.name))
 
     def add(self, stage: str, start: float) -> float:
         """Add the time since start to a stage, and return the current time."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from gradwire.report import ParameterReport, Report
 from gradwire.torch.engine import timestamps as marks
-from gradwire.torch.engine.counters import Counters, ParameterCounts, StepTimes
+from gradwire.torch.engine.counters import Counters, ParameterCounts
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.exchange import Exchange
 from gradwire.torch.transport import RankTopology
@@ -86,7 +86,7 @@ def report(
 
 def clear(exchange: Exchange, tallies: Counters) -> None:
     """Start all running sums from zero, except the count of steps."""
-    exchange.times = StepTimes(steps_ever=exchange.times.steps_ever)
+    exchange.times.clear()
     tallies.clear()
 
 
